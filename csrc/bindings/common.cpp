@@ -1,0 +1,54 @@
+#include "bindings/dlpack.h"
+#include "bindings/module.h"
+#include "common/buffer_pool.h"
+#include "common/cuda.h"
+#include "common/thread_pool.h"
+
+namespace py = pybind11;
+
+namespace gld {
+namespace {
+
+// Pooled memory with the buffer protocol: what sockets receive into, and torch.frombuffer looks at.
+struct Buffer {
+  std::shared_ptr<void> memory;
+  size_t nbytes;
+};
+
+}  // namespace
+
+void bind_common(py::module_& m) {
+  py::class_<Buffer>(m, "Buffer", py::buffer_protocol(),
+                     "nbytes of pooled, writable, uninitialised memory, 64-byte aligned. Goes back to the pool when "
+                     "the object and every memoryview or tensor over it is gone.")
+      .def(py::init([](size_t nbytes) { return Buffer{BufferPool::global().allocate(nbytes), nbytes}; }),
+           py::arg("nbytes"))
+      .def("__len__", [](const Buffer& self) { return self.nbytes; })
+      .def_buffer([](Buffer& self) {
+        return py::buffer_info(self.memory.get(), 1, py::format_descriptor<uint8_t>::format(),
+                               static_cast<py::ssize_t>(self.nbytes));
+      });
+
+  m.def("pool_stats", [] {
+    const BufferPool::Stats stats = BufferPool::global().stats();
+    py::dict out;
+    out["idle_bytes"] = stats.idle_bytes;
+    out["in_use_bytes"] = stats.in_use_bytes;
+    out["hits"] = stats.hits;
+    out["misses"] = stats.misses;
+    return out;
+  }, "Counters of the buffer pool: idle_bytes, in_use_bytes, hits, misses.");
+  m.def("set_pool_capacity", [](size_t nbytes) { BufferPool::global().set_capacity(nbytes); }, py::arg("nbytes"));
+  m.def("trim_pool", [] { BufferPool::global().trim(); });
+
+  py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(
+      m, "ThreadPool", "Threads for the loops of one batch; `num_threads` counts the caller and never changes a result.")
+      .def(py::init<int>(), py::arg("num_threads"))
+      .def_property_readonly("size", &ThreadPool::size);
+
+  m.def("cuda_is_built", &cuda_is_built);
+  m.def("cuda_build_version", &cuda_build_version);
+  m.def("cuda_device_count", &cuda_device_count);
+}
+
+}  // namespace gld

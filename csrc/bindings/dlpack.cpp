@@ -1,0 +1,116 @@
+#include "bindings/dlpack.h"
+
+namespace py = pybind11;
+
+namespace gld {
+namespace {
+
+// The ABI of DLPack 0.8 (unversioned capsules named "dltensor"), which every supported torch and numpy speaks.
+struct DLDevice {
+  int32_t device_type, device_id;
+};
+struct DLDataType {
+  uint8_t code, bits;
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor*);
+};
+constexpr int32_t kDLCPU = 1, kDLCUDAHost = 3;
+constexpr char kCapsule[] = "dltensor", kUsedCapsule[] = "used_dltensor";
+
+bool is_contiguous(const DLTensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  int64_t expected = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+struct Exported {
+  Tensor tensor;
+  std::vector<int64_t> strides;
+  DLManagedTensor managed;
+};
+
+void destroy_unused_capsule(PyObject* capsule) {
+  if (!PyCapsule_IsValid(capsule, kCapsule)) return;  // consumed: the consumer calls the deleter
+  auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, kCapsule));
+  managed->deleter(managed);
+}
+
+}  // namespace
+
+Tensor from_python(const py::handle& object, const char* name) {
+  if (!py::hasattr(object, "__dlpack__"))
+    throw InvalidArgument(
+        message(name, ": expected a tensor, got ", std::string(py::str(py::type::of(object).attr("__name__")))));
+  py::object capsule = object.attr("__dlpack__")();
+  auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kCapsule));
+  if (managed == nullptr) throw py::error_already_set();
+  PyCapsule_SetName(capsule.ptr(), kUsedCapsule);
+  // The producer's deleter may touch Python objects, so it runs with the GIL, wherever the view dies. At interpreter
+  // exit there is no GIL to take any more; the memory goes with the process.
+  std::shared_ptr<void> owner(managed, [](void* pointer) {
+    auto* dying = static_cast<DLManagedTensor*>(pointer);
+    if (dying->deleter == nullptr || !Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    dying->deleter(dying);
+  });
+  const DLTensor& source = managed->dl_tensor;
+  if (source.device.device_type != kDLCPU && source.device.device_type != kDLCUDAHost)
+    throw InvalidArgument(message(name, ": expected a tensor in host memory, got one on a device"));
+  if (source.dtype.lanes != 1) throw InvalidArgument(message(name, ": vector dtypes are not supported"));
+  if (!is_contiguous(source)) throw InvalidArgument(message(name, ": expected a contiguous tensor"));
+  Tensor tensor;
+  tensor.data = static_cast<char*>(source.data) + source.byte_offset;
+  tensor.dtype = {static_cast<Kind>(source.dtype.code), source.dtype.bits};
+  tensor.shape.assign(source.shape, source.shape + source.ndim);
+  tensor.owner = std::move(owner);
+  return tensor;
+}
+
+Tensor from_python_optional(const py::handle& object, const char* name) {
+  return object.is_none() ? Tensor{} : from_python(object, name);
+}
+
+py::capsule to_python(Tensor tensor) {
+  auto* exported = new Exported{std::move(tensor), {}, {}};
+  const Tensor& source = exported->tensor;
+  exported->strides.resize(source.shape.size());
+  int64_t stride = 1;
+  for (size_t i = source.shape.size(); i-- > 0;) {
+    exported->strides[i] = stride;
+    stride *= source.shape[i];
+  }
+  exported->managed.dl_tensor = {source.data,
+                                 {kDLCPU, 0},
+                                 static_cast<int32_t>(source.shape.size()),
+                                 {static_cast<uint8_t>(source.dtype.kind), source.dtype.bits, 1},
+                                 exported->tensor.shape.data(),
+                                 exported->strides.data(),
+                                 0};
+  exported->managed.manager_ctx = exported;
+  exported->managed.deleter = [](DLManagedTensor* managed) { delete static_cast<Exported*>(managed->manager_ctx); };
+  return py::reinterpret_steal<py::capsule>(PyCapsule_New(&exported->managed, kCapsule, destroy_unused_capsule));
+}
+
+py::object to_python_optional(Tensor tensor) {
+  if (!tensor.defined()) return py::none();
+  return to_python(std::move(tensor));
+}
+
+}  // namespace gld

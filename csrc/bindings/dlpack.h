@@ -1,0 +1,22 @@
+// Conversion between Python tensors and gld::Tensor by DLPack, without linking torch.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <optional>
+
+#include "common/tensor.h"
+
+namespace gld {
+
+// Borrows the memory of any object with `__dlpack__` (torch.Tensor, numpy.ndarray): contiguous, on the host. Must be
+// called with the GIL held; the returned view may be dropped without it. `name` is the argument's name in errors.
+Tensor from_python(const pybind11::handle& object, const char* name);
+// None gives an undefined Tensor.
+Tensor from_python_optional(const pybind11::handle& object, const char* name);
+
+// A DLPack capsule over the tensor's memory; `torch.from_dlpack(capsule)` makes a tensor that keeps it alive.
+pybind11::capsule to_python(Tensor tensor);
+// None for an undefined Tensor.
+pybind11::object to_python_optional(Tensor tensor);
+
+}  // namespace gld

@@ -1,0 +1,7 @@
+#include "bindings/module.h"
+
+namespace gld {
+
+void bind_feature(pybind11::module_&) {}
+
+}  // namespace gld

@@ -1,0 +1,14 @@
+// Each operator family binds itself; module.cpp calls them in turn.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace gld {
+
+void bind_common(pybind11::module_& m);
+void bind_channel(pybind11::module_& m);
+void bind_routing(pybind11::module_& m);
+void bind_graph(pybind11::module_& m);
+void bind_sampling(pybind11::module_& m);
+void bind_feature(pybind11::module_& m);
+
+}  // namespace gld

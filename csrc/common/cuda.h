@@ -1,0 +1,14 @@
+// What this build and this machine know of CUDA.
+#pragma once
+#include <string>
+
+namespace gld {
+
+// True where the CUDA sources were compiled in.
+bool cuda_is_built();
+// CUDA version the sources were compiled with, such as "13.0"; empty without CUDA.
+std::string cuda_build_version();
+// Number of usable devices; 0 without CUDA, without a driver, or without a device.
+int cuda_device_count();
+
+}  // namespace gld

@@ -1,0 +1,22 @@
+#include <cuda_runtime.h>
+
+#include "common/cuda.h"
+
+namespace gld {
+
+bool cuda_is_built() { return true; }
+
+std::string cuda_build_version() {
+  return std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // clear it: "no device" is an answer here, not a failure
+    return 0;
+  }
+  return count;
+}
+
+}  // namespace gld

@@ -1,0 +1,36 @@
+// Exceptions of the core. Bindings translate each to its namesake in graphlearn_dist.errors.
+#pragma once
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace gld {
+
+struct InvalidArgument : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+struct UnknownId : InvalidArgument {
+  using InvalidArgument::InvalidArgument;
+};
+struct ChannelError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct ChannelClosed : ChannelError {
+  using ChannelError::ChannelError;
+};
+struct ChannelTimeout : ChannelError {
+  using ChannelError::ChannelError;
+};
+struct MessageTooLarge : ChannelError {
+  using ChannelError::ChannelError;
+};
+
+// message("a=", 1, ", b=", 2): builds an error text from anything that streams.
+template <typename... Parts>
+std::string message(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+}  // namespace gld

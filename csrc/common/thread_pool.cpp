@@ -1,0 +1,83 @@
+#include "common/thread_pool.h"
+
+#include <algorithm>
+
+#include "common/error.h"
+
+namespace gld {
+
+struct ThreadPool::Loop {
+  int64_t count, chunk;
+  const std::function<void(int64_t, int64_t)>* body;
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+};
+
+ThreadPool::ThreadPool(int num_threads) {
+  if (num_threads < 1) throw InvalidArgument(message("num_threads: expected at least 1, got ", num_threads));
+  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { run_thread(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::work(Loop& loop) {
+  for (;;) {
+    const int64_t begin = loop.next.fetch_add(loop.chunk, std::memory_order_relaxed);
+    if (begin >= loop.count) return;
+    try {
+      (*loop.body)(begin, std::min(begin + loop.chunk, loop.count));
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(loop.mutex);
+      if (!loop.error) loop.error = std::current_exception();
+      loop.next.store(loop.count, std::memory_order_relaxed);
+    }
+  }
+}
+
+void ThreadPool::run_thread() {
+  uint64_t seen = 0;
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return stopping_ || (loop_ != nullptr && generation_ != seen); });
+    if (stopping_) return;
+    seen = generation_;
+    Loop* loop = loop_;
+    ++busy_;
+    lock.unlock();
+    work(*loop);
+    lock.lock();
+    if (--busy_ == 0) done_.notify_all();
+  }
+}
+
+void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  if (count <= 0) return;
+  // Four chunks a thread even out chunks of unequal cost.
+  const int64_t chunk = std::max(grain, (count + 4 * size() - 1) / (4 * size()));
+  if (threads_.empty() || chunk >= count) return body(0, count);
+  std::lock_guard<std::mutex> turn(callers_);
+  Loop loop{count, chunk, &body, {0}, {}, nullptr};
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    loop_ = &loop;
+    ++generation_;
+  }
+  wake_.notify_all();
+  work(loop);
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    loop_ = nullptr;  // threads that wake late find nothing; those at work are counted in busy_
+    done_.wait(lock, [&] { return busy_ == 0; });
+  }
+  if (loop.error) std::rethrow_exception(loop.error);
+}
+
+}  // namespace gld

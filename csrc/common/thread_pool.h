@@ -1,0 +1,44 @@
+// A fixed set of threads that share the chunks of one loop. The number of threads never changes a result: callers
+// give each chunk its own output range.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace gld {
+
+class ThreadPool {
+ public:
+  // `num_threads` >= 1 counts the calling thread: a pool of 1 starts no thread and runs loops inline.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(threads_.size()) + 1; }
+
+  // Calls body(begin, end) over disjoint chunks of [0, count), each at least `grain` long but the last. Returns when
+  // all are done; rethrows the first exception. Loops of several callers take turns.
+  void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+
+ private:
+  struct Loop;
+  void work(Loop& loop);
+  void run_thread();
+
+  std::vector<std::thread> threads_;
+  std::mutex callers_;  // one loop at a time
+  std::mutex mutex_;    // guards the fields below
+  std::condition_variable wake_, done_;
+  Loop* loop_ = nullptr;
+  uint64_t generation_ = 0;
+  int busy_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace gld

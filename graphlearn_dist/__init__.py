@@ -1,0 +1,1 @@
+"""Distributed graph sampling for GNN training in PyTorch."""

@@ -1,0 +1,102 @@
+"""Settings as frozen values. Environment variables are read here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .errors import InvalidArgumentError
+
+MIB = 1 << 20
+
+
+def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgumentError(f"environment variable {name}: expected an integer, got {text!r}") from None
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """What the launcher tells a process it started, through the environment.
+
+    Attributes:
+        role: ``"server"`` or ``"client"``.
+        rank: rank within the role, from 0.
+        num_servers: servers in the job.
+        num_clients: clients in the job.
+        master_addr: host of the registry.
+        master_port: port of the registry.
+        master_fd: an already bound socket of the registry inherited by server 0, or -1.
+    """
+
+    role: str
+    rank: int
+    num_servers: int
+    num_clients: int
+    master_addr: str
+    master_port: int
+    master_fd: int = -1
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> LaunchContext:
+        """Read the context; raises ``InvalidArgumentError`` where the process was not started by the launcher."""
+        if "GLD_ROLE" not in environ:
+            raise InvalidArgumentError(
+                "GLD_ROLE is not set: this process was not started by `graphlearn-dist launch`; "
+                "start it that way, or pass ranks and addresses to init_server/init_client yourself"
+            )
+        return cls(
+            role=environ["GLD_ROLE"],
+            rank=_integer(environ, "GLD_RANK", 0),
+            num_servers=_integer(environ, "GLD_NUM_SERVERS", 1),
+            num_clients=_integer(environ, "GLD_NUM_CLIENTS", 1),
+            master_addr=environ.get("GLD_MASTER_ADDR", "127.0.0.1"),
+            master_port=_integer(environ, "GLD_MASTER_PORT", 0),
+            master_fd=_integer(environ, "GLD_MASTER_FD", -1),
+        )
+
+    def to_environ(self) -> dict[str, str]:
+        """The variables that ``from_environ`` reads back."""
+        return {
+            "GLD_ROLE": self.role,
+            "GLD_RANK": str(self.rank),
+            "GLD_NUM_SERVERS": str(self.num_servers),
+            "GLD_NUM_CLIENTS": str(self.num_clients),
+            "GLD_MASTER_ADDR": self.master_addr,
+            "GLD_MASTER_PORT": str(self.master_port),
+            "GLD_MASTER_FD": str(self.master_fd),
+        }
+
+
+@dataclass(frozen=True)
+class RpcSettings:
+    """How an endpoint behaves. All times are seconds, all sizes bytes."""
+
+    connect_timeout_s: float = 30.0
+    request_timeout_s: float = 180.0
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 3.0
+    max_payload_bytes: int = 4 << 30
+    max_inflight: int = 64
+    arena_bytes: int = 256 * MIB
+    arena_threshold_bytes: int = 16 << 10
+    num_threads: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout_s", "request_timeout_s", "heartbeat_interval_s", "heartbeat_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"{name}: expected a positive number of seconds, got {getattr(self, name)}")
+        if self.heartbeat_timeout_s <= self.heartbeat_interval_s:
+            raise InvalidArgumentError(
+                f"heartbeat_timeout_s: expected more than heartbeat_interval_s={self.heartbeat_interval_s}, "
+                f"got {self.heartbeat_timeout_s}"
+            )
+        for name in ("max_payload_bytes", "max_inflight", "num_threads"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")

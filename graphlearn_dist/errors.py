@@ -1,0 +1,129 @@
+"""Every exception this package raises on purpose.
+
+One tree, so that a caller can catch as widely or as narrowly as it likes. Each class survives a trip through
+``pickle`` and through the RPC: its arguments are plain values.
+"""
+
+from __future__ import annotations
+
+
+class GraphLearnError(Exception):
+    """Base class of all errors raised by ``graphlearn_dist``."""
+
+
+# --- what the caller passed ------------------------------------------------------------------------------------
+
+
+class InvalidArgumentError(GraphLearnError, ValueError):
+    """An argument is wrong; the message names it, says what was expected and what came."""
+
+
+class UnknownIdError(InvalidArgumentError, IndexError):
+    """A node or edge id lies outside the data set, or is not stored where it was asked for."""
+
+
+class NotInitializedError(GraphLearnError, RuntimeError):
+    """Something was used before its ``init_*`` function, or after its shutdown."""
+
+
+# --- what is on disk -------------------------------------------------------------------------------------------
+
+
+class StorageError(GraphLearnError):
+    """A file of a data set cannot be used."""
+
+
+class PartitionFormatError(StorageError):
+    """A partition directory is foreign, truncated, damaged, or of another format version."""
+
+
+# --- what travels between processes ----------------------------------------------------------------------------
+
+
+class ChannelError(GraphLearnError):
+    """A message channel cannot do what was asked."""
+
+
+class ChannelClosedError(ChannelError):
+    """The other side closed the channel, or died."""
+
+
+class ChannelTimeoutError(ChannelError, TimeoutError):
+    """Nothing arrived (or no room was free) within the deadline."""
+
+
+class MessageTooLargeError(ChannelError, ValueError):
+    """The message can never fit into the channel."""
+
+
+class RpcError(GraphLearnError):
+    """Base class of everything that can go wrong between two endpoints."""
+
+
+class PeerLostError(RpcError, ConnectionError):
+    """A peer is gone: its connection closed, or it fell silent."""
+
+    def __init__(self, peer: str, why: str) -> None:
+        super().__init__(peer, why)
+        self.peer = peer
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"lost {self.peer}: {self.why}"
+
+
+class DeadlineExceededError(RpcError, TimeoutError):
+    """No answer within the deadline; the message says what was waited for."""
+
+
+class OverloadedError(RpcError):
+    """The peer refuses more work for now."""
+
+    def __init__(self, peer: str, retry_after_s: float) -> None:
+        super().__init__(peer, retry_after_s)
+        self.peer = peer
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return f"{self.peer} is overloaded; try again in {self.retry_after_s:g} s"
+
+
+class ProtocolError(RpcError):
+    """The peer sent bytes that this version of the protocol does not allow."""
+
+
+class VersionMismatchError(ProtocolError):
+    """The peer speaks another version of the protocol."""
+
+
+class AuthenticationError(RpcError):
+    """The peer could not prove that it knows the token."""
+
+
+class RegistryError(RpcError):
+    """The registry refused: a rank that is taken, a world size that differs."""
+
+
+class RemoteError(RpcError):
+    """The callee raised; carries the remote type, message and traceback."""
+
+    def __init__(self, peer: str, type_name: str, message: str, traceback: str) -> None:
+        super().__init__(peer, type_name, message, traceback)
+        self.peer = peer
+        self.type_name = type_name
+        self.message = message
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"{self.type_name} on {self.peer}: {self.message}\n--- remote traceback ---\n{self.traceback}"
+
+
+# --- what runs elsewhere ---------------------------------------------------------------------------------------
+
+
+class SamplingWorkerError(GraphLearnError):
+    """A sampling worker failed or died; the message says which one, where, in which stage, and why."""
+
+
+class LaunchError(GraphLearnError):
+    """A launched process failed; the message says which one and how."""

@@ -1,0 +1,41 @@
+"""Builds `graphlearn_dist._C` with CMake. Neither torch nor CUDA is needed to build."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+class CMakeBuild(build_ext):
+    """Configures and builds the one CMake target into the place setuptools expects it."""
+
+    def build_extension(self, ext: Extension) -> None:
+        import pybind11
+
+        target = Path(self.get_ext_fullpath(ext.name)).resolve()
+        build_dir = Path(self.build_temp).resolve() / "cmake"
+        build_dir.mkdir(parents=True, exist_ok=True)
+        with_cuda = os.environ.get("WITH_CUDA", "auto").lower()
+        if with_cuda not in ("auto", "on", "off"):
+            raise SystemExit(f"WITH_CUDA: expected auto, on or off, got {with_cuda!r}")
+        configure = [
+            "cmake",
+            str(ROOT),
+            "-GNinja",
+            f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'Release')}",
+            f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target.parent}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            f"-DWITH_CUDA={with_cuda}",
+            f"-DGLD_SANITIZE={os.environ.get('GLD_SANITIZE', '')}",
+        ]
+        subprocess.run(configure, cwd=build_dir, check=True)
+        subprocess.run(["cmake", "--build", "."], cwd=build_dir, check=True)
+
+
+setup(ext_modules=[Extension("graphlearn_dist._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
