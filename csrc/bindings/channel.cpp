@@ -1,7 +1,136 @@
+#include <pybind11/stl.h>
+
 #include "bindings/module.h"
+#include "channel/shm_ring.h"
+
+namespace py = pybind11;
 
 namespace gld {
+namespace {
 
-void bind_channel(pybind11::module_&) {}
+// A message as Python sees it: read-only bytes with the buffer protocol.
+struct PyMessage {
+  std::unique_ptr<ShmRing::Message> message;
+  py::ssize_t exports = 0;
+
+  void release() {
+    if (exports != 0) {
+      PyErr_SetString(PyExc_BufferError, "release(): views of this message still exist");
+      throw py::error_already_set();
+    }
+    message->release();
+  }
+};
+
+int get_buffer(PyObject* object, Py_buffer* view, int flags) {
+  auto& self = py::cast<PyMessage&>(py::handle(object));
+  if (self.message->released()) {
+    view->obj = nullptr;
+    PyErr_SetString(PyExc_BufferError, "this message was released");
+    return -1;
+  }
+  const Bytes bytes = self.message->bytes();
+  const int code = PyBuffer_FillInfo(view, object, const_cast<void*>(bytes.data), static_cast<py::ssize_t>(bytes.size),
+                                     /*readonly=*/1, flags);
+  if (code == 0) ++self.exports;
+  return code;
+}
+
+void release_buffer(PyObject* object, Py_buffer*) { --py::cast<PyMessage&>(py::handle(object)).exports; }
+
+void setup_buffer_protocol(PyHeapTypeObject* type) {
+  type->as_buffer.bf_getbuffer = get_buffer;
+  type->as_buffer.bf_releasebuffer = release_buffer;
+  type->ht_type.tp_as_buffer = &type->as_buffer;
+}
+
+// Lets Ctrl-C end a wait. Called without the GIL.
+void check_signals() {
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+// The memory of a sequence of Python buffers, kept for a scope that has the GIL at both ends.
+class BufferViews {
+ public:
+  explicit BufferViews(const py::sequence& parts) {
+    views_.reserve(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      Py_buffer view;
+      const py::object part = parts[i];
+      if (PyObject_GetBuffer(part.ptr(), &view, PyBUF_SIMPLE) != 0) {
+        PyErr_Clear();
+        release();
+        throw InvalidArgument(message("parts[", i, "]: expected a contiguous buffer, got ",
+                                      std::string(py::str(py::type::of(part).attr("__name__")))));
+      }
+      views_.push_back(view);
+      bytes_.push_back({view.buf, static_cast<size_t>(view.len)});
+    }
+  }
+  ~BufferViews() { release(); }
+  BufferViews(const BufferViews&) = delete;
+  BufferViews& operator=(const BufferViews&) = delete;
+  const std::vector<Bytes>& bytes() const { return bytes_; }
+
+ private:
+  void release() {
+    for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    views_.clear();
+  }
+  std::vector<Py_buffer> views_;
+  std::vector<Bytes> bytes_;
+};
+
+void send(ShmRing& ring, const py::sequence& parts, std::optional<double> timeout_s) {
+  const Deadline deadline(timeout_s);
+  const BufferViews views(parts);
+  py::gil_scoped_release no_gil;  // the views pin the memory
+  ring.send(views.bytes(), deadline, check_signals);
+}
+
+std::unique_ptr<PyMessage> recv(ShmRing& ring, std::optional<double> timeout_s) {
+  const Deadline deadline(timeout_s);
+  py::gil_scoped_release no_gil;  // touches shared memory only
+  auto received = std::make_unique<PyMessage>();
+  received->message = ring.recv(deadline, check_signals);
+  return received;
+}
+
+std::unique_ptr<PyMessage> try_recv(ShmRing& ring) {
+  auto received = std::make_unique<PyMessage>();
+  received->message = ring.try_recv();
+  return received->message == nullptr ? nullptr : std::move(received);
+}
+
+}  // namespace
+
+void bind_channel(py::module_& m) {
+  py::class_<PyMessage>(m, "Message", py::custom_type_setup(setup_buffer_protocol),
+                        "A received message: read-only bytes in the ring's memory, 64-byte aligned. Its room is "
+                        "given back by release(), or when the object and all views of it are gone.")
+      .def("__len__", [](const PyMessage& self) { return self.message->bytes().size; })
+      .def("release", &PyMessage::release, "Gives the room back. Idempotent; BufferError while views exist.")
+      .def_property_readonly("released", [](const PyMessage& self) { return self.message->released(); });
+
+  py::class_<ShmRing, std::shared_ptr<ShmRing>>(
+      m, "ShmRing", "A bounded FIFO of byte messages in anonymous shared memory: many producers, one consumer process.")
+      .def(py::init(&ShmRing::create), py::arg("capacity_bytes"), py::arg("max_messages") = 128)
+      .def_static("open", &ShmRing::open, py::arg("path"), "The ring of another process of this host, by its path.")
+      .def_property_readonly("path", &ShmRing::path, "Opens this ring elsewhere, while this process holds it.")
+      .def("send", &send, py::arg("parts"), py::arg("timeout_s") = py::none(),
+           "Copies the buffers into one message; waits for room.")
+      .def("recv", &recv, py::arg("timeout_s") = py::none(), "The next message in the order sent.")
+      .def("try_recv", &try_recv, "The next message, or None.")
+      .def("close", &ShmRing::close, "No more sends on any side; what was sent can still be received. Idempotent.")
+      .def_property_readonly("closed", &ShmRing::closed)
+      .def_property_readonly("pending", &ShmRing::pending, "Messages sent and not yet received.")
+      .def_property_readonly("pending_bytes", &ShmRing::pending_bytes)
+      .def_property_readonly("held", &ShmRing::held, "Messages received whose room is not yet free.")
+      .def_property_readonly("committed_bytes", &ShmRing::committed_bytes,
+                             "Memory taken from the system for messages so far.")
+      .def_property_readonly("capacity_bytes", &ShmRing::capacity_bytes)
+      .def_property_readonly("max_messages", &ShmRing::max_messages);
+}
 
 }  // namespace gld
