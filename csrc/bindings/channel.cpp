@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <cstring>
+
 #include "bindings/module.h"
 #include "channel/shm_ring.h"
 
@@ -97,6 +99,19 @@ std::unique_ptr<PyMessage> recv(ShmRing& ring, std::optional<double> timeout_s) 
   return received;
 }
 
+void copy_to(const PyMessage& self, const py::object& target) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(target.ptr(), &view, PyBUF_WRITABLE) != 0) throw py::error_already_set();
+  const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> release_at_end(&view, PyBuffer_Release);
+  const Bytes bytes = self.message->bytes();
+  if (self.message->released()) throw InvalidArgument("copy_to(): this message was released");
+  if (static_cast<size_t>(view.len) < bytes.size)
+    throw InvalidArgument(message("target: expected room for ", bytes.size, " bytes, got ", view.len));
+  if (bytes.size == 0) return;
+  py::gil_scoped_release no_gil;  // both memories are pinned, one by the view and one by the caller's reference
+  std::memcpy(view.buf, bytes.data, bytes.size);
+}
+
 std::unique_ptr<PyMessage> try_recv(ShmRing& ring) {
   auto received = std::make_unique<PyMessage>();
   received->message = ring.try_recv();
@@ -111,6 +126,9 @@ void bind_channel(py::module_& m) {
                         "given back by release(), or when the object and all views of it are gone.")
       .def("__len__", [](const PyMessage& self) { return self.message->bytes().size; })
       .def("release", &PyMessage::release, "Gives the room back. Idempotent; BufferError while views exist.")
+      .def("copy_to", &copy_to, py::arg("target"), "Copies the bytes to the start of a writable buffer.")
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](PyMessage& self, const py::args&) { self.release(); })
       .def_property_readonly("released", [](const PyMessage& self) { return self.message->released(); });
 
   py::class_<ShmRing, std::shared_ptr<ShmRing>>(

@@ -1,0 +1,146 @@
+"""A channel over shared memory, between processes of one host."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _C
+from ..errors import InvalidArgumentError
+from ..utils.units import parse_size
+from .base import ChannelBase, SampleMessage
+
+if TYPE_CHECKING:
+    from ..rpc.codec import Encoded
+
+
+def _seconds(timeout_ms: float | None) -> float | None:
+    return None if timeout_ms is None else timeout_ms / 1000
+
+
+class ShmChannel(ChannelBase):
+    """A bounded queue in anonymous shared memory: many producing processes, one consuming process.
+
+    Pickle it (as an argument of a child process, say) to use it elsewhere; the process that pickled it must still
+    live when it is unpickled. Memory is taken when it is first needed, leaves no file behind however the processes
+    end, and what was received is copied out, so keeping messages never blocks the channel.
+
+    Args:
+        capacity: most messages that wait at a time.
+        shm_size: most bytes that wait at a time, such as ``"256MB"``; also the largest possible message.
+    """
+
+    def __init__(self, capacity: int = 128, shm_size: str | int = "256MB") -> None:
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or not 1 <= capacity < 1 << 31:
+            raise InvalidArgumentError(f"capacity: expected a number of messages, at least 1, got {capacity!r}")
+        self._ring = _C.ShmRing(parse_size(shm_size, name="shm_size"), capacity)
+        self._pin = False
+
+    @classmethod
+    def _open(cls, path: str, pin: bool) -> ShmChannel:
+        channel = cls.__new__(cls)
+        channel._ring = _C.ShmRing.open(path)
+        channel._pin = pin
+        return channel
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShmChannel._open, (self._ring.path, self._pin)
+
+    def __enter__(self) -> ShmChannel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def pin_memory(self) -> None:
+        """From now on give received tensors in page-locked memory, which copies to the GPU without waiting.
+
+        Raises:
+            InvalidArgumentError: where torch sees no CUDA device.
+        """
+        if not torch.cuda.is_available():
+            raise InvalidArgumentError("pin_memory(): torch sees no CUDA device on this host; leave pin_memory off")
+        self._pin = True
+
+    def send(self, msg: SampleMessage | Encoded, *, timeout_ms: float | None = None, **kwargs: Any) -> None:
+        """Copy a message into the channel; waits while it is full.
+
+        Args:
+            msg: any message that ``rpc.codec`` knows, or one that is encoded already.
+            timeout_ms: how long to wait for room, in milliseconds; None waits until there is room, or the channel is
+                closed, or its consumer's process is gone.
+
+        Raises:
+            MessageTooLargeError: it can never fit.
+            ChannelTimeoutError: there was no room in time.
+            ChannelClosedError: the channel is closed, or its consumer is gone.
+            ChannelError: the host has no memory left for it.
+        """
+        from ..rpc.codec import Encoded, encode
+
+        encoded = msg if isinstance(msg, Encoded) else encode(msg)
+        self._ring.send(encoded.write_parts(), _seconds(timeout_ms))
+        if encoded.on_released is not None:
+            encoded.on_released()
+
+    def recv(self, timeout_ms: float | None = None, **kwargs: Any) -> SampleMessage:
+        """The next message, in the order sent.
+
+        Args:
+            timeout_ms: how long to wait for one, in milliseconds; None waits until one comes or the channel is closed.
+
+        Raises:
+            ChannelTimeoutError: none came in time.
+            ChannelClosedError: the channel is closed and everything sent before was received.
+        """
+        from ..rpc.codec import decode
+
+        encoded = self.recv_encoded(timeout_ms)
+        message: SampleMessage = decode(encoded.head, encoded.payload)
+        return message
+
+    def recv_encoded(self, timeout_ms: float | None = None) -> Encoded:
+        """As ``recv``, but still encoded, to be sent on as it is."""
+        from ..rpc.codec import Encoded
+
+        with self._ring.recv(_seconds(timeout_ms)) as message:
+            blob = self._new_blob(len(message))
+            message.copy_to(blob)
+        return Encoded.from_blob(blob)
+
+    def _new_blob(self, num_bytes: int) -> memoryview:
+        if self._pin:
+            return memoryview(torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy())
+        return memoryview(_C.Buffer(num_bytes))
+
+    def empty(self) -> bool:
+        """Whether no message waits."""
+        return bool(self._ring.pending == 0)
+
+    def close(self) -> None:
+        """No more sends, in any process; everybody who waits wakes. What was sent can still be received. Idempotent."""
+        self._ring.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether any side has closed it."""
+        return bool(self._ring.closed)
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait."""
+        return int(self._ring.pending)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait."""
+        return int(self._ring.pending_bytes)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Most bytes that can wait."""
+        return int(self._ring.capacity_bytes)
