@@ -1,0 +1,167 @@
+"""Pooled shared memory between the processes of one host.
+
+A sender owns one anonymous file (memfd, sealed against shrinking and growing); its peers map it read-only. A payload
+is copied into a slot of it and out of it again, twice per side at most, without passing through a socket. The
+receiver copies at once and gives the slot back, so that a tensor which is kept for long never blocks the arena.
+Nothing has a name in the file system: a killed process leaves nothing behind. Memory is committed when it is first
+used, and slots at low addresses are used first, so that they are warm.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from .._C import Buffer as PooledBuffer
+from ..errors import ProtocolError
+from .codec import byte_array, copy_parts
+
+_GRANULE = 4096
+_NONCE_BYTES = 16
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_PATH = re.compile(r"/proc/[0-9]+/fd/[0-9]+")
+
+
+class SlotAllocator:
+    """First fit at the lowest address, over ``capacity`` bytes; free neighbours are merged."""
+
+    def __init__(self, start: int, capacity: int) -> None:
+        self._free: list[tuple[int, int]] = [(start, capacity - start)] if capacity > start else []  # offset, size
+        self._used: dict[int, int] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in slots handed out."""
+        return sum(self._used.values())
+
+    def allocate(self, nbytes: int) -> int | None:
+        """The offset of a slot, or None when there is no room."""
+        size = -(-nbytes // _GRANULE) * _GRANULE
+        for index, (offset, room) in enumerate(self._free):
+            if room >= size:
+                if room == size:
+                    del self._free[index]
+                else:
+                    self._free[index] = (offset + size, room - size)
+                self._used[offset] = size
+                return offset
+        return None
+
+    def release(self, offset: int) -> None:
+        """Give a slot back; ``ProtocolError`` where there is none at ``offset``."""
+        size = self._used.pop(offset, None)
+        if size is None:
+            raise ProtocolError(f"arena: there is no slot at {offset}")
+        merged: list[tuple[int, int]] = []
+        for block in sorted([*self._free, (offset, size)]):
+            if merged and merged[-1][0] + merged[-1][1] == block[0]:
+                merged[-1] = (merged[-1][0], merged[-1][1] + block[1])
+            else:
+                merged.append(block)
+        self._free = merged
+
+
+class SendingArena:
+    """The memory this process lends to its peers on this host.
+
+    Args:
+        capacity_bytes: size of the arena; committed as it is used.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = -(-capacity_bytes // _GRANULE) * _GRANULE
+        self.nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._fd = os.memfd_create("gld-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self._fd, self.capacity_bytes)
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+            self._map = mmap.mmap(self._fd, self.capacity_bytes)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._map[:_NONCE_BYTES] = self.nonce
+        self._bytes: Any = byte_array(self._map)
+        self._slots = SlotAllocator(_GRANULE, self.capacity_bytes)
+
+    @property
+    def path(self) -> str:
+        """Where a process of the same user and host opens it."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in slots that peers have not given back yet."""
+        return self._slots.used_bytes
+
+    def put(self, parts: Sequence[memoryview], nbytes: int) -> int | None:
+        """Copy ``parts`` into a slot; its offset, or None when the arena has no room."""
+        offset = self._slots.allocate(nbytes)
+        if offset is not None:
+            copy_parts(parts, self._bytes[offset : offset + nbytes])
+        return offset
+
+    def release(self, offset: int) -> None:
+        """Free the slot at ``offset``."""
+        self._slots.release(offset)
+
+    def close(self) -> None:
+        """Give the memory back. Peers that still map it keep what they have. Idempotent."""
+        if self._fd < 0:
+            return
+        self._bytes = None  # the array is a view into the map, which cannot be closed before
+        self._map.close()
+        os.close(self._fd)
+        self._fd = -1
+
+
+class ReceivingArena:
+    """A peer's arena, mapped read-only.
+
+    Args:
+        path: what the peer announced.
+        size: its size in bytes.
+        nonce: what stands at its beginning.
+
+    Raises:
+        ProtocolError: it is not what the peer says, or could change its size under the reader.
+        OSError: it cannot be opened (another container, another user).
+    """
+
+    def __init__(self, path: str, size: int, nonce: bytes) -> None:
+        if _PATH.fullmatch(path) is None:
+            raise ProtocolError(f"arena: expected a path like /proc/1/fd/2, got {path!r:.100}")
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            # fails with EINVAL on anything but a memfd; without both seals a truncating peer could kill this process
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                raise ProtocolError("arena: expected a file sealed against changes of its size")
+            if os.fstat(fd).st_size != size or size < _GRANULE:
+                raise ProtocolError(f"arena: expected {size} bytes, found {os.fstat(fd).st_size}")
+            self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self._bytes: Any = byte_array(self._map)
+        self._size = size
+        if self._map[:_NONCE_BYTES] != nonce:  # the path led to another process's arena: other pid namespace
+            self.close()
+            raise ProtocolError("arena: this is not the peer's arena")
+
+    def take(self, offset: int, nbytes: int) -> PooledBuffer:
+        """A pooled copy of ``nbytes`` at ``offset``; ``ProtocolError`` where that lies outside."""
+        if offset < _GRANULE or nbytes < 1 or offset + nbytes > self._size:
+            raise ProtocolError(f"arena: {nbytes} bytes at {offset} lie outside of {self._size}")
+        buffer = PooledBuffer(nbytes)
+        numpy.copyto(byte_array(buffer), self._bytes[offset : offset + nbytes])
+        return buffer
+
+    def close(self) -> None:
+        """Unmap it. Idempotent."""
+        self._bytes = None
+        self._map.close()

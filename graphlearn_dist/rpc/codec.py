@@ -1,0 +1,475 @@
+"""Typed values as bytes, without pickle: a msgpack tree, and the tensors' memory as it is.
+
+A value is turned into a *head* (msgpack: the tree and one descriptor per segment) and *segments* (the bytes of its
+tensors, not copied). Segments start at multiples of 64 in the *payload*, so that a receiver reads the payload into
+one aligned buffer and makes each tensor a view into it.
+
+Tree: None, bool, int, float, str, bytes, list, tuple, dict, ``torch.Tensor``, ``torch.dtype`` and the types named by
+``register_message``. Nothing else can be built by a decoder, whatever the bytes say.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar, overload
+
+import msgpack
+import numpy
+import torch
+
+from ..errors import InvalidArgumentError, ProtocolError
+
+Buffer: TypeAlias = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
+
+ALIGNMENT = 64
+MAX_NESTING = 32
+MAX_HEAD_BYTES = 60 << 10  # leaves room in a frame's 64 KiB for what the frame itself has to say
+_SPILL_BYTES = 32 << 10  # a larger tree travels as the last segment
+_BYTES_AS_SEGMENT = 4 << 10  # longer `bytes` travel as a segment
+_BLOB_PREFIX = struct.Struct("<4sIQ")
+_BLOB_MAGIC = b"GLDB"
+
+# The numbers are part of the format: append, never renumber.
+_DTYPE_CODES: dict[torch.dtype, int] = {
+    torch.bool: 0,
+    torch.uint8: 1,
+    torch.int8: 2,
+    torch.int16: 3,
+    torch.int32: 4,
+    torch.int64: 5,
+    torch.float16: 6,
+    torch.bfloat16: 7,
+    torch.float32: 8,
+    torch.float64: 9,
+    torch.complex64: 10,
+    torch.complex128: 11,
+    torch.uint16: 12,
+    torch.uint32: 13,
+    torch.uint64: 14,
+    torch.float8_e4m3fn: 15,
+    torch.float8_e5m2: 16,
+}
+_DTYPES = {code: dtype for dtype, code in _DTYPE_CODES.items()}
+
+_EXT_TENSOR, _EXT_MESSAGE, _EXT_TUPLE, _EXT_PAIRS, _EXT_BYTES, _EXT_DTYPE = 1, 2, 3, 4, 5, 6
+
+_MessageType = TypeVar("_MessageType", bound=type)
+
+
+def padded(nbytes: int) -> int:
+    """``nbytes`` rounded up to the alignment of segments."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+# --- registered types ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Message:
+    cls: type
+    name: str
+    field_names: tuple[str, ...]
+    is_enum: bool
+
+    def take_apart(self, value: Any) -> list[Any]:
+        if self.is_enum:
+            return [value.name]
+        return [getattr(value, name) for name in self.field_names]
+
+    def put_together(self, values: list[Any]) -> Any:
+        if self.is_enum:
+            if len(values) != 1 or not isinstance(values[0], str) or values[0] not in self.cls.__members__:  # type: ignore[attr-defined]
+                raise ProtocolError(f"{self.name} has no member {values!r:.100}")
+            return self.cls[values[0]]  # type: ignore[index]
+        if len(values) != len(self.field_names):
+            raise ProtocolError(f"{self.name}: expected {len(self.field_names)} fields, got {len(values)}")
+        try:
+            return self.cls(**dict(zip(self.field_names, values, strict=True)))
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"{self.name} refuses its fields: {error}") from error
+
+
+_BY_NAME: dict[str, _Message] = {}
+_BY_TYPE: dict[type, _Message] = {}
+
+
+@overload
+def register_message(cls: _MessageType, name: str | None = None) -> _MessageType: ...
+@overload
+def register_message(cls: None = None, name: str | None = None) -> Callable[[_MessageType], _MessageType]: ...
+def register_message(cls: Any = None, name: str | None = None) -> Any:
+    """Let values of ``cls`` travel. Usable as ``@register_message`` or ``@register_message(name="...")``.
+
+    Args:
+        cls: a dataclass, a NamedTuple or an Enum. Its fields travel in order; they must be encodable themselves.
+        name: the name on the wire; the class's qualified name by default. Both sides must agree.
+
+    Returns:
+        ``cls`` itself, or a decorator when called without it.
+
+    Raises:
+        InvalidArgumentError: ``cls`` is of another kind, or the name belongs to another class.
+    """
+    if cls is None:
+        return lambda decorated: register_message(decorated, name)
+    message = _describe(cls, name or cls.__qualname__)
+    known = _BY_NAME.get(message.name)
+    if known is not None and (known.cls.__module__, known.cls.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InvalidArgumentError(f"name: {message.name!r} is the name of {known.cls!r} already, got {cls!r}")
+    _BY_NAME[message.name] = message
+    _BY_TYPE[cls] = message
+    return cls
+
+
+def _describe(cls: type, name: str) -> _Message:
+    if isinstance(cls, type) and issubclass(cls, Enum):
+        return _Message(cls, name, (), is_enum=True)
+    if is_dataclass(cls):
+        return _Message(cls, name, tuple(f.name for f in fields(cls) if f.init), is_enum=False)
+    if isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return _Message(cls, name, tuple(cls._fields), is_enum=False)
+    raise InvalidArgumentError(f"cls: expected a dataclass, a NamedTuple or an Enum, got {cls!r}")
+
+
+# --- what an encoded value is ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A value ready to be sent.
+
+    Attributes:
+        head: msgpack of the tree and the segment descriptors, at most 60 KiB.
+        segments: byte views, each keeping its memory alive; sent from where they lie.
+        nbytes: bytes of the payload, each segment padded to a multiple of 64.
+        on_released: called once, by the transport, when the segments' memory is needed no more.
+    """
+
+    head: bytes
+    segments: tuple[memoryview, ...]
+    nbytes: int
+    on_released: Callable[[], None] | None = field(default=None, compare=False)
+
+    def payload_parts(self) -> list[memoryview]:
+        """The payload as byte views in order, padding included."""
+        parts: list[memoryview] = []
+        for segment in self.segments:
+            parts.append(segment)
+            if segment.nbytes % ALIGNMENT:
+                parts.append(_ZEROS[: -segment.nbytes % ALIGNMENT])
+        return parts
+
+    def write_parts(self) -> list[memoryview]:
+        """The value as one blob, in pieces to be written one after the other; ``from_blob`` reads it back."""
+        start = _BLOB_PREFIX.pack(_BLOB_MAGIC, len(self.head), self.nbytes) + self.head
+        return [memoryview(start + bytes(-len(start) % ALIGNMENT)), *self.payload_parts()]
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of the blob that ``write_parts`` makes; a multiple of 64."""
+        return padded(_BLOB_PREFIX.size + len(self.head)) + self.nbytes
+
+    @classmethod
+    def from_blob(cls, blob: Buffer, on_released: Callable[[], None] | None = None) -> Encoded:
+        """What ``write_parts`` wrote, without decoding it; the payload stays in ``blob``'s memory.
+
+        Raises:
+            ProtocolError: ``blob`` is not of that form.
+        """
+        head, payload = _split_blob(blob)
+        segments = (payload,) if payload.nbytes else ()
+        return cls(bytes(head), segments, payload.nbytes, on_released)
+
+
+_ZEROS = memoryview(bytes(ALIGNMENT))
+
+
+def _split_blob(blob: Buffer) -> tuple[memoryview, memoryview]:
+    view = memoryview(blob).cast("B")
+    if view.nbytes < _BLOB_PREFIX.size:
+        raise ProtocolError(f"blob: expected at least {_BLOB_PREFIX.size} bytes, got {view.nbytes}")
+    magic, head_len, nbytes = _BLOB_PREFIX.unpack_from(view)
+    start = padded(_BLOB_PREFIX.size + head_len)
+    if magic != _BLOB_MAGIC or head_len > MAX_HEAD_BYTES or start + nbytes > view.nbytes:
+        raise ProtocolError(f"blob: not an encoded value (magic {magic!r}, head {head_len}, payload {nbytes} bytes)")
+    return view[_BLOB_PREFIX.size : _BLOB_PREFIX.size + head_len], view[start : start + nbytes]
+
+
+# --- encoding --------------------------------------------------------------------------------------------------
+
+
+def encode(obj: Any, on_released: Callable[[], None] | None = None) -> Encoded:
+    """Encode a value; tensors on other devices and non-contiguous ones are copied, others are not.
+
+    Raises:
+        InvalidArgumentError: something in ``obj`` is of a type that cannot travel, or is nested too deeply.
+    """
+    encoder = _Encoder()
+    tree = encoder.walk(obj, 0)
+    try:
+        packed = msgpack.packb(tree, use_bin_type=True)
+    except (OverflowError, ValueError) as error:
+        raise InvalidArgumentError(f"obj: cannot be encoded: {error}") from error
+    spilled = len(packed) > _SPILL_BYTES
+    if spilled:
+        encoder.add(torch.frombuffer(bytearray(packed), dtype=torch.uint8))
+    descriptors = msgpack.packb(encoder.descriptors)
+    # [tree, descriptors], or [descriptors] when the tree is the last segment
+    head = b"\x91" + descriptors if spilled else b"\x92" + packed + descriptors
+    if len(head) > MAX_HEAD_BYTES:
+        raise InvalidArgumentError(f"obj: {len(encoder.descriptors)} tensors are too many for one message")
+    return Encoded(head, tuple(encoder.segments), encoder.nbytes, on_released)
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.descriptors: list[list[Any]] = []
+        self.segments: list[memoryview] = []
+        self.nbytes = 0
+
+    def walk(self, obj: Any, depth: int) -> Any:
+        kind = type(obj)
+        if kind in _PLAIN:
+            return obj
+        if depth >= MAX_NESTING:
+            raise InvalidArgumentError(f"obj: nested more than {MAX_NESTING} deep")
+        if kind is list:
+            return [self.walk(item, depth + 1) for item in obj]
+        if kind is dict:
+            return self.mapping(obj, depth)
+        if kind is tuple or kind is torch.Size:
+            return self.extension(_EXT_TUPLE, [self.walk(item, depth + 1) for item in obj])
+        if isinstance(obj, torch.Tensor):
+            return self.extension(_EXT_TENSOR, self.add(obj))
+        if isinstance(obj, (bytes, bytearray, memoryview)):
+            return self.blob(bytes(obj))
+        message = _BY_TYPE.get(kind)
+        if message is not None:
+            values = [self.walk(value, depth + 1) for value in message.take_apart(obj)]
+            return self.extension(_EXT_MESSAGE, [message.name, values])
+        if kind is torch.dtype:
+            return self.extension(_EXT_DTYPE, _dtype_code(obj))
+        raise InvalidArgumentError(
+            f"obj: a {kind.__module__}.{kind.__qualname__} cannot travel; expected None, bool, int, float, str, bytes, "
+            "list, tuple, dict, torch.Tensor or a type passed to register_message"
+        )
+
+    def mapping(self, obj: dict[Any, Any], depth: int) -> Any:
+        if all(type(key) is str or type(key) is int for key in obj):
+            return {key: self.walk(value, depth + 1) for key, value in obj.items()}
+        pairs = [[self.walk(key, depth + 1), self.walk(value, depth + 1)] for key, value in obj.items()]
+        return self.extension(_EXT_PAIRS, pairs)
+
+    def blob(self, obj: bytes) -> Any:
+        if len(obj) < _BYTES_AS_SEGMENT:
+            return obj
+        return self.extension(_EXT_BYTES, self._append(_DTYPE_CODES[torch.uint8], [len(obj)], memoryview(obj)))
+
+    def add(self, tensor: torch.Tensor) -> int:
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise InvalidArgumentError(f"obj: expected dense tensors, got one of layout {tensor.layout}")
+        code = _dtype_code(tensor.dtype)
+        dense = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        view = dense.reshape(-1).view(torch.uint8).numpy().data if dense.numel() else memoryview(b"")
+        return self._append(code, list(tensor.shape), view)
+
+    def _append(self, code: int, shape: list[int], view: memoryview) -> int:
+        self.descriptors.append([code, shape, view.nbytes])
+        if view.nbytes:
+            self.segments.append(view)
+            self.nbytes += padded(view.nbytes)
+        return len(self.descriptors) - 1
+
+    @staticmethod
+    def extension(code: int, content: Any) -> msgpack.ExtType:
+        try:
+            return msgpack.ExtType(code, msgpack.packb(content, use_bin_type=True))
+        except (OverflowError, ValueError) as error:
+            raise InvalidArgumentError(f"obj: cannot be encoded: {error}") from error
+
+
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
+def _dtype_code(dtype: torch.dtype) -> int:
+    code = _DTYPE_CODES.get(dtype)
+    if code is None:
+        raise InvalidArgumentError(f"obj: tensors of {dtype} cannot travel")
+    return code
+
+
+# --- decoding --------------------------------------------------------------------------------------------------
+
+
+def decode(head: Buffer, payload: Buffer | None = None) -> Any:
+    """The value that ``encode`` took apart.
+
+    Args:
+        head: ``Encoded.head``.
+        payload: the segments, each padded to a multiple of 64, in one writable buffer. Tensors are views into it and
+            keep it alive. None where there is none.
+
+    Raises:
+        ProtocolError: the bytes break a rule of the format; nothing was built from them.
+    """
+    view = memoryview(payload).cast("B") if payload is not None else memoryview(b"")
+    if view.readonly and view.nbytes:
+        payload = bytearray(view)  # torch has no read-only tensors
+    decoder = _Decoder(payload, view.nbytes)
+    return decoder.decode(memoryview(head).cast("B"))
+
+
+def decode_blob(blob: Buffer) -> Any:
+    """The value whose ``Encoded.write_parts`` filled ``blob``; tensors are views into it where it is writable."""
+    head, payload = _split_blob(blob)
+    return decode(head, payload if payload.nbytes else None)
+
+
+class _Decoder:
+    def __init__(self, payload: Buffer, nbytes: int) -> None:
+        self.payload = payload
+        self.nbytes = nbytes
+        self.segments: list[tuple[torch.dtype, list[int], int, int]] = []  # dtype, shape, nbytes, offset
+
+    def decode(self, head: memoryview) -> Any:
+        if head.nbytes > MAX_HEAD_BYTES:
+            raise ProtocolError(f"head: expected at most {MAX_HEAD_BYTES} bytes, got {head.nbytes}")
+        parts = unpack(head)
+        if not isinstance(parts, list) or len(parts) not in (1, 2):
+            raise ProtocolError("head: expected a tree and segment descriptors")
+        self.read_descriptors(parts[-1])
+        if len(parts) == 2:
+            return self.walk(parts[0], 0)
+        if not self.segments:
+            raise ProtocolError("head: the tree is missing")
+        return self.walk(unpack(self.bytes_of(len(self.segments) - 1)), 0)
+
+    def read_descriptors(self, descriptors: Any) -> None:
+        if not isinstance(descriptors, list):
+            raise ProtocolError("head: expected a list of segment descriptors")
+        offset = 0
+        for descriptor in descriptors:
+            dtype, shape, nbytes = _check_descriptor(descriptor)
+            self.segments.append((dtype, shape, nbytes, offset))
+            offset += padded(nbytes)
+        if offset != self.nbytes:
+            raise ProtocolError(f"payload: the segments need {offset} bytes, got {self.nbytes}")
+
+    def walk(self, node: Any, depth: int) -> Any:
+        kind = type(node)
+        if kind in _PLAIN or kind is bytes:
+            return node
+        if depth >= MAX_NESTING:
+            raise ProtocolError(f"tree: nested more than {MAX_NESTING} deep")
+        if kind is list:
+            return [self.walk(item, depth + 1) for item in node]
+        if kind is dict:
+            if not all(type(key) is str or type(key) is int for key in node):
+                raise ProtocolError("tree: expected str or int as keys of a map")
+            return {key: self.walk(value, depth + 1) for key, value in node.items()}
+        if kind is msgpack.ExtType:
+            return self.extension(node.code, unpack(node.data), depth)
+        raise ProtocolError(f"tree: unexpected {kind.__name__}")
+
+    def extension(self, code: int, content: Any, depth: int) -> Any:
+        if code == _EXT_TENSOR:
+            return self.tensor(content)
+        if code == _EXT_BYTES:
+            return bytes(self.bytes_of(content))
+        if code == _EXT_DTYPE:
+            return _lookup_dtype(content)
+        if not isinstance(content, list):
+            raise ProtocolError(f"tree: expected a list in extension {code}, got {type(content).__name__}")
+        if code == _EXT_TUPLE:
+            return tuple(self.walk(item, depth + 1) for item in content)
+        if code == _EXT_MESSAGE:
+            return self.message(content, depth)
+        if code == _EXT_PAIRS:
+            return self.pairs(content, depth)
+        raise ProtocolError(f"tree: unknown extension {code}")
+
+    def message(self, content: list[Any], depth: int) -> Any:
+        if len(content) != 2 or not isinstance(content[0], str) or not isinstance(content[1], list):
+            raise ProtocolError("tree: expected the name and the fields of a message")
+        message = _BY_NAME.get(content[0])
+        if message is None:
+            raise ProtocolError(f"tree: unknown message type {content[0]!r:.100}; it is not registered here")
+        return message.put_together([self.walk(value, depth + 1) for value in content[1]])
+
+    def pairs(self, content: list[Any], depth: int) -> dict[Any, Any]:
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in content):
+            raise ProtocolError("tree: expected pairs of key and value")
+        try:
+            return {self.walk(key, depth + 1): self.walk(value, depth + 1) for key, value in content}
+        except TypeError as error:
+            raise ProtocolError(f"tree: {error}") from error
+
+    def tensor(self, index: Any) -> torch.Tensor:
+        dtype, shape, nbytes, offset = self.segment(index)
+        if nbytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(self.payload, dtype=dtype, count=nbytes // dtype.itemsize, offset=offset)
+        return flat.reshape(shape)
+
+    def bytes_of(self, index: Any) -> memoryview:
+        _, _, nbytes, offset = self.segment(index)
+        return memoryview(self.payload).cast("B")[offset : offset + nbytes] if nbytes else memoryview(b"")
+
+    def segment(self, index: Any) -> tuple[torch.dtype, list[int], int, int]:
+        if type(index) is not int or not 0 <= index < len(self.segments):
+            raise ProtocolError(f"tree: expected the index of one of {len(self.segments)} segments, got {index!r:.100}")
+        return self.segments[index]
+
+
+def unpack(data: Buffer) -> Any:
+    """One msgpack object, extensions left as they are; ``ProtocolError`` where it is malformed."""
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False, ext_hook=msgpack.ExtType)
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:  # ValueError: also bad UTF-8
+        raise ProtocolError(f"malformed msgpack: {type(error).__name__}: {error!s:.200}") from error
+
+
+def _lookup_dtype(code: Any) -> torch.dtype:
+    dtype = _DTYPES.get(code) if type(code) is int else None
+    if dtype is None:
+        raise ProtocolError(f"segment: unknown dtype code {code!r:.100}")
+    return dtype
+
+
+def _check_descriptor(descriptor: Any) -> tuple[torch.dtype, list[int], int]:
+    if not isinstance(descriptor, list) or len(descriptor) != 3:
+        raise ProtocolError("segment: expected [dtype, shape, nbytes]")
+    code, shape, nbytes = descriptor
+    dtype = _lookup_dtype(code)
+    if not _is_shape(shape) or type(nbytes) is not int:
+        raise ProtocolError(f"segment: expected a shape and a size, got {shape!r:.100} and {nbytes!r:.100}")
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count * dtype.itemsize != nbytes:
+        raise ProtocolError(f"segment: {dtype} of shape {shape} takes {count * dtype.itemsize} bytes, not {nbytes}")
+    return dtype, shape, nbytes
+
+
+def _is_shape(shape: Any) -> bool:
+    return (
+        isinstance(shape, list)
+        and len(shape) <= 64
+        and all(type(extent) is int and 0 <= extent < 1 << 62 for extent in shape)
+    )
+
+
+def byte_array(view: Buffer) -> Any:
+    """``view`` as a numpy array of bytes; copies between two of these release the GIL."""
+    return numpy.frombuffer(view, dtype=numpy.uint8)
+
+
+def copy_parts(parts: Sequence[memoryview], destination: Any) -> None:
+    """Copy ``parts`` one after the other into ``destination``, a writable numpy array of bytes."""
+    offset = 0
+    for part in parts:
+        numpy.copyto(destination[offset : offset + part.nbytes], byte_array(part))
+        offset += part.nbytes
