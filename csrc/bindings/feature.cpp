@@ -1,7 +1,36 @@
+#include "bindings/dlpack.h"
 #include "bindings/module.h"
+#include "feature/gather.h"
+
+namespace py = pybind11;
 
 namespace gld {
 
-void bind_feature(pybind11::module_&) {}
+void bind_feature(py::module_& m) {
+  py::class_<RowStore, std::shared_ptr<RowStore>>(m, "RowStore", "Borrowed row-major pieces of one logical tensor.")
+      .def(py::init([](const py::list& tensors) {
+             std::vector<Tensor> parts;
+             for (const py::handle& tensor : tensors) parts.push_back(from_python(tensor, "tensors"));
+             return std::make_shared<RowStore>(make_row_store(std::move(parts)));
+           }),
+           py::arg("tensors"))
+      .def_property_readonly("num_rows", &RowStore::num_rows)
+      .def(
+          "gather",
+          [](const RowStore& self, py::object rows, ThreadPool& pool, py::object positions, py::object out) -> py::object {
+            const Tensor wanted = from_python(rows, "rows"), targets = from_python_optional(positions, "positions");
+            Tensor target = from_python_optional(out, "out");
+            const bool into = target.defined();
+            {
+              // Rows are only read, and nobody else holds the output yet.
+              py::gil_scoped_release nogil;
+              target = gather_rows(self, wanted, targets, std::move(target), pool);
+            }
+            if (into) return py::none();
+            return to_python(std::move(target));
+          },
+          py::arg("rows"), py::arg("pool"), py::arg("positions") = py::none(), py::arg("out") = py::none(),
+          "Rows in the order asked as a new pooled tensor; or, given `out`, written to out[positions] (None returned).");
+}
 
 }  // namespace gld

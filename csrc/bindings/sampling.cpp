@@ -1,7 +1,113 @@
+#include <pybind11/stl.h>
+
+#include "bindings/dlpack.h"
 #include "bindings/module.h"
+#include "common/rng.h"
+#include "sampling/batch_builder.h"
+#include "sampling/neighbor_sampler.h"
+
+namespace py = pybind11;
 
 namespace gld {
+namespace {
 
-void bind_sampling(pybind11::module_&) {}
+py::list to_list(std::vector<Tensor> tensors) {
+  py::list out;
+  for (Tensor& tensor : tensors) out.append(to_python_optional(std::move(tensor)));
+  return out;
+}
+
+py::tuple to_tuple(SampledSubgraph batch) {
+  return py::make_tuple(to_list(std::move(batch.nodes)), to_list(std::move(batch.rows)), to_list(std::move(batch.cols)),
+                        to_list(std::move(batch.edge_ids)), batch.num_sampled_nodes, batch.num_sampled_edges);
+}
+
+// All hops of one batch over graphs held whole. fanouts[hop][edge type]; 0 skips the edge type in that hop.
+void sample_all_hops(BatchBuilder& builder, const std::vector<std::shared_ptr<Csr>>& graphs,
+                     const std::vector<std::vector<int64_t>>& fanouts, bool replace, bool with_edge_ids,
+                     const std::vector<int64_t>& counter, ThreadPool& pool) {
+  for (size_t hop = 0; hop < fanouts.size(); ++hop) {
+    for (size_t type = 0; type < graphs.size(); ++type) {
+      if (fanouts[hop][type] == 0) continue;
+      const uint64_t key = draw_key(counter[0], counter[1], counter[2], hop, type);
+      builder.sample_hop(type, *graphs[type], {fanouts[hop][type], replace, key, with_edge_ids}, pool);
+    }
+    builder.next_hop();
+  }
+}
+
+}  // namespace
+
+void bind_sampling(py::module_& m) {
+  m.def("draw_key", &draw_key, py::arg("seed"), py::arg("epoch"), py::arg("batch"), py::arg("hop"),
+        py::arg("edge_type"), "Key of all draws of one hop along one edge type in one batch.");
+
+  m.def(
+      "sample_neighbors",
+      [](const Csr& csr, py::object ids, py::object rows, int64_t fanout, bool replace, uint64_t key,
+         bool with_edge_ids, ThreadPool& pool) {
+        const Tensor wanted = from_python(ids, "ids"), local = from_python_optional(rows, "rows");
+        OneHop out;
+        {
+          // Reads shared immutable arrays and writes fresh memory: any number of threads may be in here.
+          py::gil_scoped_release nogil;
+          out = sample_neighbors(csr, wanted, local, {fanout, replace, key, with_edge_ids}, pool);
+        }
+        return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.neighbors)),
+                              to_python_optional(std::move(out.edge_ids)));
+      },
+      py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("fanout"), py::arg("replace"), py::arg("key"),
+      py::arg("with_edge_ids"), py::arg("pool"),
+      "One hop: (counts int64 [n], neighbors [sum], edge_ids int64 [sum] or None), grouped by node in the order asked.");
+
+  py::class_<BatchBuilder>(m, "BatchBuilder",
+                           "Grows one mini-batch hop by hop (see csrc/sampling/batch_builder.h). One per batch in "
+                           "flight; edge_types are (seed type, neighbor type) pairs of integers.")
+      .def(py::init([](std::vector<int64_t> num_nodes, const std::vector<std::pair<int, int>>& edge_types) {
+             std::vector<EdgeTypeSpec> specs;
+             for (auto [seed_type, neighbor_type] : edge_types) specs.push_back({seed_type, neighbor_type});
+             return std::make_unique<BatchBuilder>(std::move(num_nodes), std::move(specs));
+           }),
+           py::arg("num_nodes"), py::arg("edge_types"))
+      .def(
+          "begin",
+          [](BatchBuilder& self, int seed_type, py::object seeds, int64_t max_new_nodes, bool with_edge_ids) {
+            self.begin(seed_type, from_python(seeds, "seeds"), max_new_nodes, with_edge_ids);
+          },
+          py::arg("seed_type"), py::arg("seeds"), py::arg("max_new_nodes"), py::arg("with_edge_ids"))
+      .def("frontier", [](const BatchBuilder& self, int type) { return to_python(self.frontier(type)); },
+           py::arg("node_type"))
+      .def(
+          "add_hop",
+          [](BatchBuilder& self, int edge_type, py::object counts, py::object neighbors, py::object edge_ids) {
+            const Tensor c = from_python(counts, "counts"), n = from_python(neighbors, "neighbors");
+            const Tensor e = from_python_optional(edge_ids, "edge_ids");
+            py::gil_scoped_release nogil;  // the builder belongs to one batch, and so to one caller
+            self.add_hop(edge_type, c, n, e);
+          },
+          py::arg("edge_type"), py::arg("counts"), py::arg("neighbors"), py::arg("edge_ids"))
+      .def("next_hop", &BatchBuilder::next_hop)
+      .def("finish", [](BatchBuilder& self) { return to_tuple(self.finish()); },
+           "(nodes, rows, cols, edge_ids, num_sampled_nodes, num_sampled_edges), each a list by type.")
+      .def(
+          "sample",
+          [](BatchBuilder& self, const std::vector<std::shared_ptr<Csr>>& graphs,
+             const std::vector<std::vector<int64_t>>& fanouts, bool replace, bool with_edge_ids,
+             const std::vector<int64_t>& counter, ThreadPool& pool) {
+            for (const auto& hop : fanouts)
+              if (hop.size() != graphs.size())
+                throw InvalidArgument("num_neighbors: expected one fan-out per edge type in every hop");
+            if (counter.size() != 3) throw InvalidArgument("counter: expected (seed, epoch, batch)");
+            SampledSubgraph batch;
+            {
+              py::gil_scoped_release nogil;  // as above
+              sample_all_hops(self, graphs, fanouts, replace, with_edge_ids, counter, pool);
+              batch = self.finish();
+            }
+            return to_tuple(std::move(batch));
+          },
+          py::arg("graphs"), py::arg("fanouts"), py::arg("replace"), py::arg("with_edge_ids"), py::arg("counter"),
+          py::arg("pool"), "After begin(): every hop of the batch in one call, then finish().");
+}
 
 }  // namespace gld

@@ -1,0 +1,28 @@
+// Feature lookup: rows of a tensor that lies in one or several pieces of host memory.
+#pragma once
+#include <vector>
+
+#include "common/tensor.h"
+#include "common/thread_pool.h"
+
+namespace gld {
+
+// Pieces of one logical tensor, in row order: same dtype, same shape but for the number of rows. Pieces may be
+// anonymous, shared or memory-mapped memory.
+struct RowStore {
+  std::vector<Tensor> parts;
+  std::vector<int64_t> bounds;  // bounds[i] is the first row of parts[i]; the last entry is the number of rows
+  size_t row_bytes = 0;
+
+  int64_t num_rows() const { return bounds.back(); }
+};
+
+// Checks that the pieces fit together. At least one piece is needed.
+RowStore make_row_store(std::vector<Tensor> parts);
+
+// out[i] = store[rows[i]], or out[positions[i]] = store[rows[i]] where `positions` is defined. `rows` int32/int64 [n];
+// `positions` int64 [n]. `out` has the store's dtype and row shape; where undefined, a pooled [n, ...] is made. Rows
+// outside the store throw UnknownId, positions outside `out` InvalidArgument.
+Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool);
+
+}  // namespace gld

@@ -1,0 +1,106 @@
+// Grows one mini-batch hop by hop: sampled neighbors in, local ids and edges out.
+//
+// Node and edge types are small integers; a homogeneous graph has one of each. Per node type the builder keeps the
+// batch's nodes in order of first appearance: the seeds as given (duplicates kept, each with edges of its own, the
+// first one standing for the node afterwards), then new nodes in the order of the edges that reached them. A hop is
+// either sampled here from a graph held whole (`sample_hop`: pick and relabel in one pass over blocks) or added from
+// elsewhere (`add_hop`); both give the same batch. Within a hop the edge types are served in the order of the calls.
+//
+// Not thread-safe: one builder per batch in flight. Outputs are handed out in pooled memory, written once.
+#pragma once
+#include <cstdint>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/tensor.h"
+#include "common/thread_pool.h"
+#include "graph/csr.h"
+#include "sampling/neighbor_sampler.h"
+#include "sampling/relabel_table.h"
+
+namespace gld {
+
+// A growing int64 array in pooled memory. Contents survive growth; capacity is remembered from batch to batch.
+class GrowingArray {
+ public:
+  void clear();  // starts anew; memory handed out before stays with its holder
+  void reserve(int64_t capacity);
+  int64_t* data() { return data_; }
+  int64_t size() const { return size_; }
+  void set_size(int64_t size) { size_ = size; }
+  Tensor view(int64_t begin, int64_t end) const;  // shares memory
+
+ private:
+  Tensor memory_;
+  int64_t* data_ = nullptr;
+  int64_t size_ = 0, capacity_ = 0, largest_ = 0;
+};
+
+struct EdgeTypeSpec {
+  int seed_type;      // node type whose neighbors are sampled
+  int neighbor_type;  // node type of those neighbors
+};
+
+struct SampledSubgraph {
+  std::vector<Tensor> nodes;                               // per node type, int64, global ids
+  std::vector<Tensor> rows, cols;                          // per edge type, int64, local: neighbor, seed
+  std::vector<Tensor> edge_ids;                            // per edge type, int64, global; undefined unless asked for
+  std::vector<std::vector<int64_t>> num_sampled_nodes;     // [node type][hop], hop 0 are the seeds
+  std::vector<std::vector<int64_t>> num_sampled_edges;     // [edge type][hop]
+};
+
+class BatchBuilder {
+ public:
+  BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeSpec> edge_types);
+
+  // Starts a batch from int32/int64 `seeds` of one node type. `max_new_nodes` bounds the nodes that hops may add (-1:
+  // no bound but the graph). Seeds outside the graph throw UnknownId.
+  void begin(int seed_type, const Tensor& seeds, int64_t max_new_nodes, bool with_edge_ids);
+
+  // The nodes of a type whose neighbors the current hop samples: int64, global. A view of the builder's memory.
+  Tensor frontier(int node_type) const;
+
+  // Samples the frontier's neighbors along `edge_type` from `csr`, whose rows are global ids.
+  void sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool);
+
+  // Adds neighbors sampled elsewhere: counts int64 [frontier], neighbors int32/int64 and edge_ids int64 (or undefined
+  // where not asked for) [sum of counts]. Wrong lengths throw InvalidArgument, unknown neighbors UnknownId.
+  void add_hop(int edge_type, const Tensor& counts, const Tensor& neighbors, const Tensor& edge_ids);
+
+  // Ends a hop: the nodes it added are the next frontier.
+  void next_hop();
+
+  // Hands out the batch.
+  SampledSubgraph finish();
+
+ private:
+  using Table = std::variant<DenseRelabelTable, HashRelabelTable>;
+  struct NodeState {
+    int64_t num_nodes;
+    Table table;
+    GrowingArray nodes;
+    int64_t frontier_begin = 0, frontier_end = 0;
+    std::vector<int64_t> per_hop;
+  };
+  struct EdgeState {
+    EdgeTypeSpec spec;
+    GrowingArray rows, cols, edge_ids;
+    int64_t hop_edges = 0;
+    std::vector<int64_t> per_hop;
+  };
+
+  // Extends the edge arrays by `count` slots and the neighbor type's nodes likewise; gives the first slot.
+  int64_t extend(EdgeState& edge, int64_t count);
+  // Replaces the global ids in rows[begin, end) by local ids, adding new nodes.
+  void relabel(EdgeState& edge, int64_t begin, int64_t end);
+  void sample_block(EdgeState& edge, const Csr& csr, const HopDraw& draw, int64_t begin, int64_t end, ThreadPool& pool);
+  EdgeState& edge_state(int edge_type);
+
+  std::vector<NodeState> nodes_;
+  std::vector<EdgeState> edges_;
+  bool with_edge_ids_ = false;
+  std::vector<int64_t> starts_, degrees_, offsets_;
+};
+
+}  // namespace gld
