@@ -32,6 +32,8 @@ constexpr char kCapsule[] = "dltensor", kUsedCapsule[] = "used_dltensor";
 
 bool is_contiguous(const DLTensor& tensor) {
   if (tensor.strides == nullptr) return true;
+  for (int i = 0; i < tensor.ndim; ++i)
+    if (tensor.shape[i] == 0) return true;  // nothing to stride over
   int64_t expected = 1;
   for (int i = tensor.ndim - 1; i >= 0; --i) {
     if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;

@@ -1,7 +1,144 @@
+#include "bindings/dlpack.h"
 #include "bindings/module.h"
+#include "common/thread_pool.h"
+#include "routing/partition_book.h"
+#include "routing/split.h"
+
+namespace py = pybind11;
 
 namespace gld {
+namespace {
 
-void bind_routing(pybind11::module_&) {}
+using Book = std::shared_ptr<const PartitionBook>;
+
+py::tuple locate(const PartitionBook& book, const py::object& ids, ThreadPool* pool) {
+  const Tensor input = from_python(ids, "ids");
+  Tensor owners, rows;
+  {
+    py::gil_scoped_release release;  // plain arrays from here on
+    check_index_vector(input, "ids");
+    owners = empty({input.numel()}, kInt32);
+    rows = empty({input.numel()}, kInt64);
+    book.locate(input, owners.as<int32_t>(), rows.as<int64_t>(), pool);
+  }
+  return py::make_tuple(to_python(std::move(owners)), to_python(std::move(rows)));
+}
+
+py::capsule local_rows(const PartitionBook& book, const py::object& ids, int partition, ThreadPool* pool) {
+  const Tensor input = from_python(ids, "ids");
+  Tensor rows;
+  {
+    py::gil_scoped_release release;
+    check_index_vector(input, "ids");
+    rows = empty({input.numel()}, kInt64);
+    book.local_rows(input, partition, rows.as<int64_t>(), pool);
+  }
+  return to_python(std::move(rows));
+}
+
+py::capsule global_ids(const PartitionBook& book, int partition, ThreadPool* pool) {
+  Tensor ids;
+  {
+    py::gil_scoped_release release;
+    ids = book.global_ids(partition, pool);
+  }
+  return to_python(std::move(ids));
+}
+
+py::capsule permute_array(const py::object& indices, int64_t n, uint64_t key, bool inverse, ThreadPool* pool) {
+  const Tensor input = from_python(indices, "indices");
+  Tensor out;
+  {
+    py::gil_scoped_release release;
+    out = permute_indices(input, n, key, inverse, pool);
+  }
+  return to_python(std::move(out));
+}
+
+py::tuple split(const PartitionBook& book, const py::object& ids, ThreadPool* pool) {
+  const Tensor input = from_python(ids, "ids");
+  Split result;
+  {
+    py::gil_scoped_release release;
+    result = split_by_owner(input, book, pool);
+  }
+  return py::make_tuple(to_python(std::move(result.ids)), to_python(std::move(result.rows)),
+                        to_python(std::move(result.positions)), to_python(std::move(result.offsets)));
+}
+
+NeighborPart neighbor_part(const py::handle& item) {
+  if (item.is_none()) return {};
+  if (!py::isinstance<py::sequence>(item) || py::len(item) != 3)
+    throw InvalidArgument("parts: expected (counts, neighbors, edge_ids or None) or None for each partition");
+  const auto part = py::reinterpret_borrow<py::sequence>(item);
+  return {from_python(py::object(part[0]), "counts"), from_python(py::object(part[1]), "neighbors"),
+          from_python_optional(py::object(part[2]), "edge_ids")};
+}
+
+py::tuple stitch(const py::object& positions, const py::object& offsets, const py::sequence& parts, ThreadPool* pool) {
+  const Tensor position_view = from_python(positions, "positions"), offset_view = from_python(offsets, "offsets");
+  std::vector<NeighborPart> views;
+  for (const py::handle& part : parts) views.push_back(neighbor_part(part));
+  Neighbors result;
+  {
+    py::gil_scoped_release release;
+    result = stitch_neighbors(position_view, offset_view, views, pool);
+  }
+  return py::make_tuple(to_python(std::move(result.counts)), to_python(std::move(result.neighbors)),
+                        to_python_optional(std::move(result.edge_ids)));
+}
+
+void scatter(const py::object& out, const py::object& positions, const py::object& rows, ThreadPool* pool) {
+  const Tensor target = from_python(out, "out"), where = from_python(positions, "positions"),
+               source = from_python(rows, "rows");
+  py::gil_scoped_release release;
+  scatter_rows(target, where, source, pool);
+}
+
+}  // namespace
+
+void bind_routing(py::module_& m) {
+  // Immutable, so that losing const at the boundary gives nothing away.
+  using Held = std::shared_ptr<PartitionBook>;
+  const auto held = [](const Book& book) { return std::const_pointer_cast<PartitionBook>(book); };
+  py::class_<PartitionBook, Held>(m, "PartitionBook", "Which partition owns an id, and its row there. Immutable.")
+      .def_static(
+          "range",
+          [held](const py::object& bounds) { return held(PartitionBook::range(from_python(bounds, "bounds"))); },
+          py::arg("bounds"), "Partition p owns [bounds[p], bounds[p + 1]).")
+      .def_static(
+          "permuted",
+          [held](int64_t num_ids, int num_partitions, uint64_t key) {
+            return held(PartitionBook::permuted(num_ids, num_partitions, key));
+          },
+          py::arg("num_ids"), py::arg("num_partitions"), py::arg("key"), "Near-equal ranges of a keyed bijection.")
+      .def_static(
+          "table",
+          [held](const py::object& owners, const py::object& rows, int num_partitions) {
+            const Tensor owner_view = from_python(owners, "owners"), row_view = from_python(rows, "rows");
+            py::gil_scoped_release release;
+            return held(PartitionBook::table(owner_view, row_view, num_partitions));
+          },
+          py::arg("owners"), py::arg("rows"), py::arg("num_partitions"), "Any assignment; borrows both tensors.")
+      .def_property_readonly("kind", &PartitionBook::kind)
+      .def_property_readonly("num_ids", &PartitionBook::num_ids)
+      .def_property_readonly("num_partitions", &PartitionBook::num_partitions)
+      .def("size", &PartitionBook::size, py::arg("partition"))
+      .def("locate", &locate, py::arg("ids"), py::arg("pool") = nullptr, "(owners int32, local rows int64)")
+      .def("local_rows", &local_rows, py::arg("ids"), py::arg("partition"), py::arg("pool") = nullptr,
+           "Local rows of ids that all belong to `partition`.")
+      .def("global_ids", &global_ids, py::arg("partition"), py::arg("pool") = nullptr,
+           "Ids of `partition` in the order of its local rows.");
+
+  m.def("permute", &permute_array, py::arg("indices"), py::arg("n"), py::arg("key"), py::arg("inverse") = false,
+        py::arg("pool") = nullptr, "Places of `indices` under a keyed bijection of [0, n), int64.");
+  m.def("split_by_owner", &split, py::arg("book"), py::arg("ids"), py::arg("pool") = nullptr,
+        "(ids, rows, positions, offsets), all int64, in buckets by owner, stable.");
+  m.def("stitch_neighbors", &stitch, py::arg("positions"), py::arg("offsets"), py::arg("parts"),
+        py::arg("pool") = nullptr,
+        "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split.");
+  m.def("scatter_rows", &scatter, py::arg("out"), py::arg("positions"), py::arg("rows"), py::arg("pool") = nullptr,
+        "out[positions[i]] = rows[i], in place.");
+}
 
 }  // namespace gld

@@ -1,0 +1,303 @@
+#include "routing/partition_book.h"
+
+#include <algorithm>
+
+#include "common/simd.h"
+
+namespace gld {
+namespace {
+
+constexpr int64_t kGrain = 4096;
+constexpr int kMaxPartitions = 1 << 20;
+constexpr size_t kLinearSearch = 32;  // up to so many partitions, comparing with every bound vectorises and wins
+
+void for_range(ThreadPool* pool, int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+  if (count <= 0) return;
+  if (pool == nullptr) return body(0, count);
+  pool->parallel_for(count, kGrain, body);
+}
+
+// Copies to int64; false if some id lies outside [0, limit).
+template <typename T>
+bool widen(const T* ids, int64_t count, int64_t limit, int64_t* out) {
+  uint64_t largest = 0;  // a negative id becomes huge
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = static_cast<int64_t>(ids[i]);
+    largest = std::max(largest, static_cast<uint64_t>(out[i]));
+  }
+  return count == 0 || largest < static_cast<uint64_t>(limit);
+}
+
+[[noreturn]] void throw_unknown(const char* name, const int64_t* ids, int64_t count, int64_t limit, int64_t position) {
+  for (int64_t i = 0; i < count; ++i)
+    if (ids[i] < 0 || ids[i] >= limit)
+      throw UnknownId(message(name, "[", position + i, "]=", ids[i], ": no such id; expected 0 <= id < ", limit));
+  throw UnknownId(message(name, ": unknown id"));
+}
+
+GLD_SIMD void find_range(const int64_t* bounds, size_t num_ranges, const int64_t* places, int64_t count,
+                         int32_t* owners) {
+  for (int64_t i = 0; i < count; ++i) owners[i] = 0;
+  for (size_t k = 1; k < num_ranges; ++k) {
+    const int64_t bound = bounds[k];
+    for (int64_t i = 0; i < count; ++i) owners[i] += places[i] >= bound;
+  }
+}
+
+// Owner and row of each place among the ranges [offsets[p], offsets[p + 1]).
+void locate_in_ranges(const std::vector<int64_t>& offsets, const int64_t* places, int64_t count, int32_t* owners,
+                      int64_t* rows) {
+  const size_t num_ranges = offsets.size() - 1;
+  if (num_ranges <= kLinearSearch) {
+    find_range(offsets.data(), num_ranges, places, count, owners);
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t* base = offsets.data();  // the last bound that is not above places[i]
+      for (size_t length = num_ranges; length > 1;) {
+        const size_t half = length / 2;
+        base += base[half] <= places[i] ? half : 0;
+        length -= half;
+      }
+      owners[i] = static_cast<int32_t>(base - offsets.data());
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) rows[i] = places[i] - offsets[owners[i]];
+}
+
+class RangeBook final : public PartitionBook {
+ public:
+  explicit RangeBook(std::vector<int64_t> bounds) : PartitionBook(std::move(bounds)) {}
+  const char* kind() const override { return "range"; }
+
+ protected:
+  void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
+    locate_in_ranges(offsets_, ids, count, owners, rows);
+  }
+  void fill_global_ids(int partition, int64_t* out, ThreadPool* pool) const override {
+    const int64_t first = offsets_[partition];
+    for_range(pool, size(partition), [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out[i] = first + i;
+    });
+  }
+};
+
+class PermutedBook final : public PartitionBook {
+ public:
+  PermutedBook(std::vector<int64_t> bounds, uint64_t key)
+      : PartitionBook(std::move(bounds)), permutation_(num_ids(), key) {}
+  const char* kind() const override { return "permuted"; }
+
+ protected:
+  void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
+    int64_t places[kBlock];
+    permute(permutation_, ids, places, count);
+    locate_in_ranges(offsets_, places, count, owners, rows);
+  }
+  void fill_global_ids(int partition, int64_t* out, ThreadPool* pool) const override {
+    const int64_t first = offsets_[partition];
+    for_range(pool, size(partition), [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out[i] = first + i;
+      permute(permutation_, out + begin, out + begin, end - begin, /*inverse=*/true);
+    });
+  }
+
+ private:
+  Permutation permutation_;
+};
+
+template <typename Owner, typename Row>
+class TableBook final : public PartitionBook {
+ public:
+  TableBook(std::vector<int64_t> offsets, Tensor owners, Tensor rows)
+      : PartitionBook(std::move(offsets)), owners_(std::move(owners)), rows_(std::move(rows)) {}
+  const char* kind() const override { return "table"; }
+
+ protected:
+  void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
+    const Owner* owner_of = owners_.as<Owner>();
+    const Row* row_of = rows_.as<Row>();
+    for (int64_t i = 0; i < count; ++i) {
+      owners[i] = static_cast<int32_t>(owner_of[ids[i]]);
+      rows[i] = static_cast<int64_t>(row_of[ids[i]]);
+    }
+  }
+  void fill_global_ids(int partition, int64_t* out, ThreadPool* pool) const override {
+    const Owner* owner_of = owners_.as<Owner>();
+    const Row* row_of = rows_.as<Row>();
+    for_range(pool, num_ids(), [=](int64_t begin, int64_t end) {
+      for (int64_t id = begin; id < end; ++id)
+        if (static_cast<int>(owner_of[id]) == partition) out[row_of[id]] = id;
+    });
+  }
+
+ private:
+  Tensor owners_, rows_;
+};
+
+void check_num_partitions(int num_partitions) {
+  if (num_partitions < 1 || num_partitions > kMaxPartitions)
+    throw InvalidArgument(message("num_partitions: expected 1 to ", kMaxPartitions, ", got ", num_partitions));
+}
+
+template <typename Owner>
+std::vector<int64_t> count_owners(const Owner* owners, int64_t num_ids, int num_partitions) {
+  std::vector<int64_t> offsets(static_cast<size_t>(num_partitions) + 1, 0);
+  for (int64_t id = 0; id < num_ids; ++id) {
+    const int64_t owner = static_cast<int64_t>(owners[id]);
+    if (owner < 0 || owner >= num_partitions)
+      throw InvalidArgument(message("owners[", id, "]=", owner, ": expected 0 <= owner < ", num_partitions));
+    ++offsets[static_cast<size_t>(owner) + 1];
+  }
+  for (size_t p = 1; p < offsets.size(); ++p) offsets[p] += offsets[p - 1];
+  return offsets;
+}
+
+template <typename Owner, typename Row>
+void check_rows(const Owner* owners, const Row* rows, int64_t num_ids, const std::vector<int64_t>& offsets) {
+  std::vector<bool> taken(static_cast<size_t>(num_ids), false);
+  for (int64_t id = 0; id < num_ids; ++id) {
+    const size_t owner = static_cast<size_t>(owners[id]);
+    const int64_t row = static_cast<int64_t>(rows[id]);
+    const int64_t size = offsets[owner + 1] - offsets[owner];
+    if (row < 0 || row >= size)
+      throw InvalidArgument(
+          message("rows[", id, "]=", row, ": expected 0 <= row < ", size, ", what partition ", owner, " owns"));
+    const size_t place = static_cast<size_t>(offsets[owner] + row);
+    if (taken[place])
+      throw InvalidArgument(message("rows[", id, "]=", row, ": partition ", owner, " has another id in this row"));
+    taken[place] = true;
+  }
+}
+
+template <typename Body>
+auto dispatch_owner(DType dtype, Body&& body) {
+  if (dtype == kUInt8) return body(uint8_t{});
+  if (dtype == DType{Kind::kUInt, 16}) return body(uint16_t{});
+  if (dtype == kInt32) return body(int32_t{});
+  throw InvalidArgument(message("owners: expected dtype uint8, uint16 or int32, got ", to_string(dtype)));
+}
+
+}  // namespace
+
+std::shared_ptr<const PartitionBook> PartitionBook::range(const Tensor& bounds) {
+  check_index_vector(bounds, "bounds");
+  std::vector<int64_t> offsets(static_cast<size_t>(bounds.numel()));
+  dispatch_index(bounds.dtype, "bounds", [&](auto type) {
+    const auto* source = bounds.as<decltype(type)>();
+    std::copy(source, source + bounds.numel(), offsets.begin());
+  });
+  check_num_partitions(static_cast<int>(std::min<size_t>(offsets.size(), size_t{1} << 30)) - 1);
+  if (offsets[0] != 0) throw InvalidArgument(message("bounds[0]: expected 0, got ", offsets[0]));
+  for (size_t p = 1; p < offsets.size(); ++p)
+    if (offsets[p] < offsets[p - 1])
+      throw InvalidArgument(
+          message("bounds[", p, "]=", offsets[p], ": expected ascending bounds, got ", offsets[p - 1], " before it"));
+  return std::make_shared<RangeBook>(std::move(offsets));
+}
+
+std::shared_ptr<const PartitionBook> PartitionBook::permuted(int64_t num_ids, int num_partitions, uint64_t key) {
+  check_num_partitions(num_partitions);
+  if (num_ids < 0 || num_ids > Permutation::kMaxSize)
+    throw InvalidArgument(message("num_ids: expected 0 to ", Permutation::kMaxSize, ", got ", num_ids));
+  std::vector<int64_t> offsets(static_cast<size_t>(num_partitions) + 1, 0);
+  for (int p = 0; p < num_partitions; ++p)
+    offsets[p + 1] = offsets[p] + num_ids / num_partitions + (p < num_ids % num_partitions);
+  return std::make_shared<PermutedBook>(std::move(offsets), key);
+}
+
+std::shared_ptr<const PartitionBook> PartitionBook::table(const Tensor& owners, const Tensor& rows,
+                                                          int num_partitions) {
+  check_num_partitions(num_partitions);
+  check_index_vector(rows, "rows");
+  if (owners.shape.size() != 1 || owners.numel() != rows.numel())
+    throw InvalidArgument(message("owners: expected a vector as long as rows, ", rows.numel(), ", got ", owners.numel(),
+                                  " elements in ", owners.shape.size(), " dimensions"));
+  return dispatch_owner(owners.dtype, [&](auto owner_type) {
+    using Owner = decltype(owner_type);
+    std::vector<int64_t> offsets = count_owners(owners.as<Owner>(), owners.numel(), num_partitions);
+    return dispatch_index(rows.dtype, "rows", [&](auto row_type) -> std::shared_ptr<const PartitionBook> {
+      using Row = decltype(row_type);
+      check_rows(owners.as<Owner>(), rows.as<Row>(), rows.numel(), offsets);
+      return std::make_shared<TableBook<Owner, Row>>(std::move(offsets), owners, rows);
+    });
+  });
+}
+
+void PartitionBook::check_partition(int partition) const {
+  if (partition < 0 || partition >= num_partitions())
+    throw InvalidArgument(message("partition: expected 0 <= partition < ", num_partitions(), ", got ", partition));
+}
+
+int64_t PartitionBook::size(int partition) const {
+  check_partition(partition);
+  return offsets_[partition + 1] - offsets_[partition];
+}
+
+template <typename T>
+void PartitionBook::locate(const T* ids, int64_t count, int32_t* owners, int64_t* rows, int64_t first_position) const {
+  int64_t wide[kBlock], row_block[kBlock];
+  int32_t owner_block[kBlock];
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t size = std::min(kBlock, count - begin);
+    if (!widen(ids + begin, size, num_ids(), wide)) throw_unknown("ids", wide, size, num_ids(), first_position + begin);
+    locate_block(wide, size, owners ? owners + begin : owner_block, rows ? rows + begin : row_block);
+  }
+}
+
+template void PartitionBook::locate(const int32_t*, int64_t, int32_t*, int64_t*, int64_t) const;
+template void PartitionBook::locate(const int64_t*, int64_t, int32_t*, int64_t*, int64_t) const;
+
+void PartitionBook::locate(const Tensor& ids, int32_t* owners, int64_t* rows, ThreadPool* pool) const {
+  check_index_vector(ids, "ids");
+  dispatch_index(ids.dtype, "ids", [&](auto type) {
+    const auto* source = ids.as<decltype(type)>();
+    for_range(pool, ids.numel(), [&](int64_t begin, int64_t end) {
+      locate(source + begin, end - begin, owners ? owners + begin : nullptr, rows ? rows + begin : nullptr, begin);
+    });
+  });
+}
+
+void PartitionBook::local_rows(const Tensor& ids, int partition, int64_t* rows, ThreadPool* pool) const {
+  check_partition(partition);
+  check_index_vector(ids, "ids");
+  dispatch_index(ids.dtype, "ids", [&](auto type) {
+    const auto* source = ids.as<decltype(type)>();
+    for_range(pool, ids.numel(), [&](int64_t chunk_begin, int64_t chunk_end) {
+      int32_t owners[kBlock];
+      for (int64_t begin = chunk_begin; begin < chunk_end; begin += kBlock) {
+        const int64_t count = std::min(kBlock, chunk_end - begin);
+        locate(source + begin, count, owners, rows + begin, begin);
+        for (int64_t i = 0; i < count; ++i)
+          if (owners[i] != partition)
+            throw UnknownId(message("ids[", begin + i, "]=", source[begin + i], ": belongs to partition ", owners[i],
+                                    ", not to partition ", partition, " (ids are 0 <= id < ", num_ids(), ")"));
+      }
+    });
+  });
+}
+
+Tensor PartitionBook::global_ids(int partition, ThreadPool* pool) const {
+  Tensor out = empty({size(partition)}, kInt64);
+  fill_global_ids(partition, out.as<int64_t>(), pool);
+  return out;
+}
+
+Tensor permute_indices(const Tensor& indices, int64_t n, uint64_t key, bool inverse, ThreadPool* pool) {
+  check_index_vector(indices, "indices");
+  if (n < 0 || n > Permutation::kMaxSize)
+    throw InvalidArgument(message("n: expected 0 to ", Permutation::kMaxSize, ", got ", n));
+  const Permutation permutation(n, key);
+  Tensor out = empty({indices.numel()}, kInt64);
+  int64_t* target = out.as<int64_t>();
+  dispatch_index(indices.dtype, "indices", [&](auto type) {
+    const auto* source = indices.as<decltype(type)>();
+    for_range(pool, indices.numel(), [&](int64_t begin, int64_t end) {
+      if (!widen(source + begin, end - begin, n, target + begin))
+        throw_unknown("indices", target + begin, end - begin, n, begin);
+      permute(permutation, target + begin, target + begin, end - begin, inverse);
+    });
+  });
+  return out;
+}
+
+}  // namespace gld

@@ -1,0 +1,358 @@
+#include "routing/split.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gld {
+namespace {
+
+constexpr int64_t kGrain = 4096;
+
+// A loop cut into equal chunks whose number depends on the pool; used where a chunk leaves something behind for a
+// second pass (a histogram, a sum).
+struct Chunks {
+  int64_t count, length, num_chunks;
+  ThreadPool* pool;
+
+  Chunks(int64_t count, ThreadPool* pool) : count(count), pool(pool) {
+    const int64_t most = pool == nullptr ? 1 : 4 * pool->size();
+    num_chunks = std::max<int64_t>(1, std::min(most, count / kGrain));
+    length = (count + num_chunks - 1) / num_chunks;
+  }
+
+  // body(chunk, begin, end)
+  template <typename Body>
+  void run(Body&& body) const {
+    const auto loop = [&](int64_t first, int64_t last) {
+      for (int64_t chunk = first; chunk < last; ++chunk)
+        body(chunk, std::min(chunk * length, count), std::min((chunk + 1) * length, count));
+    };
+    if (num_chunks == 1 || pool == nullptr) return loop(0, num_chunks);
+    pool->parallel_for(num_chunks, 1, loop);
+  }
+};
+
+void for_range(ThreadPool* pool, int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+  if (count <= 0) return;
+  if (pool == nullptr) return body(0, count);
+  pool->parallel_for(count, kGrain, body);
+}
+
+Split split_single(const Tensor& ids, const PartitionBook& book, ThreadPool* pool) {
+  const int64_t n = ids.numel();
+  Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({2}, kInt64)};
+  int64_t* out_ids = split.ids.as<int64_t>();
+  int64_t* rows = split.rows.as<int64_t>();
+  int64_t* positions = split.positions.as<int64_t>();
+  dispatch_index(ids.dtype, "ids", [&](auto type) {
+    const auto* source = ids.as<decltype(type)>();
+    for_range(pool, n, [&](int64_t begin, int64_t end) {
+      book.locate(source + begin, end - begin, nullptr, rows + begin, begin);
+      for (int64_t i = begin; i < end; ++i) {
+        out_ids[i] = source[i];
+        positions[i] = i;
+      }
+    });
+  });
+  split.offsets.as<int64_t>()[0] = 0;
+  split.offsets.as<int64_t>()[1] = n;
+  return split;
+}
+
+// Turns the chunks' histograms [num_chunks, num_partitions] into the places where each chunk writes its ids of each
+// owner, and fills the buckets' offsets.
+void place_buckets(std::vector<int64_t>& histograms, int64_t num_chunks, int num_partitions, int64_t* offsets) {
+  int64_t place = 0;
+  for (int p = 0; p < num_partitions; ++p) {
+    offsets[p] = place;
+    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+      int64_t& slot = histograms[static_cast<size_t>(chunk * num_partitions + p)];
+      const int64_t size = slot;
+      slot = place;
+      place += size;
+    }
+  }
+  offsets[num_partitions] = place;
+}
+
+// A counting sort in two passes: locate and count, then move.
+template <typename T>
+Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool* pool) {
+  const int num_partitions = book.num_partitions();
+  Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({num_partitions + 1}, kInt64)};
+  const Tensor owner_buffer = empty({n}, kInt32), row_buffer = empty({n}, kInt64);
+  int32_t* owners = owner_buffer.as<int32_t>();
+  int64_t* located = row_buffer.as<int64_t>();
+  const Chunks chunks(n, pool);
+  std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_partitions), 0);
+  chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
+    book.locate(ids + begin, end - begin, owners + begin, located + begin, begin);
+    int64_t* histogram = histograms.data() + chunk * num_partitions;
+    for (int64_t i = begin; i < end; ++i) ++histogram[owners[i]];
+  });
+  place_buckets(histograms, chunks.num_chunks, num_partitions, split.offsets.as<int64_t>());
+  int64_t* out_ids = split.ids.as<int64_t>();
+  int64_t* rows = split.rows.as<int64_t>();
+  int64_t* positions = split.positions.as<int64_t>();
+  chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
+    int64_t* places = histograms.data() + chunk * num_partitions;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t place = places[owners[i]]++;
+      out_ids[place] = ids[i];
+      rows[place] = located[i];
+      positions[place] = i;
+    }
+  });
+  return split;
+}
+
+// Replaces values by the sum of those before them; returns the total.
+int64_t exclusive_scan(int64_t* values, int64_t count, ThreadPool* pool) {
+  const Chunks chunks(count, pool);
+  std::vector<int64_t> sums(static_cast<size_t>(chunks.num_chunks), 0);
+  chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
+    int64_t sum = 0;
+    for (int64_t i = begin; i < end; ++i) sum += values[i];
+    sums[static_cast<size_t>(chunk)] = sum;
+  });
+  int64_t total = 0;
+  for (int64_t& sum : sums) {
+    const int64_t own = sum;
+    sum = total;
+    total += own;
+  }
+  chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
+    int64_t sum = sums[static_cast<size_t>(chunk)];
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t own = values[i];
+      values[i] = sum;
+      sum += own;
+    }
+  });
+  return total;
+}
+
+void check_buckets(const Tensor& positions, const Tensor& offsets, size_t num_parts) {
+  check_index_vector(positions, "positions");
+  check_index_vector(offsets, "offsets");
+  if (positions.dtype != kInt64 || offsets.dtype != kInt64)
+    throw InvalidArgument("positions, offsets: expected dtype int64, as split_by_owner gives them");
+  if (offsets.numel() != static_cast<int64_t>(num_parts) + 1)
+    throw InvalidArgument(
+        message("offsets: expected ", num_parts + 1, " entries for ", num_parts, " parts, got ", offsets.numel()));
+  const int64_t* bounds = offsets.as<int64_t>();
+  for (size_t p = 0; p < num_parts; ++p)
+    if (bounds[p] > bounds[p + 1]) throw InvalidArgument(message("offsets: expected ascending, fails at ", p + 1));
+  if (bounds[0] != 0 || bounds[num_parts] != positions.numel())
+    throw InvalidArgument(message("offsets: expected to run from 0 to len(positions)=", positions.numel(), ", got ",
+                                  bounds[0], " to ", bounds[num_parts]));
+}
+
+void check_part(const NeighborPart& part, size_t p, int64_t bucket) {
+  if (!part.counts.defined()) {
+    if (bucket == 0 && !part.neighbors.defined()) return;
+    throw InvalidArgument(message("parts[", p, "]: no answer from partition ", p, " for its ", bucket, " ids"));
+  }
+  check_index_vector(part.counts, "counts");
+  check_index_vector(part.neighbors, "neighbors");
+  if (part.counts.numel() != bucket)
+    throw InvalidArgument(message("parts[", p, "].counts: partition ", p, " was asked for ", bucket,
+                                  " ids and answered for ", part.counts.numel()));
+  if (!part.edge_ids.defined()) return;
+  check_index_vector(part.edge_ids, "edge_ids");
+  if (part.edge_ids.numel() != part.neighbors.numel())
+    throw InvalidArgument(message("parts[", p, "].edge_ids: partition ", p, " sent ", part.edge_ids.numel(),
+                                  " edge ids for ", part.neighbors.numel(), " neighbors"));
+}
+
+// int32 if all non-empty vectors are (all vectors, if all are empty); else int64.
+DType common_dtype(const std::vector<NeighborPart>& parts, Tensor NeighborPart::* field) {
+  for (const bool count_empty : {false, true}) {
+    bool any = false, narrow = true;
+    for (const NeighborPart& part : parts) {
+      const Tensor& tensor = part.*field;
+      if (!tensor.defined() || (tensor.numel() == 0 && !count_empty)) continue;
+      any = true;
+      narrow &= tensor.dtype == kInt32;
+    }
+    if (any) return narrow ? kInt32 : kInt64;
+  }
+  return kInt64;
+}
+
+bool have_edge_ids(const std::vector<NeighborPart>& parts) {
+  bool any = false;
+  for (const NeighborPart& part : parts) any |= part.edge_ids.defined();
+  if (!any) return false;
+  for (size_t p = 0; p < parts.size(); ++p)
+    if (parts[p].neighbors.defined() && parts[p].neighbors.numel() > 0 && !parts[p].edge_ids.defined())
+      throw InvalidArgument(message("parts[", p, "].edge_ids: partition ", p, " sent none, others did"));
+  return true;
+}
+
+// The work arrays of one stitch: for the i-th id in bucket order, where its neighbors start in its part's answer; for
+// the i-th original id, where they start in the result.
+struct Starts {
+  Tensor source, target;
+  int64_t total = 0;
+};
+
+// Copies the counts to both orders, checking them on the way.
+void collect_counts(const Tensor& positions, const int64_t* bounds, const std::vector<NeighborPart>& parts,
+                    int64_t* bucketed, int64_t* counts, ThreadPool* pool) {
+  const int64_t n = positions.numel();
+  const int64_t* position = positions.as<int64_t>();
+  std::fill(counts, counts + n, int64_t{-1});
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (!parts[p].counts.defined()) continue;
+    dispatch_index(parts[p].counts.dtype, "counts", [&](auto type) {
+      const auto* source = parts[p].counts.as<decltype(type)>();
+      const int64_t first = bounds[p];
+      for_range(pool, bounds[p + 1] - first, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t where = position[first + i], count = source[i];
+          if (count < 0)
+            throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": expected no negative count"));
+          if (where < 0 || where >= n)
+            throw InvalidArgument(message("positions[", first + i, "]=", where, ": expected 0 <= position < ", n));
+          bucketed[first + i] = counts[where] = count;
+        }
+      });
+    });
+  }
+  // As many positions as places: a place that nobody filled means that another was filled twice.
+  const int64_t* missed = std::find(counts, counts + n, int64_t{-1});
+  if (missed != counts + n)
+    throw InvalidArgument(message("positions: expected each of 0 to ", n - 1, " once, got none for ", missed - counts));
+}
+
+Starts find_starts(const Tensor& offsets, const std::vector<NeighborPart>& parts, Tensor bucketed, const Tensor& counts,
+                   ThreadPool* pool) {
+  const int64_t n = counts.numel();
+  const int64_t* bounds = offsets.as<int64_t>();
+  Starts starts{std::move(bucketed), empty({n}, kInt64)};
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (!parts[p].counts.defined()) continue;
+    const int64_t sum = exclusive_scan(starts.source.as<int64_t>() + bounds[p], bounds[p + 1] - bounds[p], pool);
+    if (sum != parts[p].neighbors.numel())
+      throw InvalidArgument(message("parts[", p, "].neighbors: partition ", p, " sent ", parts[p].neighbors.numel(),
+                                    " neighbors, its counts add up to ", sum));
+  }
+  std::copy(counts.as<int64_t>(), counts.as<int64_t>() + n, starts.target.as<int64_t>());
+  starts.total = exclusive_scan(starts.target.as<int64_t>(), n, pool);
+  return starts;
+}
+
+Tensor gather_segments(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
+                       Tensor NeighborPart::* field, const Starts& starts, const Tensor& counts, ThreadPool* pool) {
+  Tensor out = empty({starts.total}, common_dtype(parts, field));
+  const int64_t* position = positions.as<int64_t>();
+  const int64_t* bounds = offsets.as<int64_t>();
+  const int64_t* from = starts.source.as<int64_t>();
+  const int64_t* to = starts.target.as<int64_t>();
+  const int64_t* count = counts.as<int64_t>();
+  dispatch_index(out.dtype, "neighbors", [&](auto out_type) {
+    auto* target = out.as<decltype(out_type)>();
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const Tensor& values = parts[p].*field;
+      if (!values.defined() || values.numel() == 0) continue;
+      dispatch_index(values.dtype, "neighbors", [&](auto in_type) {
+        const auto* source = values.as<decltype(in_type)>();
+        const int64_t first = bounds[p];
+        for_range(pool, bounds[p + 1] - first, [&](int64_t begin, int64_t end) {
+          for (int64_t i = first + begin; i < first + end; ++i) {
+            const int64_t where = position[i];
+            std::copy_n(source + from[i], count[where], target + to[where]);
+          }
+        });
+      });
+    }
+  });
+  return out;
+}
+
+// Rows [first, first + count) go to positions[0 .. count).
+template <typename Word>
+void scatter_words(const Tensor& out, const int64_t* positions, const Tensor& rows, int64_t first, int64_t count) {
+  Word* target = out.as<Word>();
+  const Word* source = rows.as<Word>() + first;
+  for (int64_t i = 0; i < count; ++i) target[positions[i]] = source[i];
+}
+
+void scatter_block(const Tensor& out, const int64_t* positions, const Tensor& rows, size_t row_bytes, int64_t first,
+                   int64_t count) {
+  const size_t word = rows.dtype.size();
+  if (row_bytes == 4 && word == 4) return scatter_words<uint32_t>(out, positions, rows, first, count);
+  if (row_bytes == 8 && word == 8) return scatter_words<uint64_t>(out, positions, rows, first, count);
+  char* target = out.as<char>();
+  const char* source = rows.as<char>() + static_cast<size_t>(first) * row_bytes;
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(target + static_cast<size_t>(positions[i]) * row_bytes, source + static_cast<size_t>(i) * row_bytes,
+                row_bytes);
+}
+
+void check_scatter(const Tensor& out, const Tensor& positions, const Tensor& rows) {
+  check_index_vector(positions, "positions");
+  if (out.dtype != rows.dtype)
+    throw InvalidArgument(
+        message("rows: expected the dtype of out, ", to_string(out.dtype), ", got ", to_string(rows.dtype)));
+  if (out.shape.empty() || out.shape.size() != rows.shape.size() ||
+      !std::equal(out.shape.begin() + 1, out.shape.end(), rows.shape.begin() + 1))
+    throw InvalidArgument("rows: expected the shape of out but for the first extent");
+  if (rows.shape[0] != positions.numel())
+    throw InvalidArgument(
+        message("rows: expected ", positions.numel(), " rows, one for each position, got ", rows.shape[0]));
+}
+
+}  // namespace
+
+Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool) {
+  check_index_vector(ids, "ids");
+  if (book.num_partitions() == 1) return split_single(ids, book, pool);
+  return dispatch_index(ids.dtype, "ids",
+                        [&](auto type) { return split_many(ids.as<decltype(type)>(), ids.numel(), book, pool); });
+}
+
+Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
+                           ThreadPool* pool) {
+  check_buckets(positions, offsets, parts.size());
+  const int64_t* bounds = offsets.as<int64_t>();
+  for (size_t p = 0; p < parts.size(); ++p) check_part(parts[p], p, bounds[p + 1] - bounds[p]);
+  const bool with_edge_ids = have_edge_ids(parts);
+  const int64_t n = positions.numel();
+  Neighbors result;
+  result.counts = empty({n}, kInt64);
+  Tensor bucketed = empty({n}, kInt64);
+  collect_counts(positions, bounds, parts, bucketed.as<int64_t>(), result.counts.as<int64_t>(), pool);
+  const Starts starts = find_starts(offsets, parts, std::move(bucketed), result.counts, pool);
+  result.neighbors = gather_segments(positions, offsets, parts, &NeighborPart::neighbors, starts, result.counts, pool);
+  if (with_edge_ids)
+    result.edge_ids = gather_segments(positions, offsets, parts, &NeighborPart::edge_ids, starts, result.counts, pool);
+  return result;
+}
+
+void scatter_rows(const Tensor& out, const Tensor& positions, const Tensor& rows, ThreadPool* pool) {
+  check_scatter(out, positions, rows);
+  size_t row_bytes = out.dtype.size();
+  for (size_t axis = 1; axis < out.shape.size(); ++axis) row_bytes *= static_cast<size_t>(out.shape[axis]);
+  const int64_t limit = out.shape[0];
+  dispatch_index(positions.dtype, "positions", [&](auto type) {
+    using Position = decltype(type);
+    const Position* position = positions.as<Position>();
+    for_range(pool, positions.numel(), [&](int64_t begin, int64_t end) {
+      constexpr int64_t kBlock = 512;
+      int64_t wide[kBlock];
+      for (int64_t first = begin; first < end; first += kBlock) {
+        const int64_t size = std::min(kBlock, end - first);
+        for (int64_t i = 0; i < size; ++i) {
+          wide[i] = position[first + i];
+          if (wide[i] < 0 || wide[i] >= limit)
+            throw UnknownId(message("positions[", first + i, "]=", wide[i], ": expected 0 <= position < ", limit));
+        }
+        scatter_block(out, wide, rows, row_bytes, first, size);
+      }
+    });
+  });
+}
+
+}  // namespace gld

@@ -1,0 +1,50 @@
+// Splitting a frontier among the partitions that own it, and putting their answers back together.
+//
+// Index vectors are int32 or int64, ids are global. `pool` may be null, and never changes a result.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "common/tensor.h"
+#include "common/thread_pool.h"
+#include "routing/partition_book.h"
+
+namespace gld {
+
+// Ids in buckets, one for each owner in ascending order; within a bucket they keep the order in which they came.
+// Bucket p is [offsets[p], offsets[p + 1]) of the three vectors.
+struct Split {
+  Tensor ids;        // int64 [n], global
+  Tensor rows;       // int64 [n], local rows at the owner
+  Tensor positions;  // int64 [n], where each id stood in the input
+  Tensor offsets;    // int64 [num_partitions + 1]
+};
+
+// Raises UnknownId for an id outside the book.
+Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool);
+
+// What one partition answered about its bucket: counts[i] neighbors for the i-th id of the bucket, one after another.
+// A partition that was not asked may leave all three undefined.
+struct NeighborPart {
+  Tensor counts;     // int32 or int64 [bucket size]
+  Tensor neighbors;  // int32 or int64 [sum of counts]
+  Tensor edge_ids;   // int32 or int64 [sum of counts], or undefined
+};
+
+// The answers in the order of the original ids.
+struct Neighbors {
+  Tensor counts;     // int64 [n]
+  Tensor neighbors;  // [sum of counts]; int32 if every answer with neighbors is int32, else int64
+  Tensor edge_ids;   // likewise; undefined if no part has edge ids
+};
+
+// `positions` and `offsets` as in Split; parts in the order of the owners. Raises InvalidArgument, naming the
+// partition, if the lengths do not add up, or if one part lacks the edge ids that another has.
+Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
+                           ThreadPool* pool);
+
+// Copies rows[i] to out[positions[i]]. `out` and `rows` have one dtype, of any kind, and equal shapes but for the
+// first extent. Positions must be distinct. One outside `out` raises UnknownId, after some rows may have been copied.
+void scatter_rows(const Tensor& out, const Tensor& positions, const Tensor& rows, ThreadPool* pool);
+
+}  // namespace gld

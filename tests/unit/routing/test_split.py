@@ -1,0 +1,168 @@
+"""Split, stitch and scatter against plain Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlearn_dist import _C
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+
+from_dlpack = torch.utils.dlpack.from_dlpack
+
+
+def split(book: _C.PartitionBook, ids: torch.Tensor, pool: _C.ThreadPool | None = None) -> list[torch.Tensor]:
+    return [from_dlpack(x) for x in _C.split_by_owner(book, ids, pool)]
+
+
+def stitch(
+    positions: torch.Tensor, offsets: torch.Tensor, parts: list[object], pool: _C.ThreadPool | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    counts, neighbors, edge_ids = _C.stitch_neighbors(positions, offsets, parts, pool)
+    return from_dlpack(counts), from_dlpack(neighbors), None if edge_ids is None else from_dlpack(edge_ids)
+
+
+@given(
+    num_ids=st.integers(1, 500),
+    parts=st.integers(1, 40),
+    length=st.integers(0, 300),
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from([torch.int32, torch.int64]),
+)
+@settings(max_examples=60, deadline=None)
+def test_split_is_a_stable_bucket_sort(num_ids: int, parts: int, length: int, seed: int, dtype: torch.dtype) -> None:
+    book = _C.PartitionBook.permuted(num_ids, parts, seed)
+    ids = torch.randint(0, num_ids, (length,), generator=torch.Generator().manual_seed(seed)).to(dtype)
+    owners, all_rows = map(from_dlpack, book.locate(ids))
+    order = torch.argsort(owners, stable=True)
+    bucketed, rows, positions, offsets = split(book, ids)
+    assert torch.equal(positions, order)
+    assert torch.equal(bucketed, ids.long()[order])
+    assert torch.equal(rows, all_rows[order])
+    sizes = torch.bincount(owners.long(), minlength=parts)
+    assert offsets.tolist() == [0, *sizes.cumsum(0).tolist()]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_split_does_not_depend_on_threads(parts: int) -> None:
+    book = _C.PartitionBook.permuted(1000, parts, 1)
+    ids = torch.randint(0, 1000, (60_000,), generator=torch.Generator().manual_seed(0))
+    expected = split(book, ids)
+    for num_threads in (1, 2, 3):
+        got = split(book, ids, _C.ThreadPool(num_threads))
+        assert all(torch.equal(x, y) for x, y in zip(got, expected, strict=True))
+
+
+def test_split_refuses_unknown_ids() -> None:
+    for parts in (1, 3):
+        book = _C.PartitionBook.permuted(10, parts, 0)
+        with pytest.raises(UnknownIdError, match=r"ids\[1\]=10: no such id; expected 0 <= id < 10"):
+            _C.split_by_owner(book, torch.tensor([0, 10]))
+
+
+@given(
+    parts=st.integers(1, 6),
+    length=st.integers(0, 60),
+    seed=st.integers(0, 10_000),
+    narrow=st.lists(st.booleans(), min_size=6, max_size=6),
+    with_edge_ids=st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_stitch_restores_the_order(parts: int, length: int, seed: int, narrow: list[bool], with_edge_ids: bool) -> None:
+    # Id v has v % 4 neighbors: v*10, v*10+1, ...; their edge ids are 1000 more.
+    book = _C.PartitionBook.permuted(50, parts, seed)
+    ids = torch.randint(0, 50, (length,), generator=torch.Generator().manual_seed(seed))
+    bucketed, _, positions, offsets = split(book, ids)
+    answers: list[object] = []
+    for p in range(parts):
+        mine = bucketed[offsets[p] : offsets[p + 1]].tolist()
+        dtype = torch.int32 if narrow[p] else torch.int64
+        neighbors = torch.tensor([v * 10 + j for v in mine for j in range(v % 4)], dtype=dtype)
+        counts = torch.tensor([v % 4 for v in mine], dtype=dtype)
+        skip = not mine and seed % 2
+        answers.append(None if skip else (counts, neighbors, neighbors + 1000 if with_edge_ids else None))
+    counts, neighbors, edge_ids = stitch(positions, offsets, answers)
+    expected = [v * 10 + j for v in ids.tolist() for j in range(v % 4)]
+    assert counts.tolist() == [v % 4 for v in ids.tolist()]
+    assert counts.dtype == torch.int64
+    assert neighbors.tolist() == expected
+    if edge_ids is not None:
+        assert edge_ids.tolist() == [x + 1000 for x in expected]
+    assert (edge_ids is not None) or not with_edge_ids or length == 0
+    if expected:
+        sent = [a[1] for a in answers if a is not None and len(a[1])]  # type: ignore[index]
+        assert neighbors.dtype == (torch.int32 if all(x.dtype == torch.int32 for x in sent) else torch.int64)
+
+
+def test_stitch_does_not_depend_on_threads() -> None:
+    book = _C.PartitionBook.permuted(5000, 3, 9)
+    ids = torch.randint(0, 5000, (40_000,), generator=torch.Generator().manual_seed(3))
+    bucketed, _, positions, offsets = split(book, ids)
+    answers = []
+    for p in range(3):
+        mine = bucketed[offsets[p] : offsets[p + 1]]
+        counts = mine % 5
+        values = torch.repeat_interleave(mine, counts)
+        answers.append((counts, values, None))
+    expected = torch.repeat_interleave(ids, ids % 5)
+    for num_threads in (1, 2, 3):
+        counts, neighbors, edge_ids = stitch(positions, offsets, answers, _C.ThreadPool(num_threads))
+        assert torch.equal(counts, ids % 5)
+        assert torch.equal(neighbors, expected)
+        assert edge_ids is None
+
+
+def test_stitch_refuses_what_does_not_add_up() -> None:
+    positions, offsets = torch.tensor([1, 0, 2]), torch.tensor([0, 1, 3])
+    one, two = torch.tensor([1]), torch.tensor([1, 1])
+    good = [(one, one, None), (two, two, None)]
+    assert stitch(positions, offsets, good)[0].tolist() == [1, 1, 1]
+    cases: list[tuple[list[object], str]] = [
+        ([good[0], (one, one, None)], "partition 1 was asked for 2 ids and answered for 1"),
+        ([good[0], (two, one, None)], "partition 1 sent 1 neighbors, its counts add up to 2"),
+        ([good[0], (two, two, one)], "partition 1 sent 1 edge ids for 2 neighbors"),
+        ([good[0], (two, two, two)], "partition 0 sent none, others did"),
+        ([good[0], None], "no answer from partition 1 for its 2 ids"),
+        ([good[0], (torch.tensor([3, -1]), two, None)], r"counts\[1\]=-1"),
+        ([good[0]], "expected 2 entries for 1 parts, got 3"),
+        ([good[0], (two, two)], "expected \\(counts, neighbors"),
+    ]
+    for parts, text in cases:
+        with pytest.raises(InvalidArgumentError, match=text):
+            _C.stitch_neighbors(positions, offsets, parts)
+    with pytest.raises(InvalidArgumentError, match="got none for 0"):
+        _C.stitch_neighbors(torch.tensor([1, 1, 2]), offsets, good)
+    with pytest.raises(InvalidArgumentError, match=r"positions\[2\]=3"):
+        _C.stitch_neighbors(torch.tensor([1, 0, 3]), offsets, good)
+    with pytest.raises(InvalidArgumentError, match="run from 0"):
+        _C.stitch_neighbors(positions, torch.tensor([0, 1, 2]), good)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (0,)])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_scatter_rows(dtype: torch.dtype, shape: tuple[int, ...], index_dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    out = torch.randint(0, 2, (9000, *shape), generator=generator).to(dtype)
+    rows = torch.randint(0, 2, (6000, *shape), generator=generator).to(dtype)
+    positions = torch.randperm(9000, generator=generator)[:6000]
+    expected = out.clone()
+    expected[positions] = rows
+    _C.scatter_rows(out, positions.to(index_dtype), rows, _C.ThreadPool(2))
+    assert torch.equal(out, expected)
+
+
+def test_scatter_rows_checks() -> None:
+    out = torch.zeros(4, 3)
+    with pytest.raises(UnknownIdError, match=r"positions\[0\]=4: expected 0 <= position < 4"):
+        _C.scatter_rows(out, torch.tensor([4]), torch.zeros(1, 3))
+    with pytest.raises(UnknownIdError, match=r"positions\[0\]=-1"):
+        _C.scatter_rows(out, torch.tensor([-1]), torch.zeros(1, 3))
+    with pytest.raises(InvalidArgumentError, match="dtype of out, float32, got float64"):
+        _C.scatter_rows(out, torch.tensor([1]), torch.zeros(1, 3, dtype=torch.float64))
+    with pytest.raises(InvalidArgumentError, match="shape of out"):
+        _C.scatter_rows(out, torch.tensor([1]), torch.zeros(1, 2))
+    with pytest.raises(InvalidArgumentError, match="expected 2 rows"):
+        _C.scatter_rows(out, torch.tensor([1, 2]), torch.zeros(1, 3))
