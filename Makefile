@@ -1,0 +1,108 @@
+# make demo    install into .venv and train on an embedded graph with 2 servers and 2 trainers
+# make test    the tests
+# make check   linters, formatters, types; the CUDA sources too where nvcc is
+# make bench   the benchmarks
+# make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
+# make clean   remove what was built, and .venv
+#
+# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), DEMO_ARGS, PYTEST_ARGS, TORCH_INDEX, GPU_PYTHON.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+# The venv's cmake and ninja, whatever the machine has.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+# A CUDA build takes minutes; only a machine with a GPU needs it.
+export WITH_CUDA ?= $(if $(shell nvidia-smi -L 2>/dev/null),auto,off)
+
+TORCH_CPU := https://download.pytorch.org/whl/cpu
+CAN_REACH = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
+TORCH_INDEX ?= $(if $(shell nvidia-smi -L 2>/dev/null),,$(shell $(CAN_REACH) && echo --extra-index-url $(TORCH_CPU)))
+PIP_INSTALL = $(PY) -m pip install --disable-pip-version-check -q -c constraints.txt $(TORCH_INDEX)
+
+CORE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CLANG_SOURCES := $(CORE_SOURCES) $(shell find tests/csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
+
+STAMPS := $(VENV)/stamps
+RUNTIME := $(STAMPS)/runtime
+DEV := $(STAMPS)/dev
+BUILT := $(STAMPS)/built
+
+.PHONY: help install demo test check check-cuda bench gpu clean
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+# --- environment -------------------------------------------------------------------------------------------------
+
+$(RUNTIME): constraints.txt
+	@echo "--- $(VENV): torch and what else the package needs"
+	[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) torch torch_geometric numpy msgpack setuptools wheel pybind11 cmake ninja
+	mkdir -p $(STAMPS) && touch $@
+
+$(DEV): $(RUNTIME)
+	@echo "--- $(VENV): tools for tests and checks"
+	$(PIP_INSTALL) pytest hypothesis scipy psutil ruff mypy clang-format
+	touch $@
+
+# Installed once, in place; after that only the C++ core is rebuilt, and only what changed in it.
+$(BUILT): $(CORE_SOURCES) CMakeLists.txt setup.py pyproject.toml | $(RUNTIME)
+	@echo "--- building graphlearn_dist (WITH_CUDA=$(WITH_CUDA))"
+	if [ -x $(VENV)/bin/graphlearn-dist ]; then $(PY) setup.py -q build_ext --inplace; \
+	else $(PIP_INSTALL) --no-build-isolation --no-deps -e .; fi
+	touch $@
+
+install: $(BUILT)
+
+# --- what people run ---------------------------------------------------------------------------------------------
+
+demo: $(BUILT)
+	$(PY) examples/demo.py $(DEMO_ARGS)
+
+test: $(BUILT) $(DEV)
+	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+check: $(DEV) check-cuda
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy --strict -p graphlearn_dist
+	$(VENV)/bin/clang-format --dry-run -Werror $(CLANG_SOURCES)
+
+check-cuda: $(RUNTIME)
+	@if command -v nvcc >/dev/null; then \
+	  echo "--- CUDA sources: compiling with $$(command -v nvcc)"; \
+	  cmake -S . -B build/check-cuda -GNinja -DCMAKE_BUILD_TYPE=Release -DWITH_CUDA=on \
+	    -DCMAKE_CUDA_ARCHITECTURES=90-real -DPython_EXECUTABLE=$(abspath $(PY)) \
+	    -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) >build/check-cuda.log 2>&1 \
+	    || { cat build/check-cuda.log; exit 1; }; \
+	  cmake --build build/check-cuda; \
+	else \
+	  echo "--- CUDA sources: not compiled, there is no nvcc on this machine"; \
+	fi
+
+bench: $(BUILT) $(DEV)
+	@for file in $(filter-out %_gpu.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; $(PY) $$file; done
+
+# GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, pybind11, cmake, ninja and pytest.
+gpu: $(if $(GPU_PYTHON),,$(DEV))
+	@gpus=$$(nvidia-smi -L 2>/dev/null || true); \
+	[ -n "$$gpus" ] || { echo "make gpu: no GPU found (nvidia-smi lists none): nothing was built or run"; exit 1; }; \
+	echo "$$gpus"; \
+	command -v nvcc >/dev/null || { echo "make gpu: a GPU is here, but no nvcc: install the CUDA toolkit"; exit 1; }; \
+	python=$${GPU_PYTHON:-$(PY)}; \
+	$$python -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else \
+	'make gpu: torch ' + torch.__version__ + ' cannot use the GPU: install a CUDA build of torch')"; \
+	WITH_CUDA=on $$python setup.py -q build_ext --inplace; \
+	$$python -m pytest -m gpu $(PYTEST_ARGS); \
+	for file in $(wildcard benchmarks/bench_*_gpu.py); do echo "--- $$file"; $$python $$file; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find graphlearn_dist -name '*.so' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
