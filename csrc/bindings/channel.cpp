@@ -99,7 +99,7 @@ std::unique_ptr<PyMessage> recv(ShmRing& ring, std::optional<double> timeout_s) 
   return received;
 }
 
-void copy_to(const PyMessage& self, const py::object& target) {
+void copy_to(PyMessage& self, const py::object& target) {
   Py_buffer view;
   if (PyObject_GetBuffer(target.ptr(), &view, PyBUF_WRITABLE) != 0) throw py::error_already_set();
   const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> release_at_end(&view, PyBuffer_Release);
@@ -108,8 +108,12 @@ void copy_to(const PyMessage& self, const py::object& target) {
   if (static_cast<size_t>(view.len) < bytes.size)
     throw InvalidArgument(message("target: expected room for ", bytes.size, " bytes, got ", view.len));
   if (bytes.size == 0) return;
-  py::gil_scoped_release no_gil;  // both memories are pinned, one by the view and one by the caller's reference
-  std::memcpy(view.buf, bytes.data, bytes.size);
+  ++self.exports;  // no release() from another thread while the copy runs
+  {
+    py::gil_scoped_release no_gil;
+    std::memcpy(view.buf, bytes.data, bytes.size);
+  }
+  --self.exports;
 }
 
 std::unique_ptr<PyMessage> try_recv(ShmRing& ring) {

@@ -97,24 +97,27 @@ class ShmChannel(ChannelBase):
             ChannelTimeoutError: none came in time.
             ChannelClosedError: the channel is closed and everything sent before was received.
         """
-        from ..rpc.codec import decode
+        from ..rpc.codec import decode_blob
 
-        encoded = self.recv_encoded(timeout_ms)
-        message: SampleMessage = decode(encoded.head, encoded.payload)
+        message: SampleMessage = decode_blob(self._recv_blob(timeout_ms))
         return message
 
     def recv_encoded(self, timeout_ms: float | None = None) -> Encoded:
         """As ``recv``, but still encoded, to be sent on as it is."""
         from ..rpc.codec import Encoded
 
+        return Encoded.from_blob(self._recv_blob(timeout_ms))
+
+    def _recv_blob(self, timeout_ms: float | None) -> memoryview:
+        # One copy, into recycled memory: messages may be kept as long as the caller likes.
         with self._ring.recv(_seconds(timeout_ms)) as message:
             blob = self._new_blob(len(message))
             message.copy_to(blob)
-        return Encoded.from_blob(blob)
+        return blob
 
     def _new_blob(self, num_bytes: int) -> memoryview:
         if self._pin:
-            return memoryview(torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy())
+            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy().data
         return memoryview(_C.Buffer(num_bytes))
 
     def empty(self) -> bool:
