@@ -1,0 +1,194 @@
+"""Checks of what a partitioner is given. Homogeneous input becomes dictionaries with the one key None."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import InvalidArgumentError, UnknownIdError
+from .layout import EdgeKey, NodeKey
+from .storage import borrow
+
+_INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class EdgeInput:
+    """Edges of one type.
+
+    Attributes:
+        row, col: int32 or int64 ``[num_edges]``: source and target ids, checked.
+        edge_ids: int32 or int64 ``[num_edges]``, distinct; None where an edge's id is its position.
+        weights: float32 ``[num_edges]``, or None.
+        feat: ``[num_edge_ids, ...]``, by edge id, or None.
+        num_edge_ids: ids are below this.
+    """
+
+    row: torch.Tensor
+    col: torch.Tensor
+    edge_ids: torch.Tensor | None
+    weights: torch.Tensor | None
+    feat: torch.Tensor | None
+    num_edge_ids: int
+
+
+@dataclass(frozen=True)
+class NodeInput:
+    """Nodes of one type: ``count`` ids; ``feat`` and ``label`` ``[count, ...]`` or None; ``split`` ids by name."""
+
+    count: int
+    feat: torch.Tensor | None
+    label: torch.Tensor | None
+    split: Mapping[str, torch.Tensor]
+
+
+def label_of(name: str, key: object) -> str:
+    """``name``, or ``name[type]`` where types have names."""
+    return name if key is None else f"{name}[{key!r}]"
+
+
+def to_tensor(name: str, data: Any) -> torch.Tensor:
+    """A host tensor over a tensor or an array (memory-mapped ones included), without a copy."""
+    if isinstance(data, np.ndarray):
+        return borrow(data)
+    if not isinstance(data, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: expected a torch.Tensor or a numpy.ndarray, got {type(data).__name__}")
+    return data.detach().cpu()
+
+
+def by_type(name: str, data: Any, keys: Collection[Any]) -> dict[Any, Any]:
+    """``data`` as a dictionary by type: itself, or ``{None: data}``; types must be among ``keys``."""
+    if data is None:
+        return {}
+    if None in keys:
+        if isinstance(data, dict):
+            raise InvalidArgumentError(f"{name}: got a dictionary, but num_nodes says that the graph is homogeneous")
+        return {None: data}
+    if not isinstance(data, dict):
+        raise InvalidArgumentError(f"{name}: expected a dictionary by type, got {type(data).__name__}")
+    for key in data:
+        if key not in keys:
+            raise InvalidArgumentError(f"{name}: unknown type {key!r}; the types are {sorted(keys)}")
+    return data
+
+
+def id_vector(name: str, data: Any, limit: int, what: str) -> torch.Tensor:
+    """A vector of ids in ``[0, limit)``; UnknownIdError names the first that is not, with its position."""
+    ids = to_tensor(name, data)
+    if ids.dtype not in _INDEX_DTYPES or ids.dim() != 1:
+        raise InvalidArgumentError(f"{name}: expected int32 or int64 [n], got {ids.dtype} {list(ids.shape)}")
+    if ids.numel():
+        least, greatest = ids.aminmax()
+        if int(least) < 0 or int(greatest) >= limit:
+            position = int(((ids < 0) | (ids >= limit)).nonzero()[0, 0])
+            raise UnknownIdError(f"{name}[{position}]={int(ids[position])}: expected 0 <= id < {limit} ({what})")
+    return ids.contiguous()
+
+
+def rows_tensor(name: str, data: Any, num_rows: int, what: str) -> torch.Tensor:
+    """A tensor with one row for each of ``num_rows`` things."""
+    rows = to_tensor(name, data)
+    if rows.dim() < 1 or len(rows) != num_rows:
+        raise InvalidArgumentError(f"{name}: expected {num_rows} rows, one for each {what}, got {list(rows.shape)}")
+    return rows
+
+
+def node_inputs(num_nodes: Any, feats: Any, labels: Any, splits: Any) -> dict[NodeKey, NodeInput]:
+    """Checks everything about nodes."""
+    counts = num_nodes if isinstance(num_nodes, dict) else {None: num_nodes}
+    for key, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise InvalidArgumentError(f"{label_of('num_nodes', key)}: expected an int >= 0, got {count!r}")
+    given = {
+        "node_feat": by_type("node_feat", feats, counts),
+        "node_labels": by_type("node_labels", labels, counts),
+        "node_split": by_type("node_split", splits, counts),
+    }
+
+    def rows(name: str, key: NodeKey) -> torch.Tensor | None:
+        data = given[name].get(key)
+        return None if data is None else rows_tensor(label_of(name, key), data, counts[key], "node")
+
+    return {
+        key: NodeInput(count, rows("node_feat", key), rows("node_labels", key), _split(given, key, count))
+        for key, count in counts.items()
+    }
+
+
+def _split(given: Mapping[str, dict[Any, Any]], key: NodeKey, count: int) -> dict[str, torch.Tensor]:
+    split = given["node_split"].get(key)
+    if split is None:
+        return {}
+    name = label_of("node_split", key)
+    if not isinstance(split, (tuple, list)) or len(split) != 3:
+        raise InvalidArgumentError(f"{name}: expected (train, val, test), got {type(split).__name__}")
+    named = zip(("train", "val", "test"), split, strict=True)
+    return {part: id_vector(f"{name}.{part}", ids, count, "nodes").long() for part, ids in named if ids is not None}
+
+
+def edge_inputs(
+    counts: Mapping[NodeKey, int], edge_index: Any, edge_ids: Any, weights: Any, feats: Any
+) -> dict[EdgeKey, EdgeInput]:
+    """Checks everything about edges."""
+    if None in counts:
+        keys: Collection[Any] = (None,)
+    else:
+        if not isinstance(edge_index, dict):
+            raise InvalidArgumentError(
+                f"edge_index: expected a dictionary by edge type, got {type(edge_index).__name__}"
+            )
+        keys = edge_index.keys()
+    for key in keys:
+        known = key is None or (isinstance(key, tuple) and len(key) == 3 and key[0] in counts and key[2] in counts)
+        if not known:
+            raise InvalidArgumentError(
+                f"edge_index: expected keys (source type, relation, target type) with types of num_nodes, got {key!r}"
+            )
+    indices = by_type("edge_index", edge_index, keys)
+    ids, weights = by_type("edge_ids", edge_ids, keys), by_type("edge_weights", weights, keys)
+    feats = by_type("edge_feat", feats, keys)
+    if None in keys and None not in indices:
+        raise InvalidArgumentError("edge_index: expected [2, num_edges], got None")
+    return {
+        key: _edge_input(key, counts, pair, ids.get(key), weights.get(key), feats.get(key))
+        for key, pair in indices.items()
+    }
+
+
+def _edge_input(key: EdgeKey, counts: Mapping[NodeKey, int], pair: Any, ids: Any, weights: Any, feat: Any) -> EdgeInput:
+    name = label_of("edge_index", key)
+    if len(pair) != 2:
+        raise InvalidArgumentError(f"{name}: expected [2, num_edges], got a first extent of {len(pair)}")
+    source, target = (None, None) if key is None else (key[0], key[2])
+    row = id_vector(f"{name}[0]", pair[0], counts[source], label_of("nodes", source))
+    col = id_vector(f"{name}[1]", pair[1], counts[target], label_of("nodes", target))
+    if len(row) != len(col):
+        raise InvalidArgumentError(f"{name}: expected as many sources as targets, got {len(row)} and {len(col)}")
+    num_ids, checked = len(row), None
+    feat = None if feat is None else to_tensor(label_of("edge_feat", key), feat)
+    if ids is not None:
+        limit = 1 << 62 if feat is None else len(feat)
+        checked = id_vector(label_of("edge_ids", key), ids, limit, "rows of edge_feat")
+        rows_tensor(label_of("edge_ids", key), checked, len(row), "edge")
+        _check_distinct(label_of("edge_ids", key), checked)
+        num_ids = len(feat) if feat is not None else int(checked.max()) + 1 if len(checked) else 0
+    if feat is not None:
+        feat = rows_tensor(label_of("edge_feat", key), feat, num_ids, "edge")
+    if weights is not None:
+        weights = rows_tensor(label_of("edge_weights", key), weights, len(row), "edge").float()
+        if weights.dim() != 1:
+            raise InvalidArgumentError(f"{label_of('edge_weights', key)}: expected [num_edges], got {weights.shape}")
+    return EdgeInput(row, col, checked, weights, feat, num_ids)
+
+
+def _check_distinct(name: str, ids: torch.Tensor) -> None:
+    ordered = ids.sort().values
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if repeated.numel():
+        first = int(repeated[0])
+        positions = (ids == first).nonzero().flatten()[:2].tolist()
+        raise InvalidArgumentError(f"{name}: expected distinct ids, got {first} at positions {positions}")

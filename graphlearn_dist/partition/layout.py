@@ -1,0 +1,361 @@
+"""What a partition directory holds, and how it is opened. docs/partition_format.md is the specification."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import torch
+
+from ..errors import InvalidArgumentError, PartitionFormatError
+from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType, as_str
+from .base import PartitionBook, check_partition_idx
+from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
+from .storage import ArrayFile, check_size, open_array
+
+FORMAT_NAME = "graphlearn-dist-partition"
+FORMAT_VERSION = 1
+META_FILE = "META.json"
+VERIFY_UP_TO_BYTES = 1 << 30
+
+# None is the one unnamed type of a homogeneous graph.
+NodeKey: TypeAlias = "NodeType | None"
+EdgeKey: TypeAlias = "EdgeType | None"
+AnyBook: TypeAlias = "RangePartitionBook | PermutedPartitionBook | TablePartitionBook"
+
+
+def array_path(group: str, key: NodeKey | EdgeKey, name: str, partition_idx: int | None = None) -> str:
+    """Where an array lies: ``part<i>/<group>/<type>/<name>.npy``; no ``<type>`` if homogeneous, no ``part<i>`` if
+    shared by all partitions. Type names are percent-encoded."""
+    parts = [] if partition_idx is None else [f"part{partition_idx}"]
+    parts.append(group)
+    if key is not None:
+        parts.append(quote(as_str(key), safe="").replace(".", "%2E"))
+    return "/".join([*parts, f"{name}.npy"])
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """Nodes of one type: how many, who owns which, and the ids of the given splits (``train``, ``val``, ``test``)."""
+
+    count: int
+    book: AnyBook
+    split: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class EdgeInfo:
+    """Edges of one type: how many, how many in each partition, and who owns which edge feature (by edge id)."""
+
+    count: int
+    part_counts: tuple[int, ...]
+    feature_book: AnyBook
+
+
+@dataclass(frozen=True)
+class GraphArrays:
+    """The rows that one partition has of one edge type.
+
+    Rows are the partition's own nodes, in the order of its local rows: sources where ``edge_dir`` is "out", targets
+    where it is "in". A row is sorted by (neighbor id, edge id).
+
+    Attributes:
+        indptr: int64 ``[num_rows + 1]``.
+        indices: int32 or int64 ``[num_edges]``, global ids of the other endpoint.
+        edge_ids: int32 or int64 ``[num_edges]``, global.
+        weights: float32 ``[num_edges]``, or None.
+        num_cols: number of nodes of the other endpoint's type, over all partitions.
+    """
+
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    edge_ids: torch.Tensor
+    weights: torch.Tensor | None
+    num_cols: int
+
+
+@dataclass(frozen=True)
+class PartitionArrays:
+    """All arrays of one partition, memory-mapped copy-on-write.
+
+    ``node_feats`` and ``node_labels`` ``[nodes of this partition, ...]`` in local-row order; ``edge_feats`` likewise,
+    by the edge types' feature books. Types without the array are missing.
+    """
+
+    partition_idx: int
+    graphs: Mapping[EdgeKey, GraphArrays]
+    node_feats: Mapping[NodeKey, torch.Tensor]
+    node_labels: Mapping[NodeKey, torch.Tensor]
+    edge_feats: Mapping[EdgeKey, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class PartitionLayout:
+    """A partition directory, opened: books and splits are there, arrays come with ``open_partition``.
+
+    Attributes:
+        root: the directory.
+        num_parts: number of partitions.
+        data_cls: ``"homo"`` (``nodes`` and ``edges`` have the one key None) or ``"hetero"``.
+        edge_dir: ``"out"`` or ``"in"``, see GraphArrays.
+        nodes: by node type.
+        edges: by edge type.
+        files: by path.
+    """
+
+    root: Path
+    num_parts: int
+    data_cls: str
+    edge_dir: str
+    nodes: Mapping[NodeKey, NodeInfo]
+    edges: Mapping[EdgeKey, EdgeInfo]
+    files: Mapping[str, ArrayFile]
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether types have names."""
+        return self.data_cls == "hetero"
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """Names of the node types; empty if homogeneous."""
+        return [key for key in self.nodes if key is not None]
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Names of the edge types; empty if homogeneous."""
+        return [key for key in self.edges if key is not None]
+
+    def row_type(self, etype: EdgeKey) -> NodeKey:
+        """The node type whose ids are the rows of an edge type."""
+        return None if etype is None else etype[0 if self.edge_dir == "out" else 2]
+
+    def col_type(self, etype: EdgeKey) -> NodeKey:
+        """The node type whose ids are the indices of an edge type."""
+        return None if etype is None else etype[2 if self.edge_dir == "out" else 0]
+
+    def node_book(self, ntype: NodeKey, partition_idx: int) -> PartitionBook:
+        """The node book of a type, seen from a partition."""
+        book: PartitionBook = self.nodes[ntype].book.for_partition(partition_idx)
+        return book
+
+    def edge_feature_book(self, etype: EdgeKey, partition_idx: int) -> PartitionBook:
+        """Who owns which edge feature, seen from a partition."""
+        book: PartitionBook = self.edges[etype].feature_book.for_partition(partition_idx)
+        return book
+
+    def partition_files(self, partition_idx: int) -> list[ArrayFile]:
+        """The files of one partition."""
+        return [file for file in self.files.values() if file.path.startswith(f"part{partition_idx}/")]
+
+    def open_partition(self, partition_idx: int, *, verify: bool | None = None) -> PartitionArrays:
+        """Maps one partition.
+
+        Args:
+            partition_idx: which.
+            verify: compare checksums, which reads every byte; None does so up to 1 GiB. Sizes are always checked.
+
+        Raises:
+            PartitionFormatError: a file is missing, truncated, altered, or does not fit the others.
+        """
+        check_partition_idx(partition_idx, self.num_parts)
+        return _PartitionReader(self, partition_idx, verify).read()
+
+
+class _PartitionReader:
+    def __init__(self, layout: PartitionLayout, partition_idx: int, verify: bool | None) -> None:
+        self.layout = layout
+        self.partition_idx = partition_idx
+        self.verify = resolve_verify(layout.partition_files(partition_idx), verify)
+
+    def read(self) -> PartitionArrays:
+        layout, index = self.layout, self.partition_idx
+        node_sizes = {key: info.book.partition_size(index) for key, info in layout.nodes.items()}
+        edge_sizes = {key: info.feature_book.partition_size(index) for key, info in layout.edges.items()}
+        return PartitionArrays(
+            partition_idx=index,
+            graphs={key: self._graph(key, node_sizes[layout.row_type(key)]) for key in layout.edges},
+            node_feats=self._rows("node_feat", "x", node_sizes),
+            node_labels=self._rows("node_label", "y", node_sizes),
+            edge_feats=self._rows("edge_feat", "x", edge_sizes),
+        )
+
+    def _open(self, group: str, key: NodeKey | EdgeKey, name: str, num_rows: int) -> torch.Tensor | None:
+        file = self.layout.files.get(array_path(group, key, name, self.partition_idx))
+        if file is None:
+            return None
+        if not file.shape or file.shape[0] != num_rows:
+            raise PartitionFormatError(f"{self.layout.root / file.path}: expected {num_rows} rows, found {file.shape}")
+        return open_array(self.layout.root, file, verify=self.verify)
+
+    def _graph(self, key: EdgeKey, num_rows: int) -> GraphArrays:
+        num_edges = self.layout.edges[key].part_counts[self.partition_idx]
+        indptr = self._open("graph", key, "indptr", num_rows + 1)
+        indices = self._open("graph", key, "indices", num_edges)
+        edge_ids = self._open("graph", key, "edge_ids", num_edges)
+        where = self.layout.root / array_path("graph", key, "indptr", self.partition_idx)
+        if indptr is None or indices is None or edge_ids is None:
+            raise PartitionFormatError(f"{where.parent}: expected indptr, indices and edge_ids; META.json lacks one")
+        if indptr.dtype != torch.int64 or int(indptr[0]) != 0 or int(indptr[-1]) != num_edges:
+            raise PartitionFormatError(
+                f"{where}: expected int64 from 0 to {num_edges}, found {indptr.dtype} from {indptr[0]} to {indptr[-1]}"
+            )
+        weights = self._open("graph", key, "weights", num_edges)
+        num_cols = self.layout.nodes[self.layout.col_type(key)].count
+        return GraphArrays(indptr, indices, edge_ids, weights, num_cols)
+
+    def _rows(self, group: str, name: str, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
+        opened = {key: self._open(group, key, name, size) for key, size in sizes.items()}
+        return {key: tensor for key, tensor in opened.items() if tensor is not None}
+
+
+def resolve_verify(files: Iterable[ArrayFile], verify: bool | None) -> bool:
+    """Whether checksums are compared: as asked, else if the files have no more than 1 GiB."""
+    return sum(file.num_bytes for file in files) <= VERIFY_UP_TO_BYTES if verify is None else verify
+
+
+def load_partition_layout(root_dir: str | Path, *, verify: bool | None = None) -> PartitionLayout:
+    """Reads META.json, the books and the splits of a partition directory.
+
+    Args:
+        root_dir: the directory.
+        verify: compare the checksums of book and split files; None does so up to 1 GiB. Sizes are always checked, of
+            every file that is there; a machine may hold only its own ``part<i>``.
+
+    Raises:
+        PartitionFormatError: the directory is foreign, of another version, incomplete or damaged.
+    """
+    root = Path(root_dir)
+    meta = _read_meta(root)
+    try:
+        files = {file.path: file for file in map(ArrayFile.from_dict, meta["files"])}
+        shared = [file for file in files.values() if not file.path.startswith("part")]
+        layout = _parse(root, meta, files, resolve_verify(shared, verify))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise PartitionFormatError(f"{root / META_FILE}: damaged: {error!r}") from error
+    for file in files.values():
+        top = root / file.path.split("/", 1)[0]
+        if top.exists() or not file.path.startswith("part"):
+            check_size(root, file)
+    return layout
+
+
+def _read_meta(root: Path) -> dict[str, Any]:
+    path = root / META_FILE
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise PartitionFormatError(f"{path}: not found; {root} is no (complete) partition directory") from error
+    except (OSError, ValueError) as error:
+        raise PartitionFormatError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT_NAME:
+        found = meta.get("format") if isinstance(meta, dict) else type(meta).__name__
+        raise PartitionFormatError(f"{path}: expected format {FORMAT_NAME!r}, found {found!r}")
+    if meta.get("version") != FORMAT_VERSION:
+        raise PartitionFormatError(f"{path}: expected version {FORMAT_VERSION}, found {meta.get('version')!r}")
+    return meta
+
+
+def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], verify: bool) -> PartitionLayout:
+    num_parts = int(meta["num_parts"])
+    if meta["data_cls"] not in ("homo", "hetero") or meta["edge_dir"] not in ("in", "out"):
+        raise ValueError(f"data_cls {meta['data_cls']!r}, edge_dir {meta['edge_dir']!r}")
+    nodes: dict[NodeKey, NodeInfo] = {}
+    for entry in meta["nodes"]:
+        key = entry["type"]
+        split = {}
+        for name in ("train", "val", "test"):
+            path = array_path("node_split", key, name)
+            if path in files:
+                split[name] = open_array(root, files[path], verify=verify)
+        book = _read_book(root, entry["book"], key, files, verify)
+        _check_book(f"nodes of type {key}", book, num_parts, entry["count"])
+        nodes[key] = NodeInfo(int(entry["count"]), book, split)
+    edges: dict[EdgeKey, EdgeInfo] = {}
+    for entry in meta["edges"]:
+        etype = None if entry["type"] is None else _edge_type(entry["type"])
+        book = _read_book(root, entry["feature_book"], None, files, verify)
+        part_counts = tuple(map(int, entry["part_counts"]))
+        _check_book(f"edges of type {etype}", book, num_parts, book.num_ids)
+        if len(part_counts) != num_parts or sum(part_counts) != entry["count"]:
+            raise ValueError(f"edges of type {etype}: part_counts {part_counts} do not add up to {entry['count']}")
+        edges[etype] = EdgeInfo(int(entry["count"]), part_counts, book)
+    return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files)
+
+
+def _edge_type(parts: list[str]) -> EdgeType:
+    source, relation, target = parts
+    return source, relation, target
+
+
+def _check_book(what: str, book: AnyBook, num_parts: int, num_ids: int) -> None:
+    if book.num_partitions != num_parts or book.num_ids != num_ids:
+        raise ValueError(
+            f"{what}: expected a book of {num_ids} ids in {num_parts} partitions, "
+            f"found {book.num_ids} in {book.num_partitions}"
+        )
+
+
+def _read_book(
+    root: Path, description: dict[str, Any], key: NodeKey, files: Mapping[str, ArrayFile], verify: bool
+) -> AnyBook:
+    if description["kind"] != "table":
+        return from_dict(description)
+    owners, rows = (open_array(root, files[array_path("node_book", key, n)], verify=verify) for n in ("owners", "rows"))
+    return from_dict(description, tables=(owners, rows))
+
+
+# --- the shape in which GraphLearn-for-PyTorch loads a partition -----------------------------------------------------
+
+
+def _coo(layout: PartitionLayout, arrays: PartitionArrays, key: EdgeKey) -> GraphPartitionData:
+    graph = arrays.graphs[key]
+    local = layout.nodes[layout.row_type(key)].book.local_ids(arrays.partition_idx)
+    rows = local.repeat_interleave(graph.indptr.diff())
+    cols = graph.indices.long()
+    edge_index = (rows, cols) if layout.edge_dir == "out" else (cols, rows)
+    return GraphPartitionData(edge_index, graph.edge_ids.long(), graph.weights)
+
+
+def load_partition(
+    root_dir: str | Path,
+    partition_idx: int,
+    graph_caching: bool = False,
+    device: torch.device | str = "cpu",
+    *,
+    verify: bool | None = None,
+) -> tuple[int, int, Any, Any, Any, Any, Any]:
+    """Loads one partition as COO lists.
+
+    Memory-mapped arrays without this expansion come from ``load_partition_layout(...).open_partition(...)``.
+
+    Returns:
+        ``(num_parts, partition_idx, graph, node_feat, edge_feat, node_pb, edge_pb)``: a GraphPartitionData,
+        FeaturePartitionData or None, and books; for a heterogeneous graph, dictionaries of them by type (None where
+        no type has features). ``edge_pb`` says who owns which edge *feature*; an edge itself lies with its source
+        (``by_src``) or target (``by_dst``) node.
+
+    Raises:
+        PartitionFormatError: see ``load_partition_layout``.
+        InvalidArgumentError: ``graph_caching``, or a device other than the host.
+    """
+    if graph_caching:
+        raise InvalidArgumentError("graph_caching: expected False; partitions hold no copy of the whole graph")
+    if torch.device(device).type != "cpu":
+        raise InvalidArgumentError(f"device: expected cpu (arrays are memory-mapped), got {device}")
+    layout = load_partition_layout(root_dir, verify=verify)
+    arrays = layout.open_partition(partition_idx, verify=verify)
+    node_pbs = {key: layout.node_book(key, partition_idx) for key in layout.nodes}
+    edge_pbs = {key: layout.edge_feature_book(key, partition_idx) for key in layout.edges}
+    graphs = {key: _coo(layout, arrays, key) for key in layout.edges}
+    node_feats = {key: FeaturePartitionData(x, node_pbs[key].local_ids()) for key, x in arrays.node_feats.items()}
+    edge_feats = {key: FeaturePartitionData(x, edge_pbs[key].local_ids()) for key, x in arrays.edge_feats.items()}
+    if layout.is_hetero:
+        parts = (graphs, node_feats or None, edge_feats or None, node_pbs, edge_pbs)
+        return layout.num_parts, partition_idx, *parts
+    single = (graphs[None], node_feats.get(None), edge_feats.get(None), node_pbs[None], edge_pbs[None])
+    return layout.num_parts, partition_idx, *single

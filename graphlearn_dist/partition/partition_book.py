@@ -1,0 +1,296 @@
+"""Partition books: formulas (ranges, permuted ranges) where an assignment has one, tables where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
+from .base import PartitionBook, check_partition_idx
+
+
+class OffsetId2Index:
+    """Maps the ids ``[offset, offset + size)`` to ``[0, size)``; ``size=None`` leaves the end open."""
+
+    def __init__(self, offset: int, size: int | None = None) -> None:
+        self.offset = offset
+        self.size = size
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        """Local rows of ``ids``, in their dtype; UnknownIdError for an id outside the range."""
+        rows = ids - self.offset
+        wrong = rows < 0 if self.size is None else (rows < 0) | (rows >= self.size)
+        if bool(wrong.any()):
+            position = int(wrong.nonzero()[0, 0])
+            end = "" if self.size is None else f" < {self.offset + self.size}"
+            raise UnknownIdError(f"ids[{position}]={int(ids[position])}: expected {self.offset} <= id{end}")
+        return rows
+
+    def to(self, device: torch.device | str) -> OffsetId2Index:
+        """Itself: there is nothing to move."""
+        return self
+
+
+class BookId2Index:
+    """Maps ids of a book's own partition to local rows."""
+
+    def __init__(self, book: PartitionBook) -> None:
+        self.book = book
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        """Local rows int64 ``[n]``; UnknownIdError, naming the owner, for an id of another partition."""
+        rows = self.book.native.local_rows(ids.contiguous(), self.book.partition_idx)
+        return torch.utils.dlpack.from_dlpack(rows)
+
+    def to(self, device: torch.device | str) -> BookId2Index:
+        """Itself: lookups happen on the host."""
+        return self
+
+
+class _NativeBook(PartitionBook):
+    """A book that makes its native form on first use and leaves it behind when pickled."""
+
+    def __init__(self, num_partitions: int, partition_idx: int) -> None:
+        self._num_partitions = num_partitions
+        self._partition_idx = check_partition_idx(partition_idx, num_partitions)
+        self._native: Any = None
+
+    def _make_native(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def native(self) -> Any:
+        if self._native is None:
+            self._native = self._make_native()
+        return self._native
+
+    @property
+    def partition_idx(self) -> int:
+        return self._partition_idx
+
+    @property
+    def num_partitions(self) -> int:
+        return self._num_partitions
+
+    def for_partition(self, partition_idx: int) -> Any:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._partition_idx = check_partition_idx(partition_idx, self._num_partitions)
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_native": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.to_dict()}, partition_idx={self.partition_idx})"
+
+
+class RangePartitionBook(_NativeBook):
+    """Contiguous ranges of ids.
+
+    Args:
+        partition_ranges: ``(begin, end)`` of each partition; they must follow one another from 0 on.
+        partition_idx: the partition it is seen from.
+    """
+
+    def __init__(self, partition_ranges: Sequence[tuple[int, int]], partition_idx: int) -> None:
+        if not partition_ranges:
+            raise InvalidArgumentError("partition_ranges: expected at least one range, got none")
+        end_before = 0
+        for p, (begin, end) in enumerate(partition_ranges):
+            if begin != end_before or end < begin:
+                raise InvalidArgumentError(
+                    f"partition_ranges[{p}]: expected to begin at {end_before} and not to end before it begins, "
+                    f"got ({begin}, {end})"
+                )
+            end_before = int(end)
+        super().__init__(len(partition_ranges), partition_idx)
+        self.partition_bounds = torch.tensor([0, *(int(end) for _, end in partition_ranges)])
+
+    @classmethod
+    def from_bounds(cls, bounds: Sequence[int], partition_idx: int = 0) -> RangePartitionBook:
+        """From ``[0, end of partition 0, end of partition 1, ...]``."""
+        return cls(list(pairwise(bounds)), partition_idx)
+
+    @classmethod
+    def near_equal(cls, num_ids: int, num_partitions: int, partition_idx: int = 0) -> RangePartitionBook:
+        """``num_partitions`` ranges whose sizes differ by at most one, larger ones first."""
+        size, extra = divmod(num_ids, num_partitions)
+        return cls.from_bounds([p * size + min(p, extra) for p in range(num_partitions + 1)], partition_idx)
+
+    def _make_native(self) -> Any:
+        return _C.PartitionBook.range(self.partition_bounds)
+
+    @property
+    def partition_ranges(self) -> list[tuple[int, int]]:
+        """``(begin, end)`` of each partition."""
+        bounds = self.partition_bounds.tolist()
+        return list(pairwise(bounds))
+
+    @property
+    def device(self) -> torch.device:
+        """The host."""
+        return self.partition_bounds.device
+
+    @property
+    def offset(self) -> int:
+        return int(self.partition_bounds[self.partition_idx])
+
+    @property
+    def id2index(self) -> OffsetId2Index:
+        return OffsetId2Index(self.offset, self.partition_size())
+
+    def id_filter(self, node_pb: PartitionBook, partition_idx: int) -> torch.Tensor:
+        """Ids that ``node_pb`` gives to ``partition_idx``, int64."""
+        return node_pb.local_ids(partition_idx)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "range", "bounds": self.partition_bounds.tolist()}
+
+
+class PermutedPartitionBook(_NativeBook):
+    """A random assignment without a table: near-equal ranges of a keyed bijection of ``[0, num_ids)``.
+
+    Args:
+        num_ids: number of ids.
+        num_partitions: number of partitions; their sizes differ by at most one.
+        key: any integer in ``[0, 2**64)``; the same key gives the same assignment everywhere and for ever.
+        partition_idx: the partition it is seen from.
+    """
+
+    def __init__(self, num_ids: int, num_partitions: int, key: int, partition_idx: int = 0) -> None:
+        if not 0 <= key < 1 << 64:
+            raise InvalidArgumentError(f"key: expected 0 <= key < 2**64, got {key}")
+        super().__init__(num_partitions, partition_idx)
+        self._num_ids = int(num_ids)
+        self.key = int(key)
+        self._native = self._make_native()  # cheap, and checks the sizes
+
+    def _make_native(self) -> Any:
+        return _C.PartitionBook.permuted(self._num_ids, self._num_partitions, self.key)
+
+    def to_dict(self) -> dict[str, Any]:
+        # As text, because JSON readers elsewhere lose the low bits of 64-bit numbers.
+        return {
+            "kind": "permuted",
+            "num_ids": self._num_ids,
+            "num_partitions": self._num_partitions,
+            "key": f"{self.key:#018x}",
+        }
+
+
+class TablePartitionBook(_NativeBook):
+    """Any assignment.
+
+    Args:
+        owners: uint8, uint16 or int32 ``[num_ids]``; borrowed, may be memory-mapped.
+        rows: int32 or int64 ``[num_ids]``, dense and distinct within each partition; borrowed likewise.
+        num_partitions: number of partitions.
+        partition_idx: the partition it is seen from.
+    """
+
+    def __init__(self, owners: torch.Tensor, rows: torch.Tensor, num_partitions: int, partition_idx: int = 0) -> None:
+        super().__init__(num_partitions, partition_idx)
+        self.owners = owners
+        self.rows = rows
+        self._native = self._make_native()  # reads the table once and checks it
+
+    @classmethod
+    def from_owners(cls, owners: torch.Tensor, num_partitions: int, partition_idx: int = 0) -> TablePartitionBook:
+        """From the owner of each id (any integer dtype ``[num_ids]``); rows in the order of the ids."""
+        if owners.dim() != 1 or owners.is_floating_point() or owners.dtype == torch.bool:
+            raise InvalidArgumentError(f"owners: expected an integer vector, got {owners.dtype} {tuple(owners.shape)}")
+        wide = owners.as_subclass(torch.Tensor).long()
+        wrong = (wide < 0) | (wide >= num_partitions)
+        if bool(wrong.any()):
+            node = int(wrong.nonzero()[0, 0])
+            raise InvalidArgumentError(f"owners[{node}]={int(wide[node])}: expected 0 <= owner < {num_partitions}")
+        order = torch.argsort(wide, stable=True)
+        counts = torch.bincount(wide, minlength=num_partitions)
+        starts = counts.cumsum(0) - counts
+        rows = torch.empty(len(wide), dtype=torch.int32 if len(wide) < 1 << 31 else torch.int64)
+        rows[order] = (torch.arange(len(wide)) - starts.repeat_interleave(counts)).to(rows.dtype)
+        small = torch.uint8 if num_partitions <= 1 << 8 else torch.uint16 if num_partitions <= 1 << 16 else torch.int32
+        return cls(wide.to(small), rows, num_partitions, partition_idx)
+
+    def _make_native(self) -> Any:
+        return _C.PartitionBook.table(self.owners, self.rows, self._num_partitions)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "table", "num_ids": len(self.owners), "num_partitions": self._num_partitions}
+
+
+class GLTPartitionBook(PartitionBook, torch.Tensor):
+    """An owner table as a tensor: ``book[ids]`` is plain indexing. Rows are in the order of the ids.
+
+    Made from an integer tensor ``[num_ids]``; ``book.native`` builds the row table on first use.
+    """
+
+    # Results of operations are plain tensors, not books.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __new__(cls, data: torch.Tensor, partition_idx: int = 0) -> GLTPartitionBook:
+        book = torch.as_tensor(data).as_subclass(cls)
+        book._partition_idx = partition_idx
+        return book
+
+    def __init__(self, data: torch.Tensor, partition_idx: int = 0) -> None:
+        self._table: TablePartitionBook | None = None
+        self._partition_idx = partition_idx
+
+    def __getitem__(self, indices: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)[indices]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (GLTPartitionBook, (self.as_subclass(torch.Tensor), self._partition_idx))
+
+    @property
+    def native(self) -> Any:
+        if self._table is None:
+            owners = self.as_subclass(torch.Tensor)
+            self._table = TablePartitionBook.from_owners(owners, self.num_partitions)
+        return self._table.native
+
+    @property
+    def partition_idx(self) -> int:
+        return self._partition_idx
+
+    @property
+    def num_partitions(self) -> int:
+        owners = self.as_subclass(torch.Tensor)
+        return max(int(owners.max()) + 1 if owners.numel() else 1, self._partition_idx + 1)
+
+    def for_partition(self, partition_idx: int) -> GLTPartitionBook:
+        return GLTPartitionBook(self.as_subclass(torch.Tensor), partition_idx)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "table", "num_ids": self.numel(), "num_partitions": self.num_partitions}
+
+
+def from_dict(
+    description: Mapping[str, Any], partition_idx: int = 0, tables: tuple[torch.Tensor, torch.Tensor] | None = None
+) -> RangePartitionBook | PermutedPartitionBook | TablePartitionBook:
+    """The book that ``to_dict`` described; a table needs its ``(owners, rows)``.
+
+    Raises:
+        PartitionFormatError: the description is not one that this version knows.
+    """
+    try:
+        match description["kind"]:
+            case "range":
+                return RangePartitionBook.from_bounds(description["bounds"], partition_idx)
+            case "permuted":
+                num_ids, num_partitions = description["num_ids"], description["num_partitions"]
+                return PermutedPartitionBook(num_ids, num_partitions, int(description["key"], 16), partition_idx)
+            case "table" if tables is not None:
+                return TablePartitionBook(*tables, description["num_partitions"], partition_idx)
+            case "table":
+                raise InvalidArgumentError("tables: a table book needs its owners and rows, got None")
+    except (KeyError, TypeError, InvalidArgumentError) as error:
+        raise PartitionFormatError(f"partition book {dict(description)!r}: {error!r}") from error
+    kinds = "range, permuted or table"
+    raise PartitionFormatError(f"partition book: expected kind {kinds}, got {description['kind']!r}")

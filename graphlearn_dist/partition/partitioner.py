@@ -1,0 +1,285 @@
+"""Partitioners: from a graph in memory to a partition directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..errors import InvalidArgumentError
+from ..typing import EdgeType, NodeType
+from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs
+from .layout import FORMAT_NAME, FORMAT_VERSION, META_FILE, AnyBook, EdgeKey, NodeKey, array_path
+from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
+from .storage import ArrayFile, write_array, write_tensor
+
+_EDGE_DIRS = {"by_src": "out", "by_dst": "in"}
+
+
+def _from_core(capsules: Sequence[Any]) -> list[torch.Tensor]:
+    return [torch.utils.dlpack.from_dlpack(capsule) for capsule in capsules]
+
+
+def _row_chunks(data: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype, chunk_size: int) -> Iterator[torch.Tensor]:
+    for begin in range(0, len(ids), chunk_size):
+        yield data[ids[begin : begin + chunk_size]].to(dtype)
+
+
+class PartitionerBase:
+    """Writes a partition directory (docs/partition_format.md).
+
+    Homogeneous graphs are given as tensors, heterogeneous ones as dictionaries by node or edge type; ``num_nodes``
+    decides which. Every id is checked here, so that later stages can rely on it.
+
+    Args:
+        output_dir: the directory to write; it must not exist, or be empty. It appears when everything is written.
+        num_parts: number of partitions.
+        num_nodes: number of nodes (by node type).
+        edge_index: int32 or int64 ``[2, num_edges]``, or a pair: sources and targets (by edge type).
+        node_feat: ``[num_nodes, ...]`` (by node type).
+        node_feat_dtype: what features are stored as; None keeps their dtype.
+        edge_feat: ``[num_edges, ...]``, by edge id (by edge type).
+        edge_feat_dtype: likewise.
+        edge_weights: ``[num_edges]``, in the order of ``edge_index`` (by edge type).
+        edge_assign_strategy: ``"by_src"``: a partition has the out-edges of its nodes; ``"by_dst"``: the in-edges.
+        chunk_size: feature rows in memory at a time while writing.
+        node_labels: ``[num_nodes, ...]``, any dtype (by node type).
+        node_split: ``(train, val, test)`` ids, each may be None (by node type).
+        edge_ids: distinct ids of the edges, in the order of ``edge_index`` (by edge type); default: positions.
+        seed: decides a random assignment; the same seed gives the same partitions.
+        num_threads: threads for sorting edges; it does not change the result.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong.
+        UnknownIdError: an id outside the graph, with its position.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | dict[NodeType, int],
+        edge_index: Any,
+        node_feat: Any = None,
+        node_feat_dtype: torch.dtype | None = torch.float32,
+        edge_feat: Any = None,
+        edge_feat_dtype: torch.dtype | None = torch.float32,
+        edge_weights: Any = None,
+        edge_assign_strategy: str = "by_src",
+        chunk_size: int = 10000,
+        *,
+        node_labels: Any = None,
+        node_split: Any = None,
+        edge_ids: Any = None,
+        seed: int = 0,
+        num_threads: int = 1,
+    ) -> None:
+        for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
+            if not isinstance(value, int) or value < 1:
+                raise InvalidArgumentError(f"{name}: expected an int >= 1, got {value!r}")
+        if edge_assign_strategy not in _EDGE_DIRS:
+            raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
+        self.output_dir = Path(output_dir)
+        if self.output_dir.exists() and (not self.output_dir.is_dir() or any(self.output_dir.iterdir())):
+            raise InvalidArgumentError(f"output_dir: expected a new or an empty directory, got {self.output_dir}")
+        self.num_parts = num_parts
+        self.seed = seed
+        self.edge_dir = _EDGE_DIRS[edge_assign_strategy]
+        self.chunk_size = chunk_size
+        self.node_feat_dtype = node_feat_dtype
+        self.edge_feat_dtype = edge_feat_dtype
+        self.nodes: dict[NodeKey, NodeInput] = node_inputs(num_nodes, node_feat, node_labels, node_split)
+        counts = {key: node.count for key, node in self.nodes.items()}
+        self.edges: dict[EdgeKey, EdgeInput] = edge_inputs(counts, edge_index, edge_ids, edge_weights, edge_feat)
+        self._pool = _C.ThreadPool(num_threads)
+
+    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
+        raise NotImplementedError
+
+    def get_edge_index(self, etype: EdgeType | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sources and targets of an edge type."""
+        return self.edges[etype].row, self.edges[etype].col
+
+    def get_node_feat(self, ntype: NodeType | None = None) -> torch.Tensor | None:
+        """The features of a node type."""
+        return self.nodes[ntype].feat
+
+    def get_edge_feat(self, etype: EdgeType | None = None) -> torch.Tensor | None:
+        """The features of an edge type."""
+        return self.edges[etype].feat
+
+    def partition(self, with_feature: bool = True, graph_caching: bool = False) -> Path:
+        """Writes everything under a temporary name beside ``output_dir``, and renames it at the end.
+
+        Args:
+            with_feature: also write node and edge features.
+            graph_caching: must be False.
+
+        Returns:
+            ``output_dir``. An interrupted run leaves none, at most a hidden ``.<name>.partial-*`` directory.
+        """
+        if graph_caching:
+            raise InvalidArgumentError("graph_caching: expected False; partitions hold no copy of the whole graph")
+        parent = self.output_dir.absolute().parent
+        temporary = parent / f".{self.output_dir.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
+        temporary.mkdir(parents=True)
+        try:
+            meta = _Writer(self, temporary, with_feature).write()
+            # META.json last: without it nothing is a partition directory.
+            text = json.dumps(meta, indent=1)
+            (temporary / META_FILE).write_text(text + "\n", encoding="utf-8")
+            os.replace(temporary, self.output_dir)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return self.output_dir
+
+
+class RandomPartitioner(PartitionerBase):
+    """Assigns nodes at random, evenly, by a keyed bijection of their ids: no table, no memory. See PartitionerBase."""
+
+    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
+        digest = hashlib.blake2b(f"{self.seed}/{ntype or ''}".encode(), digest_size=8).digest()
+        return PermutedPartitionBook(num_nodes, self.num_parts, int.from_bytes(digest, "little"))
+
+
+class RangePartitioner(PartitionerBase):
+    """Assigns contiguous ranges of ids, for graphs whose numbering has locality. See PartitionerBase.
+
+    Args:
+        partition_ranges: ``(begin, end)`` of each partition (by node type); default: near-equal ranges.
+    """
+
+    def __init__(self, *args: Any, partition_ranges: Any = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._ranges = by_type("partition_ranges", partition_ranges, self.nodes)
+
+    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
+        if ntype not in self._ranges:
+            return RangePartitionBook.near_equal(num_nodes, self.num_parts)
+        ranges, name = self._ranges[ntype], label_of("partition_ranges", ntype)
+        if len(ranges) != self.num_parts:
+            raise InvalidArgumentError(f"{name}: expected {self.num_parts} ranges, one a partition, got {len(ranges)}")
+        if ranges[-1][1] != num_nodes:
+            raise InvalidArgumentError(f"{name}: expected to end at num_nodes={num_nodes}, got {ranges[-1][1]}")
+        return RangePartitionBook(ranges, 0)
+
+
+class TablePartitioner(PartitionerBase):
+    """Assigns nodes as told, for partitions made elsewhere (METIS, LDG). See PartitionerBase.
+
+    Args:
+        node_owners: the partition of each node, any integer dtype ``[num_nodes]`` (by node type).
+    """
+
+    def __init__(self, *args: Any, node_owners: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._owners = by_type("node_owners", node_owners, self.nodes)
+
+    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
+        owners = self._owners.get(ntype)
+        name = label_of("node_owners", ntype)
+        if owners is None or len(owners) != num_nodes:
+            found = "None" if owners is None else len(owners)
+            raise InvalidArgumentError(f"{name}: expected the owners of {num_nodes} nodes, got {found}")
+        return TablePartitionBook.from_owners(torch.as_tensor(owners), self.num_parts)
+
+
+class _Writer:
+    """One run of a partitioner. Extra memory: one edge type in CSR form, one partition of it, a feature chunk."""
+
+    def __init__(self, source: PartitionerBase, root: Path, with_feature: bool) -> None:
+        self.source = source
+        self.root = root
+        self.with_feature = with_feature
+        self.files: list[ArrayFile] = []
+        self.books: dict[NodeKey, AnyBook] = {}
+
+    def write(self) -> dict[str, Any]:
+        """Writes all arrays; returns what META.json will say."""
+        source = self.source
+        for key, node in source.nodes.items():
+            self.books[key] = source._make_node_book(key, node.count)
+        return {
+            "format": FORMAT_NAME,
+            "version": FORMAT_VERSION,
+            "num_parts": source.num_parts,
+            "data_cls": "homo" if None in source.nodes else "hetero",
+            "edge_dir": source.edge_dir,
+            "nodes": [self._write_nodes(key, node) for key, node in source.nodes.items()],
+            "edges": [self._write_edges(key, edge) for key, edge in source.edges.items()],
+            "files": [file.to_dict() for file in self.files],
+        }
+
+    def _add(self, path: str, tensor: torch.Tensor) -> None:
+        self.files.append(write_tensor(self.root, path, tensor))
+
+    def _add_rows(self, path: str, data: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype | None) -> None:
+        stored = data.dtype if dtype is None else dtype
+        chunks = _row_chunks(data, ids, stored, self.source.chunk_size)
+        self.files.append(write_array(self.root, path, chunks, stored, (len(ids), *data.shape[1:])))
+
+    def _write_nodes(self, key: NodeKey, node: NodeInput) -> dict[str, Any]:
+        book = self.books[key]
+        if isinstance(book, TablePartitionBook):
+            self._add(array_path("node_book", key, "owners"), book.owners)
+            self._add(array_path("node_book", key, "rows"), book.rows)
+        for name, ids in node.split.items():
+            self._add(array_path("node_split", key, name), ids)
+        for p in range(self.source.num_parts):
+            local_ids = book.local_ids(p)
+            if node.feat is not None and self.with_feature:
+                path = array_path("node_feat", key, "x", p)
+                self._add_rows(path, node.feat, local_ids, self.source.node_feat_dtype)
+            if node.label is not None:
+                self._add_rows(array_path("node_label", key, "y", p), node.label, local_ids, None)
+        sizes = [book.partition_size(p) for p in range(self.source.num_parts)]
+        return {"type": key, "count": node.count, "part_counts": sizes, "book": book.to_dict()}
+
+    def _write_edges(self, key: EdgeKey, edge: EdgeInput) -> dict[str, Any]:
+        outgoing = self.source.edge_dir == "out"
+        row_type, col_type = (None, None) if key is None else (key[0], key[2]) if outgoing else (key[2], key[0])
+        row, col = (edge.row, edge.col) if outgoing else (edge.col, edge.row)
+        num_rows, num_cols = self.source.nodes[row_type].count, self.source.nodes[col_type].count
+        pool = self.source._pool
+        csr = _from_core(_C.build_csr(row, col, edge.edge_ids, num_rows, num_cols, pool))
+        part_counts = []
+        for p in range(self.source.num_parts):
+            taken = _C.take_csr_rows(*csr, self.books[row_type].local_ids(p), num_cols, pool)
+            indptr, indices, edge_ids = _from_core(taken)
+            part_counts.append(len(indices))
+            for name, tensor in (("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)):
+                self._add(array_path("graph", key, name, p), tensor)
+            if edge.weights is not None:
+                self._add(array_path("graph", key, "weights", p), edge.weights[_positions_of(edge, edge_ids)])
+        feature_book = self._write_edge_feat(key, edge)
+        return {
+            "type": None if key is None else list(key),
+            "count": len(edge.row),
+            "part_counts": part_counts,
+            "feature_book": feature_book.to_dict(),
+        }
+
+    def _write_edge_feat(self, key: EdgeKey, edge: EdgeInput) -> AnyBook:
+        book = RangePartitionBook.near_equal(edge.num_edge_ids, self.source.num_parts)
+        if edge.feat is not None and self.with_feature:
+            for p in range(self.source.num_parts):
+                path = array_path("edge_feat", key, "x", p)
+                self._add_rows(path, edge.feat, book.local_ids(p), self.source.edge_feat_dtype)
+        return book
+
+
+def _positions_of(edge: EdgeInput, edge_ids: torch.Tensor) -> torch.Tensor:
+    """Where the edges with these ids stand in the input."""
+    if edge.edge_ids is None:
+        return edge_ids.long()
+    ordered, order = edge.edge_ids.long().sort()
+    return order[torch.searchsorted(ordered, edge_ids.long())]

@@ -1,0 +1,5 @@
+"""GraphLearn-for-PyTorch's place for RandomPartitioner."""
+
+from .partitioner import RandomPartitioner
+
+__all__ = ["RandomPartitioner"]

@@ -1,0 +1,179 @@
+"""Arrays of a partition directory: ``.npy`` files with a recorded dtype, shape, size and checksum."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import PartitionFormatError, StorageError
+
+_READ_BYTES = 8 << 20
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.uint16, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    )
+}
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """What META.json says of one file.
+
+    Attributes:
+        path: relative to the partition directory, with ``/``.
+        dtype: torch's name, such as ``"float32"``; bfloat16 is stored as its bits, int16.
+        shape: extents.
+        num_bytes: size of the file, header included.
+        crc32: checksum of the whole file, eight hexadecimal digits.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+    crc32: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry in META.json."""
+        return {
+            "path": self.path,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "bytes": self.num_bytes,
+            "crc32": self.crc32,
+        }
+
+    @classmethod
+    def from_dict(cls, entry: dict[str, Any]) -> ArrayFile:
+        """Reads an entry; PartitionFormatError if it is not one, or names a file outside the directory."""
+        try:
+            file = cls(
+                str(entry["path"]),
+                str(entry["dtype"]),
+                tuple(int(extent) for extent in entry["shape"]),
+                int(entry["bytes"]),
+                str(entry["crc32"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PartitionFormatError(f"META.json: file entry {entry!r}: {error!r}") from error
+        path = PurePosixPath(file.path)
+        if path.is_absolute() or ".." in path.parts or file.dtype not in _DTYPES:
+            raise PartitionFormatError(f"META.json: file entry {entry!r}: not a relative path or not a known dtype")
+        return file
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name under which a dtype is stored; StorageError for one that the format has not."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise StorageError(f"dtype: expected one of {', '.join(_DTYPES)}, got {name}")
+    return name
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    stored = torch.int16 if dtype == torch.bfloat16 else dtype
+    return torch.empty(0, dtype=stored).numpy().dtype
+
+
+def _as_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    tensor = tensor.detach().cpu().contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def write_array(
+    root: Path, path: str, chunks: Iterable[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...]
+) -> ArrayFile:
+    """Writes the concatenation of ``chunks`` (over dimension 0) as ``root/path``, one chunk in memory at a time."""
+    name = dtype_name(dtype)
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    num_rows = 0
+    with open(target, "wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(_numpy_dtype(dtype)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.flush()
+        checksum = zlib.crc32(target.read_bytes())
+        for chunk in chunks:
+            if chunk.dtype != dtype or tuple(chunk.shape[1:]) != shape[1:]:
+                raise StorageError(
+                    f"{path}: expected chunks {name} [*, {shape[1:]}], got {chunk.dtype} {tuple(chunk.shape)}"
+                )
+            num_rows += len(chunk)
+            if chunk.numel():
+                data = _as_numpy(chunk).reshape(-1).view(np.uint8).data
+                file.write(data)
+                checksum = zlib.crc32(data, checksum)
+        num_bytes = file.tell()
+    if num_rows != shape[0]:
+        raise StorageError(f"{path}: expected {shape[0]} rows, got {num_rows}")
+    return ArrayFile(path, name, shape, num_bytes, f"{checksum:08x}")
+
+
+def write_tensor(root: Path, path: str, tensor: torch.Tensor) -> ArrayFile:
+    """Writes one tensor as ``root/path``."""
+    return write_array(root, path, [tensor], tensor.dtype, tuple(tensor.shape))
+
+
+def checksum_of(path: Path) -> str:
+    """CRC-32 of a file, read a piece at a time, as eight hexadecimal digits."""
+    checksum = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_READ_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    return f"{checksum:08x}"
+
+
+def check_size(root: Path, file: ArrayFile) -> None:
+    """PartitionFormatError unless the file exists with the size that META.json says."""
+    try:
+        found = os.stat(root / file.path).st_size
+    except OSError as error:
+        raise PartitionFormatError(f"{root / file.path}: expected {file.num_bytes} bytes, got {error}") from error
+    if found != file.num_bytes:
+        raise PartitionFormatError(f"{root / file.path}: expected {file.num_bytes} bytes, found {found}")
+
+
+def open_array(root: Path, file: ArrayFile, *, verify: bool) -> torch.Tensor:
+    """Maps a file copy-on-write: pages are read when touched, shared between processes, and writes stay private.
+
+    Args:
+        root: the partition directory.
+        file: what META.json says of the file.
+        verify: read the whole file first and compare its checksum.
+
+    Raises:
+        PartitionFormatError: the file is missing, truncated, altered, or not the array that was recorded.
+    """
+    path = root / file.path
+    check_size(root, file)
+    if verify and (found := checksum_of(path)) != file.crc32:
+        raise PartitionFormatError(f"{path}: altered: expected CRC-32 {file.crc32}, found {found}")
+    dtype = _DTYPES[file.dtype]
+    empty = 0 in file.shape  # nothing to map
+    try:
+        array = np.load(path, mmap_mode=None if empty else "c", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise PartitionFormatError(f"{path}: expected a .npy array, got {error}") from error
+    if array.shape != file.shape or array.dtype != _numpy_dtype(dtype) or not array.flags.c_contiguous:
+        raise PartitionFormatError(
+            f"{path}: expected {file.dtype} {list(file.shape)}, found {array.dtype} {list(array.shape)}"
+        )
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if dtype == torch.bfloat16 else tensor
+
+
+def borrow(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor over an array that will only be read; torch warns of read-only memory, which is wanted here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
