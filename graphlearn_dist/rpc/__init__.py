@@ -1,0 +1,20 @@
+"""Remote calls between the processes of a job: endpoints, registry, collectives. Knows no graph."""
+
+from .codec import Encoded, decode, decode_blob, encode, register_message
+from .endpoint import Endpoint, EndpointStats
+from .peers import Member, Peer, PeerAddress, current_deadline, current_peer
+
+__all__ = [
+    "Encoded",
+    "Endpoint",
+    "EndpointStats",
+    "Member",
+    "Peer",
+    "PeerAddress",
+    "current_deadline",
+    "current_peer",
+    "decode",
+    "decode_blob",
+    "encode",
+    "register_message",
+]

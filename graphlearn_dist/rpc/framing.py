@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._C import Buffer as PooledBuffer
-from ..errors import PeerLostError, ProtocolError, RpcError
+from ..errors import PeerLostError, RpcError
 from .wire import HEADER_BYTES, MAX_HEAD_BYTES, MAX_UNAUTHENTICATED_BYTES, Header, pack_refusal, parse_header
 
 _STAGING_BYTES = 16 << 10
@@ -71,6 +71,7 @@ class FrameStream:
         self.out_bytes = 0
         self._out: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self._writing = False
+        self._drained: list[asyncio.Future[None]] = []
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
         self._header: Header | None = None
@@ -105,6 +106,21 @@ class FrameStream:
         if not self._writing:
             self._writable()
 
+    def drained(self) -> asyncio.Future[None]:
+        """Done when nothing is queued, or the stream is closed."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._out:
+            self._drained.append(future)
+        else:
+            future.set_result(None)
+        return future
+
+    def _report_drained(self) -> None:
+        waiting, self._drained = self._drained, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
     def _writable(self) -> None:
         for _ in range(_ROUNDS):
             if not self._out:
@@ -124,6 +140,8 @@ class FrameStream:
                 self._loop.add_writer(self._sock.fileno(), self._writable)
             else:
                 self._loop.remove_writer(self._sock.fileno())
+        if not self._out and self._drained:
+            self._report_drained()
 
     def _advance(self, count: int) -> None:
         self.last_sent = self._loop.time()
@@ -152,10 +170,8 @@ class FrameStream:
             self.close(PeerLostError("peer", f"connection broken: {error.strerror or error}"))
         except MemoryError:
             self.close(PeerLostError("peer", "no memory for what it sent"))
-        except ProtocolError as error:
-            self.refuse(error)
         except RpcError as error:
-            self.close(error)
+            self.refuse(error)
 
     def _receive(self) -> bool:
         """One system call and what follows from it; whether there may be more to read now."""
@@ -247,4 +263,5 @@ class FrameStream:
         for _, on_sent in queued:
             if on_sent is not None:
                 on_sent()
+        self._report_drained()
         self._on_closed(error)

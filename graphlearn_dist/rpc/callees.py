@@ -1,0 +1,223 @@
+"""What can be called: a table of registered functions, and how their answers come about.
+
+Coroutine functions run on the endpoint's loop; all others run in its few threads. An answer is encoded where it was
+made. A request whose caller gave up is cancelled (coroutines), never started (waiting functions), or its answer is
+dropped (running functions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import InvalidArgumentError, ProtocolError
+from .codec import Encoded, encode
+from .connection import Connection, Value, release
+from .failures import pack_failure
+from .peers import enter_request
+
+_CURRENT_CONNECTION: contextvars.ContextVar[Connection] = contextvars.ContextVar("current_connection")
+
+
+def current_connection() -> Connection:
+    """The connection that the running callee's request came by. For coroutine callees: it lives on the loop."""
+    return _CURRENT_CONNECTION.get()
+
+
+class WorkerThreads:
+    """Daemon threads that run what they are given, in order. (An executor's threads hold the interpreter at exit.)
+
+    Args:
+        count: number of threads; started with the first piece of work.
+        name: prefix of the threads' names.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run ``work``, which must not raise, on some thread."""
+        with self._lock:
+            if self._closed:
+                return
+            if len(self._threads) < self._count:
+                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # else the last answer's memory lives until the next request
+
+    def close(self, timeout_s: float) -> None:
+        """Let the threads finish what they do, for at most ``timeout_s``; what waits is not run. Idempotent."""
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads)
+        for _ in threads:
+            self._work.put(None)
+        current = threading.current_thread()
+        for thread in threads:
+            if thread is not current:
+                thread.join(timeout_s / len(threads))
+
+
+class Serving:
+    """One request that is being answered; ``cancel`` when nobody waits any more."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """Stop the coroutine, or drop the answer to come."""
+        self.cancelled = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Callees:
+    """The functions of one endpoint, by name.
+
+    Args:
+        num_threads: threads for functions that are not coroutine functions.
+        own_name: name of the endpoint, for messages.
+    """
+
+    def __init__(self, num_threads: int, own_name: str) -> None:
+        self._functions: dict[str, tuple[Callable[..., Any], bool]] = {}
+        self._threads = WorkerThreads(num_threads, f"rpc-{own_name}")
+        self._own_name = own_name
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def register(self, name: str, function: Callable[..., Any]) -> None:
+        """Make ``function`` callable under ``name``, in place of what had the name before."""
+        if not callable(function):
+            raise InvalidArgumentError(f"function: expected a callable for {name!r}, got {function!r}")
+        call = getattr(function, "__call__", None)  # noqa: B004 an object whose __call__ is a coroutine function
+        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+        self._functions[name] = (function, is_async)
+
+    def unregister(self, name: str) -> None:
+        """Forget a function; later requests for it fail."""
+        self._functions.pop(name, None)
+
+    def serve(self, connection: Connection, request_id: int, deadline_ms: int, name: str, value: Value) -> Serving:
+        """Start to answer a request. On the loop's thread."""
+        loop = asyncio.get_running_loop()
+        serving = Serving()
+        deadline = loop.time() + deadline_ms / 1000 if deadline_ms else None
+        try:
+            function, is_async = self._lookup(name)
+            args, kwargs = _arguments(value)
+        except (InvalidArgumentError, ProtocolError) as error:
+            # not at once: the connection learns of this request only when we return
+            loop.call_soon(connection.respond_failure, request_id, pack_failure(error))
+            return serving
+        context = contextvars.Context()
+        context.run(enter_request, connection.peer, deadline)
+        context.run(_CURRENT_CONNECTION.set, connection)
+        if is_async:
+            coroutine = self._run_coroutine(connection, request_id, function, args, kwargs)
+            serving.task = context.run(loop.create_task, coroutine)
+            self._tasks.add(serving.task)
+            serving.task.add_done_callback(self._tasks.discard)
+            if deadline is not None:
+                serving.timer = loop.call_at(deadline, serving.cancel)
+        else:
+
+            def work() -> None:
+                if serving.cancelled or (deadline is not None and loop.time() > deadline):
+                    return
+                context.run(_run_function, loop, connection, request_id, function, args, kwargs)
+
+            self._threads.submit(work)
+        return serving
+
+    def _lookup(self, name: str) -> tuple[Callable[..., Any], bool]:
+        entry = self._functions.get(name)
+        if entry is None:
+            raise InvalidArgumentError(f"function: {name!r:.200} is not registered on {self._own_name}")
+        return entry
+
+    @staticmethod
+    async def _run_coroutine(
+        connection: Connection, request_id: int, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        try:
+            encoded = _as_encoded(await function(*args, **kwargs))
+        except asyncio.CancelledError as error:
+            connection.respond_failure(request_id, pack_failure(error))  # dropped where the caller gave up
+            raise
+        except Exception as error:
+            connection.respond_failure(request_id, pack_failure(error))
+        else:
+            connection.respond(request_id, encoded)
+
+    async def cancel_all(self) -> None:
+        """Cancel the coroutines that still run, and wait for them."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def close(self, timeout_s: float) -> None:
+        """Let the threads go. Idempotent."""
+        self._threads.close(timeout_s)
+
+
+def _arguments(value: Value) -> tuple[list[Any], dict[str, Any]]:
+    arguments = value.decode()
+    match arguments:
+        case [list(args), dict(kwargs)] if all(isinstance(key, str) for key in kwargs):
+            return args, kwargs
+        case _:
+            raise ProtocolError("request: expected [args, kwargs]")
+
+
+def _as_encoded(result: Any) -> Encoded:
+    return result if isinstance(result, Encoded) else encode(result)
+
+
+def _run_function(
+    loop: asyncio.AbstractEventLoop,
+    connection: Connection,
+    request_id: int,
+    function: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+) -> None:
+    encoded: Encoded | None = None
+    try:
+        encoded = _as_encoded(function(*args, **kwargs))
+    except BaseException as error:  # SystemExit too: a callee must not end a thread that others need
+        post(loop, connection.respond_failure, request_id, pack_failure(error))
+    else:
+        if not post(loop, connection.respond, request_id, encoded):
+            release(encoded)
+
+
+def post(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: Any) -> bool:
+    """``loop.call_soon_threadsafe``, or False where the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+        return False
+    return True

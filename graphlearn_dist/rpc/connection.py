@@ -1,0 +1,538 @@
+"""One connection between two endpoints: requests and answers in both directions, heartbeat, arena.
+
+Everything here runs on the endpoint's loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..config import RpcSettings
+from ..errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OverloadedError,
+    PeerLostError,
+    ProtocolError,
+    RpcError,
+)
+from .arena import ReceivingArena, SendingArena
+from .codec import Encoded, decode
+from .failures import pack_failure, read_failure
+from .framing import FrameStream
+from .handshake import MAX_TIME_S, Handshake, Introduction
+from .peers import Peer
+from .wire import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
+
+_OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
+_STUCK_S = 30.0  # a peer that takes nothing for so long is given up
+_OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the peer may have in flight
+
+
+class Call:
+    """A request on its way: what to send, whom to tell."""
+
+    def __init__(self, function: str, encoded: Encoded, deadline: float, timeout_s: float) -> None:
+        self.function = function
+        self.deadline = deadline
+        self.timeout_s = timeout_s
+        self.future: Future[Any] = Future()
+        self.timer: asyncio.TimerHandle | None = None
+        self.connection: Connection | None = None
+        self.request_id = 0
+        self._encoded: Encoded | None = encoded
+
+    def take_encoded(self) -> Encoded | None:
+        """The arguments, once; who takes them sees to their release."""
+        encoded, self._encoded = self._encoded, None
+        return encoded
+
+    def finish(self, result: Any = None, error: BaseException | None = None) -> None:
+        """Settle the future, unless it is settled."""
+        if self.timer is not None:
+            self.timer.cancel()
+        release(self.take_encoded())
+        if self.future.done() or not self.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+    def expire(self, waiting_for: str) -> None:
+        """The deadline has passed."""
+        self.abandon()
+        text = f"{self.function}: no answer from {waiting_for} within {self.timeout_s:g} s"
+        self.finish(error=DeadlineExceededError(text))
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more: tell the peer."""
+        if self.connection is not None:
+            self.connection.cancel(self)
+        elif self.timer is not None:
+            self.timer.cancel()
+
+
+def release(encoded: Encoded | None) -> None:
+    """Say that the memory of a value is needed no more."""
+    if encoded is not None and encoded.on_released is not None:
+        encoded.on_released()
+
+
+class Served(Protocol):
+    """A request of the peer that is being answered."""
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+
+
+class Owner(Protocol):
+    """What a connection asks of its endpoint."""
+
+    @property
+    def settings(self) -> RpcSettings: ...
+    def sending_arena(self) -> SendingArena | None:
+        """The endpoint's arena, opened when it is first wanted; None where it has none."""
+
+    def connection_opened(self, connection: Connection) -> None: ...
+    def connection_closed(self, connection: Connection, error: RpcError) -> None: ...
+    def serve(self, connection: Connection, request_id: int, deadline_ms: int, function: str, value: Value) -> Served:
+        """Start to answer a request; ``connection.respond`` or ``respond_failure`` follow."""
+
+    def event(self, connection: Connection, topic: str, value: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Value:
+    """An encoded value as it arrived."""
+
+    head: Any
+    payload: Any
+
+    def decode(self) -> Any:
+        """The value; ``ProtocolError`` where its bytes break a rule."""
+        return decode(self.head, self.payload)
+
+
+@dataclass
+class ConnectionStats:
+    """Counters of one connection since it opened."""
+
+    requests_sent: int = 0
+    requests_served: int = 0
+    arena_payloads_sent: int = 0
+    arena_payloads_received: int = 0
+    inline_payloads_sent: int = 0
+    arena_full: int = 0
+    events: dict[str, int] = field(default_factory=dict)
+
+
+class Connection:
+    """One socket to one peer. ``opened`` is set when both sides know each other.
+
+    Args:
+        owner: the endpoint.
+        loop: its loop.
+        sock: a connected socket, owned from here on.
+        handshake: this side's half.
+        connecting: whether this side opened the connection.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        handshake: Handshake,
+        *,
+        connecting: bool,
+    ) -> None:
+        self.opened: asyncio.Future[Peer] = loop.create_future()
+        self.stats = ConnectionStats()
+        self.kind = "unix" if sock.family == socket.AF_UNIX else "tcp"
+        self.local_host = "" if self.kind == "unix" else str(sock.getsockname()[0])
+        self.other: Introduction | None = None
+        self._owner = owner
+        self._loop = loop
+        self._settings = owner.settings
+        self._handshake = handshake
+        self._connecting = connecting
+        self._born = self._alive = self._last_ping = loop.time()
+        self._had_backlog = False
+        self._next_id = 1 if connecting else 2
+        self._pending: dict[int, Call] = {}
+        self._waiting: deque[Call] = deque()
+        self._serving: dict[int, Served] = {}
+        self._parked: deque[tuple[Header, str, Value]] = deque()
+        self._arena_state = "unknown"  # unknown, offered, accepted, refused
+        self._slots: set[int] = set()
+        self._peer_arena: ReceivingArena | None = None
+        self._stream = FrameStream(loop, sock, self._on_frame, self._on_closed, self._settings.max_payload_bytes)
+
+    def start(self) -> None:
+        """Begin the handshake."""
+        self._stream.start()
+        if self._connecting:
+            self._stream.send(self._handshake.hello())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can go out."""
+        return self.other is not None and not self._stream.closed
+
+    @property
+    def peer(self) -> Peer:
+        """Who is at the other end."""
+        if self.other is None:
+            raise ProtocolError("the handshake is not over")
+        return self.other.peer
+
+    @property
+    def peer_name(self) -> str:
+        """The peer's name, as far as it is known."""
+        return self.other.peer.name if self.other is not None else "peer"
+
+    # --- requests of this side ---------------------------------------------------------------------------------
+
+    def submit(self, call: Call) -> None:
+        """Send a request, or let it wait until fewer are in flight."""
+        if call.future.done():
+            call.finish()
+            return
+        if not self.is_open:
+            call.finish(error=PeerLostError(self.peer_name, "connection closed"))
+            return
+        call.connection = self
+        if len(self._pending) < self.peer_limits.max_inflight:
+            self._send_request(call)
+        else:
+            self._waiting.append(call)
+
+    @property
+    def peer_limits(self) -> Introduction:
+        """What the peer grants."""
+        if self.other is None:
+            raise ProtocolError("the handshake is not over")
+        return self.other
+
+    def _send_request(self, call: Call) -> None:
+        encoded = call.take_encoded()
+        if encoded is None:
+            return
+        call.request_id = self._next_id
+        self._next_id += 2
+        remaining_ms = min(max(1, int((call.deadline - self._loop.time()) * 1000)), MAX_DEADLINE_MS)
+        self._pending[call.request_id] = call
+        self.stats.requests_sent += 1
+        try:
+            self._send_value(Kind.REQUEST, call.request_id, [call.function], encoded, deadline_ms=remaining_ms)
+        except InvalidArgumentError as error:
+            self._settle(call.request_id, error=error)
+
+    def cancel(self, call: Call) -> None:
+        """Nobody waits for ``call`` any more; the peer is told when it knows of it."""
+        if self._pending.get(call.request_id) is call:
+            self._settle(call.request_id, cancelled=True)
+            self._stream.send(pack_frame(Kind.CANCEL, call.request_id, pack_head([])))
+        elif call in self._waiting:
+            self._waiting.remove(call)
+
+    def _settle(
+        self, request_id: int, result: Any = None, error: BaseException | None = None, *, cancelled: bool = False
+    ) -> None:
+        call = self._pending.pop(request_id)
+        call.connection = None
+        if not cancelled:
+            call.finish(result, error)
+        while self._waiting and len(self._pending) < self.peer_limits.max_inflight:
+            waiting = self._waiting.popleft()
+            if waiting.future.done():
+                waiting.finish()
+            else:
+                self._send_request(waiting)
+
+    # --- answers of this side ----------------------------------------------------------------------------------
+
+    def respond(self, request_id: int, encoded: Encoded) -> None:
+        """Answer a request; dropped where nobody waits for it any more."""
+        if self._serving.pop(request_id, None) is None or not self.is_open:
+            release(encoded)
+            return
+        try:
+            self._send_value(Kind.RESPONSE, request_id, [], encoded)
+        except InvalidArgumentError as error:
+            self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(pack_failure(error))))
+
+    def respond_failure(self, request_id: int, failure: list[Any]) -> None:
+        """Answer a request with an error (see ``failures.pack_failure``)."""
+        if self._serving.pop(request_id, None) is not None and self.is_open:
+            self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(failure)))
+
+    def send_event(self, topic: str, encoded: Encoded) -> None:
+        """Tell the peer something that it did not ask for."""
+        if self.is_open:
+            self._send_value(Kind.EVENT, 0, [topic], encoded)
+        else:
+            release(encoded)
+
+    def _send_value(
+        self, kind: Kind, request_id: int, meta: list[Any], encoded: Encoded, *, deadline_ms: int = 0
+    ) -> None:
+        if encoded.nbytes > self.peer_limits.max_payload_bytes:
+            release(encoded)
+            limit = self.peer_limits.max_payload_bytes
+            raise InvalidArgumentError(f"payload: {self.peer_name} takes at most {limit} bytes, got {encoded.nbytes}")
+        offset = self._put_in_arena(encoded) if encoded.nbytes >= self._settings.arena_threshold_bytes else 0
+        frame = pack_frame(
+            kind,
+            request_id,
+            pack_head([*meta, offset], encoded.head),
+            flags=FLAG_ARENA if offset else 0,
+            deadline_ms=deadline_ms,
+            payload_len=encoded.nbytes,
+        )
+        if offset:
+            self.stats.arena_payloads_sent += 1
+            self._stream.send(frame)
+            release(encoded)
+            return
+        if encoded.nbytes:
+            self.stats.inline_payloads_sent += 1
+        self._stream.send(frame, encoded.payload_parts(), self._sent(encoded))
+
+    def _sent(self, encoded: Encoded) -> Callable[[], None]:
+        def on_sent() -> None:
+            release(encoded)
+            if self._parked:
+                self._loop.call_soon(self._unpark)
+
+        return on_sent
+
+    # --- the arena ---------------------------------------------------------------------------------------------
+
+    def _put_in_arena(self, encoded: Encoded) -> int:
+        """The offset of the slot that now holds the payload, or 0 when it has to go inline."""
+        if self._arena_state == "refused" or self._arena_state == "offered" or encoded.nbytes == 0:
+            return 0
+        arena = self._owner.sending_arena()
+        if arena is None or self.kind != "unix":
+            self._arena_state = "refused"
+            return 0
+        if self._arena_state == "unknown":
+            self._arena_state = "offered"
+            offer = ["offer", arena.path, arena.capacity_bytes, arena.nonce]
+            self._stream.send(pack_frame(Kind.ARENA, 0, pack_head(offer)))
+            return 0
+        offset = arena.put(encoded.payload_parts(), encoded.nbytes)
+        if offset is None:
+            self.stats.arena_full += 1
+            return 0
+        self._slots.add(offset)
+        return offset
+
+    def _on_arena(self, meta: list[Any]) -> None:
+        match meta:
+            case ["offer", str(path), int(size), bytes(nonce)]:
+                self._stream.send(pack_frame(Kind.ARENA, 0, pack_head(self._open_peer_arena(path, size, nonce))))
+            case ["accept"] if self._arena_state == "offered":
+                self._arena_state = "accepted"
+            case ["refuse", str(_)] if self._arena_state == "offered":
+                self._arena_state = "refused"
+            case _:
+                raise ProtocolError("arena: malformed frame")
+
+    def _open_peer_arena(self, path: str, size: int, nonce: bytes) -> list[Any]:
+        if self.kind != "unix" or self._peer_arena is not None:
+            return ["refuse", "not on this connection"]
+        try:
+            self._peer_arena = ReceivingArena(path, size, nonce)
+        except (OSError, ProtocolError, ValueError) as error:
+            return ["refuse", str(error)[:200]]
+        return ["accept"]
+
+    def _release_slot(self, meta: list[Any]) -> None:
+        arena = self._owner.sending_arena()
+        if len(meta) != 1 or meta[0] not in self._slots or arena is None:
+            raise ProtocolError("arena: released a slot that it does not hold")
+        self._slots.discard(meta[0])
+        arena.release(meta[0])
+
+    def _value(self, header: Header, offset: Any, head: Any, payload: Any) -> Value:
+        if not header.in_arena:
+            return Value(head, payload)
+        if self._peer_arena is None or type(offset) is not int:
+            raise ProtocolError("arena: a payload in an arena that was never accepted")
+        buffer = self._peer_arena.take(offset, header.payload_len)
+        self.stats.arena_payloads_received += 1
+        self._stream.send(pack_frame(Kind.RELEASE, 0, pack_head([offset])))
+        return Value(head, buffer)
+
+    # --- what arrives ------------------------------------------------------------------------------------------
+
+    def _on_frame(self, header: Header, head: Any, payload: Any) -> None:
+        if header.kind == Kind.ERROR and header.request_id == 0:
+            raise read_refusal(head, self.peer_name)
+        meta, value_head = split_head(head)
+        if self.other is None:
+            self._on_handshake(header.kind, meta)
+            return
+        match header.kind:
+            case Kind.REQUEST:
+                self._on_request(header, meta, value_head, payload)
+            case Kind.RESPONSE:
+                self._on_response(header, meta, value_head, payload)
+            case Kind.ERROR:
+                if header.request_id in self._pending:
+                    self._settle(header.request_id, error=read_failure(self.peer_name, meta))
+            case Kind.CANCEL:
+                self._on_cancel(header.request_id)
+            case Kind.PING:
+                self._stream.send(pack_frame(Kind.PONG, 0, pack_head([])))
+            case Kind.PONG:
+                pass  # that it arrived is all it says
+            case Kind.ARENA:
+                self._on_arena(meta)
+            case Kind.RELEASE:
+                self._release_slot(meta)
+            case Kind.EVENT:
+                self._on_event(header, meta, value_head, payload)
+            case Kind.BYE:
+                self._stream.close(PeerLostError(self.peer_name, "it closed the connection"))
+            case _:
+                raise ProtocolError(f"unexpected {header.kind.name} frame")
+
+    def _on_handshake(self, kind: Kind, meta: list[Any]) -> None:
+        answer = self._handshake.receive(kind, meta)
+        if answer is not None:
+            self._stream.send(answer)
+        if self._handshake.complete and not self._stream.closed:
+            self.other = self._handshake.other
+            self._stream.limited = False
+            if not self.opened.done():
+                self.opened.set_result(self.peer)
+            self._owner.connection_opened(self)
+
+    def _on_request(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
+        request_id = header.request_id
+        theirs = 0 if self._connecting else 1
+        if len(meta) != 2 or type(meta[0]) is not str or request_id % 2 != theirs or request_id in self._serving:
+            raise ProtocolError("malformed request")
+        value = self._value(header, meta[1], value_head, payload)
+        if len(self._serving) + len(self._parked) >= _OVERLOAD_FACTOR * self._settings.max_inflight:
+            failure = pack_failure(OverloadedError(self.own_name, 0.1))
+            self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(failure)))
+        elif self._stream.out_bytes > _OUT_LIMIT_BYTES:
+            self._parked.append((header, meta[0], value))
+        else:
+            self._serve(header, meta[0], value)
+
+    @property
+    def own_name(self) -> str:
+        """This side's name, for messages."""
+        return self._handshake.own_name
+
+    def _serve(self, header: Header, function: str, value: Value) -> None:
+        self.stats.requests_served += 1
+        served = self._owner.serve(self, header.request_id, header.deadline_ms, function, value)
+        self._serving[header.request_id] = served
+
+    def _unpark(self) -> None:
+        while self._parked and self._stream.out_bytes <= _OUT_LIMIT_BYTES:
+            self._serve(*self._parked.popleft())
+
+    def _on_response(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
+        if len(meta) != 1:
+            raise ProtocolError("malformed response")
+        value = self._value(header, meta[0], value_head, payload)
+        if header.request_id not in self._pending:
+            return  # cancelled, or past its deadline
+        try:
+            result = value.decode()
+        except ProtocolError as error:  # the frame is whole: only this answer is lost
+            self._settle(header.request_id, error=error)
+            return
+        self._settle(header.request_id, result)
+
+    def _on_cancel(self, request_id: int) -> None:
+        self._parked = deque(entry for entry in self._parked if entry[0].request_id != request_id)
+        served = self._serving.pop(request_id, None)
+        if served is not None:
+            served.cancel()
+
+    def _on_event(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
+        if len(meta) != 2 or type(meta[0]) is not str:
+            raise ProtocolError("malformed event")
+        self._owner.event(self, meta[0], self._value(header, meta[1], value_head, payload).decode())
+
+    # --- life and death ----------------------------------------------------------------------------------------
+
+    def forgive(self) -> None:
+        """This process was stopped itself: the silence is not the peer's fault."""
+        self._alive = self._loop.time()
+
+    def tick(self) -> None:
+        """Look after the connection; called a few times per heartbeat."""
+        now = self._loop.time()
+        if self.other is None:
+            if now - self._born > MAX_TIME_S:
+                self._stream.close(PeerLostError(self.peer_name, f"no handshake within {MAX_TIME_S:g} s"))
+            return
+        stream = self._stream
+        # Bytes that a backlogged socket takes are a sign of life as good as bytes that arrive.
+        self._alive = max(self._alive, stream.last_received, stream.last_sent if self._had_backlog else 0.0)
+        self._had_backlog = stream.out_bytes > 0
+        silence = now - self._alive
+        since_ping = now - self._last_ping
+        if silence > self._settings.heartbeat_timeout_s:
+            stream.close(PeerLostError(self.peer_name, f"heartbeat timeout: silent for {silence:.1f} s"))
+        elif self._had_backlog and now - stream.last_sent > _STUCK_S:
+            stream.close(PeerLostError(self.peer_name, f"it took no data for {_STUCK_S:g} s"))
+        elif min(silence, since_ping) > self._settings.heartbeat_interval_s:
+            self._last_ping = now
+            stream.send(pack_frame(Kind.PING, 0, pack_head([])))
+
+    def drained(self) -> asyncio.Future[None]:
+        """Done when nothing is queued for the peer."""
+        return self._stream.drained()
+
+    def close(self, why: str, *, goodbye: bool = False) -> None:
+        """Close; calls in flight fail with ``PeerLostError`` and ``why``."""
+        if goodbye and self.is_open:
+            self._stream.send(pack_frame(Kind.BYE, 0, pack_head([])))
+        self._stream.close(PeerLostError(self.peer_name, why))
+
+    def _on_closed(self, error: RpcError) -> None:
+        if isinstance(error, PeerLostError):
+            error = PeerLostError(self.peer_name, error.why)
+        why = error.why if isinstance(error, PeerLostError) else str(error)
+        if not self.opened.done():
+            self.opened.set_exception(error)
+            self.opened.exception()  # seen: an accepting side has nobody who waits for it
+        calls = [*self._pending.values(), *self._waiting]
+        self._pending.clear()
+        self._waiting.clear()
+        self._parked.clear()
+        for call in calls:
+            call.connection = None
+            call.finish(error=PeerLostError(self.peer_name, why))
+        serving, self._serving = self._serving, {}
+        for served in serving.values():
+            served.cancel()
+        self._free_arenas()
+        self._owner.connection_closed(self, error)
+
+    def _free_arenas(self) -> None:
+        arena = self._owner.sending_arena() if self._slots else None
+        for offset in self._slots:
+            if arena is not None:
+                arena.release(offset)
+        self._slots.clear()
+        if self._peer_arena is not None:
+            self._peer_arena.close()
+            self._peer_arena = None

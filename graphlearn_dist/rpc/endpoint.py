@@ -1,0 +1,567 @@
+"""An endpoint: one process's place in the RPC, server and client at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..config import RpcSettings
+from ..errors import (
+    AuthenticationError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotInitializedError,
+    PeerLostError,
+    ProtocolError,
+    RegistryError,
+    RpcError,
+)
+from .arena import SendingArena
+from .callees import Callees, Serving, WorkerThreads, post
+from .codec import encode
+from .connection import Call, Connection, Value
+from .handshake import Introduction
+from .links import Links, adopt_listener, listen_tcp, listen_unix, unix_name
+from .membership import Membership
+from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
+
+Target: TypeAlias = str | tuple[str, int] | PeerAddress
+
+_FIRST_BACKOFF_S = 0.05
+_LAST_BACKOFF_S = 1.0
+_TICKS_PER_HEARTBEAT = 4
+_LATE_S = 0.5  # a tick that comes so late means that this process was stopped
+_CLOSE_TIMEOUT_S = 5.0
+_FLUSH_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True)
+class EndpointStats:
+    """Counters of the connections that are open now."""
+
+    connections: int
+    unix_connections: int
+    requests_sent: int
+    requests_served: int
+    arena_payloads_sent: int
+    arena_payloads_received: int
+    inline_payloads_sent: int
+    arena_full: int
+    arena_used_bytes: int
+
+
+class Endpoint:
+    """Calls functions of other endpoints, and answers for those registered here.
+
+    The constructor opens nothing; ``open`` (or ``with``) does. Everything that waits on the network runs on the
+    endpoint's own thread, so heartbeats go on while the program computes. Methods may be called from any thread.
+
+    Args:
+        role: the group it belongs to, such as ``"server"``.
+        rank: its rank within the role, from 0.
+        name: unique in the job; ``"{role}-{rank}"`` by default.
+        settings: times, sizes and limits.
+        token: shared secret of the job. Without it only this host is served.
+        listen_host: TCP address to listen on; None for no TCP listener. ``"0.0.0.0"`` needs a token.
+        listen_port: TCP port; 0 for any.
+        use_unix: whether to listen on, and prefer, unix sockets between processes of one host.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        rank: int,
+        *,
+        name: str | None = None,
+        settings: RpcSettings = RpcSettings(),  # noqa: B008 it is frozen
+        token: bytes | None = None,
+        listen_host: str | None = "127.0.0.1",
+        listen_port: int = 0,
+        use_unix: bool = True,
+    ) -> None:
+        if not role or rank < 0:
+            raise InvalidArgumentError(f"role, rank: expected a name and a rank from 0, got {role!r}, {rank}")
+        if token is not None and not token:
+            raise InvalidArgumentError("token: expected some bytes or None, got b''")
+        self.settings = settings
+        self.peer = Peer(name or f"{role}-{rank}", role, rank, time.time_ns(), os.getpid(), socket.gethostname()[:200])
+        self._token = token
+        self._listen = (listen_host, listen_port)
+        self._use_unix = use_unix
+        self._introduction = Introduction(
+            self.peer, boot_id(), settings.max_payload_bytes, max_inflight=settings.max_inflight
+        )
+        self._callees = Callees(settings.num_threads, self.peer.name)
+        self._callbacks = WorkerThreads(1, f"rpc-events-{self.peer.name}")
+        self._links = Links(self, self._introduction, token, use_unix=use_unix)
+        self._membership = Membership(self)
+        self._arena: SendingArena | None = None
+        self._arena_refused = settings.arena_bytes <= 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._on_lost: list[Callable[[Peer, str], None]] = []
+        self._topics: dict[str, Callable[[Connection, Any], None]] = {}
+        self._last_tick = 0.0
+        self._address: PeerAddress | None = None
+        self._closed = False
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def open(self) -> Endpoint:
+        """Listen, and start the endpoint's thread.
+
+        Raises:
+            InvalidArgumentError: the listener would be open to the network without a token.
+            NotInitializedError: the endpoint was closed.
+            OSError: the address cannot be bound.
+        """
+        if self._closed:
+            raise NotInitializedError(f"{self.peer.name} was closed; make a new endpoint")
+        if self._loop is not None:
+            return self
+        listeners = self._open_listeners()
+        loop = asyncio.new_event_loop()
+        started = threading.Event()
+        thread = threading.Thread(target=self._run, args=(loop, started), name=f"rpc-{self.peer.name}", daemon=True)
+        self._loop, self._thread = loop, thread
+        thread.start()
+        started.wait(_CLOSE_TIMEOUT_S)
+        for listener in listeners:
+            self._run_on_loop(self._add_listener(listener))
+        return self
+
+    def _open_listeners(self) -> list[socket.socket]:
+        host, port = self._listen
+        with contextlib.ExitStack() as undo:
+            listeners = []
+            tcp_port, unix = 0, ""
+            if host is not None:
+                tcp = undo.enter_context(listen_tcp(host, port, has_token=self._token is not None))
+                tcp_port = tcp.getsockname()[1]
+                listeners.append(tcp)
+            if self._use_unix:
+                local = undo.enter_context(listen_unix())
+                unix = unix_name(local)
+                listeners.append(local)
+            self._address = PeerAddress(host or "", tcp_port, unix, boot_id(), self.peer.name)
+            undo.pop_all()
+            return listeners
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
+        asyncio.set_event_loop(loop)
+        loop.call_soon(started.set)
+        loop.run_forever()
+
+    async def _add_listener(self, listener: socket.socket) -> None:
+        self._links.add_listener(listener)
+        if self._last_tick == 0.0:
+            self._last_tick = time.monotonic()
+            self._schedule_tick()
+
+    def close(self) -> None:
+        """Say goodbye, fail what is in flight, free everything. Idempotent."""
+        loop, thread = self._loop, self._thread
+        if self._closed or loop is None or thread is None:
+            self._closed = True
+            return
+        self._closed = True
+        if threading.current_thread() is thread:
+            raise InvalidArgumentError("close: expected to be called outside of the endpoint's own thread")
+        future = asyncio.run_coroutine_threadsafe(self._shut_down(), loop)
+        try:
+            future.result(_CLOSE_TIMEOUT_S)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_CLOSE_TIMEOUT_S)
+            if not thread.is_alive():
+                loop.close()
+            self._callees.close(_FLUSH_TIMEOUT_S)
+            self._callbacks.close(_FLUSH_TIMEOUT_S)
+
+    async def _shut_down(self) -> None:
+        tasks = list(self._connecting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._links.close(f"{self.peer.name} is closed", _FLUSH_TIMEOUT_S)
+        await self._callees.cancel_all()
+        self._membership.close()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+        self._arena_refused = True
+
+    def __enter__(self) -> Endpoint:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the endpoint's thread, where coroutine callees run."""
+        if self._loop is None or self._closed:
+            raise NotInitializedError(f"{self.peer.name} is not open")
+        return self._loop
+
+    @property
+    def address(self) -> PeerAddress:
+        """Where it listens."""
+        if self._address is None:
+            raise NotInitializedError(f"{self.peer.name} is not open")
+        return self._address
+
+    @property
+    def name(self) -> str:
+        """Its unique name."""
+        return self.peer.name
+
+    def is_open(self) -> bool:
+        """Whether requests can be made."""
+        return self._loop is not None and not self._closed
+
+    def stats(self) -> EndpointStats:
+        """Counters, for metrics and tests."""
+
+        async def collect() -> EndpointStats:
+            stats = [connection.stats for connection in self._links.connections if connection.is_open]
+            kinds = [connection.kind for connection in self._links.connections if connection.is_open]
+            return EndpointStats(
+                connections=len(stats),
+                unix_connections=kinds.count("unix"),
+                requests_sent=sum(s.requests_sent for s in stats),
+                requests_served=sum(s.requests_served for s in stats),
+                arena_payloads_sent=sum(s.arena_payloads_sent for s in stats),
+                arena_payloads_received=sum(s.arena_payloads_received for s in stats),
+                inline_payloads_sent=sum(s.inline_payloads_sent for s in stats),
+                arena_full=sum(s.arena_full for s in stats),
+                arena_used_bytes=self._arena.used_bytes if self._arena is not None else 0,
+            )
+
+        return self._run_on_loop(collect())  # type: ignore[no-any-return]
+
+    def _run_on_loop(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_CLOSE_TIMEOUT_S)
+
+    # --- callees and callbacks ---------------------------------------------------------------------------------
+
+    def register(self, name: str, function: Callable[..., Any]) -> None:
+        """Let other endpoints call ``function`` by ``name``.
+
+        Coroutine functions run on the endpoint's loop and must not block it; others run in ``settings.num_threads``
+        threads. Arguments and results are what ``codec.encode`` takes; a result may be an ``Encoded``, which is sent
+        as it is.
+        """
+        self._callees.register(name, function)
+
+    def unregister(self, name: str) -> None:
+        """Forget a registered function."""
+        self._callees.unregister(name)
+
+    def on_peer_lost(self, callback: Callable[[Peer, str], None]) -> None:
+        """Call ``callback(peer, why)``, in a thread of its own, whenever the last connection to a peer is gone."""
+        self._on_lost.append(callback)
+
+    def on_member_lost(self, callback: Callable[[Member, str], None]) -> None:
+        """Call ``callback(member, why)``, in a thread of its own, whenever the registry loses a member."""
+        self._membership.on_lost.append(callback)
+
+    def subscribe(self, topic: str, handler: Callable[[Connection, Any], None]) -> None:
+        """Take events of a topic; ``handler`` runs on the loop's thread."""
+        self._topics[topic] = handler
+
+    def run_callback(self, callback: Callable[..., None], *args: Any) -> None:
+        """Run a user's callback off the loop; what it raises goes to ``threading.excepthook``."""
+
+        def work() -> None:
+            try:
+                callback(*args)
+            except Exception as error:
+                hook_args = (type(error), error, error.__traceback__, threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(hook_args))
+
+        self._callbacks.submit(work)
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        target: Target,
+        function: str,
+        /,
+        *args: Any,
+        timeout_s: float | None = None,
+        fail_fast: bool = False,
+        **kwargs: Any,
+    ) -> Future[Any]:
+        """Call ``function`` of ``target`` with the arguments; the result comes in a future.
+
+        A connection is made when it is needed, for at most ``settings.connect_timeout_s``. A request that was sent is
+        never sent again. Tensors are sent from their own memory: do not change them before the future is done.
+
+        Args:
+            target: a member's name, its (role, rank), or an address.
+            function: the name it is registered under.
+            timeout_s: deadline; ``settings.request_timeout_s`` by default. A callee's own requests inherit the
+                deadline of the request that it answers.
+            fail_fast: fail at once where the target cannot be reached, instead of trying until the deadline.
+
+        Raises (from the future):
+            PeerLostError: the connection broke, or could not be made.
+            DeadlineExceededError: no answer in time.
+            RemoteError: the callee raised. An error of this package comes as its own class.
+        """
+        loop = self.loop
+        timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        if timeout <= 0:
+            raise InvalidArgumentError(f"timeout_s: expected a positive number of seconds, got {timeout}")
+        encoded = encode([list(args), kwargs])
+        now = time.monotonic()
+        inherited = current_deadline()
+        deadline = now + timeout if inherited is None else min(now + timeout, inherited)
+        call = Call(function, encoded, deadline, max(0.0, deadline - now))
+
+        def abandoned(future: Future[Any]) -> None:
+            if future.cancelled():
+                post(loop, call.abandon)
+
+        call.future.add_done_callback(abandoned)
+        if not post(loop, self._start, call, target, fail_fast):
+            raise NotInitializedError(f"{self.peer.name} is closed")
+        return call.future
+
+    def call(
+        self,
+        target: Target,
+        function: str,
+        /,
+        *args: Any,
+        timeout_s: float | None = None,
+        fail_fast: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """``request``, and wait for the result."""
+        if threading.current_thread() is self._thread:
+            raise InvalidArgumentError(f"call: {function!r} would block the endpoint's loop; await a request instead")
+        future = self.request(target, function, *args, timeout_s=timeout_s, fail_fast=fail_fast, **kwargs)
+        limit = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        try:
+            return future.result(limit + _CLOSE_TIMEOUT_S)
+        except FutureTimeoutError as error:
+            if isinstance(error, DeadlineExceededError) or future.done():
+                raise
+            future.cancel()  # only when the endpoint was closed meanwhile
+            raise DeadlineExceededError(f"{function}: the endpoint's loop does not answer") from error
+
+    def _start(self, call: Call, target: Target, fail_fast: bool) -> None:
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            call.finish(error=NotInitializedError(f"{self.peer.name} is closed"))
+            return
+        name = self._membership.name_of(*target) if isinstance(target, tuple) else target
+        call.timer = loop.call_at(call.deadline, call.expire, str(name or target))
+        connection = self._links.find(name) if name is not None else None
+        if connection is not None and self._is_best(connection):
+            connection.submit(call)
+            return
+        task = loop.create_task(self._connect_and_submit(call, target, fail_fast))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def _is_best(self, connection: Connection) -> bool:
+        """Not to an earlier incarnation of its member, and not TCP where the member has a unix socket for us."""
+        member = self._membership.find(connection.peer.name)
+        if member is None:
+            return True
+        return member.peer == connection.peer and self._links.suits(connection, member.address)
+
+    async def _connect_and_submit(self, call: Call, target: Target, fail_fast: bool) -> None:
+        try:
+            connection = await self._connected(call, target, fail_fast)
+        except asyncio.CancelledError:
+            call.finish(error=NotInitializedError(f"{self.peer.name} was closed"))
+            raise
+        except RpcError as error:
+            call.finish(error=error)
+        except Exception as error:  # a defect must not leave the caller waiting
+            call.finish(error=PeerLostError(str(target), f"connecting failed: {error!r}"))
+        else:
+            connection.submit(call)
+
+    async def _connected(self, call: Call, target: Target, fail_fast: bool) -> Connection:
+        loop = asyncio.get_running_loop()
+        give_up = min(call.deadline, loop.time() + self.settings.connect_timeout_s)
+        backoff = _FIRST_BACKOFF_S
+        while True:
+            why, address = "it has not joined", self._membership.resolve(target)
+            if isinstance(address, PeerAddress):
+                try:
+                    return await self._links.dial(address)
+                except (OSError, asyncio.TimeoutError) as error:
+                    why = str(error) or type(error).__name__
+                except (AuthenticationError, ProtocolError):
+                    raise
+            elif (open_one := self._links.find(address) if address else None) is not None:
+                return open_one
+            elif not self._membership.joined:
+                raise RegistryError(f"target: {target!r} is unknown; expected a PeerAddress, or join a registry first")
+            remaining = give_up - loop.time()
+            if fail_fast or remaining <= 0 or call.future.done():
+                waited = f" within {self.settings.connect_timeout_s:g} s" if not fail_fast else ""
+                raise PeerLostError(str(target), f"no connection{waited}: {why}")
+            await self._membership.changed(min(backoff, remaining))
+            backoff = min(backoff * 2, _LAST_BACKOFF_S)
+
+    # --- what connections ask for (on the loop's thread) -------------------------------------------------------
+
+    def sending_arena(self) -> SendingArena | None:
+        """The arena, opened when it is first wanted."""
+        if self._arena is None and not self._arena_refused:
+            try:
+                self._arena = SendingArena(self.settings.arena_bytes)
+            except OSError:  # no memfd on this system: sockets do as well, only slower
+                self._arena_refused = True
+        return self._arena
+
+    def connection_opened(self, connection: Connection) -> None:
+        """A handshake is over."""
+        self._links.opened(connection)
+
+    def connection_closed(self, connection: Connection, error: RpcError) -> None:
+        """A connection is gone."""
+        last = self._links.closed(connection)
+        why = error.why if isinstance(error, PeerLostError) else str(error)
+        self._membership.connection_closed(connection, why)
+        if last and not self._closed:
+            for callback in self._on_lost:
+                self.run_callback(callback, connection.peer, why)
+
+    def serve(self, connection: Connection, request_id: int, deadline_ms: int, function: str, value: Value) -> Serving:
+        """A request arrived."""
+        return self._callees.serve(connection, request_id, deadline_ms, function, value)
+
+    def event(self, connection: Connection, topic: str, value: Any) -> None:
+        """An event arrived; topics nobody takes are ignored, so that newer peers may have more of them."""
+        handler = self._topics.get(topic)
+        if handler is not None:
+            handler(connection, value)
+
+    def _schedule_tick(self) -> None:
+        period = self.settings.heartbeat_interval_s / _TICKS_PER_HEARTBEAT
+        self.loop.call_later(period, self._tick, period)
+
+    def _tick(self, period: float) -> None:
+        now = time.monotonic()
+        stopped = now - self._last_tick > period + _LATE_S
+        self._last_tick = now
+        for connection in self._links.connections:
+            if stopped:
+                connection.forgive()
+            connection.tick()
+        if not self._closed:
+            self._schedule_tick()
+
+    # --- registry and collectives ------------------------------------------------------------------------------
+
+    def join(
+        self,
+        master_addr: str,
+        master_port: int,
+        *,
+        host_registry: bool = False,
+        master_fd: int = -1,
+        world_size: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Become a member of a job.
+
+        Args:
+            master_addr: host of the registry.
+            master_port: its port; 0 lets the hosting process choose one (see ``master_port``).
+            host_registry: whether this process hosts it.
+            master_fd: a bound socket to host it on, or -1.
+            world_size: members that this role will have; None leaves it open.
+            timeout_s: how long to wait for the registry; ``settings.connect_timeout_s`` by default.
+
+        Raises:
+            DeadlineExceededError: there is no registry.
+            RegistryError: the (role, rank) or the name is taken, or the world sizes differ.
+        """
+        if host_registry:
+            has_token = self._token is not None
+            if master_fd >= 0:
+                listener = adopt_listener(master_fd, has_token=has_token)
+            else:
+                listener = listen_tcp(master_addr, master_port, has_token=has_token)
+            master_port = listener.getsockname()[1]
+            self._run_on_loop(self._host_registry(listener))
+        timeout = self.settings.connect_timeout_s if timeout_s is None else timeout_s
+        self._membership.join(master_addr, master_port, world_size, timeout)
+
+    async def _host_registry(self, listener: socket.socket) -> None:
+        self._membership.host(self._callees)
+        self._links.add_listener(listener)
+
+    def local_host_towards(self, address: PeerAddress) -> str:
+        """This host's address on the open connection to ``address``; "" where there is none."""
+
+        async def look() -> str:
+            connection = self._links.find(address)
+            return connection.local_host if connection is not None else ""
+
+        return str(self._run_on_loop(look()))
+
+    @property
+    def master_port(self) -> int:
+        """Port of the registry that it joined."""
+        return self._membership.master_port
+
+    def leave(self) -> None:
+        """Stop being a member; nobody counts it as lost."""
+        self._membership.leave()
+
+    def members(self, role: str | None = None) -> list[Member]:
+        """The members of a role (or of all), by rank, as far as this endpoint knows."""
+        return self._membership.members(role)
+
+    def wait_for_members(self, role: str, count: int, timeout_s: float | None = None) -> list[Member]:
+        """Wait until ranks 0 to ``count - 1`` of ``role`` are members.
+
+        Raises:
+            DeadlineExceededError: names the missing ranks.
+            PeerLostError: the registry is gone.
+        """
+        timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        return self._membership.wait_for_members(role, count, timeout)
+
+    def all_gather(
+        self, obj: Any, timeout_s: float | None = None, *, group: Mapping[str, int] | None = None
+    ) -> dict[str, Any]:
+        """Give ``obj`` to every member of a group, and get everybody's, by member name in the order of ranks.
+
+        Args:
+            obj: anything that can be encoded; keep it small, it passes through the registry.
+            timeout_s: ``settings.request_timeout_s`` by default.
+            group: number of members by role; own role with its world size by default.
+
+        Raises:
+            DeadlineExceededError: names the members that did not come.
+            PeerLostError: a member was lost before it came, or the registry was.
+        """
+        timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        return self._membership.all_gather(obj, timeout, group)
+
+    def barrier(self, timeout_s: float | None = None, *, group: Mapping[str, int] | None = None) -> None:
+        """``all_gather`` of nothing: returns when every member of the group has come."""
+        self.all_gather(None, timeout_s, group=group)

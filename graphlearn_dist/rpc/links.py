@@ -1,0 +1,275 @@
+"""The sockets of an endpoint: listeners, dialling, and which connection leads to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import struct
+
+from ..errors import AuthenticationError, InvalidArgumentError, PeerLostError
+from .connection import Connection, Owner
+from .handshake import MAX_PENDING, MAX_TIME_S, Handshake, Introduction
+from .peers import Peer, PeerAddress, boot_id, is_loopback
+
+_BACKLOG = 128
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_ACCEPT_PAUSE_S = 0.1
+
+
+def listen_tcp(host: str, port: int, *, has_token: bool) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        InvalidArgumentError: others than this host could reach it, and there is no token.
+        OSError: the address cannot be bound.
+    """
+    check_exposure(host, has_token=has_token)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def adopt_listener(fd: int, *, has_token: bool) -> socket.socket:
+    """The listening socket of an inherited descriptor, owned from here on."""
+    sock = socket.socket(fileno=fd)
+    try:
+        check_exposure(str(sock.getsockname()[0]), has_token=has_token)
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.detach()
+        raise
+    return sock
+
+
+def check_exposure(host: str, *, has_token: bool) -> None:
+    """Refuse to listen where strangers can reach us, unless there is a token to keep them out."""
+    if not has_token and not is_loopback(host):
+        raise InvalidArgumentError(
+            f"token: listening on {host!r} is open to the network and needs a token, got None; "
+            "pass one, or listen on a loopback address"
+        )
+
+
+def listen_unix() -> socket.socket:
+    """A listening unix socket in the abstract namespace: it leaves nothing in the file system."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(f"\0gld-{os.getpid()}-{secrets.token_hex(8)}")
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def unix_name(sock: socket.socket) -> str:
+    """The abstract name of a listener, without its leading zero byte."""
+    name = sock.getsockname()
+    return bytes(name)[1:].decode() if isinstance(name, bytes) else str(name)[1:]
+
+
+def same_user(sock: socket.socket) -> bool:
+    """Whether the process at the other end of a unix socket belongs to our user."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
+
+
+class Links:
+    """The open connections of an endpoint, and how new ones come about. On the loop's thread.
+
+    Args:
+        owner: the endpoint.
+        introduction: what it says about itself.
+        token: the shared secret, or None.
+        use_unix: whether to prefer unix sockets on this host.
+    """
+
+    def __init__(self, owner: Owner, introduction: Introduction, token: bytes | None, *, use_unix: bool) -> None:
+        self._owner = owner
+        self._introduction = introduction
+        self._token = token
+        self._use_unix = use_unix
+        self._all: set[Connection] = set()
+        self._by_name: dict[str, Connection] = {}
+        self._by_address: dict[PeerAddress, Connection] = {}
+        self._dialling: dict[PeerAddress, asyncio.Task[Connection]] = {}
+        self._listeners: list[socket.socket] = []
+        self._paused: set[asyncio.TimerHandle] = set()
+
+    @property
+    def connections(self) -> list[Connection]:
+        """All connections, those in their handshake too."""
+        return list(self._all)
+
+    # --- accepting ---------------------------------------------------------------------------------------------
+
+    def add_listener(self, listener: socket.socket) -> None:
+        """Accept on ``listener``, owned from here on."""
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return
+        except OSError:  # no descriptors left: without a pause the loop would spin
+            loop.remove_reader(listener.fileno())
+            self._paused.add(loop.call_later(_ACCEPT_PAUSE_S, self._resume, listener))
+            return
+        strangers = sum(1 for connection in self._all if connection.other is None)
+        if strangers >= MAX_PENDING or (sock.family == socket.AF_UNIX and not same_user(sock)):
+            sock.close()
+            return
+        self._adopt(sock, connecting=False)
+
+    def _resume(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+    def _adopt(self, sock: socket.socket, *, connecting: bool) -> Connection:
+        handshake = Handshake(self._introduction, self._token, connecting=connecting)
+        loop = asyncio.get_running_loop()
+        try:
+            connection = Connection(self._owner, loop, sock, handshake, connecting=connecting)
+        except BaseException:
+            sock.close()
+            raise
+        self._all.add(connection)
+        connection.start()
+        return connection
+
+    # --- finding -----------------------------------------------------------------------------------------------
+
+    def find(self, target: str | PeerAddress) -> Connection | None:
+        """An open connection to a peer's name or address."""
+        connection = self._by_name.get(target) if isinstance(target, str) else self._by_address.get(target)
+        return connection if connection is not None and connection.is_open else None
+
+    def suits(self, connection: Connection, address: PeerAddress) -> bool:
+        """Whether ``connection`` is as good as a new one to ``address``: not TCP where a unix socket would do."""
+        if connection.kind == "unix" or self._by_address.get(address) is connection:
+            return True
+        return not (self._use_unix and address.unix and address.boot_id == boot_id())
+
+    def opened(self, connection: Connection) -> None:
+        """A handshake is over."""
+        known = self._by_name.get(connection.peer.name)
+        same = known is not None and known.is_open and known.peer == connection.peer
+        if not same or connection.kind == "unix":
+            self._by_name[connection.peer.name] = connection
+
+    def closed(self, connection: Connection) -> bool:
+        """A connection is closed; whether it was the last one to that incarnation of its peer."""
+        self._all.discard(connection)
+        for address in [key for key, value in self._by_address.items() if value is connection]:
+            del self._by_address[address]
+        if connection.other is None:
+            return False
+        peer = connection.peer
+        others = [other for other in self._all if other.is_open and other.peer == peer]
+        if self._by_name.get(peer.name) is connection:
+            del self._by_name[peer.name]
+            if others:
+                self._by_name[peer.name] = others[0]
+        return not others
+
+    # --- dialling ----------------------------------------------------------------------------------------------
+
+    async def dial(self, address: PeerAddress) -> Connection:
+        """An open connection to ``address``: the one there is, or a new one.
+
+        Raises:
+            OSError: nobody answers there.
+            RpcError: somebody does, but it is not whom we want to talk to.
+        """
+        connection = self.find(address)
+        if connection is not None:
+            return connection
+        task = self._dialling.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._dial(address))
+            self._dialling[address] = task
+            task.add_done_callback(lambda _: self._dialling.pop(address, None))
+        return await asyncio.shield(task)  # others may wait for the same connection
+
+    async def _dial(self, address: PeerAddress) -> Connection:
+        sock = await asyncio.wait_for(self._connect(address), MAX_TIME_S)
+        connection = self._adopt(sock, connecting=True)
+        try:
+            peer: Peer = await asyncio.shield(connection.opened)
+        except PeerLostError as error:
+            raise ConnectionError(error.why) from error
+        except asyncio.CancelledError:
+            connection.close("dialling was given up")
+            raise
+        if address.name and peer.name != address.name:
+            connection.close("not whom we looked for")
+            raise ConnectionError(f"{peer.name} answers there")
+        self._by_address[address] = connection
+        return connection
+
+    async def _connect(self, address: PeerAddress) -> socket.socket:
+        if self._use_unix and address.unix and address.boot_id == boot_id():
+            with contextlib.suppress(ConnectionError):  # another network namespace: TCP may still lead there
+                return await self._connect_to(socket.AF_UNIX, "\0" + address.unix)
+        if not address.host:
+            raise ConnectionRefusedError(f"nobody listens at unix:{address.unix}")
+        infos = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        failure: OSError = OSError(f"{address.host} has no address")
+        for family, _, _, _, where in infos:
+            try:
+                return await self._connect_to(family, where)
+            except OSError as error:
+                failure = error
+        raise failure
+
+    @staticmethod
+    async def _connect_to(family: int, where: object) -> socket.socket:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, where)  # type: ignore[arg-type]
+            if family == socket.AF_UNIX and not same_user(sock):
+                raise AuthenticationError("the unix socket belongs to another user")
+            if family != socket.AF_UNIX and sock.getsockname() == sock.getpeername():
+                raise ConnectionRefusedError("nobody listens there")  # TCP connected the socket to itself
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    async def close(self, why: str, flush_timeout_s: float) -> None:
+        """Stop listening and dialling, let queued answers go out, say goodbye, close everything."""
+        loop = asyncio.get_running_loop()
+        for timer in self._paused:
+            timer.cancel()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            loop.remove_reader(listener.fileno())
+            listener.close()
+        dialling = list(self._dialling.values())
+        for task in dialling:
+            task.cancel()
+        await asyncio.gather(*dialling, return_exceptions=True)
+        backlogs = [connection.drained() for connection in self._all]
+        if backlogs:
+            await asyncio.wait(backlogs, timeout=flush_timeout_s)
+        for connection in list(self._all):
+            connection.close(why, goodbye=True)

@@ -1,0 +1,229 @@
+"""A member's side of the registry: its view of who is there, and its part in collectives."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError, PeerLostError, RegistryError
+from .callees import Callees
+from .codec import decode_blob, encode
+from .collectives import Collectives
+from .connection import Connection
+from .peers import Member, PeerAddress
+from .registry import EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, Registry, ViewChange
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint, Target
+
+_GRACE_S = 5.0  # what a request to the registry may take on top of what it waits for itself
+
+
+class Membership:
+    """What an endpoint knows of the job it is a member of. Thread-safe where not said otherwise.
+
+    Args:
+        endpoint: whose membership it is.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.on_lost: list[Callable[[Member, str], None]] = []
+        self._endpoint = endpoint
+        self._members: dict[str, Member] = {}
+        self._condition = threading.Condition()
+        self._waiters: set[asyncio.Future[None]] = set()  # of the loop's thread
+        self._master: PeerAddress | None = None
+        self._registry_name = ""
+        self._registry_lost: str | None = None
+        self._lease: Connection | None = None  # the connection that the registry counts us by
+        self._world_size: int | None = None
+        self._joined = False
+        self._registry: Registry | None = None
+
+    # --- joining -----------------------------------------------------------------------------------------------
+
+    @property
+    def joined(self) -> bool:
+        """Whether there is a registry to ask."""
+        return self._joined
+
+    @property
+    def master_port(self) -> int:
+        """Port of the registry."""
+        return self._joined_master().port
+
+    def _joined_master(self) -> PeerAddress:
+        if self._master is None or not self._joined:
+            raise NotInitializedError(f"{self._endpoint.name} has not joined a registry; call join first")
+        if self._registry_lost is not None:
+            raise PeerLostError(f"registry {self._registry_name}", self._registry_lost)
+        return self._master
+
+    def host(self, callees: Callees) -> None:
+        """Host the registry here. On the loop's thread."""
+        if self._registry is None:
+            self._registry = Registry(self._endpoint.name)
+            self._registry.register(callees)
+            collectives = Collectives(self._registry)
+            callees.register(GATHER, collectives.gather)
+
+    def join(self, master_addr: str, master_port: int, world_size: int | None, timeout_s: float) -> None:
+        """See ``Endpoint.join``."""
+        if self._joined:
+            raise RegistryError(f"{self._endpoint.name} has joined already; leave first")
+        master = PeerAddress(master_addr, master_port)
+        self._endpoint.subscribe(EVENT_TOPIC, self._on_change)
+        deadline = time.monotonic() + timeout_s
+        self._master, self._world_size = master, world_size
+        try:
+            # its own call for the connection, so that "nobody is there" can be told from "it refuses us"
+            self._registry_name = self._endpoint.call(master, HELLO, timeout_s=timeout_s)
+        except (DeadlineExceededError, PeerLostError) as error:
+            where = f"{master_addr}:{master_port}"
+            raise DeadlineExceededError(
+                f"no registry at {where} after {timeout_s:g} s: is server 0 running? ({error})"
+            ) from error
+        member = Member(self._endpoint.peer, self._advertised(master))
+        self._registry_lost = None
+        # the members there are come as events, on the same connection, before the answer
+        self._endpoint.call(master, JOIN, member, world_size, timeout_s=max(_GRACE_S, deadline - time.monotonic()))
+        self._joined = True
+
+    def _advertised(self, master: PeerAddress) -> PeerAddress:
+        """Where others reach us: with a wildcard listener, the address that leads to the registry."""
+        address = self._endpoint.address
+        if address.host not in ("0.0.0.0", "::", ""):
+            return address
+        host = self._endpoint.local_host_towards(master)
+        return replace(address, host=host) if address.host else address
+
+    def leave(self) -> None:
+        """See ``Endpoint.leave``."""
+        if not self._joined:
+            return
+        master = self._master
+        self._joined = False
+        if master is not None and self._registry_lost is None:
+            self._endpoint.call(master, LEAVE, timeout_s=_GRACE_S, fail_fast=True)
+        with self._condition:
+            self._members.clear()
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """The endpoint closes. On the loop's thread."""
+        self._lose_registry("this endpoint was closed")
+
+    # --- the view ----------------------------------------------------------------------------------------------
+
+    def _on_change(self, connection: Connection, change: Any) -> None:
+        if not isinstance(change, ViewChange) or connection.peer.name != self._registry_name:
+            return
+        self._lease = connection
+        member = change.member
+        with self._condition:
+            if change.kind == "joined":
+                self._members[member.name] = member
+            elif (known := self._members.get(member.name)) is not None and known.peer == member.peer:
+                del self._members[member.name]
+            self._condition.notify_all()
+        self._wake()
+        if change.kind == "lost" and member.peer != self._endpoint.peer:
+            for callback in self.on_lost:
+                self._endpoint.run_callback(callback, member, change.why)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def connection_closed(self, connection: Connection, why: str) -> None:
+        """A connection is gone. On the loop's thread."""
+        if self._registry is not None:
+            self._registry.connection_closed(connection, why)
+        if connection is self._lease:
+            self._lose_registry(why)
+
+    def _lose_registry(self, why: str) -> None:
+        with self._condition:
+            self._registry_lost = why
+            self._condition.notify_all()
+        self._wake()
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait for a change of the view, for at most ``timeout_s``. On the loop's thread."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=timeout_s)
+        finally:
+            self._waiters.discard(waiter)
+
+    def find(self, name: str) -> Member | None:
+        """The member of that name."""
+        return self._members.get(name)
+
+    def name_of(self, role: str, rank: int) -> str | None:
+        """The name of the member with that role and rank."""
+        with self._condition:
+            return next((m.name for m in self._members.values() if (m.role, m.rank) == (role, rank)), None)
+
+    def resolve(self, target: Target) -> PeerAddress | str | None:
+        """Where a target is; its bare name, or None, when it is not a member now."""
+        if isinstance(target, PeerAddress):
+            return target
+        name = self.name_of(*target) if isinstance(target, tuple) else target
+        member = self._members.get(name) if name is not None else None
+        return member.address if member is not None else name
+
+    def members(self, role: str | None) -> list[Member]:
+        """See ``Endpoint.members``."""
+        with self._condition:
+            found = [member for member in self._members.values() if role is None or member.role == role]
+        return sorted(found, key=lambda member: (member.role, member.rank))
+
+    def wait_for_members(self, role: str, count: int, timeout_s: float) -> list[Member]:
+        """See ``Endpoint.wait_for_members``."""
+        deadline = time.monotonic() + timeout_s
+        with self._condition:
+            while True:
+                self._joined_master()
+                found = {m.rank: m for m in self._members.values() if m.role == role and m.rank < count}
+                missing = [rank for rank in range(count) if rank not in found]
+                if not missing:
+                    return [found[rank] for rank in range(count)]
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise DeadlineExceededError(
+                        f"{role}: ranks {missing} of {count} did not join within {timeout_s:g} s"
+                    )
+                self._condition.wait(remaining)
+
+    # --- collectives -------------------------------------------------------------------------------------------
+
+    def all_gather(self, obj: Any, timeout_s: float, group: Mapping[str, int] | None) -> dict[str, Any]:
+        """See ``Endpoint.all_gather``."""
+        master = self._joined_master()
+        sizes = dict(group) if group is not None else self._own_group()
+        if self._endpoint.peer.role not in sizes or min(sizes.values()) < 1:
+            raise InvalidArgumentError(
+                f"group: expected sizes from 1, and one for {self._endpoint.peer.role}, got {sizes}"
+            )
+        blob = b"".join(encode(obj).write_parts())
+        try:
+            blobs: dict[str, bytes] = self._endpoint.call(
+                master, GATHER, sizes, blob, timeout_s, timeout_s=timeout_s + _GRACE_S, fail_fast=True
+            )
+        except PeerLostError as error:
+            if self._registry_lost is not None:
+                raise PeerLostError(f"registry {self._registry_name}", self._registry_lost) from error
+            raise
+        return {name: decode_blob(bytearray(blob)) for name, blob in blobs.items()}
+
+    def _own_group(self) -> dict[str, int]:
+        if self._world_size is None:
+            raise InvalidArgumentError("group: expected the sizes of the roles, as this member joined without one")
+        return {self._endpoint.peer.role: self._world_size}
