@@ -95,6 +95,7 @@ def run(ctx: LaunchContext, args: argparse.Namespace) -> dict[str, Any]:
     model = DistributedDataParallel(network)
     timer = SyncTimer(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=args.epochs - 1)
     rows = []
     best: dict[str, Any] = {"val_accuracy": -1.0}
     with ExitStack() as stack:
@@ -103,6 +104,7 @@ def run(ctx: LaunchContext, args: argparse.Namespace) -> dict[str, Any]:
             start = time.perf_counter()
             totals = train_epoch(model, timer, optimizer, train)
             train_s = time.perf_counter() - start
+            decay.step()
             rows.append(epoch_row(epoch, totals, train_s, evaluate(network, valid)))
             if ctx.rank == 0:
                 print(line(rows[-1], args.epochs), flush=True)
