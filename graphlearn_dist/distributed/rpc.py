@@ -1,0 +1,441 @@
+"""The process's one endpoint, under the names of GraphLearn-for-PyTorch.
+
+Everything concerns the own role group unless it says ``global``. Callees are addressed by an id that all members of a
+group agree on, functions by the name they are registered under: only what was registered can be called.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..config import RpcSettings
+from ..errors import InvalidArgumentError, NotInitializedError
+from ..rpc import Endpoint
+from ..rpc.peers import is_loopback
+from .dist_context import DistContext, DistRole, get_context
+
+_ANY_ADDRESS = "0.0.0.0"
+
+
+class _State:
+    """What ``init_rpc`` sets up and ``shutdown_rpc`` takes down."""
+
+    def __init__(self, endpoint: Endpoint, context: DistContext, master_addr: str, *, is_dynamic: bool) -> None:
+        self.endpoint = endpoint
+        self.context = context
+        self.master_addr = master_addr
+        self.is_dynamic = is_dynamic
+        self.num_callees = 0
+
+
+_lock = threading.RLock()
+_state: _State | None = None
+_function_names: dict[Any, str] = {}  # functions that may be passed as `func`, and the names they are called by
+_functions: dict[str, Callable[..., Any]] = {}  # functions to register with every endpoint of this process
+
+
+# --- life ------------------------------------------------------------------------------------------------------
+
+
+def init_rpc(
+    master_addr: str,
+    master_port: int,
+    num_rpc_threads: int = 16,
+    rpc_timeout: float = 180,
+    is_dynamic: bool = False,
+    *,
+    token: bytes | None = None,
+    listen_host: str | None = None,
+    master_fd: int = -1,
+    settings: RpcSettings | None = None,
+) -> None:
+    """Open this process's endpoint and join the job. Calling it again is without effect.
+
+    Server 0, or worker 0 in a group without servers, hosts the registry at ``master_addr:master_port``; all others
+    wait for it. Nobody waits for anybody else.
+
+    Args:
+        master_addr: host of the registry.
+        master_port: its port; 0 lets the hosting process choose one (see ``get_rpc_master_port``).
+        num_rpc_threads: threads that answer requests.
+        rpc_timeout: default deadline of a request, in seconds.
+        is_dynamic: the number of clients is open.
+        token: the job's shared secret; needed where ``master_addr`` is not this host.
+        listen_host: where to listen; this host alone by default, or all addresses when there is a token and the
+            registry is elsewhere.
+        master_fd: a bound socket for the registry, inherited from a launcher, or -1.
+        settings: overrides of times and sizes; the two above take precedence.
+
+    Raises:
+        NotInitializedError: the process has no context yet.
+        DeadlineExceededError: there is no registry.
+        RegistryError: the rank is taken, or the world sizes differ.
+    """
+    global _state
+    context = get_context()
+    if context is None:
+        raise NotInitializedError("init_rpc: call init_worker_group, init_server or init_client first")
+    with _lock:
+        if _state is not None:
+            return
+        endpoint = Endpoint(
+            _role_name(context.role),
+            context.rank,
+            name=context.worker_name,
+            settings=replace(
+                settings or RpcSettings(), num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout)
+            ),
+            token=token,
+            listen_host=listen_host or ("127.0.0.1" if is_loopback(master_addr) else _ANY_ADDRESS),
+        )
+        for name, function in _functions.items():
+            endpoint.register(name, function)
+        try:
+            endpoint.open()
+            endpoint.join(
+                master_addr,
+                int(master_port),
+                host_registry=_hosts_registry(context),
+                master_fd=master_fd,
+                world_size=None if is_dynamic and context.is_client() else context.world_size,
+            )
+        except BaseException:
+            endpoint.close()
+            raise
+        _state = _State(endpoint, context, master_addr, is_dynamic=is_dynamic)
+
+
+def _hosts_registry(context: DistContext) -> bool:
+    return context.rank == 0 and not context.is_client()
+
+
+def _role_name(role: DistRole) -> str:
+    return role.name.lower()
+
+
+def shutdown_rpc(graceful: bool = True) -> None:
+    """Leave the job and close the endpoint. Without effect where there is none.
+
+    Args:
+        graceful: leave the registry first, so that nobody counts this process as lost. Nobody is waited for: one dead
+            process must not hold the others.
+    """
+    global _state
+    with _lock:
+        state, _state = _state, None
+    if state is None:
+        return
+    try:
+        if graceful:
+            state.endpoint.leave()
+    finally:
+        state.endpoint.close()
+
+
+def rpc_is_initialized() -> bool:
+    """Whether ``init_rpc`` was called, and ``shutdown_rpc`` was not."""
+    return _state is not None
+
+
+def get_endpoint() -> Endpoint:
+    """The process's endpoint; ``NotInitializedError`` before ``init_rpc``."""
+    return _require().endpoint
+
+
+def _require() -> _State:
+    if _state is None:
+        raise NotInitializedError("the RPC is not initialized: call init_rpc (or init_server, init_client) first")
+    return _state
+
+
+def get_rpc_master_addr() -> str | None:
+    """Host of the registry, or None before ``init_rpc``."""
+    return _state.master_addr if _state is not None else None
+
+
+def get_rpc_master_port() -> int | None:
+    """Port of the registry, or None before ``init_rpc``."""
+    return _state.endpoint.master_port if _state is not None else None
+
+
+# --- who is there ----------------------------------------------------------------------------------------------
+
+
+def get_rpc_current_group_worker_names() -> list[str]:
+    """Names of all members of the own role group, by rank."""
+    context = _require().context
+    return [f"{context.group_name}_{rank}" for rank in range(context.world_size)]
+
+
+def get_rpc_worker_names() -> dict[DistRole, list[str]]:
+    """Names of the members there are now, by role and rank."""
+    names: dict[DistRole, list[str]] = {}
+    for member in get_endpoint().members():
+        role = next((role for role in DistRole if _role_name(role) == member.role), None)
+        if role is not None:
+            names.setdefault(role, []).append(member.name)
+    return names
+
+
+# --- collectives -----------------------------------------------------------------------------------------------
+
+
+def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
+    """Everybody's ``obj`` in the own role group, by worker name.
+
+    Args:
+        obj: anything that can travel (see ``graphlearn_dist.rpc.encode``).
+        timeout: seconds; the default deadline of requests if None.
+
+    Raises:
+        DeadlineExceededError: names the members that did not come.
+        PeerLostError: a member died before it came.
+    """
+    state = _require()
+    return state.endpoint.all_gather(obj, timeout, group=_own_group(state))
+
+
+def barrier(timeout: float | None = None) -> None:
+    """Return when every member of the own role group has come; raises as ``all_gather`` does."""
+    all_gather(None, timeout)
+
+
+def global_all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
+    """Everybody's ``obj`` among servers and clients (or workers), by worker name; raises as ``all_gather`` does."""
+    state = _require()
+    return state.endpoint.all_gather(obj, timeout, group=_global_group(state))
+
+
+def global_barrier(timeout: float | None = None) -> None:
+    """Return when every process of the job has come; raises as ``all_gather`` does."""
+    global_all_gather(None, timeout)
+
+
+def _own_group(state: _State) -> dict[str, int]:
+    return {_role_name(state.context.role): state.context.world_size}
+
+
+def _global_group(state: _State) -> dict[str, int]:
+    context = state.context
+    if context.is_worker():
+        return _own_group(state)
+    if state.is_dynamic:
+        raise InvalidArgumentError("is_dynamic: the number of clients is open, so nothing can wait for all of them")
+    sizes = {DistRole.SERVER: context.num_servers(), DistRole.CLIENT: context.num_clients()}
+    return {_role_name(role): size for role, size in sizes.items() if size > 0}
+
+
+# --- data partitions -------------------------------------------------------------------------------------------
+
+
+class RpcDataPartitionRouter:
+    """Which worker to ask for a partition: those that hold it, in turn.
+
+    Args:
+        partition2workers: names of the workers that hold each partition.
+
+    Raises:
+        InvalidArgumentError: nobody holds some partition.
+    """
+
+    def __init__(self, partition2workers: list[list[str]]) -> None:
+        orphans = [index for index, workers in enumerate(partition2workers) if not workers]
+        if orphans:
+            raise InvalidArgumentError(f"partition2workers: nobody holds the partitions {orphans}")
+        self.partition2workers = [list(workers) for workers in partition2workers]
+        self._turns = [0] * len(partition2workers)
+        self._lock = threading.Lock()
+
+    def get_to_worker(self, data_partition_idx: int) -> str:
+        """The name of the worker to ask next for a partition."""
+        if not 0 <= data_partition_idx < len(self.partition2workers):
+            last = len(self.partition2workers) - 1
+            raise InvalidArgumentError(f"data_partition_idx: expected 0 to {last}, got {data_partition_idx}")
+        workers = self.partition2workers[data_partition_idx]
+        with self._lock:
+            turn = self._turns[data_partition_idx]
+            self._turns[data_partition_idx] = turn + 1
+        return workers[turn % len(workers)]
+
+
+def rpc_sync_data_partitions(num_data_partitions: int, current_partition_idx: int) -> list[list[str]]:
+    """Tell the role group which partition this process holds; collective.
+
+    Returns:
+        Names of the workers that hold each partition.
+
+    Raises:
+        InvalidArgumentError: the index is outside, or members disagree about the number of partitions.
+    """
+    if not 0 <= current_partition_idx < num_data_partitions:
+        raise InvalidArgumentError(
+            f"current_partition_idx: expected 0 to {num_data_partitions - 1}, got {current_partition_idx}"
+        )
+    table: list[list[str]] = [[] for _ in range(num_data_partitions)]
+    for name, (count, index) in all_gather((num_data_partitions, current_partition_idx)).items():
+        if count != num_data_partitions:
+            raise InvalidArgumentError(f"num_data_partitions: {name} says {count}, this process {num_data_partitions}")
+        table[index].append(name)
+    return table
+
+
+# --- callees of the own group ----------------------------------------------------------------------------------
+
+
+class RpcCalleeBase(ABC):
+    """Something the other members of the role group can call."""
+
+    @abstractmethod
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a request; may be a coroutine function. Arguments and result must be able to travel."""
+
+
+def rpc_register(callee: RpcCalleeBase) -> int:
+    """Make ``callee`` callable by the role group; collective, and the same id comes out everywhere.
+
+    Raises:
+        InvalidArgumentError: the members register in different orders.
+    """
+    state = _require()
+    with _lock:
+        callee_id = state.num_callees
+        state.num_callees += 1
+    state.endpoint.register(_callee_name(callee_id), callee.call)
+    mine = (callee_id, type(callee).__qualname__)
+    for name, theirs in all_gather(mine).items():
+        if theirs != mine:
+            raise InvalidArgumentError(f"callee: {name} registers {theirs} where this process registers {mine}")
+    return callee_id
+
+
+def _callee_name(callee_id: int) -> str:
+    return f"callee.{callee_id}"
+
+
+def rpc_request_async(
+    worker_name: str, callee_id: int, args: Iterable[Any] | None = None, kwargs: dict[str, Any] | None = None
+) -> torch.futures.Future[Any]:
+    """Call a callee of a member of the role group; the result comes in a torch future."""
+    return to_torch_future(
+        get_endpoint().request(worker_name, _callee_name(callee_id), *(args or ()), **(kwargs or {}))
+    )
+
+
+def rpc_request(
+    worker_name: str, callee_id: int, args: Iterable[Any] | None = None, kwargs: dict[str, Any] | None = None
+) -> Any:
+    """Call a callee of a member of the role group, and wait for the result."""
+    return get_endpoint().call(worker_name, _callee_name(callee_id), *(args or ()), **(kwargs or {}))
+
+
+# --- functions of any member -----------------------------------------------------------------------------------
+
+
+def register_function(func: Callable[..., Any], name: str | None = None, *, target: Any = None) -> str:
+    """Let other members call ``func``, and let this process pass ``func`` to ``rpc_global_request``.
+
+    Args:
+        func: a function or method. On the calling side it only stands for its name.
+        name: its name on the wire; ``module.qualname`` by default.
+        target: what is called, where that is not ``func`` itself (such as the bound method of a server object).
+
+    Returns:
+        The name.
+    """
+    wire_name = name or f"{func.__module__}.{func.__qualname__}"
+    with _lock:
+        _function_names[func] = wire_name
+        _functions[wire_name] = target if target is not None else func
+        if _state is not None:
+            _state.endpoint.register(wire_name, _functions[wire_name])
+    return wire_name
+
+
+def function_name(func: Callable[..., Any] | str) -> str:
+    """The name a function is registered under; a string is a name already.
+
+    Raises:
+        InvalidArgumentError: it was never registered.
+    """
+    if isinstance(func, str):
+        return func
+    name = _function_names.get(func)
+    if name is None:
+        raise InvalidArgumentError(
+            f"func: {getattr(func, '__qualname__', func)!r} is not registered; only functions passed to "
+            "register_function (and the methods of DistServer) can be called remotely"
+        )
+    return name
+
+
+def rpc_global_request_async(
+    target_role: DistRole,
+    role_rank: int,
+    func: Callable[..., Any] | str,
+    args: Iterable[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> torch.futures.Future[Any]:
+    """Call a registered function of the member with that role and rank; the result comes in a torch future."""
+    return to_torch_future(_global_request(target_role, role_rank, func, args, kwargs))
+
+
+def rpc_global_request(
+    target_role: DistRole,
+    role_rank: int,
+    func: Callable[..., Any] | str,
+    args: Iterable[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """Call a registered function of the member with that role and rank, and wait for the result."""
+    target = (_role_name(target_role), role_rank)
+    return get_endpoint().call(target, function_name(func), *(args or ()), **(kwargs or {}))
+
+
+def rpc_global_request_by_rank(
+    global_rank: int,
+    func: Callable[..., Any] | str,
+    args: Iterable[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """Call a registered function of the member with that global rank (servers first), and wait for the result."""
+    context = _require().context
+    if context.is_worker():
+        return rpc_global_request(DistRole.WORKER, global_rank, func, args, kwargs)
+    num_servers = context.num_servers()
+    if global_rank < num_servers:
+        return rpc_global_request(DistRole.SERVER, global_rank, func, args, kwargs)
+    return rpc_global_request(DistRole.CLIENT, global_rank - num_servers, func, args, kwargs)
+
+
+def _global_request(
+    role: DistRole,
+    rank: int,
+    func: Callable[..., Any] | str,
+    args: Iterable[Any] | None,
+    kwargs: dict[str, Any] | None,
+) -> Future[Any]:
+    return get_endpoint().request((_role_name(role), rank), function_name(func), *(args or ()), **(kwargs or {}))
+
+
+def to_torch_future(future: Future[Any]) -> torch.futures.Future[Any]:
+    """A torch future that is done when ``future`` is, with its result or error."""
+    torch_future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def copy(done: Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if done.cancelled():
+            torch_future.set_exception(RuntimeError("the request was cancelled"))
+        elif error is not None:
+            torch_future.set_exception(error)
+        else:
+            torch_future.set_result(done.result())
+
+    future.add_done_callback(copy)
+    return torch_future
