@@ -251,6 +251,7 @@ class _Writer:
         num_rows, num_cols = self.source.nodes[row_type].count, self.source.nodes[col_type].count
         pool = self.source._pool
         csr = _from_core(_C.build_csr(row, col, edge.edge_ids, num_rows, num_cols, pool))
+        positions = _Positions(edge)
         part_counts = []
         for p in range(self.source.num_parts):
             taken = _C.take_csr_rows(*csr, self.books[row_type].local_ids(p), num_cols, pool)
@@ -259,7 +260,7 @@ class _Writer:
             for name, tensor in (("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)):
                 self._add(array_path("graph", key, name, p), tensor)
             if edge.weights is not None:
-                self._add(array_path("graph", key, "weights", p), edge.weights[_positions_of(edge, edge_ids)])
+                self._add(array_path("graph", key, "weights", p), edge.weights[positions[edge_ids]])
         feature_book = self._write_edge_feat(key, edge)
         return {
             "type": None if key is None else list(key),
@@ -277,9 +278,13 @@ class _Writer:
         return book
 
 
-def _positions_of(edge: EdgeInput, edge_ids: torch.Tensor) -> torch.Tensor:
-    """Where the edges with these ids stand in the input."""
-    if edge.edge_ids is None:
-        return edge_ids.long()
-    ordered, order = edge.edge_ids.long().sort()
-    return order[torch.searchsorted(ordered, edge_ids.long())]
+class _Positions:
+    """Where edges stand in the input, by edge id."""
+
+    def __init__(self, edge: EdgeInput) -> None:
+        self._sorted = None if edge.edge_ids is None else edge.edge_ids.long().sort()
+
+    def __getitem__(self, edge_ids: torch.Tensor) -> torch.Tensor:
+        if self._sorted is None:
+            return edge_ids.long()
+        return self._sorted.indices[torch.searchsorted(self._sorted.values, edge_ids.long())]
