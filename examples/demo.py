@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import datasets
 from datasets import NodeDataset
 from full_batch import FullBatchResult, train_full_batch
 
-import graphlearn_dist as glt
+from graphlearn_dist.partition import RandomPartitioner, load_partition_layout
 
 TRAINER = Path(__file__).with_name("train_sage_remote.py")
 STOP_TIMEOUT_S = 30.0  # what the launcher gets to end its processes before it is ended itself
@@ -43,7 +44,7 @@ def heading(text: str) -> None:
 
 def partition(data: NodeDataset, out: Path, num_parts: int) -> None:
     """Split the data set into `num_parts` directories below `out`; a node's in-edges live where the node lives."""
-    glt.partition.RandomPartitioner(
+    RandomPartitioner(
         out,
         num_parts,
         data.num_nodes,
@@ -77,12 +78,12 @@ def train_remotely(args: argparse.Namespace, partitions: Path, shape: tuple[int,
 @contextlib.contextmanager
 def launched(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A child process that does not outlive the block: it is asked to end, and killed if it does not."""
-    process = subprocess.Popen(command)
+    # In a session of its own, so that Ctrl-C comes here only and the launcher is told once, below.
+    process = subprocess.Popen(command, start_new_session=True)
     try:
         yield process
     finally:
         if process.poll() is None:
-            # After Ctrl-C the terminal has told the child too; it needs time to end its own children.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.terminate()
                 process.wait(STOP_TIMEOUT_S)
@@ -157,7 +158,12 @@ def demo(args: argparse.Namespace, workdir: Path) -> None:
 
 def shape_of_partitions(root: Path) -> tuple[int, int]:
     """Feature width and number of classes of an existing partition directory."""
-    raise SystemExit(f"demo: {root}: partition directories are not readable yet")
+    layout = load_partition_layout(root)
+    parts = [layout.open_partition(i) for i in range(layout.num_parts)]
+    if None not in parts[0].node_feats or None not in parts[0].node_labels:
+        raise SystemExit(f"demo: {root}: expected one node type with features and labels")
+    num_classes = 1 + max(int(part.node_labels[None].max()) for part in parts)
+    return parts[0].node_feats[None].shape[1], num_classes
 
 
 def parse_args() -> argparse.Namespace:
@@ -179,6 +185,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.default_int_handler)  # end as after Ctrl-C: what was opened gets closed
     workdir = args.workdir or Path(tempfile.mkdtemp(prefix="graphlearn-dist-demo-"))
     workdir.mkdir(parents=True, exist_ok=True)
     try:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -133,7 +132,6 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args, ctx = parse_args(), LaunchContext.from_environ()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // ctx.num_clients))
     with ExitStack() as stack:
         glt.distributed.init_client(
             num_servers=ctx.num_servers,
