@@ -1,0 +1,159 @@
+"""The command ``graphlearn-dist``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from .config import LaunchContext
+from .errors import GraphLearnError, InvalidArgumentError
+
+
+def _launch(args: argparse.Namespace) -> int:
+    from .cluster import LaunchPlan, launch, read_hosts
+
+    plan = LaunchPlan(
+        script=args.script,
+        script_args=args.script_args,
+        data=args.data,
+        num_servers=args.servers,
+        num_trainers=args.trainers,
+        backend=args.on,
+        hosts=read_hosts(args.hosts) if args.hosts else (),
+        ssh=args.ssh,
+        port=args.port,
+        log_dir=args.log_dir,
+        server_script=args.server_script,
+        env=dict(args.env),
+    )
+    return launch(plan)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    context = _serve_context(args)
+    signal.signal(signal.SIGTERM, _exit_cleanly)
+    from .distributed import DistDataset, init_server, wait_and_shutdown_server
+
+    dataset = DistDataset()
+    dataset.load(args.data, context.rank)
+    init_server(
+        num_servers=context.num_servers,
+        num_clients=context.num_clients,
+        server_rank=context.rank,
+        dataset=dataset,
+        master_addr=context.master_addr,
+        master_port=context.master_port,
+    )
+    wait_and_shutdown_server()
+    return 0
+
+
+def _serve_context(args: argparse.Namespace) -> LaunchContext:
+    if "GLD_ROLE" in os.environ:
+        return LaunchContext.from_environ()
+    if args.rank is None or args.port is None:
+        raise InvalidArgumentError("serve: expected --rank and --port where `graphlearn-dist launch` did not start it")
+    return LaunchContext("server", args.rank, args.servers, args.clients, args.master, args.port)
+
+
+def _exit_cleanly(signum: int, frame: FrameType | None) -> NoReturn:
+    # Unwinds the stack, so that whoever opened something closes it.
+    raise SystemExit(0)
+
+
+def _partition(args: argparse.Namespace) -> int:
+    from . import partition
+
+    partition.partition_file(args.data, args.out, num_parts=args.parts, kind=args.kind, seed=args.seed)
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from . import partition
+
+    print(partition.verify(args.directory))
+    return 0
+
+
+def _info(args: argparse.Namespace) -> int:
+    import torch
+
+    from . import _C
+
+    cuda = f"built with CUDA {_C.cuda_build_version()}" if _C.cuda_is_built() else "built without CUDA"
+    print(f"graphlearn_dist {_C.__version__} ({cuda}; {_C.cuda_device_count()} usable devices)")
+    print(f"torch           {torch.__version__} (CUDA {torch.version.cuda or 'none'})")
+    print(f"python          {platform.python_version()} on {platform.platform()}")
+    print(f"cores           {len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
+    return 0
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _add_launch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="DIR", help="partition directory for the servers")
+    parser.add_argument("--servers", type=int, default=1, metavar="N", help="servers to start (default 1)")
+    parser.add_argument("--trainers", type=int, default=1, metavar="N", help="trainers to start (default 1)")
+    parser.add_argument("--on", choices=("local", "ssh"), default="local", help="where they run (default local)")
+    parser.add_argument("--hosts", metavar="FILE", help="for ssh: one host to a line, optionally 'slots=N'")
+    parser.add_argument("--ssh", default="ssh -o BatchMode=yes", metavar="COMMAND", help="ssh with its options")
+    parser.add_argument("--port", type=int, default=29400, help="for ssh: port of the registry, on the first host")
+    parser.add_argument("--log-dir", metavar="DIR", help="write each process's output to a file there as well")
+    parser.add_argument("--server-script", metavar="FILE", help="run this as a server instead of `serve`")
+    parser.add_argument("--env", type=_assignment, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("script", help="the training script")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its arguments", metavar="...")
+    parser.set_defaults(run=_launch)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", required=True, metavar="DIR", help="partition directory")
+    parser.add_argument("--rank", type=int, help="rank, and partition (the launcher sets it and all that follow)")
+    parser.add_argument("--servers", type=int, default=1, metavar="N", help="servers in the job (default 1)")
+    parser.add_argument("--clients", type=int, default=0, metavar="N", help="clients; 0: any number (default)")
+    parser.add_argument("--master", default="127.0.0.1", metavar="HOST", help="host of server 0")
+    parser.add_argument("--port", type=int, help="port of the registry")
+    parser.set_defaults(run=_serve)
+
+
+def _add_partition(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", required=True, metavar="FILE", help="the graph, as .npz")
+    parser.add_argument("--out", required=True, metavar="DIR", help="partition directory to make")
+    parser.add_argument("--parts", required=True, type=int, metavar="N", help="number of partitions")
+    parser.add_argument("--kind", choices=("random", "range"), default="random", help="who owns a node")
+    parser.add_argument("--seed", type=int, default=0, help="of the random partition (default 0)")
+    parser.set_defaults(run=_partition)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="graphlearn-dist", description="Distributed graph sampling for GNN training.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_launch(commands.add_parser("launch", help="start servers and trainers, and follow them to their end"))
+    _add_serve(commands.add_parser("serve", help="serve one partition"))
+    _add_partition(commands.add_parser("partition", help="split a graph into partitions"))
+    verify = commands.add_parser("verify", help="check a partition directory")
+    verify.add_argument("directory", metavar="DIR")
+    verify.set_defaults(run=_verify)
+    commands.add_parser("info", help="show versions and what this build can do").set_defaults(run=_info)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code. Expected errors are one message on stderr and code 1."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except GraphLearnError as error:
+        print(f"graphlearn-dist: {error}", file=sys.stderr)
+        return 1

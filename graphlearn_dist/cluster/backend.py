@@ -1,0 +1,173 @@
+"""Where processes run. The supervisor knows only these classes; a new place is a new ``Backend``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import InvalidArgumentError, LaunchError
+from .plan import LaunchPlan, Master, ProcessSpec
+
+_CHILD = str(Path(__file__).with_name("child.py"))
+_LONGEST_LINE = 64 << 10
+
+
+class Listener(Protocol):
+    """Who is told what a process does; called from threads of the backend."""
+
+    def on_line(self, spec: ProcessSpec, line: str) -> None:
+        """The process wrote a line (without its end)."""
+
+    def on_exit(self, spec: ProcessSpec, code: int) -> None:
+        """The process and all it started are gone; ``code`` is 128 + n where signal n killed it. The last call."""
+
+
+class RunningProcess(ABC):
+    """A process that a backend started. Both methods are harmless after its end."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask it to end; the backend kills it ``spec.stop_s`` later."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it and all it started, now."""
+
+
+class Backend(ABC):
+    """A place where processes run."""
+
+    @abstractmethod
+    def master(self, plan: LaunchPlan) -> contextlib.AbstractContextManager[Master]:
+        """Decide where the registry listens. What is reserved for it here is given back at the end of the scope."""
+
+    @abstractmethod
+    def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
+        """Start a process without waiting for it.
+
+        Must be called from a thread that lives as long as the process should.
+
+        Raises:
+            LaunchError: it cannot be started.
+        """
+
+
+class _Subprocess(RunningProcess):
+    """A child.py of this machine, whose signals it is that do the work."""
+
+    def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes], listener: Listener) -> None:
+        self._popen = popen
+        self._lock = threading.Lock()  # between a signal and the reaping, which frees the pid
+        self._thread = threading.Thread(target=self._follow, args=(spec, listener), name=f"follow {spec.name}")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def _follow(self, spec: ProcessSpec, listener: Listener) -> None:
+        # child.py ends after everything the command started: the pipe's end is the end of all writers.
+        stream = self._popen.stdout
+        if stream is None:
+            raise RuntimeError("started without a pipe")
+        with stream:
+            for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
+                listener.on_line(spec, line.decode(errors="replace").rstrip("\r\n"))
+        os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            code = self._popen.wait()
+        listener.on_exit(spec, code if code >= 0 else 128 - code)
+
+    def _signal(self, signum: int) -> None:
+        with self._lock:
+            if self._popen.returncode is None:
+                os.kill(self._popen.pid, signum)
+
+    def stop(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        # Its second stop signal makes child.py kill the whole group at once; the first may have been sent already.
+        # Two different ones, since two of a kind may arrive as one.
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGHUP)
+
+
+def _wrapper(spec: ProcessSpec) -> list[str]:
+    return [sys.executable, "-I", "-S", _CHILD, "--share-cores", str(spec.share_cores), "--stop-s", str(spec.stop_s)]
+
+
+class LocalBackend(Backend):
+    """Processes on this machine."""
+
+    @contextlib.contextmanager
+    def master(self, plan: LaunchPlan) -> Iterator[Master]:
+        """A free port of the loopback, kept: server 0 inherits the listening socket, so nobody can take it first."""
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
+            # torch opens its own socket by number; the number is free now, but cannot be kept for it.
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                torch_port = probe.getsockname()[1]
+            yield Master("127.0.0.1", server.getsockname()[1], torch_port, server.fileno())
+
+    def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
+        return self._run(spec, spec.command, {**os.environ, **spec.env}, listener)
+
+    def _run(self, spec: ProcessSpec, command: object, env: Mapping[str, str], listener: Listener) -> RunningProcess:
+        argv = [*_wrapper(spec), "--parent", str(os.getpid()), "--", *command]  # type: ignore[misc]
+        try:
+            popen = subprocess.Popen(
+                argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[spec.inherited_fd] if spec.inherited_fd >= 0 else [],
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot start {spec.name}: {error}") from error
+        return _Subprocess(spec, popen, listener)
+
+
+class SshBackend(LocalBackend):
+    """Processes on other machines, each at the end of an ssh connection that takes it down when it closes.
+
+    Python, the package and the working directory must be at the same paths on every host.
+    """
+
+    def __init__(self, ssh: str) -> None:
+        self._ssh = shlex.split(ssh)
+        if not self._ssh:
+            raise InvalidArgumentError(f"ssh: expected a command, got {ssh!r}")
+
+    @contextlib.contextmanager
+    def master(self, plan: LaunchPlan) -> Iterator[Master]:
+        """The given port of the host of server 0."""
+        yield Master(plan.placement_hosts()[0], plan.port, plan.port + 1)
+
+    def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
+        return self._run(spec, [*self._ssh, "-tt", spec.host, remote_command(spec)], os.environ, listener)
+
+
+def remote_command(spec: ProcessSpec) -> str:
+    """The command line for the shell of another host."""
+    forwarded = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
+    assignments = [f"{name}={value}" for name, value in {**forwarded, **spec.env}.items()]
+    command = shlex.join(["env", *assignments, *_wrapper(spec), "--", *spec.command])
+    return f"cd {shlex.quote(os.getcwd())} && exec {command}"
+
+
+def backend_for(plan: LaunchPlan) -> Backend:
+    """The backend that ``plan.backend`` names."""
+    if plan.backend == "local":
+        return LocalBackend()
+    if plan.backend == "ssh":
+        return SshBackend(plan.ssh)
+    raise InvalidArgumentError(f"backend: expected 'local' or 'ssh', got {plan.backend!r}")

@@ -1,0 +1,132 @@
+"""Runs one command and sees to it that nothing of it outlives its launcher.
+
+Started by file name, before everything else of the package: imports the standard library only, and little of that.
+
+    python child.py [--parent PID] [--share-cores N] [--stop-s S] -- command [arguments]
+
+The command runs in a process group of its own. It is sent SIGTERM when this process gets SIGTERM, SIGINT or SIGHUP
+(a closed ssh connection), or when the parent dies in whatever way; what is left ``S`` seconds later, or at a second
+signal, is killed. When the command ends, its surviving descendants are killed, and this process exits with its code
+(128 + n for signal n).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_WATCHED = (*_STOP_SIGNALS, signal.SIGCHLD)
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def _parse(argv: Sequence[str]) -> tuple[dict[str, float], list[str]]:
+    end = argv.index("--")
+    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0}
+    for name, value in zip(argv[:end:2], argv[1:end:2], strict=True):
+        options[name] = float(value)
+    return options, list(argv[end + 1 :])
+
+
+def _start(command: list[str]) -> int:
+    me = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setpgid(0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process itself be killed
+        if os.getppid() != me:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be inherited
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"cannot run {command[0]}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+def _kill_group(pid: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # nobody left in it
+        os.killpg(pid, signum)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the command has ended; it is not reaped yet. Other children, orphans of its, are."""
+    while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+        if ended.si_pid == pid:
+            return True
+        os.waitpid(ended.si_pid, 0)
+    return False
+
+
+def _watch(pid: int, stop_s: float) -> int:
+    """Waits for the command, passing signals on; returns its wait status."""
+    kill_at = float("inf")
+    # Not reaped before its group is killed: until then nobody else can get its number.
+    while not _has_ended(pid):
+        now = time.monotonic()
+        if now >= kill_at:
+            _kill_group(pid, signal.SIGKILL)
+        wait_s = 0.1 if now >= kill_at else min(1.0, kill_at - now)
+        arrived = signal.sigtimedwait(_WATCHED, wait_s)
+        if arrived is None or arrived.si_signo not in _STOP_SIGNALS:
+            continue
+        if kill_at == float("inf"):
+            kill_at = time.monotonic() + stop_s
+            os.kill(pid, signal.SIGTERM)
+        else:
+            kill_at = 0.0
+    _kill_group(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
+
+
+def _kill_descendants() -> None:
+    """Kills what has left the group: orphans come to this process, which is their subreaper."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children") as file:
+                orphans = [int(word) for word in file.read().split()]
+        except FileNotFoundError:  # a kernel without it
+            return
+        for orphan in orphans:
+            os.kill(orphan, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, 0 if orphans else os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # none left
+            return
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    options, command = _parse(argv)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    for signum in _WATCHED:  # an ignored signal (nohup) would not arrive even here
+        signal.signal(signum, signal.SIG_DFL)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if options["--parent"]:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(options["--parent"]):  # it died before the line above
+            return 1
+    if options["--share-cores"]:
+        cores = len(os.sched_getaffinity(0)) // int(options["--share-cores"])
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
+    pid = _start(command)
+    os.closerange(3, 256)  # an inherited socket is the command's alone: its port must close when it ends
+    status = _watch(pid, options["--stop-s"])
+    _kill_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""Starts a job, follows it to its end, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from ..errors import InvalidArgumentError, LaunchError
+from .backend import Backend, RunningProcess, backend_for
+from .plan import LaunchPlan, Master, ProcessSpec, plan_processes
+
+_TAIL_LINES = 20
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class _Exited:
+    spec: ProcessSpec
+    code: int
+
+
+@dataclass(frozen=True)
+class _Interrupted:
+    signum: int
+
+
+_Event: TypeAlias = "_Exited | _Interrupted"
+
+
+class _Output:
+    """Prefixes the lines of all processes, writes them out, and remembers the last ones of each."""
+
+    def __init__(self, log_dir: str | None, out: IO[str]) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+        self._tails: dict[str, deque[str]] = {}
+        self._logs: dict[str, IO[str]] = {}
+        self._log_dir = Path(log_dir) if log_dir is not None else None
+        if self._log_dir is not None:
+            try:
+                self._log_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InvalidArgumentError(f"log_dir: cannot create {log_dir}: {error.strerror}") from error
+
+    def open(self, spec: ProcessSpec) -> None:
+        self._tails[spec.name] = deque(maxlen=_TAIL_LINES)
+        if self._log_dir is not None:
+            self._logs[spec.name] = (self._log_dir / f"{spec.role}-{spec.rank}.log").open("w", buffering=1)
+
+    def write(self, spec: ProcessSpec, line: str) -> None:
+        with self._lock:
+            self._tails[spec.name].append(line)
+            if spec.name in self._logs:
+                self._logs[spec.name].write(line + "\n")
+            # A reader that went away (a closed pipe) must not end the job; it keeps running and logging.
+            with contextlib.suppress(BrokenPipeError):
+                print(f"[{spec.name}] {line}", file=self._out, flush=True)
+
+    def tail(self, spec: ProcessSpec) -> list[str]:
+        with self._lock:
+            return list(self._tails[spec.name])
+
+    def close(self) -> None:
+        with self._lock:
+            for log in self._logs.values():
+                log.close()
+            self._logs.clear()
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words; 128 + n means signal n."""
+    if code > 128 and code - 128 in set(signal.Signals):
+        return f"was killed by {signal.Signals(code - 128).name}"
+    return f"exited with code {code}"
+
+
+class _Supervisor:
+    """Follows the processes of one job. All but ``on_line`` and ``on_exit`` runs in the launching thread."""
+
+    def __init__(self, plan: LaunchPlan, backend: Backend, output: _Output) -> None:
+        self._plan = plan
+        self._backend = backend
+        self._output = output
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._running: dict[str, RunningProcess] = {}  # by name
+
+    # Listener, called by the backend's threads
+    def on_line(self, spec: ProcessSpec, line: str) -> None:
+        self._output.write(spec, line)
+
+    def on_exit(self, spec: ProcessSpec, code: int) -> None:
+        self._events.put(_Exited(spec, code))
+
+    def interrupt(self, signum: int) -> None:
+        """Called by a signal handler."""
+        self._events.put(_Interrupted(signum))
+
+    def start(self, master: Master) -> None:
+        for spec in plan_processes(self._plan, master):
+            self._output.open(spec)
+            self._running[spec.name] = self._backend.start(spec, self)
+
+    def _next(self, deadline: float | None = None) -> _Event | None:
+        """The next event; None where the deadline (monotonic seconds) passes first."""
+        while True:
+            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+            try:
+                event = self._events.get(timeout=max(0.0, left))
+            except queue.Empty:
+                if deadline is not None and time.monotonic() >= deadline:
+                    return None
+                continue
+            if isinstance(event, _Exited):
+                del self._running[event.spec.name]
+            return event
+
+    def run(self) -> int:
+        """Until the trainers have ended well, then the servers; returns 0, or 128 + n after signal n."""
+        trainers = self._plan.num_trainers
+        deadline: float | None = None
+        while self._running:
+            event = self._next(deadline)
+            if event is None:  # servers that do not end by themselves
+                break
+            if isinstance(event, _Interrupted):
+                return self._end_by_signal(event)
+            if event.code != 0:
+                raise self._failure(event)
+            trainers -= event.spec.role == "trainer"
+            if trainers == 0 and deadline is None:
+                deadline = time.monotonic() + self._plan.server_exit_s
+        self.stop_all()
+        return 0
+
+    def _end_by_signal(self, event: _Interrupted) -> int:
+        print(f"graphlearn-dist: {signal.Signals(event.signum).name}: stopping", file=sys.stderr, flush=True)
+        self.stop_all()
+        return 128 + event.signum
+
+    def _failure(self, event: _Exited) -> LaunchError:
+        spec = event.spec
+        place = "" if self._plan.backend == "local" else f" on {spec.host}"
+        tail = self._output.tail(spec)
+        said = [f"its last {len(tail)} lines of output:", *("  " + line for line in tail)] if tail else ["no output"]
+        return LaunchError("\n".join([f"{spec.name}{place} {describe_exit(event.code)}; {said[0]}", *said[1:]]))
+
+    def stop_all(self) -> None:
+        """Returns when all processes are gone: asked at first, killed after ``stop_s`` or at a further signal."""
+        self._tell(RunningProcess.stop)
+        # child.py keeps the time between both; the second deadline is for one that was stopped or is stuck itself.
+        for _ in range(2):
+            deadline = time.monotonic() + self._plan.stop_s + 2
+            while self._running and (event := self._next(deadline)) is not None:
+                if isinstance(event, _Interrupted):
+                    self._tell(RunningProcess.kill)
+            if not self._running:
+                return
+            self._tell(RunningProcess.kill)
+        names = ", ".join(self._running)
+        raise LaunchError(f"still running after SIGKILL: {names}")
+
+    def _tell(self, action: Callable[[RunningProcess], None]) -> None:
+        for process in list(self._running.values()):
+            action(process)
+
+
+@contextlib.contextmanager
+def _signals_to(interrupt: Callable[[int], None]) -> Iterator[None]:
+    """Sends SIGINT, SIGTERM and SIGHUP there for a scope; Python allows that in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heeded = [signum for signum in _SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup ignores SIGHUP
+    previous = {signum: signal.signal(signum, lambda n, _frame: interrupt(n)) for signum in heeded}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | None = None) -> int:
+    """Start the servers and trainers of a job and wait for its end.
+
+    Every line they write is written to ``out`` after ``[server 0] `` or the like. When all trainers have ended well,
+    the servers may end by themselves for ``server_exit_s``, then they are asked to. When any process fails, the
+    others are stopped. However this ends, no process of the job is left.
+
+    Args:
+        plan: the job.
+        backend: where it runs; by default what ``plan.backend`` names.
+        out: where the output goes; standard output by default.
+
+    Returns:
+        0, or 128 + n where this process was sent signal n (SIGINT, SIGTERM, SIGHUP); a second one kills at once.
+
+    Raises:
+        LaunchError: a process failed or could not be started; the message has its rank, exit and last output.
+        InvalidArgumentError: the plan cannot be carried out.
+    """
+    chosen = backend if backend is not None else backend_for(plan)
+    output = _Output(plan.log_dir, out if out is not None else sys.stdout)
+    supervisor = _Supervisor(plan, chosen, output)
+    with contextlib.closing(output), _signals_to(supervisor.interrupt):
+        try:
+            with chosen.master(plan) as master:
+                supervisor.start(master)
+            return supervisor.run()
+        finally:
+            supervisor.stop_all()

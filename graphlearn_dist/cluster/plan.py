@@ -1,0 +1,207 @@
+"""What a launch consists of: pure values, computed before anything is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..config import LaunchContext
+from ..errors import InvalidArgumentError
+
+DEFAULT_PORT = 29400
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine, and how many processes of a role it takes in each turn."""
+
+    name: str
+    slots: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name.startswith("-") or any(char.isspace() for char in self.name):
+            raise InvalidArgumentError(f"name: expected a host name, got {self.name!r}")
+        if self.slots < 1:
+            raise InvalidArgumentError(f"slots: expected at least 1 for host {self.name}, got {self.slots}")
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A job: servers that sample, and trainers that run the user's script.
+
+    Attributes:
+        script: Python file that each trainer runs.
+        script_args: its arguments.
+        data: partition directory for ``graphlearn-dist serve``; needed unless there is a ``server_script``.
+        num_servers: servers to start.
+        num_trainers: trainers to start.
+        backend: ``"local"`` or ``"ssh"``.
+        hosts: machines for ``ssh``; servers go one to each in turn, trainers likewise.
+        ssh: the ssh command with its options.
+        port: port of the registry on the first host (``ssh``); the next one is torch's ``MASTER_PORT``. Locally both
+            are chosen freely.
+        log_dir: where each process's output goes as well, as ``server-0.log`` and so on.
+        server_script: Python file to run as a server instead of ``graphlearn-dist serve``.
+        env: variables for every process, above the launcher's own.
+        server_exit_s: how long servers may take to end by themselves when all trainers have ended.
+        stop_s: time between SIGTERM and SIGKILL.
+    """
+
+    script: str
+    script_args: Sequence[str] = ()
+    data: str | None = None
+    num_servers: int = 1
+    num_trainers: int = 1
+    backend: str = "local"
+    hosts: Sequence[Host] = ()
+    ssh: str = "ssh -o BatchMode=yes"
+    port: int = DEFAULT_PORT
+    log_dir: str | None = None
+    server_script: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    server_exit_s: float = 10.0
+    stop_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.script_args, str):
+            raise InvalidArgumentError(f"script_args: expected a sequence of texts, got {self.script_args!r}")
+        for name in ("num_servers", "num_trainers"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("server_exit_s", "stop_s"):
+            if not getattr(self, name) >= 0:
+                raise InvalidArgumentError(f"{name}: expected at least 0 seconds, got {getattr(self, name)}")
+        if not 1 <= self.port < 65535:
+            raise InvalidArgumentError(f"port: expected between 1 and 65534, got {self.port}")
+        if self.data is None and self.server_script is None:
+            raise InvalidArgumentError("data: expected a partition directory (or a server_script), got None")
+        if self.backend == "ssh" and not self.hosts:
+            raise InvalidArgumentError("hosts: expected at least one host for ssh, got none")
+
+    def placement_hosts(self) -> list[str]:
+        """Hosts in the order in which they are given processes, each repeated by its slots."""
+        if self.backend == "local":
+            return ["localhost"]
+        return [host.name for host in self.hosts for _ in range(host.slots)]
+
+
+@dataclass(frozen=True)
+class Master:
+    """Where the registry listens, and where torch's own rendezvous does.
+
+    Attributes:
+        address: host that every process can reach.
+        port: port of the registry.
+        torch_port: port for torch's ``MASTER_PORT``.
+        fd: a listening socket of this process for ``port``, to be inherited by server 0, or -1.
+    """
+
+    address: str
+    port: int
+    torch_port: int
+    fd: int = -1
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process to be started.
+
+    Attributes:
+        role: ``"server"`` or ``"trainer"``.
+        rank: rank within the role.
+        host: where it runs.
+        command: what it runs.
+        env: variables it gets beyond the launcher's.
+        inherited_fd: a socket that it inherits, or -1.
+        share_cores: trainers on its host, which share the cores; 0 leaves ``OMP_NUM_THREADS`` alone.
+        stop_s: time between SIGTERM and SIGKILL.
+    """
+
+    role: str
+    rank: int
+    host: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    inherited_fd: int = -1
+    share_cores: int = 0
+    stop_s: float = 5.0
+
+    @property
+    def name(self) -> str:
+        """Such as ``server 0``."""
+        return f"{self.role} {self.rank}"
+
+
+def read_hosts(path: str | Path) -> list[Host]:
+    """Hosts of a file: one to a line, optionally followed by ``slots=N``; ``#`` starts a comment.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, a line is not of that form, or there is no host.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise InvalidArgumentError(f"hosts: cannot read {path}: {error.strerror}") from error
+    hosts = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        name, options = words[0], words[1:]
+        if len(options) > 1 or not all(o.startswith("slots=") and o[6:].isdecimal() for o in options):
+            raise InvalidArgumentError(f"hosts: {path}:{number}: expected 'HOST [slots=N]', got {line.strip()!r}")
+        hosts.append(Host(name, int(options[0][6:]) if options else 1))
+    if not hosts:
+        raise InvalidArgumentError(f"hosts: {path} names no host")
+    return hosts
+
+
+def plan_processes(plan: LaunchPlan, master: Master) -> list[ProcessSpec]:
+    """Every process of the job, servers first, each with its place, command and environment."""
+    hosts = plan.placement_hosts()
+    trainer_hosts = [hosts[rank % len(hosts)] for rank in range(plan.num_trainers)]
+    servers = [_server(plan, master, rank, hosts[rank % len(hosts)]) for rank in range(plan.num_servers)]
+    trainers = [_trainer(plan, master, rank, trainer_hosts) for rank in range(plan.num_trainers)]
+    return servers + trainers
+
+
+def _server(plan: LaunchPlan, master: Master, rank: int, host: str) -> ProcessSpec:
+    if plan.server_script is not None:
+        command = [sys.executable, plan.server_script]
+    else:
+        command = [sys.executable, "-m", "graphlearn_dist", "serve", "--data", os.path.abspath(str(plan.data))]
+    fd = master.fd if rank == 0 else -1
+    env = _environ(plan, master, "server", rank, fd)
+    return ProcessSpec("server", rank, host, command, env, inherited_fd=fd, stop_s=plan.stop_s)
+
+
+def _trainer(plan: LaunchPlan, master: Master, rank: int, hosts: Sequence[str]) -> ProcessSpec:
+    host = hosts[rank]
+    env = _environ(plan, master, "client", rank, -1) | {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(plan.num_trainers),
+        "LOCAL_RANK": str(hosts[:rank].count(host)),
+        "LOCAL_WORLD_SIZE": str(hosts.count(host)),
+        "MASTER_ADDR": hosts[0] if master.fd < 0 else master.address,
+        "MASTER_PORT": str(master.torch_port),
+    }
+    command = [sys.executable, plan.script, *plan.script_args]
+    return ProcessSpec(
+        "trainer", rank, host, command, env | dict(plan.env), share_cores=hosts.count(host), stop_s=plan.stop_s
+    )
+
+
+def _environ(plan: LaunchPlan, master: Master, role: str, rank: int, fd: int) -> dict[str, str]:
+    context = LaunchContext(
+        role=role,
+        rank=rank,
+        num_servers=plan.num_servers,
+        num_clients=plan.num_trainers,
+        master_addr=master.address,
+        master_port=master.port,
+        master_fd=fd,
+    )
+    return {"PYTHONUNBUFFERED": "1", **plan.env, **context.to_environ()}
