@@ -62,7 +62,7 @@ def train_remotely(args: argparse.Namespace, partitions: Path, shape: tuple[int,
     Raises:
         SystemExit: the launcher failed; it has said why.
     """
-    command = [sys.executable, "-m", "graphlearn_dist.cli", "launch", "--data", str(partitions)]
+    command = [sys.executable, "-m", "graphlearn_dist", "launch", "--data", str(partitions)]
     command += ["--servers", str(args.servers), "--trainers", str(args.trainers), str(TRAINER)]
     command += ["--in-channels", str(shape[0]), "--num-classes", str(shape[1]), "--out", str(out)]
     for name in ("epochs", "hidden", "fanout", "batch_size", "lr", "seed"):

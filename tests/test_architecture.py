@@ -1,0 +1,156 @@
+"""The layers hold: a package imports from its own layer or a lower one, read from the source without importing it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "graphlearn_dist"
+MAX_LINES = 500
+
+LAYERS: dict[str, int] = {
+    **dict.fromkeys(("errors", "typing", "config", "messages", "utils"), 0),
+    # `core` hands the native module's arrays out as tensors, and belongs to it.
+    **dict.fromkeys(("_C", "core"), 1),
+    **dict.fromkeys(("data", "channel"), 2),
+    **dict.fromkeys(("partition", "sampler", "rpc"), 3),
+    "distributed": 4,
+    "loader": 5,
+    "cluster": 6,
+    **dict.fromkeys(("cli", "__main__"), 7),
+}
+
+# Modules that may be imported from below their layer, each with its reason.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("distributed", "loader.transform"): "the distributed loaders hand out the same PyG objects as the local ones",
+    ("channel", "rpc.codec"): "a message has one encoding, whether it crosses a queue or a connection",
+}
+
+FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def dotted(path: Path) -> tuple[str, ...]:
+    """``graphlearn_dist/rpc/codec.py`` as ``("rpc", "codec")``; a package is its own name."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def absolute(path: Path, node: ast.ImportFrom, package: Path = PACKAGE) -> str:
+    """The absolute module that a ``from … import`` names."""
+    if node.level == 0:
+        return node.module or ""
+    here = ("graphlearn_dist", *path.relative_to(package).with_suffix("").parts)
+    base = here[: len(here) - node.level]
+    return ".".join((*base, *((node.module,) if node.module else ())))
+
+
+def imports(path: Path, package: Path = PACKAGE) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of everything imported anywhere in a file, inside functions and type checks too.
+
+    ``from a import b`` gives ``a.b``: whether b is a module or a name in it does not matter for the layers.
+    """
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute(path, node, package)
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def excepted(importer: str, target: str) -> bool:
+    return any(
+        importer == source and (target == allowed or target.startswith(allowed + ".")) for source, allowed in EXCEPTIONS
+    )
+
+
+def layer_violations(path: Path, package: Path = PACKAGE) -> list[str]:
+    """Imports of a file that go up, as ``file:line: why``."""
+    parts = path.relative_to(package).with_suffix("").parts
+    importer = parts[0]
+    if importer == "__init__":  # the front door: it may show anything
+        return []
+    found = []
+    for line, name in imports(path, package):
+        if not name.startswith("graphlearn_dist."):
+            continue
+        target = name.removeprefix("graphlearn_dist.")
+        top = target.split(".")[0]
+        if top not in LAYERS or LAYERS[top] <= LAYERS[importer] or excepted(importer, target):
+            continue
+        found.append(f"{path.name}:{line}: {importer} (layer {LAYERS[importer]}) imports {target} ({LAYERS[top]})")
+    return found
+
+
+def test_every_module_has_a_layer() -> None:
+    names = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py"}
+    names |= {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert names - {"__init__"} - LAYERS.keys() == set()
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: ".".join(dotted(path)) or "graphlearn_dist")
+def test_imports_go_down(path: Path) -> None:
+    assert layer_violations(path) == []
+
+
+def test_only_cluster_imports_ray() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules()
+        for line, name in imports(path)
+        if name.split(".")[0] == "ray" and dotted(path)[:1] != ("cluster",)
+    ]
+    assert found == []
+
+
+def test_nothing_is_unpickled() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in modules()
+        for line, name in imports(path)
+        if name.split(".")[0] in FORBIDDEN or name in ("torch.load", "torch.serialization.load")
+    ]
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.load", "torch.serialization.load"):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
+def test_files_are_of_readable_size() -> None:
+    sizes = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in modules()}
+    assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
+
+
+# --- the test itself can fail ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "line", "allowed"),
+    [
+        ("data/a.py", "from ..errors import StorageError", True),
+        ("data/a.py", "from .graph import Graph", True),
+        ("data/a.py", "from .. import distributed", False),
+        ("data/a.py", "import graphlearn_dist.partition", False),
+        ("data/sub/a.py", "from ...rpc import codec", False),
+        ("channel/a.py", "from ..rpc.codec import encode", True),
+        ("channel/a.py", "from ..rpc import peers", False),
+        ("distributed/a.py", "from ..loader.transform import to_data", True),
+        ("distributed/a.py", "def f():\n    from ..loader import NodeLoader", False),
+        ("cli.py", "from .cluster import launch", True),
+        ("errors.py", "from ._C import Pool", False),
+        ("__init__.py", "from . import distributed, loader", True),
+    ],
+)
+def test_violations_are_found(tmp_path: Path, where: str, line: str, allowed: bool) -> None:
+    path = tmp_path / where
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line + "\n")
+    assert (layer_violations(path, tmp_path) == []) is allowed
