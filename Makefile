@@ -23,7 +23,7 @@ export WITH_CUDA ?= $(if $(shell nvidia-smi -L 2>/dev/null),auto,off)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 CAN_REACH = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
 TORCH_INDEX ?= $(if $(shell nvidia-smi -L 2>/dev/null),,$(shell $(CAN_REACH) && echo --extra-index-url $(TORCH_CPU)))
-PIP_INSTALL = $(PY) -m pip install --disable-pip-version-check -q -c constraints.txt $(TORCH_INDEX)
+PIP_INSTALL = $(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt $(TORCH_INDEX)
 
 CORE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 CLANG_SOURCES := $(CORE_SOURCES) $(shell find tests/csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
@@ -42,28 +42,28 @@ help:
 
 $(RUNTIME): constraints.txt
 	@echo "--- $(VENV): torch and what else the package needs"
-	[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) torch torch_geometric numpy msgpack setuptools wheel pybind11 cmake ninja
-	mkdir -p $(STAMPS) && touch $@
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) torch torch_geometric numpy msgpack setuptools wheel pybind11 cmake ninja
+	@mkdir -p $(STAMPS) && touch $@
 
 $(DEV): $(RUNTIME)
 	@echo "--- $(VENV): tools for tests and checks"
-	$(PIP_INSTALL) pytest hypothesis scipy psutil ruff mypy clang-format
-	touch $@
+	@$(PIP_INSTALL) pytest hypothesis scipy psutil ruff mypy clang-format
+	@touch $@
 
 # Installed once, in place; after that only the C++ core is rebuilt, and only what changed in it.
 $(BUILT): $(CORE_SOURCES) CMakeLists.txt setup.py pyproject.toml | $(RUNTIME)
 	@echo "--- building graphlearn_dist (WITH_CUDA=$(WITH_CUDA))"
-	if [ -x $(VENV)/bin/graphlearn-dist ]; then $(PY) setup.py -q build_ext --inplace; \
+	@if [ -x $(VENV)/bin/graphlearn-dist ]; then $(PY) setup.py -q build_ext --inplace; \
 	else $(PIP_INSTALL) --no-build-isolation --no-deps -e .; fi
-	touch $@
+	@touch $@
 
 install: $(BUILT)
 
 # --- what people run ---------------------------------------------------------------------------------------------
 
 demo: $(BUILT)
-	$(PY) examples/demo.py $(DEMO_ARGS)
+	@$(PY) examples/demo.py $(DEMO_ARGS)
 
 test: $(BUILT) $(DEV)
 	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
