@@ -133,7 +133,7 @@ class Callees:
         context.run(enter_request, connection.peer, deadline)
         context.run(_CURRENT_CONNECTION.set, connection)
         if is_async:
-            coroutine = self._run_coroutine(connection, request_id, function, args, kwargs)
+            coroutine = self._run_coroutine(serving, connection, request_id, function, args, kwargs)
             serving.task = context.run(loop.create_task, coroutine)
             self._tasks.add(serving.task)
             serving.task.add_done_callback(self._tasks.discard)
@@ -157,12 +157,18 @@ class Callees:
 
     @staticmethod
     async def _run_coroutine(
-        connection: Connection, request_id: int, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+        serving: Serving,
+        connection: Connection,
+        request_id: int,
+        function: Callable[..., Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> None:
         try:
             encoded = _as_encoded(await function(*args, **kwargs))
         except asyncio.CancelledError as error:
-            connection.respond_failure(request_id, pack_failure(error))  # dropped where the caller gave up
+            if not serving.cancelled:  # else the caller gave up: its CANCEL frees the request
+                connection.respond_failure(request_id, pack_failure(error))
             raise
         except Exception as error:
             connection.respond_failure(request_id, pack_failure(error))
