@@ -100,3 +100,17 @@ class RpcSettings:
         for name in ("max_payload_bytes", "max_inflight", "num_threads"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
+
+
+def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
+    """The job's shared secret: the file named by ``GLD_TOKEN_FILE``, or ``GLD_TOKEN``; None where neither is set."""
+    path = environ.get("GLD_TOKEN_FILE")
+    if path:
+        try:
+            with open(path, "rb") as file:
+                token = file.read().strip()
+        except OSError as error:
+            raise InvalidArgumentError(f"GLD_TOKEN_FILE: cannot read {path}: {error}") from error
+    else:
+        token = environ.get("GLD_TOKEN", "").encode()
+    return token or None

@@ -155,17 +155,18 @@ class _Supervisor:
 
     def stop_all(self) -> None:
         """Returns when all processes are gone: asked at first, killed after ``stop_s`` or at a further signal."""
-        self._tell(RunningProcess.stop)
+        self._tell(lambda process: process.stop())
         # child.py keeps the time between both; the second deadline is for one that was stopped or is stuck itself.
         for _ in range(2):
             deadline = time.monotonic() + self._plan.stop_s + 2
             while self._running and (event := self._next(deadline)) is not None:
                 if isinstance(event, _Interrupted):
-                    self._tell(RunningProcess.kill)
+                    self._tell(lambda process: process.kill())
             if not self._running:
                 return
-            self._tell(RunningProcess.kill)
+            self._tell(lambda process: process.kill())
         names = ", ".join(self._running)
+        self._running.clear()  # reported once
         raise LaunchError(f"still running after SIGKILL: {names}")
 
     def _tell(self, action: Callable[[RunningProcess], None]) -> None:
@@ -215,5 +216,11 @@ def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | N
             with chosen.master(plan) as master:
                 supervisor.start(master)
             return supervisor.run()
+        except LaunchError as failure:
+            try:
+                supervisor.stop_all()
+            except LaunchError as leftover:
+                raise LaunchError(f"{failure}\n{leftover}") from failure
+            raise
         finally:
             supervisor.stop_all()

@@ -1,0 +1,103 @@
+"""Sampling over several processes: servers, clients, and the loaders between them."""
+
+from ..data.dataset import GraphSchema
+from ..messages import MESSAGES
+from ..rpc.codec import register_message
+from ..sampler.base import NodeSamplerInput, RemoteNodeSplitSamplerInput, SamplingConfig, SamplingType
+from ..typing import Split
+from . import worker_messages
+from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
+from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
+from .dist_dataset import BookHandle, DatasetHandle, DistDataset, EdgeHandle, NodeHandle
+from .dist_neighbor_loader import DistNeighborLoader
+from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
+from .dist_server import (
+    DistServer,
+    ProducerInfo,
+    get_server,
+    init_server,
+    shutdown_server,
+    wait_and_shutdown_server,
+)
+from .rpc import (
+    RpcCalleeBase,
+    RpcDataPartitionRouter,
+    all_gather,
+    barrier,
+    get_rpc_master_addr,
+    get_rpc_master_port,
+    global_all_gather,
+    global_barrier,
+    init_rpc,
+    rpc_global_request,
+    rpc_global_request_async,
+    rpc_global_request_by_rank,
+    rpc_is_initialized,
+    rpc_register,
+    rpc_request,
+    rpc_request_async,
+    rpc_sync_data_partitions,
+    shutdown_rpc,
+)
+
+for _message in (
+    *MESSAGES,
+    BookHandle,
+    DatasetHandle,
+    EdgeHandle,
+    GraphSchema,
+    NodeHandle,
+    NodeSamplerInput,
+    ProducerInfo,
+    ProducerRequest,
+    RemoteDistSamplingWorkerOptions,
+    RemoteNodeSplitSamplerInput,
+    SamplingConfig,
+    SamplingType,
+    Split,
+    worker_messages.ReleaseSlots,
+    worker_messages.StartRun,
+    worker_messages.StopWorker,
+    worker_messages.WorkerReady,
+    worker_messages.WorkerSetup,
+):
+    register_message(_message)
+
+__all__ = [
+    "DistContext",
+    "DistDataset",
+    "DistNeighborLoader",
+    "DistRole",
+    "DistServer",
+    "RemoteDistSamplingWorkerOptions",
+    "RpcCalleeBase",
+    "RpcDataPartitionRouter",
+    "all_gather",
+    "assign_server_by_order",
+    "async_request_server",
+    "barrier",
+    "get_context",
+    "get_rpc_master_addr",
+    "get_rpc_master_port",
+    "get_server",
+    "global_all_gather",
+    "global_barrier",
+    "init_client",
+    "init_rpc",
+    "init_server",
+    "init_worker_group",
+    "rendezvous_store",
+    "request_server",
+    "rpc_global_request",
+    "rpc_global_request_async",
+    "rpc_global_request_by_rank",
+    "rpc_is_initialized",
+    "rpc_register",
+    "rpc_request",
+    "rpc_request_async",
+    "rpc_sync_data_partitions",
+    "shutdown_client",
+    "shutdown_rpc",
+    "shutdown_server",
+    "wait_and_shutdown_server",
+]

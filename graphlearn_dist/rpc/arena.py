@@ -102,10 +102,18 @@ class SendingArena:
 
     def put(self, parts: Sequence[memoryview], nbytes: int) -> int | None:
         """Copy ``parts`` into a slot; its offset, or None when the arena has no room."""
-        offset = self._slots.allocate(nbytes)
+        offset = self.reserve(nbytes)
         if offset is not None:
             copy_parts(parts, self._bytes[offset : offset + nbytes])
         return offset
+
+    def reserve(self, nbytes: int) -> int | None:
+        """The offset of a slot to be written by the caller (see ``view``), or None when the arena has no room."""
+        return self._slots.allocate(nbytes)
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """The memory of a slot."""
+        return memoryview(self._map)[offset : offset + nbytes]
 
     def release(self, offset: int) -> None:
         """Free the slot at ``offset``."""

@@ -1,0 +1,92 @@
+"""The door to the native core: DLPack capsules become tensors here, and thread pools are shared."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from . import _C
+from .errors import InvalidArgumentError
+
+
+def to_tensor(capsule: Any) -> torch.Tensor:
+    """The tensor over a capsule's memory (no copy); the memory returns to the core's pool when the tensor dies."""
+    return from_dlpack(capsule)
+
+
+def to_optional_tensor(capsule: Any) -> torch.Tensor | None:
+    """As ``to_tensor``; None stays None."""
+    return None if capsule is None else from_dlpack(capsule)
+
+
+@functools.lru_cache(maxsize=8)
+def thread_pool(num_threads: int) -> _C.ThreadPool:
+    """The process's pool of that many threads (the caller counts as one). A result never depends on the number."""
+    return _C.ThreadPool(num_threads)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def check_index_tensor(value: Any, name: str, *, num_ids: int | None = None, what: str = "id") -> torch.Tensor:
+    """Checks a one-dimensional integer tensor of ids and returns it as contiguous int64 (int32 stays).
+
+    Args:
+        value: the tensor.
+        name: the argument's name, for the error.
+        num_ids: ids must be below this; None checks only the sign.
+        what: what an entry is, for the error.
+
+    Raises:
+        InvalidArgumentError: wrong type, dtype or shape.
+        UnknownIdError: an id is negative or too large.
+    """
+    from .errors import UnknownIdError
+
+    if not isinstance(value, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: expected a torch.Tensor of ids, got {type(value).__name__}")
+    if value.dtype not in (torch.int32, torch.int64):
+        raise InvalidArgumentError(f"{name}: expected dtype int64 or int32, got {value.dtype}")
+    if value.dim() != 1:
+        raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor, got shape {tuple(value.shape)}")
+    if value.numel() > 0:
+        low, high = (int(bound) for bound in torch.aminmax(value))
+        if low < 0 or (num_ids is not None and high >= num_ids):
+            bad = low if low < 0 else high
+            limit = "2^63" if num_ids is None else str(num_ids)
+            raise UnknownIdError(f"{name}: {what} {bad} is outside [0, {limit})")
+    return value.contiguous()
+
+
+def show_config() -> str:
+    """A readable account of versions, CUDA and cores, for bug reports."""
+    if _C.cuda_is_built():
+        cuda = f"built with {_C.cuda_build_version()}, {_C.cuda_device_count()} device(s) usable"
+    else:
+        cuda = "not built"
+    lines = {
+        "graphlearn_dist": _C.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": cuda,
+        "cores": str(available_cores()),
+        "platform": platform.platform(),
+    }
+    return "\n".join(f"{name}: {value}" for name, value in lines.items())
+
+
+def pooled_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """An uninitialised tensor in the core's pooled memory: warm, unlike fresh memory from the system."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(_C.Buffer(count * dtype.itemsize), dtype=dtype, count=count).reshape(shape)

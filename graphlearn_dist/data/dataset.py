@@ -1,0 +1,292 @@
+"""Dataset: graph, features, labels and splits of one machine, homogeneous or typed.
+
+Inside, everything is a dict by type, and a homogeneous data set has the one unnamed type ``None``. Only the public
+attributes and getters, which take and give bare objects for homogeneous data, ask which of the two it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from ..core import check_index_tensor
+from ..errors import InvalidArgumentError
+from ..typing import EdgeType, NodeType, Split
+from ..utils.tensor import convert_to_tensor
+from .feature import Feature
+from .graph import Graph, Topology
+from .random_split import random_split
+
+T = TypeVar("T")
+EdgeDirection = Literal["in", "out"]
+NODE_FEATURE, NODE_LABEL, EDGE_FEATURE = "node_feature", "node_label", "edge_feature"
+
+
+def by_type(value: T | Mapping[Any, T] | None) -> dict[Any, T]:
+    """A bare object as ``{None: object}``, a mapping as a dict, None as an empty dict."""
+    if value is None:
+        return {}
+    return dict(value) if isinstance(value, Mapping) else {None: value}
+
+
+def store_name(kind: str, type_index: int) -> str:
+    """The name under which processes ask each other for rows, such as ``"node_feature:0"``."""
+    return f"{kind}:{type_index}"
+
+
+@dataclass(frozen=True)
+class GraphSchema:
+    """The types of a data set, in the order that gives them their integer ids.
+
+    Attributes:
+        node_types: sorted; ``(None,)`` for a homogeneous graph.
+        edge_types: sorted; ``(None,)`` for a homogeneous graph.
+        num_nodes: nodes of each type in the whole data set.
+        edge_dir: which neighbors are sampled: ``"in"`` or ``"out"``.
+    """
+
+    node_types: tuple[NodeType | None, ...]
+    edge_types: tuple[EdgeType | None, ...]
+    num_nodes: tuple[int, ...]
+    edge_dir: EdgeDirection
+
+    @property
+    def is_homogeneous(self) -> bool:
+        return self.node_types == (None,)
+
+    def node_type_index(self, node_type: NodeType | None, name: str = "node_type") -> int:
+        """The integer id of a node type."""
+        if node_type not in self.node_types:
+            known = "no named types" if self.is_homogeneous else ", ".join(map(str, self.node_types))
+            raise InvalidArgumentError(f"{name}: unknown node type {node_type!r}; the data set has {known}")
+        return self.node_types.index(node_type)
+
+    @property
+    def edge_specs(self) -> tuple[tuple[int, int], ...]:
+        """Per edge type, (seed type, neighbor type): whose neighbors are sampled, and what those are."""
+        return tuple(self._edge_spec(edge_type) for edge_type in self.edge_types)
+
+    def _edge_spec(self, edge_type: EdgeType | None) -> tuple[int, int]:
+        if edge_type is None:
+            return 0, 0
+        source, target = self.node_types.index(edge_type[0]), self.node_types.index(edge_type[2])
+        return (source, target) if self.edge_dir == "out" else (target, source)
+
+
+def collect_node_types(edge_types: Any, node_types: Any = ()) -> tuple[NodeType | None, ...]:
+    """Sorted node types that occur in edge types or are named besides; ``(None,)`` for the unnamed one."""
+    found = set(node_types)
+    for edge_type in edge_types:
+        found.update((None,) if edge_type is None else (edge_type[0], edge_type[2]))
+    return tuple(sorted(found, key=lambda name: "" if name is None else name))
+
+
+class Dataset:
+    """Graph, features, labels and splits.
+
+    Args:
+        graph: a ``Graph``, or a dict by edge type.
+        node_features: a ``Feature``, or a dict by node type.
+        edge_features: a ``Feature``, or a dict by edge type.
+        node_labels: a tensor ``[num_nodes, ...]``, or a dict by node type.
+        edge_dir: ``"out"`` samples out-neighbors (rows are sources), ``"in"`` in-neighbors (rows are targets).
+        node_split: (train, valid, test) ids.
+    """
+
+    def __init__(
+        self,
+        graph: Any = None,
+        node_features: Any = None,
+        edge_features: Any = None,
+        node_labels: Any = None,
+        edge_dir: EdgeDirection = "out",
+        node_split: Any = None,
+    ) -> None:
+        if edge_dir not in ("in", "out"):
+            raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {edge_dir!r}")
+        self.graph = graph
+        self.node_features = node_features
+        self.edge_features = edge_features
+        self.node_labels = convert_to_tensor(node_labels)
+        self.edge_dir: EdgeDirection = edge_dir
+        self._num_nodes: dict[Any, int] = {}
+        self._label_rows: dict[Any, Any] = {}
+        self.train_idx: Any = None
+        self.val_idx: Any = None
+        self.test_idx: Any = None
+        self.init_node_split(node_split)
+
+    # --- building ----------------------------------------------------------------------------------------------
+
+    def init_graph(
+        self,
+        edge_index: Any = None,
+        edge_ids: Any = None,
+        edge_weights: Any = None,
+        layout: str | Mapping[EdgeType, str] = "COO",
+        graph_mode: str = "ZERO_COPY",
+        directed: bool = False,
+        device: int | None = None,
+        num_nodes: int | Mapping[NodeType, int] | None = None,
+    ) -> None:
+        """Builds the graph from edges; see ``Topology`` for shapes. ``directed`` changes nothing: edges are as given.
+
+        ``num_nodes`` (an int, or a dict by node type) counts nodes beyond the largest id in the edges.
+        """
+        edges = by_type(convert_to_tensor(edge_index) if not isinstance(edge_index, tuple) else edge_index)
+        ids, weights = by_type(edge_ids), by_type(edge_weights)
+        layouts = by_type(layout)
+        self._num_nodes = self._count_nodes(edges, layouts, by_type(num_nodes))
+        graphs = {}
+        for edge_type, pair in edges.items():
+            source, target = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+            topology = Topology(
+                pair,
+                ids.get(edge_type),
+                weights.get(edge_type),
+                input_layout=layouts.get(edge_type, layouts.get(None, "COO")),
+                layout="CSR" if self.edge_dir == "out" else "CSC",
+                num_nodes=(self._num_nodes[source], self._num_nodes[target]),
+            )
+            graphs[edge_type] = Graph(topology, graph_mode, device)
+        self.graph = graphs.get(None, graphs)
+
+    def _count_nodes(self, edges: dict[Any, Any], layouts: dict[Any, Any], given: dict[Any, int]) -> dict[Any, int]:
+        counts: dict[Any, int] = dict(given)
+        for node_type, feature in by_type(self.node_features).items():
+            counts.setdefault(node_type, feature.size(0))
+        for edge_type, pair in edges.items():
+            topology = Topology(pair, input_layout=layouts.get(edge_type, layouts.get(None, "COO")))
+            ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+            for node_type, count in zip(ends, (topology.row_count, topology.num_cols), strict=True):
+                if node_type not in given:
+                    counts[node_type] = max(counts.get(node_type, 0), count)
+        return counts
+
+    def init_node_features(
+        self,
+        node_feature_data: Any = None,
+        id2idx: Any = None,
+        sort_func: Any = None,
+        split_ratio: float | Mapping[NodeType, float] = 0.0,
+        device_group_list: Any = None,
+        device: int | None = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Sets node features ``[num_nodes, dim]`` (or a dict by node type); ``sort_func`` orders rows for GPU caches
+        and has no effect while all rows are on the host."""
+        self.node_features = self._features(
+            node_feature_data, id2idx, split_ratio, device_group_list, device, with_gpu, dtype
+        )
+
+    def init_edge_features(
+        self,
+        edge_feature_data: Any = None,
+        id2idx: Any = None,
+        split_ratio: float | Mapping[EdgeType, float] = 0.0,
+        device_group_list: Any = None,
+        device: int | None = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type)."""
+        self.edge_features = self._features(
+            edge_feature_data, id2idx, split_ratio, device_group_list, device, with_gpu, dtype
+        )
+
+    @staticmethod
+    def _features(
+        data: Any, id2idx: Any, split_ratio: Any, groups: Any, device: int | None, with_gpu: bool, dtype: Any
+    ) -> Any:
+        rows, ratios = by_type(id2idx), by_type(split_ratio)
+        features = {
+            key: Feature(
+                tensor, rows.get(key), ratios.get(key, ratios.get(None, 0.0)), groups, device, with_gpu, dtype
+            )
+            for key, tensor in by_type(data).items()
+        }
+        return features.get(None, features) if features else None
+
+    def init_node_labels(self, node_label_data: Any = None, id2idx: Any = None) -> None:
+        """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type)."""
+        self.node_labels = convert_to_tensor(node_label_data)
+        self._label_rows = by_type(id2idx)
+
+    def init_node_split(self, node_split: Any = None) -> None:
+        """Sets (train, valid, test) ids, each a tensor or a dict by node type."""
+        if node_split is not None:
+            self.train_idx, self.val_idx, self.test_idx = (convert_to_tensor(part) for part in node_split)
+
+    def random_node_split(self, num_val: float | int, num_test: float | int, seed: int = 0) -> None:
+        """Splits the nodes at random (a function of the seed); numbers below 1 are shares."""
+        counts = by_type(self._num_nodes or None)
+        parts = {key: random_split(count, num_val, num_test, seed=seed) for key, count in counts.items()}
+        if None in parts:
+            self.init_node_split(parts[None])
+        else:
+            self.init_node_split(tuple({key: part[i] for key, part in parts.items()} for i in range(3)))
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Types and counts of the whole data set."""
+        edge_types = tuple(sorted(by_type(self.graph), key=lambda edge_type: edge_type or ()))
+        node_types = collect_node_types(edge_types)
+        return GraphSchema(node_types, edge_types, tuple(self._node_count(name) for name in node_types), self.edge_dir)
+
+    def _node_count(self, node_type: NodeType | None) -> int:
+        count = self._num_nodes.get(node_type)
+        if count is not None:
+            return count
+        for edge_type, graph in by_type(self.graph).items():
+            ends = (graph.row_count, graph.col_count) if self.edge_dir == "out" else (graph.col_count, graph.row_count)
+            names = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+            for name, extent in zip(names, ends, strict=True):
+                self._num_nodes[name] = max(self._num_nodes.get(name, 0), extent)
+        return self._num_nodes[node_type]
+
+    def stores(self) -> dict[str, Feature]:
+        """Every feature and label store by its name (see ``store_name``)."""
+        schema, found = self.schema, {}
+        for node_type, feature in by_type(self.node_features).items():
+            found[store_name(NODE_FEATURE, schema.node_type_index(node_type))] = feature
+        for node_type, labels in by_type(self.node_labels).items():
+            rows = self._label_rows.get(node_type)
+            found[store_name(NODE_LABEL, schema.node_type_index(node_type))] = Feature(labels, rows)
+        for edge_type, feature in by_type(self.edge_features).items():
+            found[store_name(EDGE_FEATURE, schema.edge_types.index(edge_type))] = feature
+        return found
+
+    def split_ids(self, split: Split, node_type: NodeType | None = None) -> torch.Tensor:
+        """The ids of one split, int64; an error says if the data set has none."""
+        part = {Split.train: self.train_idx, Split.valid: self.val_idx, Split.test: self.test_idx}[split]
+        ids = by_type(part).get(node_type)
+        if ids is None:
+            raise InvalidArgumentError(f"input_nodes: the data set has no {split.value!r} split")
+        return check_index_tensor(ids, f"{split.value} split").to(torch.int64)
+
+    def get_graph(self, etype: EdgeType | None = None) -> Graph | None:
+        return by_type(self.graph).get(etype)
+
+    def get_node_types(self) -> list[NodeType]:
+        return [name for name in self.schema.node_types if name is not None]
+
+    def get_edge_types(self) -> list[EdgeType]:
+        return [name for name in self.schema.edge_types if name is not None]
+
+    def get_node_feature(self, ntype: NodeType | None = None) -> Feature | None:
+        return by_type(self.node_features).get(ntype)
+
+    def get_edge_feature(self, etype: EdgeType | None = None) -> Feature | None:
+        return by_type(self.edge_features).get(etype)
+
+    def get_node_label(self, ntype: NodeType | None = None) -> torch.Tensor | None:
+        return by_type(self.node_labels).get(ntype)
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key, None)

@@ -1,0 +1,130 @@
+"""Feature rows, looked up by global id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..core import check_index_tensor
+from ..errors import InvalidArgumentError, UnknownIdError
+from ..utils.tensor import convert_to_tensor
+from . import shared_memory
+from .unified_tensor import UnifiedTensor
+
+
+@dataclass(frozen=True)
+class DeviceGroup:
+    """GPUs that hold one copy of the hot rows between them."""
+
+    group_id: int
+    device_list: list[torch.device]
+
+    @property
+    def size(self) -> int:
+        return len(self.device_list)
+
+
+class Feature:
+    """Rows of features (or labels) by global id.
+
+    Args:
+        feature_tensor: ``[num_rows, ...]``.
+        id2index: row of each id: an int tensor by id (-1: not here), an object indexed by a tensor of ids such as a
+            partition book's ``id2index``, or None where the row is the id.
+        split_ratio: share of rows to keep on GPUs; anything above 0 needs a GPU.
+        device_group_list: GPUs by group.
+        device: the GPU of this process.
+        with_gpu: use a GPU if there is one.
+        dtype: dtype to hold; None keeps that of the tensor.
+        num_threads: threads of one lookup.
+
+    Raises:
+        InvalidArgumentError: GPU rows are asked for where there is no GPU, or the tensor has no rows dimension.
+    """
+
+    def __init__(
+        self,
+        feature_tensor: Any,
+        id2index: torch.Tensor | Sequence[int] | Any | None = None,
+        split_ratio: float = 0.0,
+        device_group_list: list[DeviceGroup] | None = None,
+        device: int | None = None,
+        with_gpu: bool | None = True,
+        dtype: torch.dtype | None = None,
+        num_threads: int = 1,
+    ) -> None:
+        if split_ratio != 0.0 or (device is not None and device >= _C.cuda_device_count()):
+            raise InvalidArgumentError(
+                f"split_ratio, device: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are usable"
+            )
+        tensor = convert_to_tensor(feature_tensor, dtype)
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() < 1:
+            raise InvalidArgumentError("feature_tensor: expected a tensor of rows")
+        self.feature_tensor = tensor.contiguous()
+        self.id2index = convert_to_tensor(id2index) if isinstance(id2index, (list, tuple)) else id2index
+        self.split_ratio = split_ratio
+        self.device_group_list = device_group_list
+        self.device = device
+        self.with_gpu = with_gpu
+        self.num_threads = num_threads
+        self._unified: UnifiedTensor | None = None
+
+    def rows_of(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of global ids, int ``[n]``; an id that is not here raises ``UnknownIdError`` naming it."""
+        if self.id2index is None:
+            return ids
+        if isinstance(self.id2index, torch.Tensor):
+            check_index_tensor(ids, "ids", num_ids=self.id2index.numel())
+        rows: torch.Tensor = self.id2index[ids]
+        if rows.numel() and int(rows.min()) < 0:
+            missing = int(ids[int(rows.argmin())])
+            raise UnknownIdError(f"ids: id {missing} has no feature row here")
+        return rows
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of ``ids`` (int ``[n]``, any order, duplicates allowed) as a new ``[n, ...]`` tensor."""
+        return self.unified[self.rows_of(check_index_tensor(ids, "ids"))]
+
+    def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
+        """As ``feature[ids]``, from host rows."""
+        return self[ids]
+
+    def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
+        """Writes the row of ``ids[i]`` to ``out[positions[i]]``."""
+        self.unified.gather_into(out, positions, self.rows_of(ids))
+
+    def lazy_init_with_ipc_handle(self) -> None:
+        """Makes the native view, if it was not made yet."""
+        _ = self.unified
+
+    @property
+    def unified(self) -> UnifiedTensor:
+        """The tensor behind the ids."""
+        if self._unified is None:
+            unified = UnifiedTensor(0, self.feature_tensor.dtype, self.num_threads)
+            unified.append_cpu_tensor(self.feature_tensor)
+            self._unified = unified
+        return self._unified
+
+    def share_memory_(self) -> Feature:
+        """Moves the rows to memory that other processes can map; rows mapped from a file stay where they are."""
+        self.feature_tensor = shared_memory.share(self.feature_tensor)
+        if isinstance(self.id2index, torch.Tensor):
+            self.id2index = shared_memory.share(self.id2index)
+        self._unified = None
+        return self
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.feature_tensor.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.feature_tensor.shape
+
+    def size(self, dim: int) -> int:
+        return self.feature_tensor.size(dim)

@@ -1,0 +1,114 @@
+"""Tensors that several processes of one host map: files and anonymous shared memory.
+
+Sharing copies nothing that lies in a file already, and copies anything else once, into a ``memfd``. Other processes
+open that through ``/proc/<pid>/fd/<n>`` while its owner lives; it has no name, so a killed process leaves nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import StorageError
+from ..messages import TensorHandle
+
+_lock = threading.Lock()
+_anonymous: dict[int, tuple[int, int]] = {}  # start address -> (file descriptor, bytes) of our own shared memory
+
+
+def share(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in memory that other processes can map; the tensor itself where it lies so already."""
+    tensor = tensor.contiguous()
+    if tensor.numel() == 0 or _locate(tensor) is not None:
+        return tensor
+    nbytes = tensor.numel() * tensor.element_size()
+    descriptor = os.memfd_create("graphlearn_dist", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, nbytes)
+    shared = _view(mmap.mmap(descriptor, nbytes), 0, tensor.dtype, tuple(tensor.shape))
+    shared.copy_(tensor)
+    with _lock:
+        _anonymous[shared.data_ptr()] = (descriptor, nbytes)
+    return shared
+
+
+def to_handle(tensor: torch.Tensor) -> TensorHandle:
+    """The handle of a tensor that ``share`` returned or that is mapped from a file.
+
+    Raises:
+        StorageError: the tensor lies in private memory.
+    """
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.numel() == 0:
+        return TensorHandle("", 0, dtype, tuple(tensor.shape))
+    place = _locate(tensor)
+    if place is None:
+        raise StorageError("tensor: expected one in shared or file-backed memory; call share() first")
+    path, offset = place
+    return TensorHandle(path, offset, dtype, tuple(tensor.shape))
+
+
+def from_handle(handle: TensorHandle) -> torch.Tensor:
+    """Maps the tensor of a handle: pages are shared, a write stays private to the writer."""
+    dtype = getattr(torch, handle.dtype)
+    if not handle.path:
+        return torch.empty(handle.shape, dtype=dtype)
+    count = 1
+    for extent in handle.shape:
+        count *= extent
+    nbytes = count * dtype.itemsize
+    start = handle.offset - handle.offset % mmap.ALLOCATIONGRANULARITY
+    length = handle.offset - start + nbytes
+    try:
+        with open(handle.path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < handle.offset + nbytes:
+                raise StorageError(f"{handle.path}: expected at least {handle.offset + nbytes} bytes")
+            mapping = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
+    except OSError as error:
+        raise StorageError(f"cannot map {handle.path}: {error}") from error
+    return _view(mapping, handle.offset - start, dtype, handle.shape)
+
+
+def share_all(value: Any, replace: Callable[[torch.Tensor], torch.Tensor] = share) -> Any:
+    """Applies ``share`` to a tensor, or to every tensor of a dict; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return {key: share_all(entry, replace) for key, entry in value.items()}
+    return replace(value)
+
+
+def _view(buffer: Any, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset).reshape(shape)
+
+
+def _locate(tensor: torch.Tensor) -> tuple[str, int] | None:
+    """(path, offset) of a tensor in our anonymous shared memory or in a mapped file; None for private memory."""
+    address = tensor.data_ptr()
+    with _lock:
+        for start, (descriptor, nbytes) in _anonymous.items():
+            if start <= address < start + nbytes:
+                return f"/proc/{os.getpid()}/fd/{descriptor}", address - start
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if len(fields) < 6:
+                continue
+            low, high = (int(bound, 16) for bound in fields[0].split("-"))
+            if low <= address < high:
+                return _file_place(fields, address - low)
+    return None
+
+
+def _file_place(fields: list[str], distance: int) -> tuple[str, int] | None:
+    path = fields[5].rstrip("\n")
+    if not path.startswith("/") or path.endswith("(deleted)") or path.startswith("/dev/"):
+        return None
+    return path, int(fields[2], 16) + distance

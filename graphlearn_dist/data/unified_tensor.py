@@ -1,0 +1,103 @@
+"""One logical tensor of rows over several memories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..core import check_index_tensor, thread_pool, to_tensor
+from ..errors import InvalidArgumentError, NotInitializedError
+
+HOST = -1
+
+
+class UnifiedTensor:
+    """Rows of a tensor whose pieces lie in several memories; indexing gathers rows in the order asked.
+
+    Pieces in host memory (anonymous, shared, memory-mapped) are served by this build; GPU pieces raise a clear error.
+
+    Args:
+        current_device: the GPU that results go to; ignored while all pieces are in host memory.
+        dtype: element type; pieces of another dtype are refused.
+        num_threads: threads of one gather.
+    """
+
+    def __init__(self, current_device: int = 0, dtype: torch.dtype = torch.float32, num_threads: int = 1) -> None:
+        self.current_device = current_device
+        self.dtype = dtype
+        self._pool = thread_pool(num_threads)
+        self._parts: list[torch.Tensor] = []
+        self._store: _C.RowStore | None = None
+
+    def init_from(self, tensors: list[torch.Tensor], tensor_devices: list[int]) -> None:
+        """Takes the pieces in row order, with the device of each (-1 is the host)."""
+        if len(tensors) != len(tensor_devices):
+            raise InvalidArgumentError(
+                f"tensor_devices: expected one for each of {len(tensors)} tensors, got {len(tensor_devices)}"
+            )
+        for tensor, device in zip(tensors, tensor_devices, strict=True):
+            if device != HOST:
+                raise InvalidArgumentError(
+                    f"tensor_devices: expected -1 (host memory), got GPU {device}; {_C.cuda_device_count()} are usable"
+                )
+            self.append_cpu_tensor(tensor)
+
+    def append_cpu_tensor(self, cpu_tensor: torch.Tensor) -> None:
+        """Adds rows in host memory. No copy."""
+        if cpu_tensor.dtype != self.dtype:
+            raise InvalidArgumentError(f"cpu_tensor: expected dtype {self.dtype}, got {cpu_tensor.dtype}")
+        if cpu_tensor.dim() < 1:
+            raise InvalidArgumentError("cpu_tensor: expected rows, got a scalar")
+        self._parts.append(cpu_tensor.contiguous())
+        self._store = None
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows ``ids`` (int ``[n]``) as a new ``[n, ...]`` tensor; an id outside raises ``UnknownIdError``."""
+        return to_tensor(self._native.gather(check_index_tensor(ids, "ids"), self._pool))
+
+    def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
+        """Writes row ``ids[i]`` to ``out[positions[i]]``; ``positions`` int64 ``[n]``."""
+        self._native.gather(ids, self._pool, positions, out)
+
+    def gather_all(self, out: torch.Tensor, ids: torch.Tensor) -> None:
+        """Writes row ``ids[i]`` to ``out[i]``."""
+        self._native.gather(ids, self._pool, None, out)
+
+    @property
+    def _native(self) -> _C.RowStore:
+        if self._store is None:
+            if not self._parts:
+                raise NotInitializedError("UnifiedTensor: no rows yet; call init_from() or append_cpu_tensor() first")
+            self._store = _C.RowStore(self._parts)
+        return self._store
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """The pieces, in row order."""
+        return list(self._parts)
+
+    @property
+    def shape(self) -> list[int]:
+        if not self._parts:
+            return [0, 0]
+        return [sum(part.size(0) for part in self._parts), *self._parts[0].shape[1:]]
+
+    @property
+    def device(self) -> int:
+        return self.current_device
+
+    @property
+    def numel(self) -> int:
+        return sum(part.numel() for part in self._parts)
+
+    def size(self, dim: int) -> int:
+        return self.shape[dim]
+
+    def stride(self, dim: int) -> int:
+        return int(self._parts[0].stride(dim)) if self._parts else 0
+
+    def append_shared_tensor(self, shared_tensor: Any) -> None:
+        """GPU pieces shared by another process; needs a GPU."""
+        raise InvalidArgumentError(f"shared_tensor: needs a GPU, {_C.cuda_device_count()} are usable")

@@ -1,0 +1,150 @@
+"""A client: a trainer that has its batches made by servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from ..config import job_token
+from ..errors import InvalidArgumentError, NotInitializedError, RpcError
+from . import rpc
+from .dist_context import DistContext, _reset_context, _set_client_context, get_context
+from .dist_server import EXPOSED, DistServer
+
+_GOODBYE_TIMEOUT_S = 5.0
+
+
+def init_client(
+    num_servers: int,
+    num_clients: int,
+    client_rank: int,
+    master_addr: str,
+    master_port: int,
+    num_rpc_threads: int = 4,
+    client_group_name: str | None = None,
+    is_dynamic: bool = False,
+) -> None:
+    """Makes this process a client and waits until all servers are there.
+
+    Args:
+        num_servers: servers in the job.
+        num_clients: clients in the job.
+        client_rank: this one's rank, from 0.
+        master_addr: host of the registry.
+        master_port: its port.
+        num_rpc_threads: threads that answer requests (of the registry, say).
+        client_group_name: prefix of the clients' names.
+        is_dynamic: the number of clients is open.
+
+    Raises:
+        DeadlineExceededError: there is no registry, or servers are missing; the message says which.
+        RegistryError: another client has this rank.
+    """
+    for method in EXPOSED:
+        rpc.register_function(method, method.__qualname__, target=_not_a_server)
+    _set_client_context(num_servers, num_clients, client_rank, client_group_name)
+    try:
+        rpc.init_rpc(master_addr, master_port, num_rpc_threads, is_dynamic=is_dynamic, token=job_token())
+        endpoint = rpc.get_endpoint()
+        endpoint.wait_for_members("server", num_servers, endpoint.settings.connect_timeout_s)
+    except BaseException:
+        rpc.shutdown_rpc()
+        _reset_context()
+        raise
+
+
+def _not_a_server(*args: Any, **kwargs: Any) -> None:
+    raise NotInitializedError("this process is a client, not a server")
+
+
+def client_context() -> DistContext:
+    """The context of this client.
+
+    Raises:
+        NotInitializedError: the process is not a client.
+    """
+    context = get_context()
+    if context is None or not context.is_client() or not rpc.rpc_is_initialized():
+        raise NotInitializedError("this process is not a client: call init_client first")
+    return context
+
+
+def shutdown_client() -> None:
+    """Says goodbye to the servers and leaves. Without effect where there is no client."""
+    context = get_context()
+    if context is None or not context.is_client():
+        return
+    try:
+        if rpc.rpc_is_initialized():
+            _say_goodbye(context)
+    finally:
+        with contextlib.suppress(RpcError):  # the registry may be gone: leaving needs nobody
+            rpc.shutdown_rpc()
+        _reset_context()
+
+
+def _say_goodbye(context: DistContext) -> None:
+    """Tells every server that this client is done; a server that is gone needs no telling."""
+    endpoint = rpc.get_endpoint()
+    name = rpc.function_name(DistServer.client_done)
+    goodbyes = [
+        endpoint.request(("server", rank), name, context.rank, timeout_s=_GOODBYE_TIMEOUT_S, fail_fast=True)
+        for rank in range(context.num_servers())
+    ]
+    for goodbye in goodbyes:
+        with contextlib.suppress(RpcError):
+            goodbye.result(_GOODBYE_TIMEOUT_S)
+
+
+def async_request_server(
+    server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any
+) -> torch.futures.Future[Any]:
+    """Calls a method of ``DistServer``, or a function registered on the servers, on one server.
+
+    Args:
+        server_rank: which server.
+        func: the method (``DistServer.get_dataset_meta``), the registered function, or its name.
+        args: its arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        A torch future of the result.
+    """
+    client_context()
+    name = rpc.function_name(func)
+    return rpc.to_torch_future(rpc.get_endpoint().request(("server", server_rank), name, *args, **kwargs))
+
+
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """As ``async_request_server``, and waits for the result; the remote error is raised here."""
+    client_context()
+    return rpc.get_endpoint().call(("server", server_rank), rpc.function_name(func), *args, **kwargs)
+
+
+def rendezvous_store(timeout_s: float = 60.0) -> torch.distributed.TCPStore:
+    """A store for ``torch.distributed.init_process_group``, agreed among the clients: no port to choose.
+
+    Client 0 opens it on a free port and tells the others through the registry. Collective among the clients.
+
+    Raises:
+        DeadlineExceededError: a client did not come.
+    """
+    context = client_context()
+    endpoint = rpc.get_endpoint()
+    timeout = timedelta(seconds=timeout_s)
+    host = endpoint.address.host or "127.0.0.1"
+    if context.rank == 0:
+        store = torch.distributed.TCPStore(
+            host, 0, context.world_size, is_master=True, timeout=timeout, wait_for_workers=False
+        )
+        rpc.all_gather((host, store.port), timeout_s)
+        return store
+    places = rpc.all_gather(None, timeout_s)
+    first = places[f"{context.group_name}_0"]
+    if first is None:
+        raise InvalidArgumentError("rendezvous_store: client 0 did not open a store")
+    return torch.distributed.TCPStore(first[0], first[1], context.world_size, is_master=False, timeout=timeout)

@@ -1,0 +1,320 @@
+"""One partition of a data set, with the books that say where everything else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..core import available_cores, thread_pool
+from ..data import shared_memory
+from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, Dataset, EdgeDirection, by_type, store_name
+from ..data.feature import DeviceGroup, Feature
+from ..data.graph import Graph, Layout, Topology
+from ..errors import InvalidArgumentError
+from ..messages import TensorHandle
+from ..partition import PartitionBook, RangePartitionBook, load_partition_layout
+from ..partition.base import check_partition_idx
+from ..partition.partition_book import TablePartitionBook, from_dict
+from ..typing import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class BookHandle:
+    """A partition book for another process: its description, and where its tables lie, if it has any."""
+
+    description: dict[str, Any]
+    tables: tuple[TensorHandle, ...]
+
+
+@dataclass(frozen=True)
+class NodeHandle:
+    """What one partition holds of one node type."""
+
+    node_type: NodeType | None
+    count: int
+    book: BookHandle
+    features: TensorHandle | None
+    labels: TensorHandle | None
+
+
+@dataclass(frozen=True)
+class EdgeHandle:
+    """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``."""
+
+    edge_type: EdgeType | None
+    num_cols: int
+    indptr: TensorHandle
+    indices: TensorHandle
+    edge_ids: TensorHandle
+    feature_book: BookHandle
+    features: TensorHandle | None
+
+
+@dataclass(frozen=True)
+class DatasetHandle:
+    """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped."""
+
+    partition_idx: int
+    edge_dir: str
+    nodes: tuple[NodeHandle, ...]
+    edges: tuple[EdgeHandle, ...]
+
+
+class DistDataset(Dataset):
+    """One partition: rows of the graph, features and labels by the partition books; ids are the data set's own.
+
+    Build it with ``load`` from a partition directory, or with ``from_dataset`` from a data set held whole.
+    """
+
+    def __init__(self, edge_dir: EdgeDirection = "out") -> None:
+        super().__init__(edge_dir=edge_dir)
+        self.num_partitions = 0
+        self.partition_idx = 0
+        self._node_books: dict[Any, PartitionBook] = {}
+        self._edge_books: dict[Any, PartitionBook] = {}
+
+    # --- building ----------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        root_dir: str | Path,
+        partition_idx: int,
+        graph_mode: str = "ZERO_COPY",
+        input_layout: Literal["COO", "CSR", "CSC"] = "COO",
+        feature_with_gpu: bool = True,
+        graph_caching: bool = False,
+        device_group_list: list[DeviceGroup] | None = None,
+        whole_node_label_file: str | Mapping[NodeType, str] | None = None,
+        device: int | None = None,
+        *,
+        verify: bool | None = None,
+    ) -> None:
+        """Maps one partition of a partition directory; nothing is read into private memory.
+
+        Args:
+            root_dir: what a partitioner wrote.
+            partition_idx: which partition.
+            graph_mode: see ``Graph``.
+            input_layout: not used: the directory says how its graph is stored.
+            feature_with_gpu: use a GPU if there is one.
+            graph_caching: must be False.
+            device_group_list: GPUs by group.
+            whole_node_label_file: must be None: labels are in the directory.
+            device: the GPU of this process.
+            verify: compare checksums; None does so up to 1 GiB. Sizes are always checked.
+
+        Raises:
+            PartitionFormatError: the directory is foreign, truncated or damaged.
+            InvalidArgumentError: there is no such partition.
+        """
+        if graph_caching or whole_node_label_file is not None:
+            raise InvalidArgumentError("graph_caching, whole_node_label_file: expected False and None")
+        layout = load_partition_layout(root_dir, verify=verify)
+        check_partition_idx(partition_idx, layout.num_parts)
+        arrays = layout.open_partition(partition_idx, verify=verify)
+        if any(graph.weights is not None for graph in arrays.graphs.values()):
+            raise InvalidArgumentError("root_dir: weighted graphs are not supported yet")
+        self.edge_dir = layout.edge_dir  # type: ignore[assignment]  # checked on reading META.json
+        graphs = {
+            edge_type: (graph.indptr, graph.indices, graph.edge_ids, graph.num_cols)
+            for edge_type, graph in arrays.graphs.items()
+        }
+        self._set(
+            partition_idx,
+            {node_type: info.count for node_type, info in layout.nodes.items()},
+            {node_type: layout.node_book(node_type, partition_idx) for node_type in layout.nodes},
+            {edge_type: layout.edge_feature_book(edge_type, partition_idx) for edge_type in layout.edges},
+            graphs,
+            (arrays.node_feats, arrays.node_labels, arrays.edge_feats),
+            graph_mode=graph_mode,
+            device=device,
+        )
+        splits = {node_type: info.split for node_type, info in layout.nodes.items() if info.split}
+        self.init_node_split(tuple(_unwrap({t: s[n] for t, s in splits.items() if n in s}) for n in _SPLITS))
+
+    @classmethod
+    def from_dataset(cls, dataset: Dataset) -> DistDataset:
+        """The one partition of a data set that is held whole: a server for data in memory."""
+        schema = dataset.schema
+        whole = cls(edge_dir=dataset.edge_dir)
+        counts = dict(zip(schema.node_types, schema.num_nodes, strict=True))
+        graphs = {}
+        for edge_type, graph in by_type(dataset.graph).items():
+            graphs[edge_type] = (*graph.export_topology(), graph.col_count)
+        whole._set(
+            0,
+            counts,
+            {node_type: RangePartitionBook.near_equal(count, 1) for node_type, count in counts.items()},
+            {edge_type: RangePartitionBook.near_equal(int(arrays[1].numel()), 1) for edge_type, arrays in graphs.items()},
+            graphs,
+            (
+                {key: feature.feature_tensor for key, feature in by_type(dataset.node_features).items()},
+                by_type(dataset.node_labels),
+                {key: feature.feature_tensor for key, feature in by_type(dataset.edge_features).items()},
+            ),
+        )
+        whole.train_idx, whole.val_idx, whole.test_idx = dataset.train_idx, dataset.val_idx, dataset.test_idx
+        return whole
+
+    def _set(
+        self,
+        partition_idx: int,
+        num_nodes: Mapping[Any, int],
+        node_books: Mapping[Any, PartitionBook],
+        edge_books: Mapping[Any, PartitionBook],
+        graphs: Mapping[Any, tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]],
+        rows: tuple[Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor]],
+        *,
+        graph_mode: str = "ZERO_COPY",
+        device: int | None = None,
+    ) -> None:
+        self.partition_idx = partition_idx
+        self.num_partitions = next(iter(node_books.values())).num_partitions
+        self._num_nodes = dict(num_nodes)
+        self._node_books, self._edge_books = dict(node_books), dict(edge_books)
+        layout: Layout = "CSR" if self.edge_dir == "out" else "CSC"
+        made = {}
+        for edge_type, (indptr, indices, edge_ids, num_cols) in graphs.items():
+            topology = Topology.from_arrays(indptr, indices, edge_ids, layout=layout, num_cols=num_cols)
+            made[edge_type] = Graph(topology, graph_mode, device)
+        self.graph = _unwrap(made)
+        node_features, node_labels, edge_features = rows
+        self.node_features = _unwrap(
+            {key: Feature(tensor, self._node_books[key].id2index) for key, tensor in node_features.items()}
+        )
+        self.edge_features = _unwrap(
+            {key: Feature(tensor, self._edge_books[key].id2index) for key, tensor in edge_features.items()}
+        )
+        self.node_labels = _unwrap(dict(node_labels))
+        self._label_rows = {key: self._node_books[key].id2index for key in node_labels}
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def node_pb(self) -> Any:
+        """Who owns which node: a book, or a dict by node type."""
+        return _unwrap(self._node_books)
+
+    @property
+    def edge_pb(self) -> Any:
+        """Who owns which edge's features: a book, or a dict by edge type."""
+        return _unwrap(self._edge_books)
+
+    @property
+    def node_feat_pb(self) -> Any:
+        """Who owns which node's features: as the nodes."""
+        return self.node_pb
+
+    @property
+    def edge_feat_pb(self) -> Any:
+        """Who owns which edge's features."""
+        return self.edge_pb
+
+    def row_books(self) -> tuple[PartitionBook, ...]:
+        """Per edge type, the book of its rows (the nodes whose neighbors it holds)."""
+        schema = self.schema
+        return tuple(self._node_books[schema.node_types[seed_type]] for seed_type, _ in schema.edge_specs)
+
+    def store_books(self) -> dict[str, PartitionBook]:
+        """Per feature and label store, the book of its rows."""
+        schema, books = self.schema, {}
+        for index, node_type in enumerate(schema.node_types):
+            books[store_name(NODE_FEATURE, index)] = books[store_name(NODE_LABEL, index)] = self._node_books[node_type]
+        for index, edge_type in enumerate(schema.edge_types):
+            books[store_name(EDGE_FEATURE, index)] = self._edge_books[edge_type]
+        return books
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this one partition is the data set, with rows in the order of ids."""
+        books = [*self._node_books.values(), *self._edge_books.values()]
+        return self.num_partitions == 1 and all(isinstance(book, RangePartitionBook) for book in books)
+
+    # --- sharing -----------------------------------------------------------------------------------------------
+
+    def share_ipc(self) -> DatasetHandle:
+        """A handle with which another process of this host maps the same memory while this one lives."""
+        labels, node_features, edge_features = map(by_type, (self.node_labels, self.node_features, self.edge_features))
+        self.node_labels = _unwrap({key: shared_memory.share(tensor) for key, tensor in labels.items()})
+        labels = by_type(self.node_labels)
+        nodes = tuple(
+            NodeHandle(
+                node_type,
+                self._num_nodes[node_type],
+                _book_handle(book),
+                _rows_handle(node_features.get(node_type)),
+                shared_memory.to_handle(labels[node_type]) if node_type in labels else None,
+            )
+            for node_type, book in self._node_books.items()
+        )
+        edges = []
+        for edge_type, graph in by_type(self.graph).items():
+            topology = graph.topo.share_memory_()
+            arrays = map(shared_memory.to_handle, (topology.indptr, topology.indices, topology.edge_ids))
+            book = _book_handle(self._edge_books[edge_type])
+            features = _rows_handle(edge_features.get(edge_type))
+            edges.append(EdgeHandle(edge_type, topology.num_cols, *arrays, book, features))
+        return DatasetHandle(self.partition_idx, self.edge_dir, nodes, tuple(edges))
+
+    @classmethod
+    def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
+        """Maps what ``share_ipc`` described. Splits stay with the sharer."""
+        dataset = cls(edge_dir=ipc_handle.edge_dir)  # type: ignore[arg-type]
+        index = ipc_handle.partition_idx
+        open_tensor = shared_memory.from_handle
+        nodes, edges = ipc_handle.nodes, ipc_handle.edges
+        dataset._set(
+            index,
+            {node.node_type: node.count for node in nodes},
+            {node.node_type: _open_book(node.book, index) for node in nodes},
+            {edge.edge_type: _open_book(edge.feature_book, index) for edge in edges},
+            {
+                edge.edge_type: (
+                    open_tensor(edge.indptr), open_tensor(edge.indices), open_tensor(edge.edge_ids), edge.num_cols
+                )
+                for edge in edges
+            },
+            (
+                {node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
+                {node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
+                {edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
+            ),
+        )
+        return dataset
+
+    def validate(self) -> None:
+        """Checks every index of the graph against the data set (reads all of it).
+
+        Raises:
+            InvalidArgumentError: offsets do not ascend or a row is out of order.
+            UnknownIdError: an index is outside the data set.
+        """
+        for graph in by_type(self.graph).values():
+            graph.graph_handler.validate(thread_pool(available_cores()))
+
+
+_SPLITS = ("train", "val", "test")
+
+
+def _unwrap(values: dict[Any, Any]) -> Any:
+    """The bare object of a homogeneous data set, the dict of a typed one, None where there is nothing."""
+    return values.get(None, values) if values else None
+
+
+def _rows_handle(feature: Feature | None) -> TensorHandle | None:
+    return None if feature is None else shared_memory.to_handle(feature.share_memory_().feature_tensor)
+
+
+def _book_handle(book: PartitionBook) -> BookHandle:
+    tables = (book.owners, book.rows) if isinstance(book, TablePartitionBook) else ()
+    return BookHandle(book.to_dict(), tuple(shared_memory.to_handle(shared_memory.share(table)) for table in tables))
+
+
+def _open_book(handle: BookHandle, partition_idx: int) -> PartitionBook:
+    owners_and_rows = tuple(map(shared_memory.from_handle, handle.tables))
+    tables = (owners_and_rows[0], owners_and_rows[1]) if owners_and_rows else None
+    return from_dict(handle.description, partition_idx, tables)

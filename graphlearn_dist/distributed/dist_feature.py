@@ -1,0 +1,115 @@
+"""Feature lookup over partitions: one request per peer for all stores, our own rows meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..core import thread_pool
+from ..messages import FeatureReply, FeatureRequest
+from .dist_dataset import DistDataset
+from .dist_neighbor_sampler import OwnerSplit, Peers, split_by_owner
+from .partition_service import LOOKUP
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """Shape and dtype of the rows that a lookup will give."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class FeatureCollector:
+    """Looks up rows of every store for a batch.
+
+    ``start`` sends the requests, ``fill`` writes all rows into tensors the caller chose: each row is written once, in
+    its final place.
+
+    Args:
+        dataset: this process's partition.
+        peers: the other partitions.
+        num_threads: threads of one lookup.
+    """
+
+    def __init__(self, dataset: DistDataset, peers: Peers, num_threads: int = 1) -> None:
+        self._own = dataset.partition_idx
+        self._num_partitions = dataset.num_partitions
+        self._whole = dataset.is_whole
+        self._stores = dataset.stores()
+        self._books = {name: book.native for name, book in dataset.store_books().items()}
+        self._peers = peers
+        self._pool = thread_pool(num_threads)
+        self.store_names = frozenset(self._stores)
+
+    def start(self, wanted: Mapping[str, torch.Tensor]) -> Lookup:
+        """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers."""
+        if self._whole:
+            return Lookup(self, wanted, {}, {})
+        splits = self._split(wanted)
+        asked = {}
+        for partition in range(self._num_partitions):
+            names = tuple(name for name, split in splits.items() if split.count(partition))
+            if partition != self._own and names:
+                ids = tuple(splits[name].part(splits[name].ids, partition) for name in names)
+                asked[partition] = names, self._peers.ask(partition, LOOKUP, FeatureRequest(names, ids))
+        return Lookup(self, wanted, splits, asked)
+
+    def _split(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, OwnerSplit]:
+        made: dict[tuple[int, int], OwnerSplit] = {}  # stores of one type share ids and book, and so the split
+        splits = {}
+        for name, ids in wanted.items():
+            key = id(ids), id(self._books[name])
+            if key not in made:
+                made[key] = split_by_owner(self._books[name], ids, self._pool)
+            splits[name] = made[key]
+        return splits
+
+    def spec(self, name: str, ids: torch.Tensor) -> RowSpec:
+        """What the rows of ``ids`` in a store will look like."""
+        rows = self._stores[name].feature_tensor
+        return RowSpec((ids.numel(), *rows.shape[1:]), rows.dtype)
+
+    def gather_own(self, name: str, split: OwnerSplit, out: torch.Tensor) -> None:
+        """Writes this partition's rows to their places."""
+        if split.count(self._own):
+            positions, rows = split.part(split.positions, self._own), split.part(split.rows, self._own)
+            self._stores[name].unified.gather_into(out, positions, rows)
+
+    def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
+        """Writes the rows of ``ids`` in their order; only where this partition is the whole data set."""
+        self._stores[name].unified.gather_all(out, ids)
+
+    def scatter(self, split: OwnerSplit, partition: int, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Writes rows that a peer answered to their places."""
+        _C.scatter_rows(out, split.part(split.positions, partition), rows, self._pool)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A lookup under way; see ``FeatureCollector``."""
+
+    collector: FeatureCollector
+    wanted: Mapping[str, torch.Tensor]
+    splits: Mapping[str, OwnerSplit]
+    asked: Mapping[int, tuple[tuple[str, ...], Any]]
+
+    def specs(self) -> dict[str, RowSpec]:
+        """By store, what the rows will look like."""
+        return {name: self.collector.spec(name, ids) for name, ids in self.wanted.items()}
+
+    async def fill(self, outputs: Mapping[str, torch.Tensor]) -> None:
+        """Writes every row into ``outputs`` (by store, of the shapes and dtypes that ``specs`` gave)."""
+        for name, ids in self.wanted.items():
+            if name in self.splits:
+                self.collector.gather_own(name, self.splits[name], outputs[name])
+            else:
+                self.collector.gather_whole(name, ids, outputs[name])
+        for partition, (names, answer) in self.asked.items():
+            reply: FeatureReply = await answer
+            for name, rows in zip(names, reply.rows, strict=True):
+                self.collector.scatter(self.splits[name], partition, rows, outputs[name])

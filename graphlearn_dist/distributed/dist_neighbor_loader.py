@@ -1,0 +1,91 @@
+"""Mini-batches of sampled neighborhoods, made by servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from ..sampler.base import SamplingConfig, SamplingType
+from ..sampler.inputs import to_sampler_input
+from ..sampler.plan import check_num_neighbors
+from ..typing import NumNeighbors
+from .dist_loader import DistLoader
+from .dist_options import RemoteDistSamplingWorkerOptions
+
+
+class DistNeighborLoader(DistLoader):
+    """Mini-batches of sampled neighborhoods from a partitioned graph.
+
+    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``random_seed``: the same bits for
+    any number of servers, partitions, workers and threads, and the same as ``loader.NeighborLoader`` gives in one
+    process.
+
+    Args:
+        data: must be None: the data set is on the servers.
+        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the servers' data set, or ``(node type, one
+            of these)``.
+        batch_size: seeds of a batch.
+        shuffle: permute the seeds in every epoch.
+        drop_last: leave out an incomplete last batch.
+        with_edge: batches carry ``e_id``.
+        with_weight: must be False; weighted sampling is not supported yet.
+        edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the servers' partitions hold.
+        collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
+        to_device: where batches go; None leaves them on the host.
+        random_seed: seed of the shuffle and of all draws; 0 unless given.
+        worker_options: which servers, how many workers.
+        replace: sample with replacement.
+        shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``. With the rank and the
+            world size of a trainer, all trainers together see every seed once per epoch.
+        transform: called with each batch.
+
+    Yields:
+        ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
+    """
+
+    def __init__(
+        self,
+        data: None,
+        num_neighbors: NumNeighbors,
+        input_nodes: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: Literal["in", "out"] = "out",
+        collect_features: bool = False,
+        to_device: torch.device | None = None,
+        random_seed: int | None = None,
+        worker_options: RemoteDistSamplingWorkerOptions | None = None,
+        *,
+        replace: bool = False,
+        shard: tuple[int, int] = (0, 1),
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        config = SamplingConfig(
+            sampling_type=SamplingType.NODE,
+            num_neighbors=check_num_neighbors(num_neighbors),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            with_edge=with_edge,
+            collect_features=collect_features,
+            with_neg=False,
+            with_weight=with_weight,
+            edge_dir=edge_dir,
+            seed=0 if random_seed is None else random_seed,
+            replace=replace,
+        )
+        super().__init__(
+            data,
+            to_sampler_input(input_nodes),
+            config,
+            to_device,
+            worker_options,
+            shard=shard,
+            transform=transform,
+        )

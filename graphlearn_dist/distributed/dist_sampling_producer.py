@@ -1,0 +1,355 @@
+"""A producer: the sampling workers that a server runs for one loader, and the batches they have ready.
+
+Everything here runs on the server's RPC loop. Workers serve fixed shares of the batch indices and send them in order,
+so that what a client asks for next is always at the head of one worker's ring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .. import _C
+from ..errors import InvalidArgumentError, SamplingWorkerError
+from ..messages import EndOfEpoch, WorkerFailure
+from ..rpc.codec import Encoded, decode_blob, encode
+from ..sampler.base import NodeSamplerInput, SamplingConfig
+from ..sampler.batches import make_plan, make_schedule
+from .control import NOTIFICATION, Control, receive_message, send_message
+from .dist_dataset import DatasetHandle, DistDataset
+from .dist_options import ProducerRequest
+from .worker_messages import (
+    ITEM_HEADER_BYTES,
+    ItemHeader,
+    ItemKind,
+    ReleaseSlots,
+    StartRun,
+    StopWorker,
+    WorkerReady,
+    WorkerSetup,
+)
+
+_INLINE_RING_BYTES = 256 << 20  # for batches that found no room in their worker's region; committed as it is used
+_STOP_TIMEOUT_S = 5.0
+
+
+class WorkerHandle:
+    """One sampling worker, as its server sees it.
+
+    Args:
+        name: of the worker, for errors.
+        window: finished batches that may wait in the ring.
+    """
+
+    def __init__(self, name: str, window: int) -> None:
+        self.name = name
+        self._ring = _C.ShmRing(_INLINE_RING_BYTES, window)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Control | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._region: mmap.mmap | None = None
+        self._region_source: tuple[str, int, bytes] | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._run = 0
+        self._items: dict[tuple[int, int], Encoded] = {}
+        self._waiting: dict[tuple[int, int], asyncio.Future[Encoded]] = {}
+        self._failure: SamplingWorkerError | None = None
+
+    async def start(self, make_setup: Callable[[str], WorkerSetup]) -> None:
+        """Starts the process and waits until it is set up.
+
+        Raises:
+            SamplingWorkerError: it failed on the way.
+        """
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await loop.run_in_executor(None, _spawn, theirs.fileno())
+        self._control = await Control.open(ours)
+        self._ready = loop.create_future()
+        self._listener = loop.create_task(self._listen(self._control))
+        await send_message(self._control, make_setup(self._ring.path))
+        await self._ready
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 before ``start``."""
+        return self._process.pid if self._process is not None else 0
+
+    async def start_run(self, start: StartRun) -> None:
+        """Begins a run; what the last one left is dropped."""
+        self._run = start.run
+        for encoded in self._items.values():
+            _release(encoded)
+        self._items.clear()
+        self._fail_waiting(SamplingWorkerError(f"{self.name}: run {start.run} has begun"))
+        if self._failure is None and self._control is not None:
+            await send_message(self._control, start)
+
+    async def item(self, run: int, index: int) -> Encoded:
+        """The batch of that index, encoded; waits for it.
+
+        Raises:
+            SamplingWorkerError: the worker died.
+        """
+        key = run, index
+        if key in self._items:
+            return self._items.pop(key)
+        if self._failure is not None:
+            raise self._failure
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[key] = future
+        try:
+            return await future
+        finally:
+            self._waiting.pop(key, None)
+
+    async def _listen(self, control: Control) -> None:
+        """Follows the worker until its socket closes."""
+        while True:
+            message = await receive_message(control)
+            if message is NOTIFICATION:
+                await self._drain()
+            elif isinstance(message, WorkerFailure):
+                self._fail(failure_error(message))
+            elif message is None:
+                break
+        await self._drain()
+        if self._failure is None and self._process is not None:
+            code = await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+            self._fail(SamplingWorkerError(f"{self.name} (pid {self.pid}) ended: {describe_exit(code)}"))
+
+    async def _drain(self) -> None:
+        while (message := self._ring.try_recv()) is not None:
+            view = memoryview(message)
+            header = ItemHeader.unpack(view)
+            if header.kind is ItemKind.READY:
+                self._on_ready(decode_blob(bytearray(view[ITEM_HEADER_BYTES:])))
+                del view
+                message.release()
+            elif header.run != self._run:  # left over from an older run
+                del view
+                message.release()
+                if header.offset:
+                    await self._send_release(header.offset)
+            else:
+                self._deliver(header, self._encoded(header, view, message))
+                del view
+
+    def _encoded(self, header: ItemHeader, view: memoryview, message: Any) -> Encoded:
+        """The item as it can be sent on, without decoding it."""
+        if not header.offset:
+            return Encoded.from_blob(view[ITEM_HEADER_BYTES:], on_released=message.release)
+        head = bytes(view[ITEM_HEADER_BYTES : ITEM_HEADER_BYTES + header.head_len])
+        assert self._region is not None  # READY comes before any batch
+        payload = memoryview(self._region)[header.offset : header.offset + header.nbytes]
+        view.release()
+        message.release()
+        loop = asyncio.get_running_loop()
+        offset = header.offset
+
+        def on_released() -> None:
+            loop.create_task(self._send_release(offset))
+
+        return Encoded(head, (payload,), header.nbytes, on_released)
+
+    def _deliver(self, header: ItemHeader, encoded: Encoded) -> None:
+        key = header.run, header.index
+        waiting = self._waiting.get(key)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(encoded)
+        else:
+            self._items[key] = encoded
+
+    async def _send_release(self, offset: int) -> None:
+        if self._failure is None and self._control is not None:
+            await send_message(self._control, ReleaseSlots((offset,)))
+
+    def _on_ready(self, ready: WorkerReady) -> None:
+        descriptor = os.open(ready.region_path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._region = mmap.mmap(descriptor, ready.region_bytes)
+        finally:
+            os.close(descriptor)
+        self._region_source = ready.region_path, ready.region_bytes, ready.region_nonce
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    def _fail(self, error: SamplingWorkerError) -> None:
+        if self._failure is None:
+            self._failure = error
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+        self._fail_waiting(self._failure)
+
+    def _fail_waiting(self, error: SamplingWorkerError) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def close(self) -> None:
+        """Ends the process: asks, then kills. Idempotent."""
+        if self._failure is None:
+            self._failure = SamplingWorkerError(f"{self.name} was shut down")
+        self._fail_waiting(self._failure)
+        self._ring.close()
+        loop = asyncio.get_running_loop()
+        if self._control is not None:
+            await self._say_stop(self._control)
+            self._control.close()
+        if self._process is not None:
+            await loop.run_in_executor(None, _end, self._process)
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        for encoded in self._items.values():
+            _release(encoded)
+        self._items.clear()
+
+    @staticmethod
+    async def _say_stop(control: Control) -> None:
+        with contextlib.suppress(ConnectionError):  # it is gone already
+            await send_message(control, StopWorker())
+
+
+def _release(encoded: Encoded) -> None:
+    if encoded.on_released is not None:
+        encoded.on_released()
+
+
+def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "graphlearn_dist.distributed.sampling_worker", str(descriptor)]
+    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def failure_error(failure: WorkerFailure) -> SamplingWorkerError:
+    """The exception that a worker's failure becomes where somebody waits."""
+    where = f"batch {failure.index} of epoch {failure.epoch}, " if failure.stage == "sample" else ""
+    return SamplingWorkerError(
+        f"{failure.worker}: {where}stage {failure.stage}: {failure.type_name}: {failure.message}\n"
+        f"--- worker traceback ---\n{failure.traceback}"
+    )
+
+
+class SamplingProducer:
+    """The sampling workers of one loader on one server.
+
+    Args:
+        name: for errors.
+        dataset: the server's partition.
+        handle: the same for its workers.
+        sampler_input: the loader's input nodes, checked.
+        config: how to sample.
+        request: how many workers, which batches.
+        peers: by other partition, the address of the server that holds it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dataset: DistDataset,
+        handle: DatasetHandle,
+        sampler_input: NodeSamplerInput,
+        config: SamplingConfig,
+        request: ProducerRequest,
+        peers: dict[int, Any],
+    ) -> None:
+        make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
+        self.schedule = make_schedule(sampler_input, config)
+        self._name = name
+        self._request = request
+        self._handle = handle
+        self._input = sampler_input
+        self._config = config
+        self._peers = peers
+        self._run = 0
+        self._epoch = 0
+        window = max(1, request.window // request.num_workers)
+        self._workers = [WorkerHandle(f"{name}, worker {i}", window + 1) for i in range(request.num_workers)]
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.pid for worker in self._workers]
+
+    async def start(self) -> None:
+        """Starts all workers; undone if one fails."""
+        try:
+            await asyncio.gather(*(self._start_worker(i) for i in range(len(self._workers))))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start_worker(self, rank: int) -> None:
+        request = self._request
+        worker = self._workers[rank]
+
+        def make_setup(ring_path: str) -> WorkerSetup:
+            return WorkerSetup(
+                name=worker.name,
+                dataset=self._handle,
+                seeds=self._input.node,
+                seed_type=self._input.input_type,
+                config=self._config,
+                ring_path=ring_path,
+                region_bytes=max(request.buffer_bytes // request.num_workers, 1 << 16),
+                concurrency=request.concurrency,
+                num_threads=request.num_threads,
+                peers=self._peers,
+                rank=rank,
+                request_timeout_s=request.request_timeout_s,
+            )
+
+        await worker.start(make_setup)
+
+    async def start_run(self, run: int, epoch: int) -> None:
+        """Begins an epoch; older runs are off."""
+        if run <= self._run:
+            raise InvalidArgumentError(f"run: expected more than {self._run}, got {run}")
+        self._run, self._epoch = run, epoch
+        request, count = self._request, len(self._workers)
+        for rank, worker in enumerate(self._workers):
+            await worker.start_run(StartRun(run, epoch, request.first + rank * request.step, request.step * count))
+
+    async def fetch(self, run: int, index: int) -> Encoded:
+        """Batch ``index`` of the run, as encoded by its worker; ``EndOfEpoch`` past the last.
+
+        Raises:
+            InvalidArgumentError: the run is over, or the index is not one of this producer's.
+            SamplingWorkerError: the worker that should have made it died.
+        """
+        if run != self._run:
+            raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
+        if index >= self.schedule.num_batches:
+            return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
+        place, rest = divmod(index - self._request.first, self._request.step)
+        if rest or place < 0:
+            raise InvalidArgumentError(
+                f"index: expected {self._request.first} plus a multiple of {self._request.step}, got {index}"
+            )
+        return await self._workers[place % len(self._workers)].item(run, index)
+
+    async def close(self) -> None:
+        """Ends the workers. Idempotent."""
+        await asyncio.gather(*(worker.close() for worker in self._workers))

@@ -1,0 +1,379 @@
+"""A server: holds one partition, answers for it, and runs sampling workers for clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..config import LaunchContext, job_token
+from ..core import check_index_tensor, to_tensor
+from ..data.dataset import GraphSchema, by_type
+from ..errors import InvalidArgumentError, NotInitializedError, RpcError
+from ..rpc import Endpoint
+from ..rpc.codec import Encoded
+from ..rpc.peers import Member, Peer, PeerAddress, current_peer
+from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.inputs import resolve_input
+from ..typing import EdgeType, NodeType
+from . import rpc
+from .dist_context import _reset_context, _set_server_context, get_context
+from .dist_dataset import DistDataset
+from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
+from .dist_sampling_producer import SamplingProducer
+from .partition_service import LOOKUP, ONE_HOP, PartitionService
+
+SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
+
+
+@dataclass(frozen=True)
+class ProducerInfo:
+    """What a client needs to know of a producer: its id, the batches of an epoch, and the types of the data set."""
+
+    producer_id: int
+    num_batches: int
+    schema: GraphSchema
+
+
+@dataclass
+class _Held:
+    """A producer and who asked for it."""
+
+    producer: SamplingProducer
+    owner: Peer
+
+
+class DistServer:
+    """Serves one partition. Methods are called by clients through ``request_server``; see ``EXPOSED``.
+
+    Args:
+        dataset: the partition.
+    """
+
+    def __init__(self, dataset: DistDataset) -> None:
+        if not isinstance(dataset, DistDataset):
+            raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
+        self.dataset = dataset
+        self._handle = dataset.share_ipc()
+        self._service = PartitionService(dataset)
+        self._producers: dict[int, _Held] = {}
+        self._next_id = itertools.count()
+        self._peer_addresses: dict[int, PeerAddress] | None = None
+        self._gone_clients: set[int] = set()
+        self._changed = threading.Condition()
+        self._exiting = False
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def attach(self, endpoint: Endpoint) -> None:
+        """Answers requests that arrive at an endpoint."""
+        endpoint.register(ONE_HOP, self._service.one_hop)
+        endpoint.register(LOOKUP, self._service.lookup)
+        endpoint.on_peer_lost(self._on_peer_lost)
+        endpoint.on_member_lost(self._on_member_lost)
+
+    def exit(self) -> bool:
+        """Tells the server to end."""
+        with self._changed:
+            self._exiting = True
+            self._changed.notify_all()
+        return True
+
+    def client_done(self, client_rank: int) -> None:
+        """A client says that it is done."""
+        with self._changed:
+            self._gone_clients.add(client_rank)
+            self._changed.notify_all()
+
+    def wait_for_exit(self) -> None:
+        """Waits until every client that was announced is done or lost, or ``exit`` was called."""
+        context = get_context()
+        expected = context.num_clients() if context is not None else 0
+        with self._changed:
+            # Wakes now and then so that a signal is handled promptly.
+            while not self._exiting and not (expected and len(self._gone_clients) >= expected):
+                self._changed.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
+
+    def shutdown(self) -> None:
+        """Ends every producer. Idempotent."""
+        loop = rpc.get_endpoint().loop
+        asyncio.run_coroutine_threadsafe(self._close_producers(lambda _: True), loop).result()
+
+    def _on_peer_lost(self, peer: Peer, why: str) -> None:
+        loop = rpc.get_endpoint().loop
+        asyncio.run_coroutine_threadsafe(self._close_producers(lambda held: held.owner == peer), loop).result()
+
+    def _on_member_lost(self, member: Member, why: str) -> None:
+        if member.role == "client":
+            self.client_done(member.rank)
+
+    async def _close_producers(self, wanted: Callable[[_Held], bool]) -> None:
+        ids = [producer_id for producer_id, held in self._producers.items() if wanted(held)]
+        await asyncio.gather(*(self._producers.pop(producer_id).producer.close() for producer_id in ids))
+
+    # --- producers ---------------------------------------------------------------------------------------------
+
+    async def open_producer(
+        self,
+        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampling_config: SamplingConfig,
+        request: ProducerRequest,
+    ) -> ProducerInfo:
+        """Starts sampling workers for the calling client; they live until it closes them or is gone.
+
+        Raises:
+            InvalidArgumentError: the config does not fit the data set.
+            UnknownIdError: an input node is outside the graph.
+            SamplingWorkerError: a worker failed on its way up.
+        """
+        owner = current_peer()
+        seeds = resolve_input(sampler_input, self.dataset)
+        producer_id = next(self._next_id)
+        context = get_context()
+        name = f"{context.worker_name if context else 'server'}, producer {producer_id}"
+        peers = await self._find_peers()
+        producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, peers)
+        await producer.start()
+        self._producers[producer_id] = _Held(producer, owner)
+        return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema)
+
+    async def _find_peers(self) -> dict[int, PeerAddress]:
+        """By other partition, the address of the first server that holds it."""
+        if self.dataset.num_partitions == 1:
+            return {}
+        if self._peer_addresses is None:
+            endpoint = rpc.get_endpoint()
+            context = get_context()
+            assert context is not None  # init_server set it
+            loop = asyncio.get_running_loop()
+            members = await loop.run_in_executor(None, endpoint.wait_for_members, "server", context.world_size)
+            others = [member for member in members if member.rank != context.rank]
+            answers = [endpoint.request(member.name, "DistServer.get_dataset_meta") for member in others]
+            found: dict[int, PeerAddress] = {}
+            for member, answer in zip(others, answers, strict=True):
+                num_partitions, partition, *_ = await asyncio.wrap_future(answer)
+                if num_partitions != self.dataset.num_partitions:
+                    raise InvalidArgumentError(
+                        f"dataset: {member.name} serves a data set of {num_partitions} partitions, this server one of "
+                        f"{self.dataset.num_partitions}"
+                    )
+                found.setdefault(partition, member.address)
+            missing = set(range(self.dataset.num_partitions)) - {self.dataset.partition_idx, *found}
+            if missing:
+                raise InvalidArgumentError(f"dataset: no server holds partitions {sorted(missing)}")
+            self._peer_addresses = found
+        return {partition: a for partition, a in self._peer_addresses.items() if partition != self.dataset.partition_idx}
+
+    def _producer(self, producer_id: int) -> SamplingProducer:
+        held = self._producers.get(producer_id)
+        if held is None:
+            raise InvalidArgumentError(f"producer_id: there is no producer {producer_id} (any more)")
+        return held.producer
+
+    async def create_sampling_producer(
+        self,
+        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampling_config: SamplingConfig,
+        worker_options: RemoteDistSamplingWorkerOptions,
+    ) -> int:
+        """Starts a producer of all batches of an epoch; returns its id."""
+        request = ProducerRequest(
+            first=0,
+            step=1,
+            num_workers=worker_options.num_workers,
+            concurrency=worker_options.worker_concurrency,
+            num_threads=worker_options.num_threads,
+            buffer_bytes=worker_options.buffer_bytes,
+            window=worker_options.prefetch_size,
+            request_timeout_s=worker_options.rpc_timeout,
+        )
+        return (await self.open_producer(sampler_input, sampling_config, request)).producer_id
+
+    async def destroy_sampling_producer(self, producer_id: int) -> None:
+        """Ends a producer; without effect where there is none."""
+        held = self._producers.pop(producer_id, None)
+        if held is not None:
+            await held.producer.close()
+
+    async def start_new_epoch_sampling(self, producer_id: int, epoch: int, run: int | None = None) -> None:
+        """Begins an epoch; what is left of an older run is dropped. ``run`` must grow; ``epoch + 1`` unless given."""
+        await self._producer(producer_id).start_run(epoch + 1 if run is None else run, epoch)
+
+    async def fetch_batch(self, producer_id: int, run: int, index: int) -> Encoded:
+        """One batch by its index: a ``SampledBatch``, ``WorkerFailure`` or ``EndOfEpoch``."""
+        return await self._producer(producer_id).fetch(run, index)
+
+    # --- the partition -----------------------------------------------------------------------------------------
+
+    def get_dataset_meta(self) -> tuple[int, int, list[NodeType], list[EdgeType]]:
+        """(number of partitions, index of this one, node types, edge types)."""
+        dataset = self.dataset
+        return dataset.num_partitions, dataset.partition_idx, dataset.get_node_types(), dataset.get_edge_types()
+
+    def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """Owner of each node, int64 ``[n]``."""
+        owners: torch.Tensor = by_type(self.dataset.node_pb)[node_type][check_index_tensor(index, "index")]
+        return owners
+
+    def get_node_feature(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """Feature rows of nodes of this partition."""
+        feature = self.dataset.get_node_feature(node_type)
+        if feature is None:
+            raise InvalidArgumentError(f"node_type: type {node_type!r} has no features")
+        return feature[index]
+
+    def get_node_label(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """Labels of nodes of this partition."""
+        labels = self.dataset.get_node_label(node_type)
+        if labels is None:
+            raise InvalidArgumentError(f"node_type: type {node_type!r} has no labels")
+        rows = by_type(self.dataset.node_pb)[node_type].id2index[check_index_tensor(index, "index")]
+        return labels[rows]
+
+    def get_tensor_size(self, node_type: NodeType | None) -> list[int]:
+        """Shape of this partition's feature tensor."""
+        feature = self.dataset.get_node_feature(node_type)
+        if feature is None:
+            raise InvalidArgumentError(f"node_type: type {node_type!r} has no features")
+        return list(feature.shape)
+
+    def get_edge_index(self, edge_type: EdgeType | None, layout: str) -> torch.Tensor:
+        """This partition's edges, int64 ``[2, E]``, global ids; ``layout`` must be ``"coo"``."""
+        if layout.lower() != "coo":
+            raise InvalidArgumentError(f"layout: expected 'coo', got {layout!r}")
+        graph = self.dataset.get_graph(edge_type)
+        if graph is None:
+            raise InvalidArgumentError(f"edge_type: unknown edge type {edge_type!r}")
+        source, target, _, _ = graph.topo.to_coo()
+        books = dict(zip(self.dataset.schema.edge_types, self.dataset.row_books(), strict=True))
+        ids = to_tensor(books[edge_type].native.global_ids(self.dataset.partition_idx))
+        rows_are_sources = self.dataset.edge_dir == "out"
+        return torch.stack([ids[source], target] if rows_are_sources else [source, ids[target]])
+
+    def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> int:
+        """Edges of this partition."""
+        graph = self.dataset.get_graph(edge_type)
+        if graph is None:
+            raise InvalidArgumentError(f"edge_type: unknown edge type {edge_type!r}")
+        return graph.edge_count
+
+
+EXPOSED: tuple[Callable[..., Any], ...] = (
+    DistServer.open_producer,
+    DistServer.create_sampling_producer,
+    DistServer.destroy_sampling_producer,
+    DistServer.start_new_epoch_sampling,
+    DistServer.fetch_batch,
+    DistServer.get_dataset_meta,
+    DistServer.get_node_partition_id,
+    DistServer.get_node_feature,
+    DistServer.get_node_label,
+    DistServer.get_tensor_size,
+    DistServer.get_edge_index,
+    DistServer.get_edge_size,
+    DistServer.client_done,
+    DistServer.exit,
+)
+
+_server: DistServer | None = None
+
+
+def get_server() -> DistServer:
+    """This process's server; ``NotInitializedError`` before ``init_server``."""
+    if _server is None:
+        raise NotInitializedError("there is no server in this process: call init_server first")
+    return _server
+
+
+def init_server(
+    num_servers: int,
+    server_rank: int,
+    dataset: DistDataset,
+    master_addr: str,
+    master_port: int,
+    num_clients: int = 0,
+    num_rpc_threads: int = 16,
+    request_timeout: int = 180,
+    server_group_name: str | None = None,
+    is_dynamic: bool = False,
+) -> None:
+    """Makes this process a server and begins to serve. Nobody is waited for but the registry.
+
+    Server 0 hosts the registry at ``master_addr:master_port``. Clients may come and go at any time.
+
+    Args:
+        num_servers: servers in the job.
+        server_rank: this one's rank, from 0.
+        dataset: the partition to serve.
+        master_addr: host of the registry.
+        master_port: its port.
+        num_clients: clients after whose end ``wait_and_shutdown_server`` returns; 0 leaves their number open.
+        num_rpc_threads: threads that answer requests.
+        request_timeout: default deadline of a request, in seconds.
+        server_group_name: prefix of the servers' names.
+        is_dynamic: clients are not counted in advance.
+
+    Raises:
+        DeadlineExceededError: there is no registry at that address.
+        RegistryError: another server has this rank.
+    """
+    global _server
+    if _server is not None:
+        raise InvalidArgumentError("init_server: this process is a server already")
+    server = DistServer(dataset)
+    _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
+    for method in EXPOSED:  # before the endpoint opens: the first request may come at once
+        rpc.register_function(method, method.__qualname__, target=getattr(server, method.__name__))
+    try:
+        rpc.init_rpc(
+            master_addr,
+            master_port,
+            num_rpc_threads,
+            request_timeout,
+            is_dynamic or num_clients == 0,
+            token=job_token(),
+            master_fd=_master_fd(server_rank),
+        )
+    except BaseException:
+        _reset_context()
+        raise
+    server.attach(rpc.get_endpoint())
+    _server = server
+
+
+def _master_fd(server_rank: int) -> int:
+    """The registry's socket, where a launcher handed one down."""
+    with contextlib.suppress(InvalidArgumentError):
+        context = LaunchContext.from_environ()
+        if context.role == "server" and context.rank == server_rank:
+            return context.master_fd
+    return -1
+
+
+def wait_and_shutdown_server() -> None:
+    """Serves until every client is done (or ``DistServer.exit`` was called), then ends everything."""
+    server = get_server()
+    try:
+        server.wait_for_exit()
+    finally:
+        shutdown_server()
+
+
+def shutdown_server() -> None:
+    """Ends the server of this process at once. Idempotent."""
+    global _server
+    server, _server = _server, None
+    if server is None:
+        return
+    try:
+        server.shutdown()
+    finally:
+        with contextlib.suppress(RpcError):  # the registry may be gone already: there is nobody to say goodbye to
+            rpc.shutdown_rpc()
+        _reset_context()

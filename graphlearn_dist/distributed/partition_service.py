@@ -1,0 +1,81 @@
+"""What a process that holds a partition answers to others: one hop of sampling, and feature rows."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _C
+from ..core import thread_pool, to_optional_tensor, to_tensor
+from ..data.dataset import by_type
+from ..errors import InvalidArgumentError
+from ..messages import FeatureReply, FeatureRequest, OneHopReply, OneHopRequest
+from .dist_dataset import DistDataset
+
+ONE_HOP = "partition.one_hop"
+LOOKUP = "partition.lookup"
+
+SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+class PartitionService:
+    """Serves one partition. Stateless between requests; any number of threads may call it at once.
+
+    Args:
+        dataset: the partition.
+        num_threads: threads of one request; the answer does not depend on them.
+    """
+
+    def __init__(self, dataset: DistDataset, num_threads: int = 1) -> None:
+        schema = dataset.schema
+        graphs = by_type(dataset.graph)
+        self.partition_idx = dataset.partition_idx
+        self._graphs = [graphs[edge_type].graph_handler for edge_type in schema.edge_types]
+        self._row_books = [book.native for book in dataset.row_books()]
+        self._stores = dataset.stores()
+        self._store_books = {name: book.native for name, book in dataset.store_books().items()}
+        self._pool = thread_pool(num_threads)
+
+    def one_hop(self, request: OneHopRequest) -> OneHopReply:
+        """Samples one hop for nodes of this partition.
+
+        Raises:
+            UnknownIdError: a node is not of this partition.
+            InvalidArgumentError: an edge type is unknown or a fan-out is wrong.
+        """
+        parts = [
+            self._sample(edge_type, request.ids[i], request.fanouts[i], request.keys[i], request)
+            for i, edge_type in enumerate(request.edge_types)
+        ]
+        counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
+        return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
+
+    def _sample(self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, request: OneHopRequest) -> SampledPart:
+        if not 0 <= edge_type < len(self._graphs):
+            raise InvalidArgumentError(f"edge_types: expected less than {len(self._graphs)}, got {edge_type}")
+        rows = to_tensor(self._row_books[edge_type].local_rows(ids, self.partition_idx))
+        return self.sample_rows(edge_type, ids, rows, fanout, key, request.replace, request.with_edge_ids)
+
+    def sample_rows(
+        self, edge_type: int, ids: torch.Tensor, rows: torch.Tensor, fanout: int, key: int, replace: bool, with_edge_ids: bool
+    ) -> SampledPart:
+        """One hop for nodes whose rows are known: (counts, neighbors, edge ids or None)."""
+        graph = self._graphs[edge_type]
+        counts, neighbors, edge_ids = _C.sample_neighbors(
+            graph, ids, rows, fanout, replace, key, with_edge_ids, self._pool
+        )
+        return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
+
+    def lookup(self, request: FeatureRequest) -> FeatureReply:
+        """Feature rows of ids of this partition.
+
+        Raises:
+            UnknownIdError: an id is not of this partition.
+            InvalidArgumentError: there is no such store.
+        """
+        rows = []
+        for name, ids in zip(request.stores, request.ids, strict=True):
+            if name not in self._stores:
+                raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
+            local = to_tensor(self._store_books[name].local_rows(ids, self.partition_idx))
+            rows.append(self._stores[name].unified[local])
+        return FeatureReply(tuple(rows))

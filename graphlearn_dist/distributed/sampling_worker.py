@@ -1,0 +1,264 @@
+"""A sampling worker: a process of a server that computes batches and leaves them in shared memory.
+
+Started as ``python -m graphlearn_dist.distributed.sampling_worker FD`` with one end of a socket pair, over which its
+server sends commands; when the server is gone that socket closes, and the worker ends. Batches are announced in a
+shared-memory ring and lie in the worker's own region, written there once; where the region has no room they follow in
+the ring instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
+import torch
+
+from .. import _C
+from ..core import pooled_empty
+from ..errors import ChannelClosedError, ChannelTimeoutError, SamplingWorkerError
+from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
+from ..rpc.arena import SendingArena
+from ..rpc.codec import Encoded, byte_array, decode, encode, padded
+from ..sampler.base import NodeSamplerInput
+from .batches import NoPeers, PartitionedBatches, rows_by_store
+from .control import Control, receive_message, send_message
+from .dist_dataset import DistDataset
+from .dist_neighbor_sampler import Peers
+from .partition_service import PartitionService
+from .server_peers import ServerPeers
+from .worker_messages import ItemHeader, ItemKind, ReleaseSlots, StartRun, StopWorker, WorkerReady, WorkerSetup
+
+_RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cancellation waits for at most this
+
+
+@dataclass
+class Placement:
+    """Where a batch was put: a slot of the region, or private memory (offset 0)."""
+
+    offset: int = 0
+    nbytes: int = 0
+
+
+class Outbox:
+    """Where finished batches go.
+
+    Args:
+        ring: announces them to the server.
+        region: the shared memory they lie in.
+        control: tells the server of each announcement.
+    """
+
+    def __init__(self, ring: _C.ShmRing, region: SendingArena, control: Control) -> None:
+        self._ring = ring
+        self._region = region
+        self._control = control
+
+    def place(self, batch: SampledBatch, placement: Placement) -> SampledBatch:
+        """The batch in a slot of the region, but for the looked-up rows, which are left to be written there."""
+        encoded = encode(batch)
+        unwritten = {rows.data_ptr() for rows in rows_by_store(batch).values() if rows.numel()}
+        offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
+        if offset is None:
+            return _in_pooled_memory(batch)
+        placement.offset, placement.nbytes = offset, encoded.nbytes
+        slot = self._region.view(offset, encoded.nbytes)
+        at = 0
+        for segment in encoded.segments:
+            source = byte_array(segment)
+            if source.ctypes.data not in unwritten:
+                numpy.copyto(byte_array(slot[at : at + segment.nbytes]), source)
+            at += padded(segment.nbytes)
+        placed: SampledBatch = decode(encoded.head, slot)
+        return placed
+
+    def release(self, offsets: tuple[int, ...]) -> None:
+        """Slots that the server needs no more."""
+        for offset in offsets:
+            self._region.release(offset)
+
+    async def send(self, header: ItemHeader, encoded: Encoded) -> None:
+        """Announces an item; waits while the ring is full."""
+        if header.offset:
+            parts: list[Any] = [header.pack(), encoded.head]
+        else:
+            parts = [header.pack(), *encoded.write_parts()]
+        try:
+            self._ring.send(parts, 0.0)
+        except ChannelTimeoutError:
+            await self._send_when_free(parts)
+        await self._control.notify()
+
+    async def _send_when_free(self, parts: list[Any]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(None, self._ring.send, parts, _RING_WAIT_S)
+                return
+            except ChannelTimeoutError:
+                continue  # still full: the trainer is busy; cancellation gets its chance here
+
+
+def _in_pooled_memory(batch: SampledBatch) -> SampledBatch:
+    """The batch with its looked-up rows in warm private memory."""
+    def pooled(by_type: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        return tuple(None if rows is None else pooled_empty(tuple(rows.shape), rows.dtype) for rows in by_type)
+
+    return replace(
+        batch,
+        node_features=pooled(batch.node_features),
+        node_labels=pooled(batch.node_labels),
+        edge_features=pooled(batch.edge_features),
+    )
+
+
+class SamplingWorker:
+    """Obeys one server.
+
+    Args:
+        setup: what to sample.
+        control: the socket to the server.
+        peers: the other partitions.
+    """
+
+    def __init__(self, setup: WorkerSetup, control: Control, peers: Peers) -> None:
+        self._setup = setup
+        self._control = control
+        dataset = DistDataset.from_ipc_handle(setup.dataset)
+        service = PartitionService(dataset, setup.num_threads)
+        seeds = NodeSamplerInput(setup.seeds, setup.seed_type)
+        self._batches = PartitionedBatches(dataset, seeds, setup.config, service, peers, setup.num_threads)
+        self._region = SendingArena(setup.region_bytes)
+        self._outbox = Outbox(_C.ShmRing.open(setup.ring_path), self._region, control)
+        self._run_task: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        """Announces that it is ready, then obeys until told to stop or the server is gone."""
+        region = self._region
+        ready = WorkerReady(region.path, region.capacity_bytes, region.nonce)
+        await self._outbox.send(ItemHeader(ItemKind.READY, 0, 0, 0), encode(ready))
+        while True:
+            match await receive_message(self._control):
+                case StartRun() as start:
+                    await self._end_run()
+                    self._run_task = asyncio.create_task(self._run(start))
+                case ReleaseSlots(offsets):
+                    self._outbox.release(offsets)
+                case StopWorker() | None:
+                    await self._end_run()
+                    return
+
+    async def _end_run(self) -> None:
+        if self._run_task is not None:
+            self._run_task.cancel()
+            results = await asyncio.gather(self._run_task, return_exceptions=True)
+            self._run_task = None
+            for result in results:
+                if isinstance(result, Exception) and not isinstance(result, ChannelClosedError):
+                    raise result
+
+    async def _run(self, start: StartRun) -> None:
+        """Keeps ``concurrency`` batches under way and sends them in the order of their indices."""
+        under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]] = deque()
+        num_batches = self._batches.schedule.num_batches
+        try:
+            for index in range(start.first, num_batches, start.step):
+                under_way.append(asyncio.create_task(self._make(start, index)))
+                if len(under_way) >= self._setup.concurrency:
+                    await self._send_first(under_way)
+            while under_way:
+                await self._send_first(under_way)
+            end = EndOfEpoch(start.run, start.epoch, num_batches)
+            await self._outbox.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
+        finally:
+            await self._discard(under_way)
+
+    async def _send_first(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
+        header, encoded = await under_way[0]
+        await self._outbox.send(header, encoded)
+        under_way.popleft()
+
+    async def _discard(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
+        for task in under_way:
+            task.cancel()
+        for result in await asyncio.gather(*under_way, return_exceptions=True):
+            if isinstance(result, tuple) and result[0].offset:
+                self._outbox.release((result[0].offset,))
+
+    async def _make(self, start: StartRun, index: int) -> tuple[ItemHeader, Encoded]:
+        placement = Placement()
+        try:
+            batch = await self._batches.make(
+                start.epoch, index, start.run, lambda unplaced: self._outbox.place(unplaced, placement)
+            )
+            encoded = encode(batch)
+        except BaseException as error:
+            if placement.offset:
+                self._outbox.release((placement.offset,))
+            if not isinstance(error, Exception):
+                raise
+            return self._failure(start, index, error)
+        header = ItemHeader(
+            ItemKind.BATCH, start.run, start.epoch, index, placement.offset, placement.nbytes, len(encoded.head)
+        )
+        return header, encoded
+
+    def _failure(self, start: StartRun, index: int, error: Exception) -> tuple[ItemHeader, Encoded]:
+        failure = describe_failure(self._setup.name, "sample", error, start.run, start.epoch, index)
+        return ItemHeader(ItemKind.FAILURE, start.run, start.epoch, index), encode(failure)
+
+
+def describe_failure(
+    worker: str, stage: str, error: BaseException, run: int = 0, epoch: int = 0, index: int = 0
+) -> WorkerFailure:
+    """An exception as a message."""
+    text = "".join(traceback.format_exception(error))
+    return WorkerFailure(run, epoch, index, worker, stage, type(error).__name__, str(error), text)
+
+
+async def _serve(control: Control) -> int:
+    setup = await receive_message(control)
+    if setup is None:
+        return 0
+    if not isinstance(setup, WorkerSetup):
+        raise SamplingWorkerError(f"expected WorkerSetup first, got {type(setup).__name__}")
+    try:
+        with _open_peers(setup) as peers:
+            await SamplingWorker(setup, control, peers).serve()
+    except ChannelClosedError:
+        return 0  # the server took the ring away: it is done with this worker
+    except Exception as error:
+        await send_message(control, describe_failure(setup.name, "set-up", error))
+        return 1
+    return 0
+
+
+def _open_peers(setup: WorkerSetup) -> contextlib.AbstractContextManager[Peers]:
+    if not setup.peers:
+        return contextlib.nullcontext(NoPeers())
+    return ServerPeers(setup.name, setup.rank, setup.peers, setup.request_timeout_s)
+
+
+async def _main(descriptor: int) -> int:
+    control = await Control.open(socket.socket(fileno=descriptor))
+    try:
+        return await _serve(control)
+    finally:
+        control.close()
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches the whole process group; this process ends when its server closes the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    code = asyncio.run(_main(int(sys.argv[1])))
+    sys.stdout.flush()
+    os._exit(code)  # nothing to save, and threads of a peer's connection must not delay the end

@@ -1,0 +1,172 @@
+"""Everything that crosses a process, as frozen dataclasses.
+
+Node and edge types are small integers here: positions in the data set's lists of types. A homogeneous graph has one
+of each. Tuples "by node type" and "by edge type" are indexed by them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A sampled multi-hop neighborhood.
+
+    Attributes:
+        nodes: by node type, int64 ``[num_nodes]``, global ids; the seeds come first, in the order asked.
+        rows: by edge type, int64 ``[num_edges]``, local position of the neighbor.
+        cols: by edge type, int64 ``[num_edges]``, local position of the node it was sampled for.
+        edge_ids: by edge type, int64 ``[num_edges]``, global; None unless asked for.
+        num_sampled_nodes: by node type, new nodes per hop; entry 0 are the seeds.
+        num_sampled_edges: by edge type, edges per hop.
+    """
+
+    nodes: tuple[torch.Tensor, ...]
+    rows: tuple[torch.Tensor, ...]
+    cols: tuple[torch.Tensor, ...]
+    edge_ids: tuple[torch.Tensor | None, ...]
+    num_sampled_nodes: tuple[tuple[int, ...], ...]
+    num_sampled_edges: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_edges(self) -> int:
+        """Sampled edges of all types."""
+        return sum(rows.numel() for rows in self.rows)
+
+
+@dataclass(frozen=True)
+class SampledBatch:
+    """One mini-batch with what was looked up for it.
+
+    Attributes:
+        run: which iteration of the loader asked for it; a batch of an older run is dropped.
+        epoch: the epoch whose draws it has.
+        index: its index in the epoch's global list of batches.
+        seed_type: node type of the seeds.
+        input_positions: int64 ``[num_seeds]``, positions of the seeds in the loader's list of input nodes.
+        subgraph: the sampled neighborhood.
+        node_features: by node type, ``[num_nodes, dim]``; None where a type has none.
+        node_labels: by node type, ``[num_nodes, ...]``; None where a type has none.
+        edge_features: by edge type, ``[num_edges, dim]``; None where a type has none or none were asked for.
+        stage_seconds: wall-clock seconds the sampling worker spent per stage.
+    """
+
+    run: int
+    epoch: int
+    index: int
+    seed_type: int
+    input_positions: torch.Tensor
+    subgraph: Subgraph
+    node_features: tuple[torch.Tensor | None, ...]
+    node_labels: tuple[torch.Tensor | None, ...]
+    edge_features: tuple[torch.Tensor | None, ...]
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EndOfEpoch:
+    """Every batch asked for has been sent: there were ``num_batches``."""
+
+    run: int
+    epoch: int
+    num_batches: int
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """A sampling worker could not make a batch: who, where, in which stage, and why."""
+
+    run: int
+    epoch: int
+    index: int
+    worker: str
+    stage: str
+    type_name: str
+    message: str
+    traceback: str
+
+
+ChannelItem = SampledBatch | EndOfEpoch | WorkerFailure
+
+
+@dataclass(frozen=True)
+class OneHopRequest:
+    """Asks the owner of some nodes for one hop; all edge types that concern it travel in one request.
+
+    Attributes:
+        edge_types: the edge types asked for.
+        ids: for each of them int64 ``[num_ids]``, global ids of nodes the receiver owns.
+        fanouts: for each of them the fan-out (-1 takes all).
+        keys: for each of them the key of the draws.
+        replace: sample with replacement.
+        with_edge_ids: return edge ids.
+    """
+
+    edge_types: tuple[int, ...]
+    ids: tuple[torch.Tensor, ...]
+    fanouts: tuple[int, ...]
+    keys: tuple[int, ...]
+    replace: bool
+    with_edge_ids: bool
+
+
+@dataclass(frozen=True)
+class OneHopReply:
+    """The answer, entry by entry of the request: counts int64 ``[num_ids]``, neighbors and edge ids ``[sum]``."""
+
+    counts: tuple[torch.Tensor, ...]
+    neighbors: tuple[torch.Tensor, ...]
+    edge_ids: tuple[torch.Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class FeatureRequest:
+    """Asks the owner of some rows for them; all stores that concern it travel in one request.
+
+    Attributes:
+        stores: names of the feature stores (see ``data.dataset.FeatureStores``).
+        ids: for each of them int64 ``[num_ids]``, global ids of rows the receiver owns.
+    """
+
+    stores: tuple[str, ...]
+    ids: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class FeatureReply:
+    """The rows, entry by entry of the request."""
+
+    rows: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class TensorHandle:
+    """Where a tensor lies, for a process of the same host to map it.
+
+    Attributes:
+        path: a file, or ``/proc/<pid>/fd/<n>`` of anonymous shared memory.
+        offset: first byte.
+        dtype: torch's name of the dtype, such as ``"int64"``.
+        shape: extents.
+    """
+
+    path: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+MESSAGES = (
+    Subgraph,
+    SampledBatch,
+    EndOfEpoch,
+    WorkerFailure,
+    OneHopRequest,
+    OneHopReply,
+    FeatureRequest,
+    FeatureReply,
+    TensorHandle,
+)

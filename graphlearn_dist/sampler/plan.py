@@ -1,0 +1,102 @@
+"""What a sampling request resolves to, once: types as integers, fan-outs per hop and edge type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import _C
+from ..data.dataset import GraphSchema
+from ..errors import InvalidArgumentError
+
+UNBOUNDED = -1
+_LARGEST_BOUND = 1 << 40
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """How every batch of a loader is sampled.
+
+    Attributes:
+        schema: types and counts of the data set.
+        fanouts: ``[hop][edge type]``; -1 takes all neighbors, 0 skips the type in that hop.
+        replace: sample with replacement.
+        with_edge_ids: batches carry edge ids.
+        seed: seed of all draws.
+    """
+
+    schema: GraphSchema
+    fanouts: tuple[tuple[int, ...], ...]
+    replace: bool = False
+    with_edge_ids: bool = False
+    seed: int = 0
+
+    @property
+    def num_hops(self) -> int:
+        return len(self.fanouts)
+
+    def max_new_nodes(self, num_seeds: int) -> int:
+        """A bound on the nodes that hops may add to ``num_seeds`` seeds; -1 where only the graph bounds them."""
+        frontier, total = num_seeds, 0
+        for hop in self.fanouts:
+            if min(hop, default=0) < 0:
+                return UNBOUNDED
+            frontier *= sum(hop)
+            total += frontier
+            if total > _LARGEST_BOUND:
+                return UNBOUNDED
+        return total
+
+    def key(self, epoch: int, batch: int, hop: int, edge_type: int) -> int:
+        """The key of all draws of one hop along one edge type in one batch."""
+        return int(_C.draw_key(self.seed, epoch, batch, hop, edge_type))
+
+
+def build_plan(
+    schema: GraphSchema, num_neighbors: Any, *, replace: bool = False, with_edge_ids: bool = False, seed: int = 0
+) -> SamplingPlan:
+    """Resolves ``num_neighbors`` (a list by hop, or a dict of such lists by edge type) against a schema.
+
+    Raises:
+        InvalidArgumentError: a fan-out is 0 or below -1, lists differ in length, or an edge type is unknown.
+    """
+    per_type = _lists_by_edge_type(schema, num_neighbors)
+    lengths = {len(hops) for hops in per_type.values()}
+    if len(lengths) > 1:
+        raise InvalidArgumentError(f"num_neighbors: expected as many hops for every edge type, got {sorted(lengths)}")
+    num_hops = lengths.pop() if lengths else 0
+    fanouts = tuple(
+        tuple(per_type[edge_type][hop] if edge_type in per_type else 0 for edge_type in schema.edge_types)
+        for hop in range(num_hops)
+    )
+    return SamplingPlan(schema, fanouts, replace, with_edge_ids, seed)
+
+
+def _lists_by_edge_type(schema: GraphSchema, num_neighbors: Any) -> dict[Any, list[int]]:
+    if isinstance(num_neighbors, Mapping):
+        for edge_type in num_neighbors:
+            if edge_type not in schema.edge_types:
+                raise InvalidArgumentError(f"num_neighbors: unknown edge type {edge_type!r}")
+        return {edge_type: _checked(hops) for edge_type, hops in num_neighbors.items()}
+    return {edge_type: _checked(num_neighbors) for edge_type in schema.edge_types}
+
+
+def _checked(hops: Any) -> list[int]:
+    if not isinstance(hops, Sequence) or isinstance(hops, str):
+        raise InvalidArgumentError(f"num_neighbors: expected a list with one fan-out per hop, got {hops!r}")
+    if not hops:
+        raise InvalidArgumentError("num_neighbors: expected at least one hop, got an empty list")
+    for fanout in hops:
+        if not isinstance(fanout, int) or isinstance(fanout, bool) or (fanout < 1 and fanout != -1):
+            raise InvalidArgumentError(
+                f"num_neighbors: expected each fan-out to be -1 (all neighbors) or at least 1, got {fanout!r}"
+            )
+    return list(hops)
+
+
+def check_num_neighbors(num_neighbors: Any) -> Any:
+    """Checks fan-outs as far as that goes without a data set, and returns them."""
+    for hops in num_neighbors.values() if isinstance(num_neighbors, Mapping) else [num_neighbors]:
+        _checked(hops)
+    return num_neighbors
