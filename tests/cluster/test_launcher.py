@@ -1,0 +1,317 @@
+"""The launcher: how jobs begin, end well, fail, are interrupted, and that nothing is ever left."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launch_job import DEADLINE_S, Job
+
+from graphlearn_dist.cluster import Host, LaunchPlan, Master, launch, plan_processes, read_hosts
+from graphlearn_dist.cluster.launcher import describe_exit
+from graphlearn_dist.errors import InvalidArgumentError, LaunchError
+
+WaitUntil = Callable[[Callable[[], bool]], None]
+
+
+def lines_until(process: subprocess.Popen[str], text: str, count: int) -> None:
+    """Reads output until ``text`` has come ``count`` times."""
+    assert process.stdout is not None
+    while count:
+        line = process.stdout.readline()
+        assert line, f"the launcher ended before it printed {text!r}: {process.stderr.read()}"  # type: ignore[union-attr]
+        count -= text in line
+
+
+# --- ends well --------------------------------------------------------------------------------------------------
+
+
+def test_success_runs_every_process_with_its_rank_and_arguments(job: Job) -> None:
+    arguments = ["two words", "--servers", 'a"b', "$HOME;`x`", "", "*"]
+    done = job.run("--server-script", "server.py", "--servers", "2", "--trainers", "2", "train.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for rank in range(2):
+        assert f"[server {rank}] serving {rank}" in lines
+        assert f"[trainer {rank}] arguments {arguments!r}" in lines
+        assert f"[trainer {rank}] ranks client {rank} {rank} {rank} 2" in lines
+    assert job.alive() == []
+
+
+def test_servers_that_stay_are_stopped_after_the_trainers(job: Job) -> None:
+    train = job.script("trivial.py", "print('done')")
+    out = io.StringIO()
+    plan = LaunchPlan(
+        script=train,
+        server_script=str(job.directory / "linger.py"),
+        num_trainers=2,
+        env=dict([job.mark.split("=")]),
+        server_exit_s=0.1,
+    )
+    assert launch(plan, out=out) == 0
+    assert sorted(line for line in out.getvalue().splitlines() if "done" in line) == [
+        "[trainer 0] done",
+        "[trainer 1] done",
+    ]
+    assert job.alive() == []
+
+
+def test_log_files_hold_the_lines_without_prefix(job: Job) -> None:
+    train = job.script("lines.py", "import sys; print('one'); print('two', file=sys.stderr); print('three', end='')")
+    serve = job.script("quiet.py", "")
+    assert job.run("--server-script", serve, "--log-dir", "logs/deep", train).returncode == 0
+    assert (job.directory / "logs/deep/trainer-0.log").read_text() == "one\ntwo\nthree\n"
+    assert (job.directory / "logs/deep/server-0.log").read_text() == ""
+
+
+def test_threads_are_shared_out_unless_set(job: Job) -> None:
+    train = job.script("threads.py", "import os; print('threads', os.environ['OMP_NUM_THREADS'])")
+    serve = job.script("quiet.py", "")
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    unset = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-m", "graphlearn_dist", "launch", "--server-script", serve, "--trainers", "2"]
+    for extra, expected in (([], share), (["--env", "OMP_NUM_THREADS=7"], 7)):
+        done = subprocess.run(
+            [*command, *extra, train], env=unset, capture_output=True, text=True, timeout=DEADLINE_S, check=True
+        )
+        assert sorted(done.stdout.splitlines()) == [f"[trainer {rank}] threads {expected}" for rank in range(2)]
+
+
+# --- fails ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("end", "said"), [("sys.exit(3)", "exited with code 3"), ("os.abort()", "killed by SIGABRT")])
+def test_a_failing_trainer_stops_the_others_and_is_named(job: Job, end: str, said: str) -> None:
+    code = f"""
+    import os, signal, sys
+    if os.environ["RANK"] == "0":
+        signal.pause()
+    for i in range(30):
+        print("line", i)
+    {end}
+    """
+    script = job.script("fail.py", code)
+    done = job.run("--server-script", "linger.py", "--servers", "2", "--trainers", "2", script)
+    assert done.returncode == 1
+    first, *tail = done.stderr.splitlines()
+    assert first.startswith("graphlearn-dist: trainer 1 ")
+    assert said in first
+    assert tail == [f"  line {i}" for i in range(10, 30)]
+    assert job.alive() == []
+
+
+def test_a_failing_server_stops_the_trainers(job: Job) -> None:
+    serve = job.script("bad.py", "import os; 1 / (os.environ['GLD_RANK'] == '0')")
+    done = job.run("--server-script", serve, "--servers", "2", "linger.py")
+    assert done.returncode == 1
+    assert "server 1 exited with code 1" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+    assert job.alive() == []
+
+
+def test_a_script_that_is_not_there(job: Job) -> None:
+    done = job.run("--server-script", "linger.py", "missing.py")
+    assert done.returncode == 1
+    assert "trainer 0 exited with code 2" in done.stderr
+    assert "missing.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_launch_raises_in_python(job: Job) -> None:
+    plan = LaunchPlan(script=job.script("bad.py", "raise SystemExit(9)"), server_script=job.script("quiet.py", ""))
+    with pytest.raises(LaunchError, match="trainer 0 exited with code 9; no output"):
+        launch(plan, out=io.StringIO())
+
+
+# --- is interrupted ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything(job: Job, signum: int) -> None:
+    process = job.start("--server-script", "linger.py", "--servers", "2", "--trainers", "2", "linger.py")
+    lines_until(process, "lingering", 4)
+    assert len(job.alive()) == 13  # the launcher, and four times: wrapper, script, the script's child
+    process.send_signal(signum)
+    assert process.wait(DEADLINE_S) == 128 + signum
+    assert job.alive() == []
+
+
+def test_a_second_signal_kills_what_ignores_the_first(job: Job) -> None:
+    process = job.start("--server-script", "linger.py", "linger.py", "--stubborn")
+    lines_until(process, "lingering", 2)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "SIGINT: stopping" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == 130
+    assert job.alive() == []
+
+
+def test_what_ignores_sigterm_is_killed_after_a_while(job: Job) -> None:
+    plan = LaunchPlan(
+        script=job.script("fail.py", "import sys; sys.stdin.read(); raise SystemExit(1)"),
+        server_script=job.script(
+            "stubborn.py", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
+        ),
+        env=dict([job.mark.split("=")]),
+        stop_s=0.3,
+    )
+    with pytest.raises(LaunchError, match="trainer 0"):
+        launch(plan, out=io.StringIO())
+    assert job.alive() == []
+
+
+def test_a_killed_launcher_takes_everything_with_it(job: Job, wait_until: WaitUntil) -> None:
+    process = job.start("--server-script", "linger.py", "--trainers", "2", "linger.py")
+    lines_until(process, "lingering", 3)
+    process.kill()
+    process.wait(DEADLINE_S)
+    wait_until(lambda: job.alive() == [])
+
+
+def test_the_master_port_is_free_after_the_job(job: Job) -> None:
+    import socket
+
+    train = job.script("port.py", "import os; print('port', os.environ['GLD_MASTER_PORT'])")
+    done = job.run("--server-script", job.script("quiet.py", ""), train)
+    port = int(done.stdout.split("port ")[1])
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+# --- ssh --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shim(job: Job) -> str:
+    """Takes ssh's arguments, notes the host, and runs the command with the local shell, as sshd would."""
+    path = Path(
+        job.script("shim.sh", '#!/bin/sh\n[ "$1" = -tt ] || exit 99\necho "$2" >> hosts.log\nexec sh -c "$3"\n')
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def free_port() -> str:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return str(probe.getsockname()[1])
+
+
+def test_ssh_runs_the_same_job_through_remote_command_lines(job: Job, shim: str) -> None:
+    hosts = job.script("hosts", "127.0.0.1  # the master\n127.0.0.2 slots=2\n")
+    arguments = ["two words", "it's", 'a"b', "$HOME;`x`", "", "*"]
+    job.script("wait.py", TRAINER_THAT_WAITS)
+    places = ["--on", "ssh", "--ssh", shim, "--hosts", hosts, "--port", free_port()]
+    sizes = ["--server-script", "server.py", "--servers", "2", "--trainers", "3"]
+    done = job.run(*places, *sizes, "wait.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [f"[trainer {rank}] {arguments!r} {local}" for rank, local in enumerate([0, 0, 1])] == sorted(
+        line for line in lines if line.startswith("[trainer")
+    )
+    assert sorted((job.directory / "hosts.log").read_text().split()) == ["127.0.0.1"] * 2 + ["127.0.0.2"] * 3
+    assert job.alive() == []
+
+
+TRAINER_THAT_WAITS = """
+import os, socket, sys, time
+address = os.environ["GLD_MASTER_ADDR"], int(os.environ["GLD_MASTER_PORT"])
+deadline = time.monotonic() + 30
+while True:
+    try:
+        socket.create_connection(address, 30).close()
+        break
+    except ConnectionRefusedError:
+        if time.monotonic() > deadline:
+            raise
+print(sys.argv[1:], os.environ["LOCAL_RANK"])
+"""
+
+
+def test_ssh_interrupted_leaves_nothing(job: Job, shim: str) -> None:
+    hosts = job.script("hosts", "a\nb\n")
+    process = job.start("--on", "ssh", "--ssh", shim, "--hosts", hosts, "--server-script", "linger.py", "linger.py")
+    lines_until(process, "lingering", 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == 130
+    assert job.alive() == []
+
+
+def test_ssh_that_cannot_be_started(job: Job) -> None:
+    hosts = job.script("hosts", "a\n")
+    done = job.run("--on", "ssh", "--ssh", "/no/such/ssh", "--hosts", hosts, "--server-script", "linger.py", "x.py")
+    assert done.returncode == 1
+    assert " 0 on a exited with code 127" in done.stderr  # the server's, or the trainer's: both fail
+    assert "cannot run /no/such/ssh" in done.stderr
+
+
+# --- plans ------------------------------------------------------------------------------------------------------
+
+
+def test_placement_takes_hosts_in_turn() -> None:
+    plan = LaunchPlan(
+        script="t.py", data="d", num_servers=3, num_trainers=4, backend="ssh", hosts=(Host("a"), Host("b", 2))
+    )
+    specs = plan_processes(plan, Master("a", 1000, 1001))
+    assert [(spec.name, spec.host) for spec in specs] == [
+        ("server 0", "a"),
+        ("server 1", "b"),
+        ("server 2", "b"),
+        ("trainer 0", "a"),
+        ("trainer 1", "b"),
+        ("trainer 2", "b"),
+        ("trainer 3", "a"),
+    ]
+    assert [spec.env.get("LOCAL_RANK") for spec in specs[3:]] == ["0", "0", "1", "1"]
+    assert [spec.share_cores for spec in specs] == [0, 0, 0, 2, 2, 2, 2]
+    assert specs[0].command[1:] == ["-m", "graphlearn_dist", "serve", "--data", os.path.abspath("d")]
+
+
+def test_read_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# machines\n\nalpha\nuser@beta slots=4 # big\n")
+    assert read_hosts(path) == [Host("alpha"), Host("user@beta", 4)]
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "a b\n", "a slots=\n", "a slots=0\n", "a slots=1 x\n", "-oProxy=x\n"])
+def test_read_hosts_refuses(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(InvalidArgumentError):
+        read_hosts(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"num_servers": 0}, "num_servers"),
+        ({"num_trainers": -1}, "num_trainers"),
+        ({"data": None}, "data"),
+        ({"backend": "ssh"}, "hosts"),
+        ({"port": 0}, "port"),
+        ({"script_args": "text"}, "script_args"),
+        ({"stop_s": float("nan")}, "stop_s"),
+    ],
+)
+def test_bad_plans(change: dict[str, object], name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=name):
+        LaunchPlan(**{"script": "t.py", "data": "d", **change})  # type: ignore[arg-type]
+
+
+def test_unknown_backend() -> None:
+    with pytest.raises(InvalidArgumentError, match="'mesos'"):
+        launch(LaunchPlan(script="t.py", data="d", backend="mesos"))
+
+
+def test_exit_codes_in_words() -> None:
+    assert describe_exit(3) == "exited with code 3"
+    assert describe_exit(137) == "was killed by SIGKILL"
+    assert describe_exit(255) == "exited with code 255"
