@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -54,7 +55,9 @@ class Membership:
     @property
     def master_port(self) -> int:
         """Port of the registry."""
-        return self._joined_master().port
+        if self._master is None or not self._joined:
+            raise NotInitializedError(f"{self._endpoint.name} has not joined a registry; call join first")
+        return self._master.port
 
     def _joined_master(self) -> PeerAddress:
         if self._master is None or not self._joined:
@@ -108,7 +111,8 @@ class Membership:
         master = self._master
         self._joined = False
         if master is not None and self._registry_lost is None:
-            self._endpoint.call(master, LEAVE, timeout_s=_GRACE_S, fail_fast=True)
+            with contextlib.suppress(PeerLostError):  # it went first: nobody is left who counts us
+                self._endpoint.call(master, LEAVE, timeout_s=_GRACE_S, fail_fast=True)
         with self._condition:
             self._members.clear()
             self._condition.notify_all()

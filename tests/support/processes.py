@@ -36,11 +36,12 @@ class TestProcess:
     Args:
         function: dotted name of a module-level function, importable from the root of the repository.
         kwargs: its keyword arguments, as JSON can hold them. What it returns has to be JSON too.
+        pass_fds: file descriptors that it inherits.
     """
 
     __test__ = False  # not a test class, whatever its name
 
-    def __init__(self, function: str, **kwargs: Any) -> None:
+    def __init__(self, function: str, kwargs: dict[str, Any], pass_fds: Sequence[int] = ()) -> None:
         self.function = function
         self._dir = tempfile.TemporaryDirectory(prefix="gld-test-")
         self._result = Path(self._dir.name) / "result.json"
@@ -54,6 +55,7 @@ class TestProcess:
                 stderr=output,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         self.pid = self._popen.pid
 
@@ -114,16 +116,18 @@ class TestProcess:
 
 
 @contextlib.contextmanager
-def start(function: str, **kwargs: Any) -> Iterator[TestProcess]:
+def start(function: str, *, pass_fds: Sequence[int] = (), **kwargs: Any) -> Iterator[TestProcess]:
     """A process for the time of a ``with`` block; killed at its end."""
-    process = TestProcess(function, **kwargs)
+    process = TestProcess(function, kwargs, pass_fds)
     try:
         yield process
     finally:
         process.close()
 
 
-def run_processes(functions: Sequence[tuple[str, dict[str, Any]]], timeout_s: float = 60.0) -> list[Any]:
+def run_processes(
+    functions: Sequence[tuple[str, dict[str, Any]]], timeout_s: float = 60.0, *, pass_fds: Sequence[int] = ()
+) -> list[Any]:
     """Run all functions at once, each in its own process; what they returned, in order.
 
     The first that fails ends all others, and its output is in the failure.
@@ -131,10 +135,13 @@ def run_processes(functions: Sequence[tuple[str, dict[str, Any]]], timeout_s: fl
     Args:
         functions: dotted names with keyword arguments.
         timeout_s: for all together.
+        pass_fds: file descriptors that all of them inherit.
     """
     deadline = time.monotonic() + timeout_s
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(start(function, **kwargs)) for function, kwargs in functions]
+        processes = [
+            stack.enter_context(start(function, pass_fds=pass_fds, **kwargs)) for function, kwargs in functions
+        ]
         while any(process.poll() is None for process in processes):
             failed = [process for process in processes if process.poll() not in (None, 0)]
             if failed or time.monotonic() > deadline:

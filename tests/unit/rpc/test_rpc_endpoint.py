@@ -425,9 +425,9 @@ def test_garbage_after_the_handshake_closes_only_that_connection(server: Endpoin
         assert connection is not None
         connection._stream.send(b"garbage " * 10)
 
-    asyncio.run_coroutine_threadsafe(garbage(), client.loop).result(DEADLINE_S)
     lost = threading.Event()
     client.on_peer_lost(lambda peer, why: lost.set())
+    asyncio.run_coroutine_threadsafe(garbage(), client.loop).result(DEADLINE_S)
     assert lost.wait(DEADLINE_S)
     assert client.call(server.address, "echo", 2) == 2
 
