@@ -37,7 +37,8 @@ def _launch(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     context = _serve_context(args)
-    signal.signal(signal.SIGTERM, _exit_cleanly)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, _exit_cleanly)
     from .distributed import DistDataset, init_server, wait_and_shutdown_server
 
     dataset = DistDataset()
