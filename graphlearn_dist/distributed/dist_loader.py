@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
 
 from ..errors import InvalidArgumentError
 from ..loader.transform import to_pyg
@@ -19,6 +18,9 @@ from .dist_context import assign_server_by_order
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
 from .dist_server import DistServer, ProducerInfo
 from .remote_channel import RemoteReceivingChannel
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class DistServer:
         self.dataset = dataset
         self._handle = dataset.share_ipc()
         self._service = PartitionService(dataset)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._producers: dict[int, _Held] = {}
         self._next_id = itertools.count()
         self._peer_addresses: dict[int, PeerAddress] | None = None
@@ -75,6 +76,7 @@ class DistServer:
         """Answers requests that arrive at an endpoint."""
         endpoint.register(ONE_HOP, self._service.one_hop)
         endpoint.register(LOOKUP, self._service.lookup)
+        self._loop = endpoint.loop
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
 
@@ -101,13 +103,16 @@ class DistServer:
                 self._changed.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
 
     def shutdown(self) -> None:
-        """Ends every producer. Idempotent."""
-        loop = rpc.get_endpoint().loop
-        asyncio.run_coroutine_threadsafe(self._close_producers(lambda _: True), loop).result()
+        """Ends every producer. Idempotent; call it before the endpoint closes."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._close_producers(lambda _: True), loop).result()
 
     def _on_peer_lost(self, peer: Peer, why: str) -> None:
-        loop = rpc.get_endpoint().loop
-        asyncio.run_coroutine_threadsafe(self._close_producers(lambda held: held.owner == peer), loop).result()
+        """What a client held goes with it."""
+        if self._loop is not None:
+            ending = self._close_producers(lambda held: held.owner == peer)
+            asyncio.run_coroutine_threadsafe(ending, self._loop)
 
     def _on_member_lost(self, member: Member, why: str) -> None:
         if member.role == "client":

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
 
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
@@ -15,6 +14,9 @@ from ..sampler.batches import LocalBatches
 from ..sampler.inputs import resolve_input, to_sampler_input
 from ..typing import NumNeighbors
 from .transform import to_pyg
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
 
 Transform = Callable[[Any], Any]
 

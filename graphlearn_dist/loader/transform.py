@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
 
 from ..data.dataset import GraphSchema
 from ..messages import SampledBatch
+from ..typing import reverse_edge_type
+
+if TYPE_CHECKING:  # importing it takes as long as importing torch, and sampling workers never need it
+    from torch_geometric.data import Data, HeteroData
+
+_ONLY_NODE = "node"
+_ONLY_EDGE = ("node", "to", "node")
 
 
 def to_pyg(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> Data | HeteroData:
@@ -24,6 +30,8 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> 
 
 
 def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> HeteroData:
+    from torch_geometric.data import HeteroData
+
     data = HeteroData()
     for index, node_type in enumerate(schema.node_types):
         _fill_nodes(data[node_type or _ONLY_NODE], batch, index)
@@ -36,18 +44,12 @@ def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: 
     return data
 
 
-_ONLY_NODE = "node"
-_ONLY_EDGE = ("node", "to", "node")
-
-
 def _message_type(edge_type: Any, schema: GraphSchema) -> Any:
     """The edge type under which messages flow from neighbor to seed."""
     if edge_type is None:
         return _ONLY_EDGE
     if schema.edge_dir == "in":
         return edge_type
-    from ..typing import reverse_edge_type
-
     return reverse_edge_type(edge_type)
 
 
@@ -73,6 +75,8 @@ def _fill_edges(store: Any, batch: SampledBatch, index: int, *, with_edge_ids: b
 
 def _single_type(typed: HeteroData, batch: SampledBatch) -> Data:
     """The one node type and the one edge type of a typed batch, as plain ``Data``."""
+    from torch_geometric.data import Data
+
     nodes, edges = typed[_ONLY_NODE], typed[_ONLY_EDGE]
     data = Data()
     for store in (nodes, edges):
