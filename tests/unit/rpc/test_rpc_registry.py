@@ -1,0 +1,347 @@
+"""The registry and collectives, with all endpoints in one process; the arena's file; who is who in a job."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.config import RpcSettings
+from graphlearn_dist.distributed import dist_context, rpc
+from graphlearn_dist.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotInitializedError,
+    PeerLostError,
+    ProtocolError,
+    RegistryError,
+)
+from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
+
+DEADLINE_S = 20.0  # only ever reached by a hang
+SETTINGS = RpcSettings(connect_timeout_s=DEADLINE_S, request_timeout_s=DEADLINE_S)
+
+
+@pytest.fixture
+def job() -> Iterator[Any]:
+    """Makes members; the first, server 0, hosts the registry."""
+    with contextlib.ExitStack() as stack:
+        hosts: list[Endpoint] = []
+
+        def member(role: str = "server", rank: int = 0, world_size: int | None = 2, **options: Any) -> Endpoint:
+            endpoint = stack.enter_context(Endpoint(role, rank, settings=SETTINGS, **options))
+            port = hosts[0].master_port if hosts else 0
+            endpoint.join("127.0.0.1", port, host_registry=not hosts, world_size=world_size)
+            hosts.append(endpoint)
+            return endpoint
+
+        yield member
+
+
+def in_threads(*functions: Any) -> list[Any]:
+    """The results, or the errors, of functions that wait for each other."""
+
+    def run(function: Any) -> Any:
+        try:
+            return function()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [future.result(2 * DEADLINE_S) for future in [pool.submit(run, function) for function in functions]]
+
+
+def test_members_see_each_other(job: Any) -> None:
+    a, b, c = job(), job(rank=1), job("client", 0, None)
+    for endpoint in (a, b, c):
+        assert [m.name for m in endpoint.wait_for_members("server", 2, DEADLINE_S)] == ["server-0", "server-1"]
+        assert [m.rank for m in endpoint.wait_for_members("client", 1, DEADLINE_S)] == [0]
+    b.register("name", lambda: "b")
+    assert c.call("server-1", "name") == c.call(("server", 1), "name") == b.call("server-1", "name") == "b"
+    assert c.stats().unix_connections == 1  # requests do not go over the registry's TCP connection
+    with pytest.raises(DeadlineExceededError, match=r"server: ranks \[2, 3\] of 4 did not join within 0.1 s"):
+        a.wait_for_members("server", 4, 0.1)
+    with pytest.raises(PeerLostError, match="has not joined"):
+        a.call("server-7", "name", fail_fast=True)
+
+
+def test_leaving_is_not_being_lost(job: Any) -> None:
+    a, b, c = job(), job(rank=1), job("client", 0, None)
+    events: queue.Queue[tuple[str, str]] = queue.Queue()
+    a.on_member_lost(lambda member, why: events.put((member.name, why)))
+    a.wait_for_members("client", 1, DEADLINE_S)
+    b.leave()
+    c.close()
+    assert events.get(timeout=DEADLINE_S)[0] == "client-0"
+    assert events.empty()
+    assert [m.name for m in a.members()] == ["server-0"]
+    b.leave()
+    with pytest.raises(NotInitializedError):
+        b.barrier()
+
+
+def test_a_rank_is_taken_only_once(job: Any) -> None:
+    a = job()
+    with pytest.raises(RegistryError, match=r"rank 0 of server is taken: server-0 .* alive; other"):
+        job(name="other")
+    with pytest.raises(RegistryError, match="the name 'server-0' is taken"):
+        job("client", 0, None, name="server-0")
+    with pytest.raises(RegistryError, match=r"says 3, server-0 .* says 2"):
+        job(rank=1, world_size=3)
+    with pytest.raises(RegistryError, match="outside of its world size"):
+        job(rank=2)
+    assert [m.name for m in a.members()] == ["server-0"]
+
+
+def test_a_rank_is_free_again_after_its_member_is_gone(job: Any) -> None:
+    a, b = job(), job(rank=1)
+    a.wait_for_members("server", 2, DEADLINE_S)
+    lost = threading.Event()
+    a.on_member_lost(lambda member, why: lost.set())
+    b.close()
+    assert lost.wait(DEADLINE_S)
+    again = job(rank=1)
+    again.register("me", lambda: again.peer.incarnation)
+    assert a.call("server-1", "me") == again.peer.incarnation != b.peer.incarnation
+
+
+def test_a_client_may_come_before_the_registry() -> None:
+    with socket.socket() as reserved:  # bound and not listening: connections are refused until the host adopts it
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        with Endpoint("server", 0, settings=SETTINGS) as server, Endpoint("client", 0, settings=SETTINGS) as client:
+            joined = threading.Event()
+            errors: list[BaseException] = []
+
+            def join() -> None:
+                try:
+                    client.join("127.0.0.1", port)
+                except Exception as error:
+                    errors.append(error)
+                joined.set()
+
+            thread = threading.Thread(target=join)
+            thread.start()
+            assert not joined.wait(0.2)
+            server.join("127.0.0.1", port, host_registry=True, master_fd=reserved.detach())
+            assert joined.wait(DEADLINE_S)
+            thread.join(DEADLINE_S)
+            assert errors == []
+            assert server.wait_for_members("client", 1, DEADLINE_S)
+
+
+def test_joining_an_endpoint_that_hosts_nothing() -> None:
+    with Endpoint("server", 0, settings=SETTINGS) as other, Endpoint("client", 0, settings=SETTINGS) as client:
+        with pytest.raises(InvalidArgumentError, match=r"registry\.hello"):
+            client.join("127.0.0.1", other.address.port)
+
+
+# --- collectives -----------------------------------------------------------------------------------------------
+
+
+def test_all_gather(job: Any) -> None:
+    a, b, c = job(), job(rank=1), job("client", 0, 1)
+    for round_ in range(3):
+        values = [{"from": rank, "round": round_, "t": torch.full((2000,), rank)} for rank in range(2)]
+        results = in_threads(lambda v=values: b.all_gather(v[1]), lambda v=values: a.all_gather(v[0]))
+        for result in results:
+            assert list(result) == ["server-0", "server-1"]
+            assert [result[name]["round"] for name in result] == [round_, round_]
+            assert (result["server-1"]["t"] == 1).all()
+    everyone = {"server": 2, "client": 1}
+    results = in_threads(*[lambda e=e: e.all_gather(e.name, group=everyone) for e in (a, b, c)])
+    assert results == [{name: name for name in ("server-0", "server-1", "client-0")}] * 3
+    with pytest.raises(InvalidArgumentError, match="group"):
+        c.barrier(group={"server": 2})
+
+
+def test_a_missing_rank_is_named_and_may_come_later(job: Any) -> None:
+    a, b = job(), job(rank=1)
+    with pytest.raises(DeadlineExceededError, match=r"server 1 did not come within 0.2 s"):
+        a.barrier(0.2)
+    assert in_threads(a.barrier, b.barrier) == [None, None]  # who gave up has taken its part back
+
+
+def test_a_late_joiner_fills_its_slot(job: Any) -> None:
+    a = job()
+    results = in_threads(lambda: a.all_gather(1), lambda: job(rank=1).all_gather(2))
+    assert results == [{"server-0": 1, "server-1": 2}] * 2
+
+
+def test_a_lost_member_fails_the_collective_early(job: Any) -> None:
+    a, b = job(), job(rank=1)
+    a.wait_for_members("server", 2, DEADLINE_S)
+    closing = threading.Thread(target=b.close)
+    errors = in_threads(lambda: a.barrier(DEADLINE_S), closing.start)
+    closing.join(DEADLINE_S)
+    assert isinstance(errors[0], PeerLostError)
+    assert "server-1" in str(errors[0])
+    with pytest.raises(PeerLostError, match="server-1"):
+        a.barrier(DEADLINE_S)
+    again = job(rank=1)
+    assert in_threads(a.barrier, again.barrier) == [None, None]
+
+
+def test_the_same_member_twice_in_one_round(job: Any) -> None:
+    a = job()
+    job(rank=1)
+    errors = in_threads(lambda: a.barrier(0.5), lambda: a.barrier(0.5))
+    assert sorted(type(error).__name__ for error in errors) == ["DeadlineExceededError", "RegistryError"]
+
+
+# --- the arena's file ------------------------------------------------------------------------------------------
+
+
+def test_slots() -> None:
+    slots = SlotAllocator(4096, 4096 * 5)
+    offsets = [slots.allocate(n) for n in (1, 4096, 4097)]
+    assert offsets == [4096, 8192, 12288]
+    assert slots.allocate(1) is None
+    slots.release(8192)
+    slots.release(4096)
+    assert slots.allocate(8192) == 4096  # neighbours are merged
+    with pytest.raises(ProtocolError):
+        slots.release(8192)
+    slots.release(4096)
+    slots.release(12288)
+    assert slots.used_bytes == 0
+    assert slots.allocate(4096 * 4) == 4096
+
+
+def test_a_receiver_checks_the_arena() -> None:
+    arena = SendingArena(1 << 16)
+    try:
+        offset = arena.put([memoryview(b"hello"), memoryview(b" world")], 11)
+        assert offset is not None
+        receiver = ReceivingArena(arena.path, arena.capacity_bytes, arena.nonce)
+        assert bytes(memoryview(receiver.take(offset, 11))) == b"hello world"
+        for bad in ((0, 11), (offset, 1 << 16), (-4096, 10), (offset, 0)):
+            with pytest.raises(ProtocolError, match="outside"):
+                receiver.take(*bad)
+        receiver.close()
+        with pytest.raises(ProtocolError, match="bytes, found"):
+            ReceivingArena(arena.path, 1 << 17, arena.nonce)
+        with pytest.raises(ProtocolError, match="not the peer's"):
+            ReceivingArena(arena.path, arena.capacity_bytes, bytes(16))
+        with pytest.raises(OSError, match="not permitted"):
+            os.ftruncate(int(arena.path.rsplit("/", 1)[1]), 4096)
+        assert arena.put([memoryview(bytes(1 << 17))], 1 << 17) is None
+    finally:
+        arena.close()
+        arena.close()
+
+
+def test_a_receiver_refuses_other_files(tmp_path: Any) -> None:
+    with pytest.raises(ProtocolError, match="expected a path"):
+        ReceivingArena("/etc/passwd", 4096, bytes(16))
+    file = tmp_path / "file"
+    file.write_bytes(bytes(8192))
+    with file.open("rb") as opened, pytest.raises(OSError):
+        ReceivingArena(f"/proc/{os.getpid()}/fd/{opened.fileno()}", 8192, bytes(16))
+    unsealed = os.memfd_create("unsealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(unsealed, 8192)
+        with pytest.raises(ProtocolError, match="sealed"):
+            ReceivingArena(f"/proc/{os.getpid()}/fd/{unsealed}", 8192, bytes(16))
+        fcntl.fcntl(unsealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        ReceivingArena(f"/proc/{os.getpid()}/fd/{unsealed}", 8192, bytes(16)).close()
+    finally:
+        os.close(unsealed)
+
+
+def test_a_receiver_cannot_write() -> None:
+    arena = SendingArena(1 << 16)
+    try:
+        receiver = ReceivingArena(arena.path, arena.capacity_bytes, arena.nonce)
+        with pytest.raises(ValueError, match="read-only"):
+            receiver._bytes[0] = 1
+        assert isinstance(receiver._map, mmap.mmap)
+        receiver.close()
+    finally:
+        arena.close()
+
+
+# --- GLT's names -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_context() -> Iterator[None]:
+    yield
+    rpc.shutdown_rpc()
+    dist_context._reset_context()
+
+
+def test_contexts(no_context: None) -> None:
+    dist_context.init_worker_group(4, 1)
+    context = dist_context.get_context()
+    assert context is not None
+    assert (context.worker_name, context.is_worker(), context.global_rank) == ("_default_worker_1", True, 1)
+    dist_context._set_client_context(2, 3, 1, "trainers")
+    context = dist_context.get_context()
+    assert context is not None
+    assert (context.worker_name, context.global_rank, context.global_world_size) == ("trainers_1", 3, 5)
+    assert (context.num_servers(), context.num_clients()) == (2, 3)
+    with pytest.raises(InvalidArgumentError, match="rank"):
+        dist_context.init_worker_group(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("num_servers", "num_clients", "expected"),
+    [(4, 2, {0: [0, 1], 1: [2, 3]}), (2, 4, {0: [0], 1: [1], 2: [0], 3: [1]}), (5, 2, {0: [0, 1, 2], 1: [3, 4]})],
+)
+def test_servers_are_shared_out_evenly(
+    no_context: None, num_servers: int, num_clients: int, expected: dict[int, list[int]]
+) -> None:
+    for rank, servers in expected.items():
+        dist_context._set_client_context(num_servers, num_clients, rank)
+        assert dist_context.assign_server_by_order() == servers
+    assert dist_context.get_clients_to_servers() == expected
+    dist_context._set_server_context(num_servers, 0)
+    with pytest.raises(NotInitializedError):
+        dist_context.assign_server_by_order()
+
+
+def test_rpc_of_one_worker(no_context: None) -> None:
+    assert not rpc.rpc_is_initialized()
+    with pytest.raises(NotInitializedError, match="init_worker_group"):
+        rpc.init_rpc("127.0.0.1", 0)
+    with pytest.raises(NotInitializedError):
+        rpc.barrier()
+    dist_context.init_worker_group(1, 0)
+    rpc.init_rpc("127.0.0.1", 0, num_rpc_threads=1, rpc_timeout=DEADLINE_S)
+    assert rpc.rpc_is_initialized()
+    assert rpc.get_rpc_worker_names() == {dist_context.DistRole.WORKER: ["_default_worker_0"]}
+    assert rpc.rpc_sync_data_partitions(1, 0) == [["_default_worker_0"]]
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with pytest.raises(InvalidArgumentError, match=r"add.* is not registered"):
+        rpc.rpc_global_request_by_rank(0, add, args=(1, 2))
+    rpc.register_function(add)
+    assert rpc.rpc_global_request_by_rank(0, add, args=(1, 2)) == 3
+    with pytest.raises(InvalidArgumentError, match="partitions"):
+        rpc.RpcDataPartitionRouter([["a"], []])
+    rpc.shutdown_rpc()
+    rpc.shutdown_rpc()
+    assert not rpc.rpc_is_initialized()
+
+
+def test_settings_of_a_short_connect_timeout_name_the_registry() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with Endpoint("client", 0, settings=replace(SETTINGS, connect_timeout_s=0.3)) as client:
+            with pytest.raises(DeadlineExceededError, match=r"no registry at .* after 0\.3 s"):
+                client.join("127.0.0.1", unused.getsockname()[1])
