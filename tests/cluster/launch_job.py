@@ -69,7 +69,8 @@ class Job:
     def start(self, *args: str) -> subprocess.Popen[str]:
         name, value = self.mark.split("=")
         process = subprocess.Popen(
-            [sys.executable, "-m", "graphlearn_dist", "launch", *args],
+            # A background job of a shell starts with SIGINT ignored, and the launcher heeds that.
+            ["env", "--default-signal", sys.executable, "-m", "graphlearn_dist", "launch", *args],
             env={**os.environ, name: value},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -366,10 +366,12 @@ for _ in range(50):
 
 def test_a_signal_ends_a_wait(children: list[subprocess.Popen[bytes]]) -> None:
     code = """
+import signal
 from graphlearn_dist import _C
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
 ring = _C.ShmRing(4096)
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     ring.recv(None)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
