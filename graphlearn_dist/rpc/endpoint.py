@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -332,9 +333,13 @@ class Endpoint:
         deadline = now + timeout if inherited is None else min(now + timeout, inherited)
         call = Call(function, encoded, deadline, max(0.0, deadline - now))
 
+        # Weak, as the future keeps its callbacks: a cycle would hold the answer's memory until a garbage collection.
+        weak_call = weakref.ref(call)
+
         def abandoned(future: Future[Any]) -> None:
-            if future.cancelled():
-                post(loop, call.abandon)
+            cancelled_call = weak_call()
+            if future.cancelled() and cancelled_call is not None:
+                post(loop, cancelled_call.abandon)
 
         call.future.add_done_callback(abandoned)
         if not post(loop, self._start, call, target, fail_fast):

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -467,6 +468,18 @@ def test_a_full_arena_means_inline() -> None:
         assert server.stats().arena_full >= 3
         assert (client.call(server.address, "make", 9, 50_000) == 9).all()
         assert server.stats().arena_payloads_sent >= 1
+
+
+def test_an_answers_memory_is_free_once_it_is_dropped(server: Endpoint, client: Endpoint) -> None:
+    """Without the help of the garbage collector: waiting for it means fresh memory for every answer."""
+    gc.collect()
+    gc.disable()
+    try:
+        answers = [weakref.ref(client.call(server.address, "echo", torch.ones(n))) for n in (10, 1_000_000)]
+        client.call(server.address, "echo", 1)  # the loop is done with the answers before
+        assert [answer() for answer in answers] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_without_an_arena() -> None:
