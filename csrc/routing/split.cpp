@@ -281,6 +281,7 @@ void scatter_words(const Tensor& out, const int64_t* positions, const Tensor& ro
 
 void scatter_block(const Tensor& out, const int64_t* positions, const Tensor& rows, size_t row_bytes, int64_t first,
                    int64_t count) {
+  if (row_bytes == 0) return;  // such tensors may have no memory at all
   const size_t word = rows.dtype.size();
   if (row_bytes == 4 && word == 4) return scatter_words<uint32_t>(out, positions, rows, first, count);
   if (row_bytes == 8 && word == 8) return scatter_words<uint64_t>(out, positions, rows, first, count);
