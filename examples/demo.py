@@ -106,10 +106,8 @@ def summary(result: dict[str, Any], reference: Reference | None, args: argparse.
         return sum(row[key] for row in steady) / len(steady)
 
     lines = [
-        (
-            f"{args.servers} servers, {args.trainers} trainers, fan-out {args.fanout}, "
-            f"batches of {args.batch_size} a trainer, hidden {args.hidden}; means leave the first epoch out"
-        ),
+        f"{args.servers} servers, {args.trainers} trainers, fan-out {args.fanout}, {args.batch_size} seeds a batch",
+        "(means over the epochs, without the first one)",
         "",
         f"  epoch                  {mean('train_s'):12.2f} s",
         f"  seeds                  {mean('seeds_per_s'):12,.0f} /s",
@@ -118,19 +116,25 @@ def summary(result: dict[str, Any], reference: Reference | None, args: argparse.
         f"                         {mean('compute_share'):12.0%} forward, backward, optimizer",
         f"                         {mean('sync_share'):12.0%} gradient exchange",
         "",
-        f"  test accuracy          {result['test_accuracy']:12.2%} remote, sampled ({len(result['epochs'])} epochs)",
+        "  accuracy                       test   validation",
     ]
+    remote = (result["test_accuracy"], result["best"]["val_accuracy"])
+    lines.append(_accuracies("remote, sampled", *remote, f"{len(result['epochs'])} epochs"))
     if reference is not None:
         full, alone = reference.with_edges, reference.without_edges
-        lines += [
-            (
-                f"                         {full.test_accuracy:12.2%} full batch, one process ({full.epochs} epochs of "
-                f"{full.epoch_time_s:.2f} s)"
-            ),
-            f"                         {alone.test_accuracy:12.2%} the same network without edges",
-            f"  remote - full batch    {100 * (result['test_accuracy'] - full.test_accuracy):+12.2f} points",
-        ]
+        lines.append(_accuracies("full batch", full.test_accuracy, full.val_accuracy, _reference_note(full)))
+        lines.append(_accuracies("without edges", alone.test_accuracy, alone.val_accuracy, _reference_note(alone)))
+        apart = (remote[0] - full.test_accuracy, remote[1] - full.val_accuracy)
+        lines.append(f"  {'remote - full batch':21}{100 * apart[0]:+14.2f}{100 * apart[1]:+13.2f}   points")
     return "\n".join(lines)
+
+
+def _accuracies(name: str, test: float, val: float, note: str) -> str:
+    return f"  {name:21}{test:14.2%}{val:13.2%}   {note}"
+
+
+def _reference_note(result: FullBatchResult) -> str:
+    return f"{result.epochs} epochs of {result.epoch_time_s:.2f} s, one process"
 
 
 def demo(args: argparse.Namespace, workdir: Path) -> None:
@@ -172,7 +176,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--trainers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--reference-epochs", type=int, default=100, help="0 leaves the reference out")
+    parser.add_argument("--reference-epochs", type=int, default=80, help="0 leaves the reference out")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--fanout", default="15,10", help="neighbors to sample on each hop")
     parser.add_argument("--batch-size", type=int, default=512, help="seeds in a batch of one trainer")

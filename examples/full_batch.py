@@ -1,6 +1,6 @@
 """Train on the whole graph at once, without sampling: the reference that sampled training is compared with.
 
-Usage: python examples/full_batch.py [--data debian] [--epochs 100] [--no-edges]
+Usage: python examples/full_batch.py [--data debian] [--epochs 80] [--no-edges]
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def train_full_batch(
     data: NodeDataset,
     *,
     hidden: int = 64,
-    epochs: int = 100,
+    epochs: int = 80,
     lr: float = 0.02,
     dropout: float = 0.3,
     seed: int = 0,
     use_edges: bool = True,
-    eval_every: int = 5,
+    eval_every: int = 10,
 ) -> FullBatchResult:
     """Train a two-layer GraphSAGE with all neighbors of all nodes in each step.
 
@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="debian", help="see examples/datasets.py")
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-edges", action="store_true", help="train the same network without the graph")

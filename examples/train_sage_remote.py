@@ -1,9 +1,7 @@
 """One trainer of a GraphSAGE job: batches come from the graph servers, gradients are averaged among the trainers.
 
-The launcher starts it once for each client rank:
-
-    graphlearn-dist launch --data DIR --servers 2 --trainers 2 \\
-        examples/train_sage_remote.py --in-channels 128 --num-classes 58 --out result.json
+Run: graphlearn-dist launch --data DIR --servers 2 --trainers 2 examples/train_sage_remote.py \\
+         --in-channels 128 --num-classes 58 --out result.json
 
 A trainer holds no graph and no features: it names a split, and the servers sample, gather and send.
 """
@@ -81,8 +79,8 @@ def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> float:
     counts = torch.zeros(2, dtype=torch.float64)
     for batch in loader:
         scores = model(batch.x, batch.edge_index)[: batch.batch_size]
-        right = (scores.argmax(dim=1) == batch.y[: batch.batch_size]).sum()
-        counts += torch.tensor([float(right), float(batch.batch_size)], dtype=torch.float64)
+        right = int((scores.argmax(dim=1) == batch.y[: batch.batch_size]).sum())
+        counts += torch.tensor([right, batch.batch_size])
     dist.all_reduce(counts)
     return float(counts[0] / counts[1])
 
@@ -90,7 +88,7 @@ def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> float:
 def run(ctx: LaunchContext, args: argparse.Namespace) -> dict[str, Any]:
     """Train, keep the weights of the epoch with the best validation accuracy, and test those."""
     torch.manual_seed(args.seed)  # DDP starts every trainer from rank 0's weights
-    network = GraphSAGE(args.in_channels, args.hidden, args.num_classes, len(args.fanout), args.dropout)
+    network = GraphSAGE(args.in_channels, args.hidden, args.num_classes, len(args.fanout))
     model = DistributedDataParallel(network)
     timer = SyncTimer(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
@@ -124,9 +122,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--eval-batch-size", type=int, default=2048)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="rank 0 writes the result here, as JSON")
+    parser.add_argument("--out", type=Path, default=Path("result.json"), help="rank 0 writes the result here")
     return parser.parse_args()
 
 
@@ -142,14 +139,12 @@ def main() -> None:
         )
         stack.callback(glt.distributed.shutdown_client)
         store = glt.distributed.rendezvous_store()  # agreed through the servers: no port to choose
-        limit = timedelta(seconds=120)
-        dist.init_process_group("gloo", store=store, rank=ctx.rank, world_size=ctx.num_clients, timeout=limit)
+        dist.init_process_group("gloo", None, timedelta(minutes=2), ctx.num_clients, ctx.rank, store)
         stack.callback(dist.destroy_process_group)
         result = run(ctx, args)
     if ctx.rank == 0:
         print(f"test accuracy {result['test_accuracy']:.2%}, with the weights of epoch {result['best']['epoch']}")
-        if args.out is not None:
-            args.out.write_text(json.dumps(result, indent=2))
+        args.out.write_text(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":
