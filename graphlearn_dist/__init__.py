@@ -1,12 +1,24 @@
-"""Distributed graph sampling for GNN training in PyTorch."""
+"""Distributed graph sampling for GNN training in PyTorch.
 
-from . import channel, data, distributed, loader, partition, sampler, typing, utils
-from ._C import __version__
-from .core import show_config
+Subpackages are imported when they are first used, so that the command line starts without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import channel, cluster, data, distributed, loader, partition, sampler, typing, utils
+    from ._C import __version__
+    from .core import show_config
+
+_SUBPACKAGES = ("channel", "cluster", "data", "distributed", "loader", "partition", "sampler", "typing", "utils")
 
 __all__ = [
     "__version__",
     "channel",
+    "cluster",
     "data",
     "distributed",
     "loader",
@@ -16,3 +28,17 @@ __all__ = [
     "typing",
     "utils",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f".{name}", __name__)
+    if name == "__version__":
+        return importlib.import_module("._C", __name__).__version__
+    if name == "show_config":
+        return importlib.import_module(".core", __name__).show_config
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

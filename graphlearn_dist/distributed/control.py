@@ -31,6 +31,10 @@ class Control:
         self.writer.write(_LENGTH.pack(0))
         await self.writer.drain()
 
+    def feed_end(self) -> None:
+        """Makes ``receive_message`` see the end of the stream; sending still works."""
+        self.reader.feed_eof()
+
     def close(self) -> None:
         """Closes the socket. Idempotent."""
         self.writer.close()

@@ -95,7 +95,6 @@ class DistLoader:
                 concurrency=options.worker_concurrency,
                 num_threads=options.num_threads,
                 buffer_bytes=options.buffer_bytes,
-                window=options.prefetch_size,
                 request_timeout_s=options.rpc_timeout,
             )
             futures.append(

@@ -81,7 +81,6 @@ class ProducerRequest:
         concurrency: batches under way at once in each.
         num_threads: threads of one batch.
         buffer_bytes: shared memory for batches.
-        window: finished batches to keep ahead of the client.
         request_timeout_s: deadline of requests between partitions.
     """
 
@@ -91,5 +90,4 @@ class ProducerRequest:
     concurrency: int
     num_threads: int
     buffer_bytes: int
-    window: int
     request_timeout_s: float

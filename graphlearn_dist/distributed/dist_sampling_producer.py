@@ -37,7 +37,10 @@ from .worker_messages import (
     WorkerSetup,
 )
 
-_INLINE_RING_BYTES = 256 << 20  # for batches that found no room in their worker's region; committed as it is used
+# Finished batches a worker may have announced and not yet handed over. The client asks well ahead, so that two keep the
+# worker busy; more would only hold memory.
+_RING_WINDOW = 2
+_SMALLEST_BUFFER_BYTES = 1 << 20
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -46,12 +49,12 @@ class WorkerHandle:
 
     Args:
         name: of the worker, for errors.
-        window: finished batches that may wait in the ring.
+        buffer_bytes: room for batches that found none in the worker's region; committed as it is used.
     """
 
-    def __init__(self, name: str, window: int) -> None:
+    def __init__(self, name: str, buffer_bytes: int) -> None:
         self.name = name
-        self._ring = _C.ShmRing(_INLINE_RING_BYTES, window)
+        self._ring = _C.ShmRing(buffer_bytes, _RING_WINDOW)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -147,7 +150,7 @@ class WorkerHandle:
     def _encoded(self, header: ItemHeader, view: memoryview, message: Any) -> Encoded:
         """The item as it can be sent on, without decoding it."""
         if not header.offset:
-            return Encoded.from_blob(view[ITEM_HEADER_BYTES:], on_released=message.release)
+            return Encoded.from_blob(view[ITEM_HEADER_BYTES:])  # gives its room back when the last view of it dies
         head = bytes(view[ITEM_HEADER_BYTES : ITEM_HEADER_BYTES + header.head_len])
         assert self._region is not None  # READY comes before any batch
         payload = memoryview(self._region)[header.offset : header.offset + header.nbytes]
@@ -285,8 +288,9 @@ class SamplingProducer:
         self._peers = peers
         self._run = 0
         self._epoch = 0
-        window = max(1, request.window // request.num_workers)
-        self._workers = [WorkerHandle(f"{name}, worker {i}", window + 1) for i in range(request.num_workers)]
+        self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
+        names = [f"{name}, worker {i}" for i in range(request.num_workers)]
+        self._workers = [WorkerHandle(worker_name, self._worker_bytes) for worker_name in names]
 
     @property
     def worker_pids(self) -> list[int]:
@@ -313,7 +317,7 @@ class SamplingProducer:
                 seed_type=self._input.input_type,
                 config=self._config,
                 ring_path=ring_path,
-                region_bytes=max(request.buffer_bytes // request.num_workers, 1 << 16),
+                region_bytes=self._worker_bytes,
                 concurrency=request.concurrency,
                 num_threads=request.num_threads,
                 peers=self._peers,

@@ -195,7 +195,6 @@ class DistServer:
             concurrency=worker_options.worker_concurrency,
             num_threads=worker_options.num_threads,
             buffer_bytes=worker_options.buffer_bytes,
-            window=worker_options.prefetch_size,
             request_timeout_s=worker_options.rpc_timeout,
         )
         return (await self.open_producer(sampler_input, sampling_config, request)).producer_id

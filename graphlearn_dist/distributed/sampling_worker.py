@@ -24,7 +24,7 @@ import torch
 
 from .. import _C
 from ..core import pooled_empty
-from ..errors import ChannelClosedError, ChannelTimeoutError, SamplingWorkerError
+from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..rpc.arena import SendingArena
 from ..rpc.codec import Encoded, byte_array, decode, encode, padded
@@ -35,7 +35,16 @@ from .dist_dataset import DistDataset
 from .dist_neighbor_sampler import Peers
 from .partition_service import PartitionService
 from .server_peers import ServerPeers
-from .worker_messages import ItemHeader, ItemKind, ReleaseSlots, StartRun, StopWorker, WorkerReady, WorkerSetup
+from .worker_messages import (
+    ITEM_HEADER_BYTES,
+    ItemHeader,
+    ItemKind,
+    ReleaseSlots,
+    StartRun,
+    StopWorker,
+    WorkerReady,
+    WorkerSetup,
+)
 
 _RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cancellation waits for at most this
 
@@ -79,6 +88,15 @@ class Outbox:
             at += padded(segment.nbytes)
         placed: SampledBatch = decode(encoded.head, slot)
         return placed
+
+    def check_room(self, placement: Placement, encoded: Encoded) -> None:
+        """Raises ``MessageTooLargeError`` for a batch that can lie neither in the region nor in the ring."""
+        needed = encoded.blob_bytes + ITEM_HEADER_BYTES
+        if not placement.offset and needed > self._ring.capacity_bytes:
+            raise MessageTooLargeError(
+                f"buffer_size: expected room for a batch of {needed} bytes in each worker, got {self._ring.capacity_bytes}; "
+                "raise buffer_size or sample smaller batches"
+            )
 
     def release(self, offsets: tuple[int, ...]) -> None:
         """Slots that the server needs no more."""
@@ -139,6 +157,7 @@ class SamplingWorker:
         self._region = SendingArena(setup.region_bytes)
         self._outbox = Outbox(_C.ShmRing.open(setup.ring_path), self._region, control)
         self._run_task: asyncio.Task[None] | None = None
+        self._broken: BaseException | None = None
 
     async def serve(self) -> None:
         """Announces that it is ready, then obeys until told to stop or the server is gone."""
@@ -150,29 +169,37 @@ class SamplingWorker:
                 case StartRun() as start:
                     await self._end_run()
                     self._run_task = asyncio.create_task(self._run(start))
+                    self._run_task.add_done_callback(self._on_run_end)
                 case ReleaseSlots(offsets):
                     self._outbox.release(offsets)
                 case StopWorker() | None:
                     await self._end_run()
+                    if self._broken is not None:
+                        raise self._broken
                     return
 
     async def _end_run(self) -> None:
         if self._run_task is not None:
             self._run_task.cancel()
-            results = await asyncio.gather(self._run_task, return_exceptions=True)
+            await asyncio.gather(self._run_task, return_exceptions=True)
             self._run_task = None
-            for result in results:
-                if isinstance(result, Exception) and not isinstance(result, ChannelClosedError):
-                    raise result
+
+    def _on_run_end(self, run: asyncio.Task[None]) -> None:
+        """A run that breaks, other than by one batch, breaks the worker: closing the socket tells ``serve``."""
+        if not run.cancelled() and (error := run.exception()) is not None:
+            self._broken = error
+            self._control.feed_end()
 
     async def _run(self, start: StartRun) -> None:
         """Keeps ``concurrency`` batches under way and sends them in the order of their indices."""
         under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]] = deque()
         num_batches = self._batches.schedule.num_batches
+        # Without peers there is nothing to wait for: more batches under way would only hold memory.
+        concurrency = self._setup.concurrency if self._setup.peers else 1
         try:
             for index in range(start.first, num_batches, start.step):
                 under_way.append(asyncio.create_task(self._make(start, index)))
-                if len(under_way) >= self._setup.concurrency:
+                if len(under_way) >= concurrency:
                     await self._send_first(under_way)
             while under_way:
                 await self._send_first(under_way)
@@ -200,6 +227,7 @@ class SamplingWorker:
                 start.epoch, index, start.run, lambda unplaced: self._outbox.place(unplaced, placement)
             )
             encoded = encode(batch)
+            self._outbox.check_room(placement, encoded)
         except BaseException as error:
             if placement.offset:
                 self._outbox.release((placement.offset,))
