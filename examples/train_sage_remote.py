@@ -93,8 +93,7 @@ def run(ctx: LaunchContext, args: argparse.Namespace) -> dict[str, Any]:
     timer = SyncTimer(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=args.epochs - 1)
-    rows = []
-    best: dict[str, Any] = {"val_accuracy": -1.0}
+    rows, best = [], dict[str, Any](val_accuracy=-1.0)
     with ExitStack() as stack:
         train, valid = (make_loader(ctx, args, split, stack) for split in (Split.train, Split.valid))
         for epoch in range(1, args.epochs + 1):
