@@ -92,7 +92,10 @@ def main() -> None:
         f"remote, 1 server + 1 client; fan-out {args.fanout}, batch {args.batch_size}, "
         f"{rows['remote'][0]['edges_per_batch']:,.0f} edges a batch, {args.features} float32 features",
         ["loader", "batches per CPU second", "batches per second"],
-        [[name, spread([r["per_cpu_s"] for r in runs]), spread([r["per_s"] for r in runs])] for name, runs in rows.items()],
+        [
+            [name, spread([r["per_cpu_s"] for r in runs]), spread([r["per_s"] for r in runs])]
+            for name, runs in rows.items()
+        ],
     )
     print(f"\nremote / in process, batches per CPU second: {ratio:.2f}")
     print(write_json("remote", {"arguments": vars(args), "ratio_per_cpu_second": ratio, "runs": rows}))

@@ -13,7 +13,7 @@ from ..utils.units import parse_size
 from .base import ChannelBase, SampleMessage
 
 if TYPE_CHECKING:
-    from ..rpc.codec import Encoded
+    from ..rpc.encoded import Encoded
 
 
 def _seconds(timeout_ms: float | None) -> float | None:
@@ -80,7 +80,8 @@ class ShmChannel(ChannelBase):
             ChannelClosedError: the channel is closed, or its consumer is gone.
             ChannelError: the host has no memory left for it.
         """
-        from ..rpc.codec import Encoded, encode
+        from ..rpc.codec import encode
+        from ..rpc.encoded import Encoded
 
         encoded = msg if isinstance(msg, Encoded) else encode(msg)
         self._ring.send(encoded.write_parts(), _seconds(timeout_ms))
@@ -104,7 +105,7 @@ class ShmChannel(ChannelBase):
 
     def recv_encoded(self, timeout_ms: float | None = None) -> Encoded:
         """As ``recv``, but still encoded, to be sent on as it is."""
-        from ..rpc.codec import Encoded
+        from ..rpc.encoded import Encoded
 
         return Encoded.from_blob(self._recv_blob(timeout_ms))
 

@@ -204,9 +204,7 @@ class Dataset:
     ) -> Any:
         rows, ratios = by_type(id2idx), by_type(split_ratio)
         features = {
-            key: Feature(
-                tensor, rows.get(key), ratios.get(key, ratios.get(None, 0.0)), groups, device, with_gpu, dtype
-            )
+            key: Feature(tensor, rows.get(key), ratios.get(key, ratios.get(None, 0.0)), groups, device, with_gpu, dtype)
             for key, tensor in by_type(data).items()
         }
         return features.get(None, features) if features else None

@@ -23,7 +23,9 @@ def random_split(
     """
     counts = [round(num_total * part) if isinstance(part, float) else part for part in (num_val, num_test)]
     if min(counts) < 0 or sum(counts) > num_total:
-        raise InvalidArgumentError(f"num_val, num_test: expected parts of {num_total} ids, got {num_val} and {num_test}")
+        raise InvalidArgumentError(
+            f"num_val, num_test: expected parts of {num_total} ids, got {num_val} and {num_test}"
+        )
     order = torch.randperm(num_total, generator=torch.Generator().manual_seed(seed))
     val, test, train = order.split([counts[0], counts[1], num_total - sum(counts)])
     return train.sort().values, val.sort().values, test.sort().values

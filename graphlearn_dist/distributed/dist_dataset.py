@@ -149,7 +149,10 @@ class DistDataset(Dataset):
             0,
             counts,
             {node_type: RangePartitionBook.near_equal(count, 1) for node_type, count in counts.items()},
-            {edge_type: RangePartitionBook.near_equal(int(arrays[1].numel()), 1) for edge_type, arrays in graphs.items()},
+            {
+                edge_type: RangePartitionBook.near_equal(int(arrays[1].numel()), 1)
+                for edge_type, arrays in graphs.items()
+            },
             graphs,
             (
                 {key: feature.feature_tensor for key, feature in by_type(dataset.node_features).items()},
@@ -274,7 +277,10 @@ class DistDataset(Dataset):
             {edge.edge_type: _open_book(edge.feature_book, index) for edge in edges},
             {
                 edge.edge_type: (
-                    open_tensor(edge.indptr), open_tensor(edge.indices), open_tensor(edge.edge_ids), edge.num_cols
+                    open_tensor(edge.indptr),
+                    open_tensor(edge.indices),
+                    open_tensor(edge.edge_ids),
+                    edge.num_cols,
                 )
                 for edge in edges
             },

@@ -110,7 +110,9 @@ class DistLoader:
                 errors.append(error)
         if errors:
             for rank, info in infos:
-                endpoint.call(("server", rank), rpc.function_name(DistServer.destroy_sampling_producer), info.producer_id)
+                endpoint.call(
+                    ("server", rank), rpc.function_name(DistServer.destroy_sampling_producer), info.producer_id
+                )
             raise errors[0]
         return [info for _, info in infos]
 

@@ -94,7 +94,9 @@ class PartitionedSubgraphSampler:
         self._builders.give_back(builder)
         return subgraph
 
-    async def _sample_hop(self, builder: _C.BatchBuilder, hop: int, fanouts: tuple[int, ...], epoch: int, index: int) -> None:
+    async def _sample_hop(
+        self, builder: _C.BatchBuilder, hop: int, fanouts: tuple[int, ...], epoch: int, index: int
+    ) -> None:
         splits = self._split_frontiers(builder, fanouts)
         keys = {edge_type: self.plan.key(epoch, index, hop, edge_type) for edge_type in splits}
         asked = {}
@@ -103,9 +105,7 @@ class PartitionedSubgraphSampler:
             if partition != self._own and edge_types:
                 request = self._request(splits, edge_types, partition, fanouts, keys)
                 asked[partition] = edge_types, self._peers.ask(partition, ONE_HOP, request)
-        parts: dict[int, list[SampledPart | None]] = {
-            edge_type: [None] * self._num_partitions for edge_type in splits
-        }
+        parts: dict[int, list[SampledPart | None]] = {edge_type: [None] * self._num_partitions for edge_type in splits}
         for edge_type, split in splits.items():
             if split.count(self._own):
                 parts[edge_type][self._own] = self._sample_own(edge_type, split, fanouts[edge_type], keys[edge_type])

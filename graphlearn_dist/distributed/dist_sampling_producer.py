@@ -20,7 +20,8 @@ from typing import Any
 from .. import _C
 from ..errors import InvalidArgumentError, SamplingWorkerError
 from ..messages import EndOfEpoch, WorkerFailure
-from ..rpc.codec import Encoded, decode_blob, encode
+from ..rpc.codec import decode_blob, encode
+from ..rpc.encoded import Encoded, SharedRegion
 from ..sampler.base import NodeSamplerInput, SamplingConfig
 from ..sampler.batches import make_plan, make_schedule
 from .control import NOTIFICATION, Control, receive_message, send_message
@@ -59,7 +60,7 @@ class WorkerHandle:
         self._control: Control | None = None
         self._listener: asyncio.Task[None] | None = None
         self._region: mmap.mmap | None = None
-        self._region_source: tuple[str, int, bytes] | None = None
+        self._lendable: SharedRegion | None = None
         self._ready: asyncio.Future[None] | None = None
         self._run = 0
         self._items: dict[tuple[int, int], Encoded] = {}
@@ -162,7 +163,8 @@ class WorkerHandle:
         def on_released() -> None:
             loop.create_task(self._send_release(offset))
 
-        return Encoded(head, (payload,), header.nbytes, on_released)
+        place = None if self._lendable is None else (self._lendable, offset)
+        return Encoded(head, (payload,), header.nbytes, on_released, place)
 
     def _deliver(self, header: ItemHeader, encoded: Encoded) -> None:
         key = header.run, header.index
@@ -182,7 +184,7 @@ class WorkerHandle:
             self._region = mmap.mmap(descriptor, ready.region_bytes)
         finally:
             os.close(descriptor)
-        self._region_source = ready.region_path, ready.region_bytes, ready.region_nonce
+        self._lendable = SharedRegion(ready.region_path, ready.region_bytes, ready.region_nonce)
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 
@@ -204,6 +206,8 @@ class WorkerHandle:
             self._failure = SamplingWorkerError(f"{self.name} was shut down")
         self._fail_waiting(self._failure)
         self._ring.close()
+        if self._lendable is not None:
+            self._lendable.close()
         loop = asyncio.get_running_loop()
         if self._control is not None:
             await self._say_stop(self._control)

@@ -17,7 +17,7 @@ from ..core import check_index_tensor, to_tensor
 from ..data.dataset import GraphSchema, by_type
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError
 from ..rpc import Endpoint
-from ..rpc.codec import Encoded
+from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, PeerAddress, current_peer
 from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.inputs import resolve_input
@@ -173,7 +173,9 @@ class DistServer:
             if missing:
                 raise InvalidArgumentError(f"dataset: no server holds partitions {sorted(missing)}")
             self._peer_addresses = found
-        return {partition: a for partition, a in self._peer_addresses.items() if partition != self.dataset.partition_idx}
+        return {
+            partition: a for partition, a in self._peer_addresses.items() if partition != self.dataset.partition_idx
+        }
 
     def _producer(self, producer_id: int) -> SamplingProducer:
         held = self._producers.get(producer_id)

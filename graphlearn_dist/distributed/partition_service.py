@@ -56,7 +56,14 @@ class PartitionService:
         return self.sample_rows(edge_type, ids, rows, fanout, key, request.replace, request.with_edge_ids)
 
     def sample_rows(
-        self, edge_type: int, ids: torch.Tensor, rows: torch.Tensor, fanout: int, key: int, replace: bool, with_edge_ids: bool
+        self,
+        edge_type: int,
+        ids: torch.Tensor,
+        rows: torch.Tensor,
+        fanout: int,
+        key: int,
+        replace: bool,
+        with_edge_ids: bool,
     ) -> SampledPart:
         """One hop for nodes whose rows are known: (counts, neighbors, edge ids or None)."""
         graph = self._graphs[edge_type]

@@ -27,7 +27,8 @@ from ..core import pooled_empty
 from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..rpc.arena import SendingArena
-from ..rpc.codec import Encoded, byte_array, decode, encode, padded
+from ..rpc.codec import byte_array, decode, encode
+from ..rpc.encoded import Encoded, padded
 from ..sampler.base import NodeSamplerInput
 from .batches import NoPeers, PartitionedBatches, rows_by_store
 from .control import Control, receive_message, send_message
@@ -127,6 +128,7 @@ class Outbox:
 
 def _in_pooled_memory(batch: SampledBatch) -> SampledBatch:
     """The batch with its looked-up rows in warm private memory."""
+
     def pooled(by_type: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
         return tuple(None if rows is None else pooled_empty(tuple(rows.shape), rows.dtype) for rows in by_type)
 

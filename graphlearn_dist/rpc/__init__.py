@@ -1,6 +1,7 @@
 """Remote calls between the processes of a job: endpoints, registry, collectives. Knows no graph."""
 
-from .codec import Encoded, decode, decode_blob, encode, register_message
+from .codec import decode, decode_blob, encode, register_message
+from .encoded import Encoded
 from .endpoint import Endpoint, EndpointStats
 from .peers import Member, Peer, PeerAddress, current_deadline, current_peer
 

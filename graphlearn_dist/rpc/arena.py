@@ -14,8 +14,9 @@ import mmap
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 import numpy
 
@@ -129,6 +130,34 @@ class SendingArena:
         self._fd = -1
 
 
+@contextmanager
+def open_sealed(path: str, size: int, nonce: bytes, *, writable: bool = False) -> Iterator[BinaryIO]:
+    """Opens shared memory that a peer announced, and checks that it is what the peer says.
+
+    Args:
+        path: ``/proc/<pid>/fd/<n>``.
+        size: bytes it must have.
+        nonce: what stands at its beginning.
+        writable: open it for writing too.
+
+    Raises:
+        ProtocolError: it is something else, or could change its size under the reader.
+        OSError: it cannot be opened (another container, another user).
+    """
+    if _PATH.fullmatch(path) is None:
+        raise ProtocolError(f"arena: expected a path like /proc/1/fd/2, got {path!r:.100}")
+    mode = os.O_RDWR if writable else os.O_RDONLY
+    with open(os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK), "r+b" if writable else "rb", buffering=0) as file:
+        # fails with EINVAL on anything but a memfd; without both seals a truncating peer could kill this process
+        if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise ProtocolError("arena: expected a file sealed against changes of its size")
+        if os.fstat(file.fileno()).st_size != size or size < _GRANULE:
+            raise ProtocolError(f"arena: expected {size} bytes, found {os.fstat(file.fileno()).st_size}")
+        if os.pread(file.fileno(), _NONCE_BYTES, 0) != nonce:  # another process's: another pid namespace
+            raise ProtocolError("arena: this is not the peer's arena")
+        yield file
+
+
 class ReceivingArena:
     """A peer's arena, mapped read-only.
 
@@ -143,23 +172,10 @@ class ReceivingArena:
     """
 
     def __init__(self, path: str, size: int, nonce: bytes) -> None:
-        if _PATH.fullmatch(path) is None:
-            raise ProtocolError(f"arena: expected a path like /proc/1/fd/2, got {path!r:.100}")
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            # fails with EINVAL on anything but a memfd; without both seals a truncating peer could kill this process
-            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-                raise ProtocolError("arena: expected a file sealed against changes of its size")
-            if os.fstat(fd).st_size != size or size < _GRANULE:
-                raise ProtocolError(f"arena: expected {size} bytes, found {os.fstat(fd).st_size}")
-            self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
-        finally:
-            os.close(fd)
+        with open_sealed(path, size, nonce) as descriptor:
+            self._map = mmap.mmap(descriptor.fileno(), size, prot=mmap.PROT_READ)
         self._bytes: Any = byte_array(self._map)
         self._size = size
-        if self._map[:_NONCE_BYTES] != nonce:  # the path led to another process's arena: other pid namespace
-            self.close()
-            raise ProtocolError("arena: this is not the peer's arena")
 
     def take(self, offset: int, nbytes: int) -> PooledBuffer:
         """A pooled copy of ``nbytes`` at ``offset``; ``ProtocolError`` where that lies outside."""

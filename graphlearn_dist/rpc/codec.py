@@ -10,27 +10,21 @@ Tree: None, bool, int, float, str, bytes, list, tuple, dict, ``torch.Tensor``, `
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgpack
 import numpy
 import torch
 
 from ..errors import InvalidArgumentError, ProtocolError
+from .encoded import MAX_HEAD_BYTES, Buffer, Encoded, padded, split_blob
 
-Buffer: TypeAlias = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
-
-ALIGNMENT = 64
 MAX_NESTING = 32
-MAX_HEAD_BYTES = 60 << 10  # leaves room in a frame's 64 KiB for what the frame itself has to say
 _SPILL_BYTES = 32 << 10  # a larger tree travels as the last segment
 _BYTES_AS_SEGMENT = 4 << 10  # longer `bytes` travel as a segment
-_BLOB_PREFIX = struct.Struct("<4sIQ")
-_BLOB_MAGIC = b"GLDB"
 
 # The numbers are part of the format: append, never renumber.
 _DTYPE_CODES: dict[torch.dtype, int] = {
@@ -57,11 +51,6 @@ _DTYPES = {code: dtype for dtype, code in _DTYPE_CODES.items()}
 _EXT_TENSOR, _EXT_MESSAGE, _EXT_TUPLE, _EXT_PAIRS, _EXT_BYTES, _EXT_DTYPE = 1, 2, 3, 4, 5, 6
 
 _MessageType = TypeVar("_MessageType", bound=type)
-
-
-def padded(nbytes: int) -> int:
-    """``nbytes`` rounded up to the alignment of segments."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 # --- registered types ------------------------------------------------------------------------------------------
@@ -132,70 +121,6 @@ def _describe(cls: type, name: str) -> _Message:
     if isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return _Message(cls, name, tuple(cls._fields), is_enum=False)
     raise InvalidArgumentError(f"cls: expected a dataclass, a NamedTuple or an Enum, got {cls!r}")
-
-
-# --- what an encoded value is ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A value ready to be sent.
-
-    Attributes:
-        head: msgpack of the tree and the segment descriptors, at most 60 KiB.
-        segments: byte views, each keeping its memory alive; sent from where they lie.
-        nbytes: bytes of the payload, each segment padded to a multiple of 64.
-        on_released: called once, by the transport, when the segments' memory is needed no more.
-    """
-
-    head: bytes
-    segments: tuple[memoryview, ...]
-    nbytes: int
-    on_released: Callable[[], None] | None = field(default=None, compare=False)
-
-    def payload_parts(self) -> list[memoryview]:
-        """The payload as byte views in order, padding included."""
-        parts: list[memoryview] = []
-        for segment in self.segments:
-            parts.append(segment)
-            if segment.nbytes % ALIGNMENT:
-                parts.append(_ZEROS[: -segment.nbytes % ALIGNMENT])
-        return parts
-
-    def write_parts(self) -> list[memoryview]:
-        """The value as one blob, in pieces to be written one after the other; ``from_blob`` reads it back."""
-        start = _BLOB_PREFIX.pack(_BLOB_MAGIC, len(self.head), self.nbytes) + self.head
-        return [memoryview(start + bytes(-len(start) % ALIGNMENT)), *self.payload_parts()]
-
-    @property
-    def blob_bytes(self) -> int:
-        """Bytes of the blob that ``write_parts`` makes; a multiple of 64."""
-        return padded(_BLOB_PREFIX.size + len(self.head)) + self.nbytes
-
-    @classmethod
-    def from_blob(cls, blob: Buffer, on_released: Callable[[], None] | None = None) -> Encoded:
-        """What ``write_parts`` wrote, without decoding it; the payload stays in ``blob``'s memory.
-
-        Raises:
-            ProtocolError: ``blob`` is not of that form.
-        """
-        head, payload = _split_blob(blob)
-        segments = (payload,) if payload.nbytes else ()
-        return cls(bytes(head), segments, payload.nbytes, on_released)
-
-
-_ZEROS = memoryview(bytes(ALIGNMENT))
-
-
-def _split_blob(blob: Buffer) -> tuple[memoryview, memoryview]:
-    view = memoryview(blob).cast("B")
-    if view.nbytes < _BLOB_PREFIX.size:
-        raise ProtocolError(f"blob: expected at least {_BLOB_PREFIX.size} bytes, got {view.nbytes}")
-    magic, head_len, nbytes = _BLOB_PREFIX.unpack_from(view)
-    start = padded(_BLOB_PREFIX.size + head_len)
-    if magic != _BLOB_MAGIC or head_len > MAX_HEAD_BYTES or start + nbytes > view.nbytes:
-        raise ProtocolError(f"blob: not an encoded value (magic {magic!r}, head {head_len}, payload {nbytes} bytes)")
-    return view[_BLOB_PREFIX.size : _BLOB_PREFIX.size + head_len], view[start : start + nbytes]
 
 
 # --- encoding --------------------------------------------------------------------------------------------------
@@ -324,7 +249,7 @@ def decode(head: Buffer, payload: Buffer | None = None) -> Any:
 
 def decode_blob(blob: Buffer) -> Any:
     """The value whose ``Encoded.write_parts`` filled ``blob``; tensors are views into it where it is writable."""
-    head, payload = _split_blob(blob)
+    head, payload = split_blob(blob)
     return decode(head, payload if payload.nbytes else None)
 
 

@@ -12,7 +12,8 @@ import asyncio
 
 from ..errors import DeadlineExceededError, InvalidArgumentError, PeerLostError, RegistryError
 from .callees import current_connection
-from .codec import Encoded, encode
+from .codec import encode
+from .encoded import Encoded
 from .peers import Member
 from .registry import Registry, Slot
 

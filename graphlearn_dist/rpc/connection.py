@@ -22,12 +22,15 @@ from ..errors import (
     ProtocolError,
     RpcError,
 )
-from .arena import ReceivingArena, SendingArena
-from .codec import Encoded, decode
+from .arena import SendingArena
+from .codec import decode
+from .encoded import Encoded
+from .exchange import ExchangeStats, PayloadExchange
 from .failures import pack_failure, read_failure
 from .framing import FrameStream
 from .handshake import MAX_TIME_S, Handshake, Introduction
 from .peers import Peer
+from .threads import post
 from .wire import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
 
 _OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
@@ -126,10 +129,7 @@ class ConnectionStats:
 
     requests_sent: int = 0
     requests_served: int = 0
-    arena_payloads_sent: int = 0
-    arena_payloads_received: int = 0
     inline_payloads_sent: int = 0
-    arena_full: int = 0
     events: dict[str, int] = field(default_factory=dict)
 
 
@@ -170,9 +170,7 @@ class Connection:
         self._waiting: deque[Call] = deque()
         self._serving: dict[int, Served] = {}
         self._parked: deque[tuple[Header, str, Value]] = deque()
-        self._arena_state = "unknown"  # unknown, offered, accepted, refused
-        self._slots: set[int] = set()
-        self._peer_arena: ReceivingArena | None = None
+        self._exchange = PayloadExchange(self)
         self._stream = FrameStream(loop, sock, self._on_frame, self._on_closed, self._settings.max_payload_bytes)
 
     def start(self) -> None:
@@ -180,6 +178,11 @@ class Connection:
         self._stream.start()
         if self._connecting:
             self._stream.send(self._handshake.hello())
+
+    @property
+    def exchange_stats(self) -> ExchangeStats:
+        """Counters of what passed through shared memory."""
+        return self._exchange.stats
 
     @property
     def is_open(self) -> bool:
@@ -288,19 +291,19 @@ class Connection:
             release(encoded)
             limit = self.peer_limits.max_payload_bytes
             raise InvalidArgumentError(f"payload: {self.peer_name} takes at most {limit} bytes, got {encoded.nbytes}")
-        offset = self._put_in_arena(encoded) if encoded.nbytes >= self._settings.arena_threshold_bytes else 0
+        place = self._exchange.put(encoded) if encoded.nbytes >= self._settings.arena_threshold_bytes else 0
         frame = pack_frame(
             kind,
             request_id,
-            pack_head([*meta, offset], encoded.head),
-            flags=FLAG_ARENA if offset else 0,
+            pack_head([*meta, place], encoded.head),
+            flags=FLAG_ARENA if place else 0,
             deadline_ms=deadline_ms,
             payload_len=encoded.nbytes,
         )
-        if offset:
-            self.stats.arena_payloads_sent += 1
+        if place:
             self._stream.send(frame)
-            release(encoded)
+            if isinstance(place, int):  # copied; a lent payload goes back when the peer says so
+                release(encoded)
             return
         if encoded.nbytes:
             self.stats.inline_payloads_sent += 1
@@ -314,64 +317,27 @@ class Connection:
 
         return on_sent
 
-    # --- the arena ---------------------------------------------------------------------------------------------
+    # --- shared memory -----------------------------------------------------------------------------------------
 
-    def _put_in_arena(self, encoded: Encoded) -> int:
-        """The offset of the slot that now holds the payload, or 0 when it has to go inline."""
-        if self._arena_state == "refused" or self._arena_state == "offered" or encoded.nbytes == 0:
-            return 0
-        arena = self._owner.sending_arena()
-        if arena is None or self.kind != "unix":
-            self._arena_state = "refused"
-            return 0
-        if self._arena_state == "unknown":
-            self._arena_state = "offered"
-            offer = ["offer", arena.path, arena.capacity_bytes, arena.nonce]
-            self._stream.send(pack_frame(Kind.ARENA, 0, pack_head(offer)))
-            return 0
-        offset = arena.put(encoded.payload_parts(), encoded.nbytes)
-        if offset is None:
-            self.stats.arena_full += 1
-            return 0
-        self._slots.add(offset)
-        return offset
+    def sending_arena(self) -> SendingArena | None:
+        """The endpoint's arena."""
+        return self._owner.sending_arena()
 
-    def _on_arena(self, meta: list[Any]) -> None:
-        match meta:
-            case ["offer", str(path), int(size), bytes(nonce)]:
-                self._stream.send(pack_frame(Kind.ARENA, 0, pack_head(self._open_peer_arena(path, size, nonce))))
-            case ["accept"] if self._arena_state == "offered":
-                self._arena_state = "accepted"
-            case ["refuse", str(_)] if self._arena_state == "offered":
-                self._arena_state = "refused"
-            case _:
-                raise ProtocolError("arena: malformed frame")
+    def send_arena_frame(self, meta: list[Any]) -> None:
+        """Tells the peer something about shared memory."""
+        if not self._stream.closed:
+            self._stream.send(pack_frame(Kind.ARENA, 0, pack_head(meta)))
 
-    def _open_peer_arena(self, path: str, size: int, nonce: bytes) -> list[Any]:
-        if self.kind != "unix" or self._peer_arena is not None:
-            return ["refuse", "not on this connection"]
-        try:
-            self._peer_arena = ReceivingArena(path, size, nonce)
-        except (OSError, ProtocolError, ValueError) as error:
-            return ["refuse", str(error)[:200]]
-        return ["accept"]
+    def send_release_later(self, place: Any) -> None:
+        """Tells the peer that a place is free; from any thread."""
+        post(self._loop, self._send_release, place)
 
-    def _release_slot(self, meta: list[Any]) -> None:
-        arena = self._owner.sending_arena()
-        if len(meta) != 1 or meta[0] not in self._slots or arena is None:
-            raise ProtocolError("arena: released a slot that it does not hold")
-        self._slots.discard(meta[0])
-        arena.release(meta[0])
+    def _send_release(self, place: Any) -> None:
+        if not self._stream.closed:
+            self._stream.send(pack_frame(Kind.RELEASE, 0, pack_head([place])))
 
-    def _value(self, header: Header, offset: Any, head: Any, payload: Any) -> Value:
-        if not header.in_arena:
-            return Value(head, payload)
-        if self._peer_arena is None or type(offset) is not int:
-            raise ProtocolError("arena: a payload in an arena that was never accepted")
-        buffer = self._peer_arena.take(offset, header.payload_len)
-        self.stats.arena_payloads_received += 1
-        self._stream.send(pack_frame(Kind.RELEASE, 0, pack_head([offset])))
-        return Value(head, buffer)
+    def _value(self, header: Header, place: Any, head: Any, payload: Any) -> Value:
+        return Value(head, self._exchange.take(place, header.payload_len) if header.in_arena else payload)
 
     # --- what arrives ------------------------------------------------------------------------------------------
 
@@ -397,9 +363,9 @@ class Connection:
             case Kind.PONG:
                 pass  # that it arrived is all it says
             case Kind.ARENA:
-                self._on_arena(meta)
+                self._exchange.on_frame(meta)
             case Kind.RELEASE:
-                self._release_slot(meta)
+                self._exchange.on_release(meta)
             case Kind.EVENT:
                 self._on_event(header, meta, value_head, payload)
             case Kind.BYE:
@@ -524,15 +490,5 @@ class Connection:
         serving, self._serving = self._serving, {}
         for served in serving.values():
             served.cancel()
-        self._free_arenas()
+        self._exchange.close()
         self._owner.connection_closed(self, error)
-
-    def _free_arenas(self) -> None:
-        arena = self._owner.sending_arena() if self._slots else None
-        for offset in self._slots:
-            if arena is not None:
-                arena.release(offset)
-        self._slots.clear()
-        if self._peer_arena is not None:
-            self._peer_arena.close()
-            self._peer_arena = None

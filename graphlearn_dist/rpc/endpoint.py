@@ -12,52 +12,32 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..config import RpcSettings
 from ..errors import (
-    AuthenticationError,
     DeadlineExceededError,
     InvalidArgumentError,
     NotInitializedError,
     PeerLostError,
-    ProtocolError,
-    RegistryError,
     RpcError,
 )
 from .arena import SendingArena
-from .callees import Callees, Serving, WorkerThreads, post
+from .callees import Callees, Serving
 from .codec import encode
 from .connection import Call, Connection, Value
 from .handshake import Introduction
 from .links import Links, adopt_listener, listen_tcp, listen_unix, unix_name
 from .membership import Membership
+from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
+from .stats import EndpointStats, count_connections
+from .threads import WorkerThreads, post
 
-Target: TypeAlias = str | tuple[str, int] | PeerAddress
-
-_FIRST_BACKOFF_S = 0.05
-_LAST_BACKOFF_S = 1.0
 _TICKS_PER_HEARTBEAT = 4
 _LATE_S = 0.5  # a tick that comes so late means that this process was stopped
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0
-
-
-@dataclass(frozen=True)
-class EndpointStats:
-    """Counters of the connections that are open now."""
-
-    connections: int
-    unix_connections: int
-    requests_sent: int
-    requests_served: int
-    arena_payloads_sent: int
-    arena_payloads_received: int
-    inline_payloads_sent: int
-    arena_full: int
-    arena_used_bytes: int
 
 
 class Endpoint:
@@ -109,7 +89,7 @@ class Endpoint:
         self._arena_refused = settings.arena_bytes <= 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._outgoing = Outgoing(self.peer.name, settings, self._links, self._membership)
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
         self._last_tick = 0.0
@@ -191,10 +171,7 @@ class Endpoint:
             self._callbacks.close(_FLUSH_TIMEOUT_S)
 
     async def _shut_down(self) -> None:
-        tasks = list(self._connecting)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._outgoing.close()
         await self._links.close(f"{self.peer.name} is closed", _FLUSH_TIMEOUT_S)
         await self._callees.cancel_all()
         self._membership.close()
@@ -236,19 +213,8 @@ class Endpoint:
         """Counters, for metrics and tests."""
 
         async def collect() -> EndpointStats:
-            stats = [connection.stats for connection in self._links.connections if connection.is_open]
-            kinds = [connection.kind for connection in self._links.connections if connection.is_open]
-            return EndpointStats(
-                connections=len(stats),
-                unix_connections=kinds.count("unix"),
-                requests_sent=sum(s.requests_sent for s in stats),
-                requests_served=sum(s.requests_served for s in stats),
-                arena_payloads_sent=sum(s.arena_payloads_sent for s in stats),
-                arena_payloads_received=sum(s.arena_payloads_received for s in stats),
-                inline_payloads_sent=sum(s.inline_payloads_sent for s in stats),
-                arena_full=sum(s.arena_full for s in stats),
-                arena_used_bytes=self._arena.used_bytes if self._arena is not None else 0,
-            )
+            used_bytes = self._arena.used_bytes if self._arena is not None else 0
+            return count_connections(self._links.connections, used_bytes)
 
         return self._run_on_loop(collect())  # type: ignore[no-any-return]
 
@@ -342,7 +308,7 @@ class Endpoint:
                 post(loop, cancelled_call.abandon)
 
         call.future.add_done_callback(abandoned)
-        if not post(loop, self._start, call, target, fail_fast):
+        if not post(loop, self._outgoing.start, call, target, fail_fast):
             raise NotInitializedError(f"{self.peer.name} is closed")
         return call.future
 
@@ -368,65 +334,6 @@ class Endpoint:
                 raise
             future.cancel()  # only when the endpoint was closed meanwhile
             raise DeadlineExceededError(f"{function}: the endpoint's loop does not answer") from error
-
-    def _start(self, call: Call, target: Target, fail_fast: bool) -> None:
-        loop = asyncio.get_running_loop()
-        if self._closed:
-            call.finish(error=NotInitializedError(f"{self.peer.name} is closed"))
-            return
-        name = self._membership.name_of(*target) if isinstance(target, tuple) else target
-        call.timer = loop.call_at(call.deadline, call.expire, str(name or target))
-        connection = self._links.find(name) if name is not None else None
-        if connection is not None and self._is_best(connection):
-            connection.submit(call)
-            return
-        task = loop.create_task(self._connect_and_submit(call, target, fail_fast))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-
-    def _is_best(self, connection: Connection) -> bool:
-        """Not to an earlier incarnation of its member, and not TCP where the member has a unix socket for us."""
-        member = self._membership.find(connection.peer.name)
-        if member is None:
-            return True
-        return member.peer == connection.peer and self._links.suits(connection, member.address)
-
-    async def _connect_and_submit(self, call: Call, target: Target, fail_fast: bool) -> None:
-        try:
-            connection = await self._connected(call, target, fail_fast)
-        except asyncio.CancelledError:
-            call.finish(error=NotInitializedError(f"{self.peer.name} was closed"))
-            raise
-        except RpcError as error:
-            call.finish(error=error)
-        except Exception as error:  # a defect must not leave the caller waiting
-            call.finish(error=PeerLostError(str(target), f"connecting failed: {error!r}"))
-        else:
-            connection.submit(call)
-
-    async def _connected(self, call: Call, target: Target, fail_fast: bool) -> Connection:
-        loop = asyncio.get_running_loop()
-        give_up = min(call.deadline, loop.time() + self.settings.connect_timeout_s)
-        backoff = _FIRST_BACKOFF_S
-        while True:
-            why, address = "it has not joined", self._membership.resolve(target)
-            if isinstance(address, PeerAddress):
-                try:
-                    return await self._links.dial(address)
-                except (OSError, asyncio.TimeoutError) as error:
-                    why = str(error) or type(error).__name__
-                except (AuthenticationError, ProtocolError):
-                    raise
-            elif (open_one := self._links.find(address) if address else None) is not None:
-                return open_one
-            elif not self._membership.joined:
-                raise RegistryError(f"target: {target!r} is unknown; expected a PeerAddress, or join a registry first")
-            remaining = give_up - loop.time()
-            if fail_fast or remaining <= 0 or call.future.done():
-                waited = f" within {self.settings.connect_timeout_s:g} s" if not fail_fast else ""
-                raise PeerLostError(str(target), f"no connection{waited}: {why}")
-            await self._membership.changed(min(backoff, remaining))
-            backoff = min(backoff * 2, _LAST_BACKOFF_S)
 
     # --- what connections ask for (on the loop's thread) -------------------------------------------------------
 

@@ -27,7 +27,8 @@ from typing import Any
 import msgpack
 
 from ..errors import AuthenticationError, InvalidArgumentError, ProtocolError, RpcError, VersionMismatchError
-from .codec import ALIGNMENT, Buffer, unpack
+from .codec import unpack
+from .encoded import ALIGNMENT, Buffer
 
 MAGIC = b"GLD1"
 VERSION = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from ..errors import InvalidArgumentError
-from ..typing import EdgeType, NodeType, NumNeighbors, Split
+from ..typing import NodeType, NumNeighbors, Split
 from ..utils.mixin import CastMixin
 
 if TYPE_CHECKING:

@@ -133,9 +133,7 @@ class NeighborSampler(BaseSampler):
         self._calls = itertools.count()
         self._sampler: SubgraphSampler | None = None
         if num_neighbors is not None:
-            plan = build_plan(
-                self._schema, num_neighbors, replace=replace, with_edge_ids=with_edge, seed=self.seed
-            )
+            plan = build_plan(self._schema, num_neighbors, replace=replace, with_edge_ids=with_edge, seed=self.seed)
             graphs = by_type(graph)
             ordered = [graphs[edge_type] for edge_type in self._schema.edge_types]
             self._sampler = SubgraphSampler(ordered, plan, num_threads)

@@ -14,17 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlearn_dist.errors import InvalidArgumentError, ProtocolError
-from graphlearn_dist.rpc.codec import (
-    _DTYPE_CODES,
-    ALIGNMENT,
-    MAX_HEAD_BYTES,
-    MAX_NESTING,
-    Encoded,
-    decode,
-    decode_blob,
-    encode,
-    register_message,
-)
+from graphlearn_dist.rpc.codec import _DTYPE_CODES, MAX_NESTING, decode, decode_blob, encode, register_message
+from graphlearn_dist.rpc.encoded import ALIGNMENT, MAX_HEAD_BYTES, Encoded
 
 
 @register_message(name="test.Color")

@@ -1,0 +1,117 @@
+"""A value ready to be sent: its head, its segments, and the one blob they can be stored as."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..errors import ProtocolError
+
+Buffer: TypeAlias = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
+
+ALIGNMENT = 64
+MAX_HEAD_BYTES = 60 << 10  # leaves room in a frame's 64 KiB for what the frame itself has to say
+_BLOB_PREFIX = struct.Struct("<4sIQ")
+_BLOB_MAGIC = b"GLDB"
+
+
+def padded(nbytes: int) -> int:
+    """``nbytes`` rounded up to the alignment of segments."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class SharedRegion:
+    """Shared memory with payloads in it, that may be lent to peers of this host while it is open.
+
+    Args:
+        path: ``/proc/<pid>/fd/<n>`` of a sealed memfd.
+        size: its bytes.
+        nonce: what stands at its beginning.
+    """
+
+    def __init__(self, path: str, size: int, nonce: bytes) -> None:
+        self.path = path
+        self.size = size
+        self.nonce = nonce
+        self.closed = False
+        self._watchers: list[Callable[[SharedRegion], None]] = []
+
+    def watch(self, on_closed: Callable[[SharedRegion], None]) -> None:
+        """Calls ``on_closed`` when the region is closed."""
+        self._watchers.append(on_closed)
+
+    def unwatch(self, on_closed: Callable[[SharedRegion], None]) -> None:
+        """Forgets a watcher."""
+        self._watchers.remove(on_closed)
+
+    def close(self) -> None:
+        """Nothing new is lent from it. Idempotent."""
+        self.closed = True
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher(self)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A value ready to be sent.
+
+    Attributes:
+        head: msgpack of the tree and the segment descriptors, at most 60 KiB.
+        segments: byte views, each keeping its memory alive; sent from where they lie.
+        nbytes: bytes of the payload, each segment padded to a multiple of 64.
+        on_released: called once, by the transport, when the segments' memory is needed no more.
+        place: where the payload lies in shared memory that a peer of this host may map: (region, offset), or None.
+    """
+
+    head: bytes
+    segments: tuple[memoryview, ...]
+    nbytes: int
+    on_released: Callable[[], None] | None = field(default=None, compare=False)
+    place: tuple[SharedRegion, int] | None = field(default=None, compare=False)
+
+    def payload_parts(self) -> list[memoryview]:
+        """The payload as byte views in order, padding included."""
+        parts: list[memoryview] = []
+        for segment in self.segments:
+            parts.append(segment)
+            if segment.nbytes % ALIGNMENT:
+                parts.append(_ZEROS[: -segment.nbytes % ALIGNMENT])
+        return parts
+
+    def write_parts(self) -> list[memoryview]:
+        """The value as one blob, in pieces to be written one after the other; ``from_blob`` reads it back."""
+        start = _BLOB_PREFIX.pack(_BLOB_MAGIC, len(self.head), self.nbytes) + self.head
+        return [memoryview(start + bytes(-len(start) % ALIGNMENT)), *self.payload_parts()]
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of the blob that ``write_parts`` makes; a multiple of 64."""
+        return padded(_BLOB_PREFIX.size + len(self.head)) + self.nbytes
+
+    @classmethod
+    def from_blob(cls, blob: Buffer, on_released: Callable[[], None] | None = None) -> Encoded:
+        """What ``write_parts`` wrote, without decoding it; the payload stays in ``blob``'s memory.
+
+        Raises:
+            ProtocolError: ``blob`` is not of that form.
+        """
+        head, payload = split_blob(blob)
+        segments = (payload,) if payload.nbytes else ()
+        return cls(bytes(head), segments, payload.nbytes, on_released)
+
+
+_ZEROS = memoryview(bytes(ALIGNMENT))
+
+
+def split_blob(blob: Buffer) -> tuple[memoryview, memoryview]:
+    view = memoryview(blob).cast("B")
+    if view.nbytes < _BLOB_PREFIX.size:
+        raise ProtocolError(f"blob: expected at least {_BLOB_PREFIX.size} bytes, got {view.nbytes}")
+    magic, head_len, nbytes = _BLOB_PREFIX.unpack_from(view)
+    start = padded(_BLOB_PREFIX.size + head_len)
+    if magic != _BLOB_MAGIC or head_len > MAX_HEAD_BYTES or start + nbytes > view.nbytes:
+        raise ProtocolError(f"blob: not an encoded value (magic {magic!r}, head {head_len}, payload {nbytes} bytes)")
+    return view[_BLOB_PREFIX.size : _BLOB_PREFIX.size + head_len], view[start : start + nbytes]

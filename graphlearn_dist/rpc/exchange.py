@@ -1,0 +1,218 @@
+"""How payloads pass through shared memory instead of the socket, on one connection.
+
+Two ways, both between processes of one host. *Arena*: the payload is copied into a slot of the sender's arena, and out
+of it by the receiver, who gives the slot back at once. *Lending*: the payload lies already in a region that its maker
+wrote; the receiver maps the region and uses the bytes where they are, and the slot goes back when the last tensor over
+it dies. A slot whose receiver went away without giving it back is never used again: somebody may still read it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy
+
+from ..errors import ProtocolError
+from .arena import ReceivingArena, SendingArena, open_sealed
+from .encoded import Encoded, SharedRegion
+
+
+class Wire(Protocol):
+    """What the exchange asks of its connection."""
+
+    @property
+    def kind(self) -> str: ...
+    def sending_arena(self) -> SendingArena | None: ...
+    def send_arena_frame(self, meta: list[Any]) -> None: ...
+    def send_release_later(self, place: Any) -> None:
+        """Tells the peer that a lent place is free; from any thread."""
+
+
+@dataclass
+class ExchangeStats:
+    """Counters of one connection since it opened."""
+
+    arena_payloads_sent: int = 0
+    arena_payloads_received: int = 0
+    arena_full: int = 0
+    lent_payloads_sent: int = 0
+    lent_payloads_received: int = 0
+
+
+class _BorrowedRegion:
+    """A peer's region, mapped for reading and writing: a lent slot is the borrower's own until it goes back."""
+
+    def __init__(self, path: str, size: int, nonce: bytes) -> None:
+        with open_sealed(path, size, nonce, writable=True) as descriptor:
+            self._map = mmap.mmap(descriptor.fileno(), size)
+        self.size = size
+
+    def take(self, offset: int, nbytes: int, on_free: Callable[[], None]) -> Any:
+        """A writable buffer over a slot; ``on_free`` is called when the last view of it dies."""
+        if offset < 1 or nbytes < 1 or offset + nbytes > self.size:
+            raise ProtocolError(f"region: {nbytes} bytes at {offset} lie outside of {self.size}")
+        slot = numpy.frombuffer(self._map, dtype=numpy.uint8, count=nbytes, offset=offset)
+        weakref.finalize(slot, on_free).atexit = False
+        return slot
+
+
+class PayloadExchange:
+    """The shared memory of one connection, both ways. On the endpoint's loop thread but where it says otherwise."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.stats = ExchangeStats()
+        self._wire = wire
+        self._arena_state = "unknown"  # unknown, offered, accepted, refused
+        self._slots: set[int] = set()
+        self._peer_arena: ReceivingArena | None = None
+        self._regions: dict[SharedRegion, int] = {}
+        self._region_states: dict[int, str] = {}
+        self._lent: dict[tuple[int, int], Encoded] = {}
+        self._borrowed: dict[int, _BorrowedRegion] = {}
+
+    # --- sending -----------------------------------------------------------------------------------------------
+
+    def put(self, encoded: Encoded) -> Any:
+        """Where the peer finds the payload: ``[region, offset]`` if lent, an arena offset, or 0: it goes inline."""
+        if encoded.nbytes == 0 or self._wire.kind != "unix":
+            return 0
+        place = self._lend(encoded)
+        return place if place is not None else self._copy(encoded)
+
+    def _lend(self, encoded: Encoded) -> list[int] | None:
+        if encoded.place is None or encoded.place[0].closed:
+            return None
+        region, offset = encoded.place
+        if region not in self._regions:
+            self._offer(region)
+        number = self._regions[region]
+        if self._region_states[number] != "accepted":
+            return None
+        self._lent[number, offset] = encoded
+        self.stats.lent_payloads_sent += 1
+        return [number, offset]
+
+    def _offer(self, region: SharedRegion) -> None:
+        number = len(self._region_states) + 1
+        self._regions[region] = number
+        self._region_states[number] = "offered"
+        self._wire.send_arena_frame(["lend", number, region.path, region.size, region.nonce])
+        region.watch(self._drop)
+
+    def _drop(self, region: SharedRegion) -> None:
+        """The region's maker is gone: the peer need not keep it mapped for new payloads."""
+        number = self._regions.pop(region, None)
+        if number is not None:
+            self._region_states[number] = "dropped"
+            self._wire.send_arena_frame(["drop", number])
+
+    def _copy(self, encoded: Encoded) -> int:
+        if self._arena_state in ("refused", "offered"):
+            return 0
+        arena = self._wire.sending_arena()
+        if arena is None:
+            self._arena_state = "refused"
+            return 0
+        if self._arena_state == "unknown":
+            self._arena_state = "offered"
+            self._wire.send_arena_frame(["offer", arena.path, arena.capacity_bytes, arena.nonce])
+            return 0
+        offset = arena.put(encoded.payload_parts(), encoded.nbytes)
+        if offset is None:
+            self.stats.arena_full += 1
+            return 0
+        self._slots.add(offset)
+        self.stats.arena_payloads_sent += 1
+        return offset
+
+    def on_release(self, meta: list[Any]) -> None:
+        """The peer gives a place back."""
+        match meta:
+            case [[int(number), int(offset)]] if (number, offset) in self._lent:
+                encoded = self._lent.pop((number, offset))
+                if encoded.on_released is not None:
+                    encoded.on_released()
+            case [int(offset)] if offset in self._slots:
+                self._slots.discard(offset)
+                arena = self._wire.sending_arena()
+                if arena is not None:
+                    arena.release(offset)
+            case _:
+                raise ProtocolError("arena: released a slot that it does not hold")
+
+    # --- receiving ---------------------------------------------------------------------------------------------
+
+    def on_frame(self, meta: list[Any]) -> None:
+        """An ARENA frame arrived."""
+        match meta:
+            case ["offer", str(path), int(size), bytes(nonce)]:
+                self._wire.send_arena_frame(self._open_arena(path, size, nonce))
+            case ["accept"] if self._arena_state == "offered":
+                self._arena_state = "accepted"
+            case ["refuse", str(_)] if self._arena_state == "offered":
+                self._arena_state = "refused"
+            case ["lend", int(number), str(path), int(size), bytes(nonce)] if number not in self._borrowed:
+                self._wire.send_arena_frame(self._borrow(number, path, size, nonce))
+            case ["borrow", int(number)] if number in self._region_states:
+                if self._region_states[number] == "offered":
+                    self._region_states[number] = "accepted"
+            case ["decline", int(number), str(_)] if number in self._region_states:
+                self._region_states[number] = "refused"
+            case ["drop", int(number)]:
+                self._borrowed.pop(number, None)  # stays mapped while tensors over it live
+            case _:
+                raise ProtocolError("arena: malformed frame")
+
+    def _open_arena(self, path: str, size: int, nonce: bytes) -> list[Any]:
+        if self._wire.kind != "unix" or self._peer_arena is not None:
+            return ["refuse", "not on this connection"]
+        try:
+            self._peer_arena = ReceivingArena(path, size, nonce)
+        except (OSError, ProtocolError, ValueError) as error:
+            return ["refuse", str(error)[:200]]
+        return ["accept"]
+
+    def _borrow(self, number: int, path: str, size: int, nonce: bytes) -> list[Any]:
+        if self._wire.kind != "unix":
+            return ["decline", number, "not on this connection"]
+        try:
+            self._borrowed[number] = _BorrowedRegion(path, size, nonce)
+        except (OSError, ProtocolError, ValueError) as error:
+            return ["decline", number, str(error)[:200]]
+        return ["borrow", number]
+
+    def take(self, place: Any, nbytes: int) -> Any:
+        """The payload at a place the peer named."""
+        match place:
+            case [int(number), int(offset)] if number in self._borrowed:
+                self.stats.lent_payloads_received += 1
+                wire = self._wire
+                return self._borrowed[number].take(offset, nbytes, lambda: wire.send_release_later([number, offset]))
+            case int(offset) if self._peer_arena is not None:
+                buffer = self._peer_arena.take(offset, nbytes)
+                self.stats.arena_payloads_received += 1
+                self._wire.send_release_later(offset)
+                return buffer
+        raise ProtocolError("arena: a payload in memory that was never accepted")
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The connection is gone. Arena slots are free again; lent ones are not: see above."""
+        arena = self._wire.sending_arena() if self._slots else None
+        for offset in self._slots:
+            if arena is not None:
+                arena.release(offset)
+        self._slots.clear()
+        self._lent.clear()
+        for region in self._regions:
+            region.unwatch(self._drop)
+        self._regions.clear()
+        self._borrowed.clear()
+        if self._peer_arena is not None:
+            self._peer_arena.close()
+            self._peer_arena = None

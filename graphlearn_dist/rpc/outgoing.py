@@ -1,0 +1,112 @@
+"""Requests on their way out: find or make the connection, then submit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeAlias
+
+from ..config import RpcSettings
+from ..errors import (
+    AuthenticationError,
+    NotInitializedError,
+    PeerLostError,
+    ProtocolError,
+    RegistryError,
+    RpcError,
+)
+from .connection import Call, Connection
+from .links import Links
+from .membership import Membership
+from .peers import PeerAddress
+
+Target: TypeAlias = str | tuple[str, int] | PeerAddress
+
+_FIRST_BACKOFF_S = 0.05
+_LAST_BACKOFF_S = 1.0
+
+
+class Outgoing:
+    """The requests of one endpoint until they are on a connection. On the endpoint's loop thread.
+
+    Args:
+        own_name: the endpoint's name, for errors.
+        settings: its times.
+        links: its connections.
+        membership: what it knows of the job.
+    """
+
+    def __init__(self, own_name: str, settings: RpcSettings, links: Links, membership: Membership) -> None:
+        self._own_name = own_name
+        self._settings = settings
+        self._links = links
+        self._membership = membership
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def start(self, call: Call, target: Target, fail_fast: bool) -> None:
+        """Sees a request to its connection."""
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            call.finish(error=NotInitializedError(f"{self._own_name} is closed"))
+            return
+        name = self._membership.name_of(*target) if isinstance(target, tuple) else target
+        call.timer = loop.call_at(call.deadline, call.expire, str(name or target))
+        connection = self._links.find(name) if name is not None else None
+        if connection is not None and self._is_best(connection):
+            connection.submit(call)
+            return
+        task = loop.create_task(self._connect_and_submit(call, target, fail_fast))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def _is_best(self, connection: Connection) -> bool:
+        """Not to an earlier incarnation of its member, and not TCP where the member has a unix socket for us."""
+        member = self._membership.find(connection.peer.name)
+        if member is None:
+            return True
+        return member.peer == connection.peer and self._links.suits(connection, member.address)
+
+    async def _connect_and_submit(self, call: Call, target: Target, fail_fast: bool) -> None:
+        try:
+            connection = await self._connected(call, target, fail_fast)
+        except asyncio.CancelledError:
+            call.finish(error=NotInitializedError(f"{self._own_name} was closed"))
+            raise
+        except RpcError as error:
+            call.finish(error=error)
+        except Exception as error:  # a defect must not leave the caller waiting
+            call.finish(error=PeerLostError(str(target), f"connecting failed: {error!r}"))
+        else:
+            connection.submit(call)
+
+    async def _connected(self, call: Call, target: Target, fail_fast: bool) -> Connection:
+        loop = asyncio.get_running_loop()
+        give_up = min(call.deadline, loop.time() + self._settings.connect_timeout_s)
+        backoff = _FIRST_BACKOFF_S
+        while True:
+            why, address = "it has not joined", self._membership.resolve(target)
+            if isinstance(address, PeerAddress):
+                try:
+                    return await self._links.dial(address)
+                except (OSError, asyncio.TimeoutError) as error:
+                    why = str(error) or type(error).__name__
+                except (AuthenticationError, ProtocolError):
+                    raise
+            elif (open_one := self._links.find(address) if address else None) is not None:
+                return open_one
+            elif not self._membership.joined:
+                raise RegistryError(f"target: {target!r} is unknown; expected a PeerAddress, or join a registry first")
+            remaining = give_up - loop.time()
+            if fail_fast or remaining <= 0 or call.future.done():
+                waited = f" within {self._settings.connect_timeout_s:g} s" if not fail_fast else ""
+                raise PeerLostError(str(target), f"no connection{waited}: {why}")
+            await self._membership.changed(min(backoff, remaining))
+            backoff = min(backoff * 2, _LAST_BACKOFF_S)
+
+    async def close(self) -> None:
+        """Fails what still waits for a connection. Idempotent."""
+        self._closed = True
+        tasks = list(self._connecting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,44 @@
+"""Counters of an endpoint, for metrics and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .connection import Connection
+
+
+@dataclass(frozen=True)
+class EndpointStats:
+    """Counters of the connections that are open now."""
+
+    connections: int
+    unix_connections: int
+    requests_sent: int
+    requests_served: int
+    arena_payloads_sent: int
+    arena_payloads_received: int
+    lent_payloads_sent: int
+    lent_payloads_received: int
+    inline_payloads_sent: int
+    arena_full: int
+    arena_used_bytes: int
+
+
+def count_connections(connections: Iterable[Connection], arena_used_bytes: int) -> EndpointStats:
+    """Adds up the counters of the open ones."""
+    opened = [connection for connection in connections if connection.is_open]
+    exchanges = [connection.exchange_stats for connection in opened]
+    return EndpointStats(
+        connections=len(opened),
+        unix_connections=sum(connection.kind == "unix" for connection in opened),
+        requests_sent=sum(connection.stats.requests_sent for connection in opened),
+        requests_served=sum(connection.stats.requests_served for connection in opened),
+        arena_payloads_sent=sum(stats.arena_payloads_sent for stats in exchanges),
+        arena_payloads_received=sum(stats.arena_payloads_received for stats in exchanges),
+        lent_payloads_sent=sum(stats.lent_payloads_sent for stats in exchanges),
+        lent_payloads_received=sum(stats.lent_payloads_received for stats in exchanges),
+        inline_payloads_sent=sum(connection.stats.inline_payloads_sent for connection in opened),
+        arena_full=sum(stats.arena_full for stats in exchanges),
+        arena_used_bytes=arena_used_bytes,
+    )
