@@ -155,9 +155,12 @@ class DistDataset(Dataset):
             },
             graphs,
             (
-                {key: feature.feature_tensor for key, feature in by_type(dataset.node_features).items()},
-                by_type(dataset.node_labels),
-                {key: feature.feature_tensor for key, feature in by_type(dataset.edge_features).items()},
+                {key: _rows_by_id(feature) for key, feature in by_type(dataset.node_features).items()},
+                {
+                    key: _rows_by_id(Feature(labels, dataset._label_rows.get(key)))
+                    for key, labels in by_type(dataset.node_labels).items()
+                },
+                {key: _rows_by_id(feature) for key, feature in by_type(dataset.edge_features).items()},
             ),
         )
         whole.train_idx, whole.val_idx, whole.test_idx = dataset.train_idx, dataset.val_idx, dataset.test_idx
@@ -309,6 +312,13 @@ _SPLITS = ("train", "val", "test")
 def _unwrap(values: dict[Any, Any]) -> Any:
     """The bare object of a homogeneous data set, the dict of a typed one, None where there is nothing."""
     return values.get(None, values) if values else None
+
+
+def _rows_by_id(feature: Feature) -> torch.Tensor:
+    """All rows in the order of ids: the tensor itself, or a copy where ``id2index`` says that rows lie otherwise."""
+    if feature.id2index is None:
+        return feature.feature_tensor
+    return feature[torch.arange(len(feature.id2index))]
 
 
 def _rows_handle(feature: Feature | None) -> TensorHandle | None:

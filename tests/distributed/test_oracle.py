@@ -1,0 +1,351 @@
+"""The single-process sampler is the oracle: every partitioned and every remote mode gives the same bits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphlearn_dist.data import Dataset
+from graphlearn_dist.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    RemoteDistSamplingWorkerOptions,
+    init_client,
+    init_server,
+    shutdown_client,
+    wait_and_shutdown_server,
+)
+from graphlearn_dist.distributed.batches import PartitionedBatches
+from graphlearn_dist.distributed.partition_service import LOOKUP, ONE_HOP, PartitionService
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch, Subgraph
+from graphlearn_dist.partition import RandomPartitioner, RangePartitioner
+from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler.batches import LocalBatches
+from graphlearn_dist.utils.common import get_free_port
+from tests.support.graphs import (
+    Case,
+    Direction,
+    TestGraph,
+    analytic_graph,
+    cases,
+    make_dataset,
+    random_graph,
+    typed_graph,
+)
+from tests.support.processes import assert_nothing_left, start
+
+HERE = "tests.distributed.test_oracle"
+PARTITIONERS = {"random": RandomPartitioner, "range": RangePartitioner}
+DEADLINE_S = 120.0  # only ever reached by a hang
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------
+
+
+def write_partitions(graph: TestGraph, root: Path, kind: str, num_parts: int, edge_dir: Direction) -> Path:
+    """The partition directory of a graph with the features and labels that ``make_dataset`` gives it."""
+    partitioner = PARTITIONERS[kind](
+        str(root / "partitions"),
+        num_parts,
+        graph.unwrap(graph.num_nodes),
+        graph.unwrap(graph.edges),
+        node_feat=graph.unwrap(graph.node_features()),
+        node_feat_dtype=None,
+        edge_feat=graph.unwrap(graph.edge_features()),
+        edge_feat_dtype=None,
+        edge_assign_strategy="by_src" if edge_dir == "out" else "by_dst",
+        node_labels=graph.unwrap(graph.node_labels()),
+        edge_ids=graph.unwrap(graph.edge_ids),
+    )
+    return partitioner.partition()
+
+
+def load_partitions(directory: Path, num_parts: int) -> list[DistDataset]:
+    datasets = [DistDataset() for _ in range(num_parts)]
+    for partition, dataset in enumerate(datasets):
+        dataset.load(directory, partition)
+    return datasets
+
+
+class DirectPeers:
+    """The other partitions, asked without a network; remembers what was asked."""
+
+    def __init__(self, services: list[PartitionService]) -> None:
+        self.services = services
+        self.asked: list[tuple[int, str, Any]] = []
+
+    async def ask(self, partition: int, function: str, request: Any) -> Any:
+        service = self.services[partition]
+        self.asked.append((partition, function, request))
+        return {ONE_HOP: service.one_hop, LOOKUP: service.lookup}[function](request)
+
+
+def config_of(case: Case, *, with_edge: bool = True) -> SamplingConfig:
+    return SamplingConfig(
+        SamplingType.NODE, case.fanouts, case.batch_size, case.shuffle, False, with_edge, True, False, False,
+        case.edge_dir, case.seed, case.replace,
+    )  # fmt: skip
+
+
+def tensors_of(batch: SampledBatch) -> dict[str, Any]:
+    """Everything in a batch that may not differ, flat and by name."""
+    subgraph: Subgraph = batch.subgraph
+    groups = {
+        "nodes": subgraph.nodes,
+        "rows": subgraph.rows,
+        "cols": subgraph.cols,
+        "edge_ids": subgraph.edge_ids,
+        "x": batch.node_features,
+        "y": batch.node_labels,
+        "edge_attr": batch.edge_features,
+        "input_positions": (batch.input_positions,),
+        "counts": (torch.tensor(subgraph.num_sampled_nodes), torch.tensor(subgraph.num_sampled_edges)),
+        "seed_type": (torch.tensor(batch.seed_type),),
+    }
+    return {f"{name}[{i}]": tensor for name, group in groups.items() for i, tensor in enumerate(group)}
+
+
+def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        if not isinstance(tensor, torch.Tensor):
+            assert actual[name] == tensor, name
+            continue
+        assert actual[name].dtype == tensor.dtype, name
+        assert torch.equal(actual[name], tensor), f"{name}: {actual[name]} instead of {tensor}"
+
+
+def make_all(batches: PartitionedBatches, epoch: int) -> list[SampledBatch]:
+    async def run() -> list[SampledBatch]:
+        return [await batches.make(epoch, i, 0, lambda batch: batch) for i in range(batches.schedule.num_batches)]
+
+    return asyncio.run(run())
+
+
+def check_partitioned(case: Case, kind: str, num_parts: int, num_threads: int, *, with_edge: bool) -> list[DirectPeers]:
+    """Batches of every partition equal those of the whole."""
+    config = config_of(case, with_edge=with_edge)
+    seeds = NodeSamplerInput(case.seeds, case.seed_type)
+    local = LocalBatches(make_dataset(case.graph, case.edge_dir), seeds, config)
+    expected = [tensors_of(local.make(case.epoch, i)) for i in range(local.schedule.num_batches)]
+    asked = []
+    with tempfile.TemporaryDirectory() as root:
+        directory = write_partitions(case.graph, Path(root), kind, num_parts, case.edge_dir)
+        datasets = load_partitions(directory, num_parts)
+        services = [PartitionService(dataset, num_threads) for dataset in datasets]
+        for dataset, service in zip(datasets, services, strict=True):
+            peers = DirectPeers(services)
+            asked.append(peers)
+            batches = PartitionedBatches(dataset, seeds, config, service, peers, num_threads)
+            for actual, wanted in zip(make_all(batches, case.epoch), expected, strict=True):
+                assert_same(tensors_of(actual), wanted)
+    return asked
+
+
+# --- one process, other partitions asked directly ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@given(data=st.data(), kind=st.sampled_from(sorted(PARTITIONERS)), num_parts=st.integers(1, 3))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_partitioned_batches_equal_local_ones(typed: bool, data: st.DataObject, kind: str, num_parts: int) -> None:
+    case = data.draw(cases(typed=typed))
+    num_threads, with_edge = data.draw(st.integers(1, 2)), data.draw(st.booleans())
+    check_partitioned(case, kind, num_parts, num_threads, with_edge=with_edge)
+
+
+def large_case(graph: TestGraph, seed_type: Any, edge_dir: Direction) -> Case:
+    seeds = torch.randint(0, graph.num_nodes[seed_type], (500,), generator=torch.Generator().manual_seed(1))
+    return Case(graph, edge_dir, [7, 100, 3], seed_type, seeds, 300, 11, False, True, epoch=2)
+
+
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+@pytest.mark.parametrize("kind", sorted(PARTITIONERS))
+def test_larger_batches_with_several_threads(kind: str, edge_dir: Direction) -> None:
+    """Large enough that every parallel loop has more than one piece, and fan-outs beyond the scan limit."""
+    homogeneous = random_graph(3000, 60_000, 5, explicit_edge_ids=True)
+    peers = check_partitioned(large_case(homogeneous, None, edge_dir), kind, 3, 3, with_edge=True)
+    assert all({partition for partition, _, _ in peer.asked} == {0, 1, 2} - {i} for i, peer in enumerate(peers))
+    check_partitioned(large_case(typed_graph(800, 300, 9000, 6), "user", edge_dir), kind, 2, 2, with_edge=True)
+
+
+def test_one_request_per_peer_and_hop_and_none_for_nothing() -> None:
+    """All edge types travel in one request, all stores in another; who owns nothing is not asked."""
+    graph = typed_graph(40, 20, 200, 3)
+    case = Case(graph, "out", [2, 2], "user", torch.arange(40), 40, 0, False, False, 0)
+    for peers in check_partitioned(case, "random", 3, 1, with_edge=True):
+        per_peer = {}
+        for partition, function, request in peers.asked:
+            per_peer[partition, function] = per_peer.get((partition, function), 0) + 1
+            assert all(ids.numel() for ids in request.ids)
+        assert max(count for (_, function), count in per_peer.items() if function == ONE_HOP) <= 2
+        assert all(count == 1 for (_, function), count in per_peer.items() if function == LOOKUP)
+    alone = Case(analytic_graph(30), "out", [2], None, torch.arange(3), 3, 0, False, False, 0)
+    first, *_ = check_partitioned(alone, "range", 3, 1, with_edge=False)
+    assert first.asked == []  # seeds 0..2 and neighbors up to 4 all lie in the first range
+
+
+def test_service_refuses_what_it_does_not_hold(tmp_path: Path) -> None:
+    graph = analytic_graph(10)
+    service = PartitionService(load_partitions(write_partitions(graph, tmp_path, "range", 2, "out"), 2)[0])
+
+    def hop(ids: list[int], edge_type: int = 0, fanout: int = 2) -> OneHopRequest:
+        return OneHopRequest((edge_type,), (torch.tensor(ids),), (fanout,), (1,), False, False)
+
+    assert service.one_hop(hop([4, 0])).neighbors[0].tolist() == [5, 6, 1, 2]
+    for bad in ([5], [10], [-1]):  # another partition's, beyond the graph, negative
+        with pytest.raises(UnknownIdError, match=str(bad[0])):
+            service.one_hop(hop(bad))
+        with pytest.raises(UnknownIdError, match=str(bad[0])):
+            service.lookup(FeatureRequest(("node_feature:0",), (torch.tensor(bad),)))
+    with pytest.raises(InvalidArgumentError, match="edge_types"):
+        service.one_hop(hop([0], edge_type=1))
+    with pytest.raises(InvalidArgumentError, match="num_neighbors"):
+        service.one_hop(hop([0], fanout=-2))
+    with pytest.raises(InvalidArgumentError, match="node_feature:7"):
+        service.lookup(FeatureRequest(("node_feature:7",), (torch.tensor([0]),)))
+
+
+def test_whole_dataset_as_one_partition() -> None:
+    """``DistDataset.from_dataset`` gives what the data set gives, rows of an ``id2index`` included."""
+    graph = random_graph(30, 100, 2)
+    dataset = make_dataset(graph)
+    backwards = torch.arange(29, -1, -1)
+    dataset.init_node_features(torch.arange(30).float()[:, None], id2idx=backwards)
+    dataset.init_node_labels(torch.arange(30), id2idx=backwards)
+    case = Case(graph, "out", [3, 3], None, torch.arange(30), 8, 0, False, False, 0)
+    seeds, config = NodeSamplerInput(case.seeds), config_of(case)
+    local = LocalBatches(dataset, seeds, config)
+    whole = DistDataset.from_dataset(dataset)
+    batches = PartitionedBatches(whole, seeds, config, PartitionService(whole), DirectPeers([]))
+    for index, batch in enumerate(make_all(batches, 0)):
+        assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
+        assert batch.node_features[0] is not None
+        assert torch.equal(batch.node_features[0].view(-1), 29.0 - batch.subgraph.nodes[0])
+
+
+# --- servers, sampling workers and a client of their own -------------------------------------------------------
+
+
+def serve(directory: str, rank: int, num_servers: int, port: int) -> None:
+    """A server until its one client is done."""
+    dataset = DistDataset()
+    dataset.load(directory, rank)
+    init_server(num_servers, rank, dataset, "127.0.0.1", port, num_clients=1)
+    wait_and_shutdown_server()
+
+
+GRAPHS: dict[str, Any] = {
+    "homogeneous": lambda: random_graph(500, 4000, 8, explicit_edge_ids=True),
+    "typed": lambda: typed_graph(200, 80, 1500, 9),
+}
+LOADER = {"batch_size": 37, "shuffle": True, "with_edge": True}
+SEED = 5
+
+
+def input_of(graph: TestGraph) -> Any:
+    """Every node of the seed type, some twice."""
+    seed_type = None if graph.is_homogeneous else "user"
+    seeds = torch.cat([torch.arange(graph.num_nodes[seed_type]), torch.arange(20)])
+    return seeds if seed_type is None else (seed_type, seeds)
+
+
+def pyg_tensors(data: Any) -> dict[str, Any]:
+    """Everything in a PyG batch, flat and by name."""
+    stores = data.to_dict()
+    flat = {}
+    for key, value in stores.items():
+        entries = value.items() if isinstance(value, dict) else [("", value)]
+        flat.update({f"{key}.{name}": entry for name, entry in entries})
+    return flat
+
+
+def remote_loader(graph: TestGraph, *, num_workers: int, num_threads: int, num_servers: int, **options: Any) -> Any:
+    workers = RemoteDistSamplingWorkerOptions(
+        list(range(num_servers)), num_workers=num_workers, num_threads=num_threads, buffer_size="16MB"
+    )
+    return DistNeighborLoader(
+        None, [4, 3], input_of(graph), edge_dir="in", collect_features=True, random_seed=SEED, worker_options=workers,
+        **LOADER, **options,
+    )  # fmt: skip
+
+
+def in_any_order(batches: Any) -> dict[tuple[int, ...], dict[str, Any]]:
+    """Batches by their seeds' positions: which arrives first is not part of the contract."""
+    flat = [pyg_tensors(batch) for batch in batches]
+    key = next(name for name in flat[0] if name.endswith("input_id") or name.startswith("input_id"))
+    return {tuple(batch[key].tolist()): batch for batch in flat}
+
+
+def collect(name: str, num_servers: int, port: int, modes: list[list[int]], shards: bool) -> dict[str, int]:
+    """The client: every mode's batches of two epochs equal those of the loader in this process."""
+    graph = GRAPHS[name]()
+    dataset: Dataset = make_dataset(graph, "in")
+    local = NeighborLoader(dataset, [4, 3], input_of(graph), seed=SEED, **LOADER)
+    expected = [in_any_order(local), in_any_order(local)]
+    init_client(num_servers, 1, 0, "127.0.0.1", port)
+    compared, seen = 0, []
+    try:
+        for num_workers, num_threads in modes:
+            options = {"num_workers": num_workers, "num_threads": num_threads, "num_servers": num_servers}
+            with remote_loader(graph, **options) as loader:
+                for wanted in expected:
+                    actual = in_any_order(loader)
+                    assert actual.keys() == wanted.keys()
+                    for key in wanted:
+                        assert_same(actual[key], wanted[key])
+                        compared += 1
+        for shard in ((0, 2), (1, 2)) if shards else ():
+            with remote_loader(graph, num_workers=1, num_threads=1, num_servers=1, shard=shard) as loader:
+                for key, batch in in_any_order(loader).items():
+                    assert_same(batch, expected[0][key])
+                    seen.extend(key)
+    finally:
+        shutdown_client()
+    if shards:
+        assert sorted(seen) == list(range(len(local.batches._seeds)))  # every seed once, none twice
+    return {"compared": compared, "per_epoch": len(local), "from_shards": len(seen)}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "num_servers", "modes", "shards"),
+    [("homogeneous", "range", 1, [[1, 1], [2, 2]], True), ("typed", "random", 2, [[1, 2], [2, 1]], False)],
+)
+def test_remote_batches_equal_local_ones(
+    tmp_path: Path, name: str, kind: str, num_servers: int, modes: list[list[int]], shards: bool
+) -> None:
+    """One and two servers, one and two sampling workers, one and two threads: the loader's own bits each time."""
+    directory = str(write_partitions(GRAPHS[name](), tmp_path, kind, num_servers, "in"))
+    port = get_free_port()
+    servers = [
+        (f"{HERE}.serve", {"directory": directory, "rank": rank, "num_servers": num_servers, "port": port})
+        for rank in range(num_servers)
+    ]
+    client = (
+        f"{HERE}.collect",
+        {"name": name, "num_servers": num_servers, "port": port, "modes": modes, "shards": shards},
+    )
+    result = run_and_check([*servers, client])
+    assert result["compared"] == 2 * len(modes) * result["per_epoch"] > 0
+    assert result["from_shards"] == (520 if shards else 0)
+
+
+def run_and_check(functions: list[tuple[str, dict[str, Any]]]) -> Any:
+    """Runs the job; what its last process returned, after seeing that nothing is left of any."""
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(start(function, **kwargs)) for function, kwargs in functions]
+        result = processes[-1].wait(DEADLINE_S)
+        for process in processes[:-1]:
+            process.wait(DEADLINE_S)
+        assert_nothing_left(*(process.pid for process in processes))
+    return result
