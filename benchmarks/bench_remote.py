@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--buffer", default="2GB", help="shared memory for batches")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # the in-process loader would otherwise pay for OpenMP threads that wait for each other
     with tempfile.TemporaryDirectory() as root:
         directory = make_partition(Path(root), args)
         port = get_free_port()

@@ -16,7 +16,6 @@ import numpy as np
 import graphlearn_dist as glt
 
 RESULTS = Path(__file__).parent / "results"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def machine() -> dict[str, str]:
@@ -49,12 +48,12 @@ def process_tree(root: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system seconds these processes have used so far (resolution: a clock tick, 10 ms)."""
+    """Seconds of processor time the live threads of these processes have used, by the scheduler's own account (ns)."""
     total = 0
     for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICKS
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
 
 
 def power_law_edges(num_nodes: int, num_edges: int, *, exponent: float = 0.75, seed: int = 0) -> np.ndarray:

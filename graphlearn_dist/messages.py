@@ -6,7 +6,7 @@ of each. Tuples "by node type" and "by edge type" are indexed by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -51,7 +51,6 @@ class SampledBatch:
         node_features: by node type, ``[num_nodes, dim]``; None where a type has none.
         node_labels: by node type, ``[num_nodes, ...]``; None where a type has none.
         edge_features: by edge type, ``[num_edges, dim]``; None where a type has none or none were asked for.
-        stage_seconds: wall-clock seconds the sampling worker spent per stage.
     """
 
     run: int
@@ -63,7 +62,6 @@ class SampledBatch:
     node_features: tuple[torch.Tensor | None, ...]
     node_labels: tuple[torch.Tensor | None, ...]
     edge_features: tuple[torch.Tensor | None, ...]
-    stage_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

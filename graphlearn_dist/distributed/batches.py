@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -31,6 +30,20 @@ def rows_by_store(batch: SampledBatch) -> dict[str, torch.Tensor]:
     """The looked-up rows of a batch by the name of their store."""
     kinds = ((NODE_FEATURE, batch.node_features), (NODE_LABEL, batch.node_labels), (EDGE_FEATURE, batch.edge_features))
     return {store_name(kind, i): rows for kind, by in kinds for i, rows in enumerate(by) if rows is not None}
+
+
+def with_rows(batch: SampledBatch, rows: Mapping[str, torch.Tensor]) -> SampledBatch:
+    """The batch with other looked-up rows, by the name of their store."""
+
+    def by_type(kind: str, old: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        return tuple(rows.get(store_name(kind, i)) for i in range(len(old)))
+
+    return replace(
+        batch,
+        node_features=by_type(NODE_FEATURE, batch.node_features),
+        node_labels=by_type(NODE_LABEL, batch.node_labels),
+        edge_features=by_type(EDGE_FEATURE, batch.edge_features),
+    )
 
 
 class PartitionedBatches:
@@ -76,14 +89,11 @@ class PartitionedBatches:
             place: given the batch with looked-up rows still unwritten, returns the same batch in the memory where it
                 is wanted; the rows are then written there, once.
         """
-        started = time.perf_counter()
         positions = self.schedule.positions(epoch, index)
         subgraph = await self._sampler.sample(self._seeds[positions], self._seed_type, epoch=epoch, index=index)
-        sampled = time.perf_counter()
         lookup = self._collector.start(wanted_rows(subgraph, self._stores))
         # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
         unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        seconds = {"sample": sampled - started}
-        batch = place(assemble(run, epoch, index, self._seed_type, positions, subgraph, unwritten, seconds))
+        batch = place(assemble(run, epoch, index, self._seed_type, positions, subgraph, unwritten))
         await lookup.fill(rows_by_store(batch))
-        return replace(batch, stage_seconds={**seconds, "lookup": time.perf_counter() - sampled})
+        return batch

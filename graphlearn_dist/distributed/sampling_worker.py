@@ -16,7 +16,7 @@ import socket
 import sys
 import traceback
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -27,10 +27,10 @@ from ..core import pooled_empty
 from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..rpc.arena import SendingArena
-from ..rpc.codec import byte_array, decode, encode
+from ..rpc.codec import byte_array, encode
 from ..rpc.encoded import Encoded, padded
 from ..sampler.base import NodeSamplerInput
-from .batches import NoPeers, PartitionedBatches, rows_by_store
+from .batches import NoPeers, PartitionedBatches, rows_by_store, with_rows
 from .control import Control, receive_message, send_message
 from .dist_dataset import DistDataset
 from .dist_neighbor_sampler import Peers
@@ -52,10 +52,11 @@ _RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cance
 
 @dataclass
 class Placement:
-    """Where a batch was put: a slot of the region, or private memory (offset 0)."""
+    """Where a batch was put: a slot of the region, and the head of what lies there; or private memory (offset 0)."""
 
     offset: int = 0
     nbytes: int = 0
+    head: bytes = b""
 
 
 class Outbox:
@@ -73,22 +74,27 @@ class Outbox:
         self._control = control
 
     def place(self, batch: SampledBatch, placement: Placement) -> SampledBatch:
-        """The batch in a slot of the region, but for the looked-up rows, which are left to be written there."""
+        """The batch with looked-up rows in a slot of the region, still to be written; all else is copied there."""
         encoded = encode(batch)
-        unwritten = {rows.data_ptr() for rows in rows_by_store(batch).values() if rows.numel()}
         offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
+        rows = rows_by_store(batch)
         if offset is None:
-            return _in_pooled_memory(batch)
-        placement.offset, placement.nbytes = offset, encoded.nbytes
+            return with_rows(batch, {name: pooled_empty(tuple(t.shape), t.dtype) for name, t in rows.items()})
+        placement.offset, placement.nbytes, placement.head = offset, encoded.nbytes, encoded.head
         slot = self._region.view(offset, encoded.nbytes)
+        names = {tensor.data_ptr(): name for name, tensor in rows.items() if tensor.numel()}
         at = 0
         for segment in encoded.segments:
             source = byte_array(segment)
-            if source.ctypes.data not in unwritten:
+            name = names.get(source.ctypes.data)
+            if name is None:
                 numpy.copyto(byte_array(slot[at : at + segment.nbytes]), source)
+            else:
+                old = rows[name]
+                view = torch.frombuffer(slot, dtype=old.dtype, count=old.numel(), offset=at)
+                rows[name] = view.reshape(old.shape)
             at += padded(segment.nbytes)
-        placed: SampledBatch = decode(encoded.head, slot)
-        return placed
+        return with_rows(batch, rows)
 
     def check_room(self, placement: Placement, encoded: Encoded) -> None:
         """Raises ``MessageTooLargeError`` for a batch that can lie neither in the region nor in the ring."""
@@ -124,20 +130,6 @@ class Outbox:
                 return
             except ChannelTimeoutError:
                 continue  # still full: the trainer is busy; cancellation gets its chance here
-
-
-def _in_pooled_memory(batch: SampledBatch) -> SampledBatch:
-    """The batch with its looked-up rows in warm private memory."""
-
-    def pooled(by_type: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-        return tuple(None if rows is None else pooled_empty(tuple(rows.shape), rows.dtype) for rows in by_type)
-
-    return replace(
-        batch,
-        node_features=pooled(batch.node_features),
-        node_labels=pooled(batch.node_labels),
-        edge_features=pooled(batch.edge_features),
-    )
 
 
 class SamplingWorker:
@@ -228,7 +220,7 @@ class SamplingWorker:
             batch = await self._batches.make(
                 start.epoch, index, start.run, lambda unplaced: self._outbox.place(unplaced, placement)
             )
-            encoded = encode(batch)
+            encoded = Encoded(placement.head, (), 0) if placement.offset else encode(batch)
             self._outbox.check_room(placement, encoded)
         except BaseException as error:
             if placement.offset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -56,7 +55,6 @@ def assemble(
     positions: torch.Tensor,
     subgraph: Subgraph,
     rows: dict[str, torch.Tensor],
-    stage_seconds: dict[str, float],
 ) -> SampledBatch:
     """Puts looked-up rows (by store name) beside the subgraph they belong to."""
     num_node_types, num_edge_types = len(subgraph.nodes), len(subgraph.rows)
@@ -70,7 +68,6 @@ def assemble(
         node_features=tuple(rows.get(store_name(NODE_FEATURE, i)) for i in range(num_node_types)),
         node_labels=tuple(rows.get(store_name(NODE_LABEL, i)) for i in range(num_node_types)),
         edge_features=tuple(rows.get(store_name(EDGE_FEATURE, i)) for i in range(num_edge_types)),
-        stage_seconds=stage_seconds,
     )
 
 
@@ -98,11 +95,8 @@ class LocalBatches:
 
     def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch``: a pure function of the two, of the data set and of the config."""
-        started = time.perf_counter()
         positions = self.schedule.positions(epoch, index)
         subgraph = self._sampler.sample(self._seeds[positions], self._seed_type, epoch=epoch, index=index)
-        sampled = time.perf_counter()
         wanted = wanted_rows(subgraph, frozenset(self._stores))
         rows = {name: self._stores[name][ids] for name, ids in wanted.items()}
-        seconds = {"sample": sampled - started, "lookup": time.perf_counter() - sampled}
-        return assemble(run, epoch, index, self._seed_type, positions, subgraph, rows, seconds)
+        return assemble(run, epoch, index, self._seed_type, positions, subgraph, rows)
