@@ -217,7 +217,13 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
                                   to_string(counts.dtype), " [", counts.shape[0], "]"));
   const int64_t total = neighbors.shape[0];
   int64_t sum = 0;
-  for (int64_t i = 0; i < num_seeds; ++i) sum += counts.as<int64_t>()[i];
+  for (int64_t i = 0; i < num_seeds; ++i) {
+    const int64_t count = counts.as<int64_t>()[i];
+    // Each is bounded by itself, too: the sum alone does not keep the writes below within their slots.
+    if (count < 0 || count > total)
+      throw InvalidArgument(message("counts[", i, "]: ", count, " is outside [0, ", total, "]"));
+    sum += count;
+  }
   if (sum != total)
     throw InvalidArgument(message("neighbors: expected ", sum, " entries, the sum of counts, got ", total));
   if (with_edge_ids_ && (!edge_ids.defined() || edge_ids.dtype != kInt64 || edge_ids.shape != neighbors.shape))

@@ -30,7 +30,7 @@ class DenseRelabelTable {
  private:
   std::shared_ptr<uint32_t> entries_;
   int64_t num_nodes_;
-  uint32_t local_bits_ = 31, local_mask_ = 0, stamp_ = 0;
+  uint32_t local_bits_ = 31, local_mask_ = 0x7FFFFFFF, stamp_ = 0;
 };
 
 class HashRelabelTable {

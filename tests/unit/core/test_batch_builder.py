@@ -1,0 +1,174 @@
+"""Batches grown hop by hop: relabeling in its two forms, stamps that run out, and errors."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist import _C
+from graphlearn_dist.core import to_optional_tensor, to_tensor
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+from tests.support.graphs import random_edges
+
+DENSE_LIMIT = 1 << 28  # csrc/sampling/relabel_table.h
+POOL = _C.ThreadPool(1)
+
+
+def builder(num_nodes: int) -> Any:
+    return _C.BatchBuilder([num_nodes], [(0, 0)])
+
+
+def flat(arrays: Any) -> list[list[int]]:
+    nodes, rows, cols, edge_ids, num_nodes, num_edges = arrays
+    tensors = [to_tensor(nodes[0]), to_tensor(rows[0]), to_tensor(cols[0]), to_optional_tensor(edge_ids[0])]
+    return [[] if tensor is None else tensor.tolist() for tensor in tensors] + [num_nodes[0], num_edges[0]]
+
+
+def added(build: Any, csr: Any, seeds: torch.Tensor, fanouts: list[int], key: int, bound: int = -1) -> list[list[int]]:
+    """A batch sampled outside and added hop by hop, as a partitioned sampler does."""
+    build.begin(0, seeds, bound, True)
+    for hop, fanout in enumerate(fanouts):
+        frontier = to_tensor(build.frontier(0))
+        counts, neighbors, edges = map(
+            to_tensor, _C.sample_neighbors(csr, frontier, None, fanout, False, key + hop, True, POOL)
+        )
+        build.add_hop(0, counts, neighbors, edges)
+        build.next_hop()
+    return flat(build.finish())
+
+
+def small_csr(num_nodes: int = 600, num_edges: int = 6000) -> Any:
+    row, col = random_edges(num_nodes, num_nodes, num_edges, 4)
+    return _C.Csr(*map(to_tensor, _C.build_csr(row, col, None, num_nodes, num_nodes, POOL)), num_nodes)
+
+
+def test_hash_form_equals_dense_form() -> None:
+    """Graphs of more than 2^28 nodes relabel by hashing; many batches in a row on one builder, of changing size."""
+    csr = small_csr()
+    dense, hashed = builder(600), builder(DENSE_LIMIT + 1)
+    draw = torch.Generator().manual_seed(0)
+    for batch in range(40):
+        seeds = torch.randint(0, 600, (1 + 13 * (batch % 7),), generator=draw)
+        expected = added(dense, csr, seeds, [4, 3], batch)
+        assert added(hashed, csr, seeds, [4, 3], batch) == expected
+        assert added(hashed, csr, seeds, [4, 3], batch, bound=len(seeds) * 16) == expected
+
+
+def test_hash_form_grows() -> None:
+    """More nodes than the first table holds: 100,000 of them, each twice, spread over the whole range of ids."""
+    build = builder(DENSE_LIMIT * 4)
+    ids = torch.arange(100_000) * 10_007
+    build.begin(0, torch.tensor([5]), -1, False)
+    build.add_hop(0, torch.tensor([200_000]), torch.cat([ids, ids.flip(0)]), None)
+    build.next_hop()
+    nodes, rows, *_ = flat(build.finish())
+    assert nodes == [5, *ids.tolist()]
+    assert rows == [*range(1, 100_001), *range(100_000, 0, -1)]
+
+
+@pytest.mark.parametrize("num_nodes", [1 << 22, DENSE_LIMIT + 1])
+def test_batches_do_not_see_each_other(num_nodes: int) -> None:
+    """Entries are told from those of older batches by a stamp. Here a batch leaves it 9 bits, so that it runs out every
+    511 batches; each batch reaches the very nodes that the batch with its stamp reached one round before."""
+    build = builder(num_nodes)
+    for batch in range(1100):
+        reached = torch.arange(4) + 1 + 4 * (batch % 511)
+        reached = reached.flip(0) if batch // 511 % 2 else reached
+        build.begin(0, torch.tensor([0]), -1, False)
+        build.add_hop(0, torch.tensor([5]), torch.cat([reached, reached[:1]]), None)
+        build.next_hop()
+        nodes, rows, *_ = flat(build.finish())
+        assert nodes == [0, *reached.tolist()], f"batch {batch}"
+        assert rows == [1, 2, 3, 4, 1], f"batch {batch}"
+
+
+def test_batches_of_changing_size_do_not_see_each_other() -> None:
+    """The number of bits of a local id changes from batch to batch, and with it the layout of the table's entries."""
+    csr = small_csr()
+    reused = builder(600)
+    for batch, (size, bound) in enumerate(
+        itertools.islice(itertools.cycle([(1, 30), (500, 599), (40, -1), (3, 90)]), 60)
+    ):
+        seeds = (torch.arange(size) * 7 + batch) % 600
+        fanouts = [2, 3] if size < 500 else [2]
+        assert added(reused, csr, seeds, fanouts, batch, bound) == added(builder(600), csr, seeds, fanouts, batch)
+
+
+def test_handed_out_batches_stay_what_they_were() -> None:
+    csr = small_csr()
+    build = builder(600)
+    kept = []
+    for batch in range(20):
+        build.begin(0, torch.arange(50) + batch, -1, True)
+        kept.append(build.sample([csr], [[5], [5]], False, True, [0, 0, batch], POOL))
+    again = builder(600)
+    for batch, arrays in enumerate(kept):
+        again.begin(0, torch.arange(50) + batch, -1, True)
+        assert flat(arrays) == flat(again.sample([csr], [[5], [5]], False, True, [0, 0, batch], POOL))
+
+
+def test_take_all_from_one_hub() -> None:
+    """One seed reaches every node at once: outputs grow far beyond their first capacity."""
+    num_nodes = 50_000
+    ids = torch.arange(num_nodes)
+    csr = _C.Csr(*map(to_tensor, _C.build_csr(torch.zeros_like(ids), ids, None, num_nodes, num_nodes, POOL)), num_nodes)
+    for threads in (1, 2):
+        build = builder(num_nodes)
+        build.begin(0, torch.tensor([0]), -1, True)
+        nodes, rows, cols, edges, *counts = flat(
+            build.sample([csr], [[-1], [-1]], False, True, [0, 0, 0], _C.ThreadPool(threads))
+        )
+        assert nodes == rows == edges == ids.tolist()
+        assert cols == [0] * num_nodes
+        assert counts == [[1, num_nodes - 1, 0], [num_nodes, 0]]
+
+
+A = torch.tensor
+
+
+@pytest.mark.parametrize(
+    ("counts", "neighbors", "edges", "error", "match"),
+    [
+        (A([1]), A([1]), A([0]), InvalidArgumentError, r"counts: expected int64 \[2\]"),
+        (A([1, 1], dtype=torch.int32), A([1, 1]), A([0, 0]), InvalidArgumentError, "counts: expected int64"),
+        (A([1, 2]), A([1]), A([0]), InvalidArgumentError, "neighbors: expected 3 entries"),
+        (A([1, 1]), A([1, 9]), A([0, 0]), UnknownIdError, r"neighbors: node id 9 .*\[0, 9\)"),
+        (A([1, 1]), A([1, -1]), A([0, 0]), UnknownIdError, "neighbors: node id -1"),
+        (A([1, 1]), A([1, 1]), None, InvalidArgumentError, "edge_ids: expected"),
+        (A([1, 1]), A([1, 1]), A([1]), InvalidArgumentError, "edge_ids: expected"),
+        (A([3, -1]), A([1, 1]), A([0, 0]), InvalidArgumentError, r"counts\[0\]: 3 is outside \[0, 2\]"),
+        (A([2, -1]), A([1, 1]), A([0, 0]), InvalidArgumentError, r"counts\[1\]: -1 is outside"),
+    ],
+)
+def test_add_hop_refuses(counts: Any, neighbors: Any, edges: Any, error: type[Exception], match: str) -> None:
+    build = builder(9)
+    build.begin(0, A([0, 1]), -1, True)
+    with pytest.raises(error, match=match):
+        build.add_hop(0, counts, neighbors, edges)
+
+
+@pytest.mark.parametrize("bad", [-1, 9])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_begin_refuses_unknown_seeds_and_recovers(bad: int, dtype: torch.dtype) -> None:
+    build = builder(9)
+    with pytest.raises(UnknownIdError, match=f"node id {bad} is outside"):
+        build.begin(0, A([4, bad], dtype=dtype), -1, False)
+    build.begin(0, A([4, 4], dtype=dtype), -1, False)
+    assert to_tensor(build.frontier(0)).tolist() == [4, 4]
+
+
+def test_types_and_graphs_that_do_not_fit() -> None:
+    with pytest.raises(InvalidArgumentError, match="edge_types"):
+        _C.BatchBuilder([3], [(0, 1)])
+    with pytest.raises(InvalidArgumentError, match="num_nodes"):
+        _C.BatchBuilder([-1], [])
+    build = builder(9)
+    for call in (lambda: build.begin(1, A([0]), -1, False), lambda: build.frontier(-1)):
+        with pytest.raises(InvalidArgumentError, match="type"):
+            call()
+    build.begin(0, A([0]), -1, False)
+    with pytest.raises(InvalidArgumentError, match="csr: expected 9 rows"):
+        build.sample([small_csr()], [[1]], False, False, [0, 0, 0], POOL)

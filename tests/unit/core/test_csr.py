@@ -1,0 +1,168 @@
+"""Compressed rows: building, checking and taking them, against numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlearn_dist import _C
+from graphlearn_dist.core import to_tensor
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+
+POOLS = {n: _C.ThreadPool(n) for n in (1, 2, 3)}
+Arrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def build(row: Any, col: Any, edge_ids: Any, num_rows: int, num_cols: int, num_threads: int = 1) -> Arrays:
+    indptr, indices, ids = _C.build_csr(row, col, edge_ids, num_rows, num_cols, POOLS[num_threads])
+    return to_tensor(indptr), to_tensor(indices), to_tensor(ids)
+
+
+def oracle(row: np.ndarray, col: np.ndarray, ids: np.ndarray, num_rows: int) -> tuple[np.ndarray, ...]:
+    order = np.lexsort((ids, col, row))
+    counts = np.bincount(row, minlength=num_rows) if len(row) else np.zeros(num_rows, dtype=np.int64)
+    return np.concatenate([[0], np.cumsum(counts)]), col[order], ids[order]
+
+
+@st.composite
+def coo(draw: st.DrawFn) -> tuple[Any, ...]:
+    num_rows, num_cols = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    num_edges = draw(st.integers(0, 120))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    row, col = rng.integers(0, num_rows, num_edges), rng.integers(0, num_cols, num_edges)
+    ids = rng.permutation(4 * num_edges)[:num_edges] if draw(st.booleans()) else None
+    return num_rows, num_cols, row, col, ids
+
+
+@given(edges=coo(), dtypes=st.tuples(*[st.sampled_from([torch.int32, torch.int64])] * 3), threads=st.integers(1, 3))
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_build_equals_numpy(edges: Any, dtypes: Any, threads: int) -> None:
+    num_rows, num_cols, row, col, ids = edges
+    arrays = [None if a is None else torch.from_numpy(a).to(t) for a, t in zip((row, col, ids), dtypes, strict=True)]
+    indptr, indices, edge_ids = build(*arrays, num_rows, num_cols, threads)
+    expected = oracle(row, col, np.arange(len(row)) if ids is None else ids, num_rows)
+    for actual, wanted in zip((indptr, indices, edge_ids), expected, strict=True):
+        assert actual.tolist() == wanted.tolist()
+    assert (indptr.dtype, indices.dtype, edge_ids.dtype) == (torch.int64, torch.int32, torch.int32)
+    _C.Csr(indptr, indices, edge_ids, num_cols).validate(POOLS[threads])
+
+
+def test_large_build_with_threads() -> None:
+    """More rows than one thread takes at a time."""
+    rng = np.random.default_rng(0)
+    row, col = rng.integers(0, 10_000, 50_000), rng.integers(0, 300, 50_000)
+    expected = oracle(row, col, np.arange(50_000), 10_000)
+    for threads in POOLS:
+        for actual, wanted in zip(
+            build(torch.from_numpy(row), torch.from_numpy(col), None, 10_000, 300, threads), expected, strict=True
+        ):
+            assert np.array_equal(actual.numpy(), wanted)
+
+
+@pytest.mark.parametrize(("num_rows", "num_cols"), [(0, 0), (3, 0), (0, 5), (4, 4)])
+def test_graphs_without_edges(num_rows: int, num_cols: int) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    indptr, indices, edge_ids = build(none, none, None, num_rows, num_cols)
+    assert indptr.tolist() == [0] * (num_rows + 1)
+    assert indices.numel() == edge_ids.numel() == 0
+    csr = _C.Csr(indptr, indices, edge_ids, num_cols)
+    csr.validate(POOLS[1])
+    assert (csr.num_rows, csr.num_cols, csr.num_edges) == (num_rows, num_cols, 0)
+    taken = _C.take_csr_rows(indptr, indices, edge_ids, torch.arange(num_rows).flip(0), num_cols, POOLS[1])
+    assert to_tensor(taken[0]).tolist() == [0] * (num_rows + 1)
+
+
+def test_wide_ids_where_narrow_ones_do_not_fit() -> None:
+    limit = 2**31 - 1
+    row, col = torch.tensor([0, 0]), torch.tensor([5, 1])
+    assert build(row, col, None, 1, limit - 1)[1].dtype == torch.int32
+    assert build(row, col, None, 1, limit)[1].dtype == torch.int64
+    assert build(row, col, torch.tensor([limit - 1, 0]), 1, 9)[2].dtype == torch.int32
+    indptr, indices, edge_ids = build(row, torch.tensor([2**33, 1]), torch.tensor([limit, 2**40]), 1, 2**34)
+    assert indices.tolist() == [1, 2**33]
+    assert edge_ids.tolist() == [2**40, limit]
+
+
+@given(edges=coo(), data=st.data(), implicit=st.booleans(), dtype=st.sampled_from([torch.int32, torch.int64]))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_take_rows_equals_numpy(edges: Any, data: st.DataObject, implicit: bool, dtype: torch.dtype) -> None:
+    """Any rows in any order, repeated or none; edge ids that were positions stay the positions of the whole."""
+    num_rows, num_cols, row, col, ids = edges
+    indptr, indices, edge_ids = build(torch.from_numpy(row), torch.from_numpy(col), None if ids is None else torch.from_numpy(ids), num_rows, num_cols)  # fmt: skip
+    edge_ids = torch.arange(len(indices)) if implicit else edge_ids
+    rows = data.draw(st.lists(st.integers(0, num_rows - 1), max_size=30))
+    wanted = torch.tensor(rows, dtype=dtype)
+    taken = _C.take_csr_rows(indptr, indices, None if implicit else edge_ids, wanted, num_cols, POOLS[2])
+    out_indptr, out_indices, out_ids = map(to_tensor, taken)
+    assert out_indices.dtype == indices.dtype
+    for i, r in enumerate(rows):
+        mine, whole = slice(out_indptr[i], out_indptr[i + 1]), slice(indptr[r], indptr[r + 1])
+        assert out_indices[mine].tolist() == indices[whole].tolist()
+        assert out_ids[mine].tolist() == edge_ids[whole].tolist()
+    assert out_indptr[-1] == out_indices.numel() == out_ids.numel()
+
+
+A = torch.tensor
+
+
+@pytest.mark.parametrize(
+    ("row", "col", "ids", "error", "match"),
+    [
+        (A([0, -1]), A([0, 0]), None, UnknownIdError, r"row\[1\]: node id -1 .*\[0, 3\)"),
+        (A([0, 3]), A([0, 0]), None, UnknownIdError, r"row\[1\]: node id 3 "),
+        (A([0, 0]), A([4, 0]), None, UnknownIdError, r"col\[0\]: node id 4 .*\[0, 4\)"),
+        (A([0, 0]), A([0, 0]), A([1, -7]), UnknownIdError, r"edge_ids\[1\]: edge id -7"),
+        (A([0, 0]), A([0]), None, InvalidArgumentError, "col: .* 2, got 1"),
+        (A([0, 0]), A([0, 0]), A([1]), InvalidArgumentError, "edge_ids: .* 2 edges, got 1"),
+        (A([0.0]), A([0]), None, InvalidArgumentError, "row: expected"),
+        (A([[0]]), A([0]), None, InvalidArgumentError, "row: expected"),
+        (A([0]), A([0], dtype=torch.int16), None, InvalidArgumentError, "col: expected"),
+        (A([0, 1, 2, 0])[::2], A([0, 0]), None, InvalidArgumentError, "row: expected a contiguous"),
+        ([0], A([0]), None, InvalidArgumentError, "row: expected a tensor, got list"),
+    ],
+)
+def test_build_refuses(row: Any, col: Any, ids: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        build(row, col, ids, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "ids", "match"),
+    [
+        (A([0, 1], dtype=torch.int32), A([0]), None, "indptr: expected dtype int64"),
+        (A([], dtype=torch.int64), A([0]), None, "indptr: expected at least one"),
+        (A([1, 1]), A([0]), None, "indptr: expected to run from 0"),
+        (A([0, 2]), A([0]), None, "indptr: expected to run from 0"),
+        (A([0, 1]), A([0]), A([0, 1]), "edge_ids: expected one id"),
+    ],
+)
+def test_csr_refuses(indptr: torch.Tensor, indices: torch.Tensor, ids: Any, match: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=match):
+        _C.Csr(indptr, indices, ids, 3)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "ids", "error", "match"),
+    [
+        (A([0, 2, 1, 3]), A([0, 1, 0]), None, InvalidArgumentError, "got 2 before 1 at row 1"),
+        (A([0, 1, 3]), A([0, 1, 3]), None, UnknownIdError, r"indices\[2\]: node id 3 "),
+        (A([0, 1, 3]), A([0, -1, 2]), None, UnknownIdError, r"indices\[1\]: node id -1 "),
+        (A([0, 1, 3]), A([0, 2, 1]), None, InvalidArgumentError, "row 1 is not sorted"),
+        (A([0, 1, 3]), A([0, 2, 2]), A([0, 2, 1]), InvalidArgumentError, "row 1 is not sorted"),
+    ],
+)
+def test_validate_refuses(indptr: Any, indices: Any, ids: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        _C.Csr(indptr, indices, ids, 3).validate(POOLS[2])
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_take_refuses_unknown_rows(bad: int) -> None:
+    arrays = build(A([0, 1]), A([0, 0]), None, 3, 1)
+    with pytest.raises(UnknownIdError, match=rf"rows\[1\]: node id {bad} "):
+        _C.take_csr_rows(*arrays, A([0, bad]), 1, POOLS[1])
