@@ -71,7 +71,9 @@ def _exit_cleanly(signum: int, frame: FrameType | None) -> NoReturn:
 def _partition(args: argparse.Namespace) -> int:
     from . import partition
 
-    partition.partition_file(args.data, args.out, num_parts=args.parts, kind=args.kind, seed=args.seed)
+    partition.partition_file(
+        args.data, args.out, num_parts=args.parts, kind=args.kind, edge_dir=args.edge_dir, seed=args.seed
+    )
     return 0
 
 
@@ -133,6 +135,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="partition directory to make")
     parser.add_argument("--parts", required=True, type=int, metavar="N", help="number of partitions")
     parser.add_argument("--kind", choices=("random", "range"), default="random", help="who owns a node")
+    parser.add_argument("--edge-dir", choices=("in", "out"), default="in", help="neighbors to keep (default in)")
     parser.add_argument("--seed", type=int, default=0, help="of the random partition (default 0)")
     parser.set_defaults(run=_partition)
 

@@ -238,8 +238,7 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
     int64_t* rows = edge.rows.data() + first;
     for (int64_t e = 0; e < total; ++e) {
       if (ids[e] < 0 || ids[e] >= limit)
-        throw UnknownId(
-            message("neighbors: node id ", static_cast<int64_t>(ids[e]), " is outside [0, ", limit, ")"));
+        throw UnknownId(message("neighbors: node id ", static_cast<int64_t>(ids[e]), " is outside [0, ", limit, ")"));
       rows[e] = ids[e];
     }
   });

@@ -4,6 +4,17 @@ from .dataset import Dataset, GraphSchema
 from .feature import DeviceGroup, Feature
 from .graph import Graph, Topology
 from .random_split import random_split
+from .sources import GraphSource
 from .unified_tensor import UnifiedTensor
 
-__all__ = ["Dataset", "DeviceGroup", "Feature", "Graph", "GraphSchema", "Topology", "UnifiedTensor", "random_split"]
+__all__ = [
+    "Dataset",
+    "DeviceGroup",
+    "Feature",
+    "Graph",
+    "GraphSchema",
+    "GraphSource",
+    "Topology",
+    "UnifiedTensor",
+    "random_split",
+]

@@ -221,8 +221,9 @@ class Dataset:
 
     def random_node_split(self, num_val: float | int, num_test: float | int, seed: int = 0) -> None:
         """Splits the nodes at random (a function of the seed); numbers below 1 are shares."""
-        counts = by_type(self._num_nodes or None)
-        parts = {key: random_split(count, num_val, num_test, seed=seed) for key, count in counts.items()}
+        schema = self.schema
+        counts = zip(schema.node_types, schema.num_nodes, strict=True)
+        parts = {key: random_split(count, num_val, num_test, seed=seed) for key, count in counts}
         if None in parts:
             self.init_node_split(parts[None])
         else:

@@ -65,7 +65,7 @@ class Feature:
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 1:
             raise InvalidArgumentError("feature_tensor: expected a tensor of rows")
         self.feature_tensor = tensor.contiguous()
-        self.id2index = convert_to_tensor(id2index) if isinstance(id2index, (list, tuple)) else id2index
+        self.id2index: Any = convert_to_tensor(id2index) if isinstance(id2index, (list, tuple)) else id2index
         self.split_ratio = split_ratio
         self.device_group_list = device_group_list
         self.device = device

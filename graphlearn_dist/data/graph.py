@@ -74,7 +74,8 @@ class Topology:
         ids = convert_to_tensor(edge_ids)
         pool = thread_pool(available_cores())
         arrays = _C.build_csr(row, col, None if ids is None else ids.contiguous(), num_rows, num_cols, pool)
-        self._set(layout, *(to_tensor(array) for array in arrays), num_cols)
+        indptr, indices, sorted_ids = map(to_tensor, arrays)
+        self._set(layout, indptr, indices, sorted_ids, num_cols)
 
     @classmethod
     def from_arrays(

@@ -27,5 +27,5 @@ def random_split(
             f"num_val, num_test: expected parts of {num_total} ids, got {num_val} and {num_test}"
         )
     order = torch.randperm(num_total, generator=torch.Generator().manual_seed(seed))
-    val, test, train = order.split([counts[0], counts[1], num_total - sum(counts)])
+    val, test, train = torch.split(order, [counts[0], counts[1], num_total - sum(counts)])
     return train.sort().values, val.sort().values, test.sort().values

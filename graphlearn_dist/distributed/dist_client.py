@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at import, where torch has gloo
 
-from ..config import job_token
+from ..config import RpcSettings, job_token
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError
 from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
@@ -27,6 +28,8 @@ def init_client(
     num_rpc_threads: int = 4,
     client_group_name: str | None = None,
     is_dynamic: bool = False,
+    *,
+    connect_timeout_s: float = 30.0,
 ) -> None:
     """Makes this process a client and waits until all servers are there.
 
@@ -39,18 +42,24 @@ def init_client(
         num_rpc_threads: threads that answer requests (of the registry, say).
         client_group_name: prefix of the clients' names.
         is_dynamic: the number of clients is open.
+        connect_timeout_s: how long to wait for the registry, and then for the servers.
 
     Raises:
+        InvalidArgumentError: this process is a client or a server already.
         DeadlineExceededError: there is no registry, or servers are missing; the message says which.
         RegistryError: another client has this rank.
     """
+    rpc.check_not_initialized("init_client")
+    settings = RpcSettings(connect_timeout_s=connect_timeout_s)
     for method in EXPOSED:
         rpc.register_function(method, method.__qualname__, target=_not_a_server)
     _set_client_context(num_servers, num_clients, client_rank, client_group_name)
     try:
-        rpc.init_rpc(master_addr, master_port, num_rpc_threads, is_dynamic=is_dynamic, token=job_token())
+        rpc.init_rpc(
+            master_addr, master_port, num_rpc_threads, is_dynamic=is_dynamic, token=job_token(), settings=settings
+        )
         endpoint = rpc.get_endpoint()
-        endpoint.wait_for_members("server", num_servers, endpoint.settings.connect_timeout_s)
+        endpoint.wait_for_members("server", num_servers, connect_timeout_s)
     except BaseException:
         rpc.shutdown_rpc()
         _reset_context()
@@ -125,7 +134,7 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
     return rpc.get_endpoint().call(("server", server_rank), rpc.function_name(func), *args, **kwargs)
 
 
-def rendezvous_store(timeout_s: float = 60.0) -> torch.distributed.TCPStore:
+def rendezvous_store(timeout_s: float = 60.0) -> TCPStore:
     """A store for ``torch.distributed.init_process_group``, agreed among the clients: no port to choose.
 
     Client 0 opens it on a free port and tells the others through the registry. Collective among the clients.
@@ -138,13 +147,11 @@ def rendezvous_store(timeout_s: float = 60.0) -> torch.distributed.TCPStore:
     timeout = timedelta(seconds=timeout_s)
     host = endpoint.address.host or "127.0.0.1"
     if context.rank == 0:
-        store = torch.distributed.TCPStore(
-            host, 0, context.world_size, is_master=True, timeout=timeout, wait_for_workers=False
-        )
+        store = TCPStore(host, 0, context.world_size, is_master=True, timeout=timeout, wait_for_workers=False)
         rpc.all_gather((host, store.port), timeout_s)
         return store
     places = rpc.all_gather(None, timeout_s)
     first = places[f"{context.group_name}_0"]
     if first is None:
         raise InvalidArgumentError("rendezvous_store: client 0 did not open a store")
-    return torch.distributed.TCPStore(first[0], first[1], context.world_size, is_master=False, timeout=timeout)
+    return TCPStore(first[0], first[1], context.world_size, is_master=False, timeout=timeout)

@@ -260,10 +260,18 @@ class DistDataset(Dataset):
         edges = []
         for edge_type, graph in by_type(self.graph).items():
             topology = graph.topo.share_memory_()
-            arrays = map(shared_memory.to_handle, (topology.indptr, topology.indices, topology.edge_ids))
             book = _book_handle(self._edge_books[edge_type])
             features = _rows_handle(edge_features.get(edge_type))
-            edges.append(EdgeHandle(edge_type, topology.num_cols, *arrays, book, features))
+            handle = EdgeHandle(
+                edge_type=edge_type,
+                num_cols=topology.num_cols,
+                indptr=shared_memory.to_handle(topology.indptr),
+                indices=shared_memory.to_handle(topology.indices),
+                edge_ids=shared_memory.to_handle(topology.edge_ids),
+                feature_book=book,
+                features=features,
+            )
+            edges.append(handle)
         return DatasetHandle(self.partition_idx, self.edge_dir, nodes, tuple(edges))
 
     @classmethod

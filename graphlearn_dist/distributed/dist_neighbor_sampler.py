@@ -53,8 +53,8 @@ class OwnerSplit:
 
 def split_by_owner(book: Any, ids: torch.Tensor, pool: _C.ThreadPool) -> OwnerSplit:
     """Groups ids by owner; an id outside the book raises ``UnknownIdError``."""
-    arrays = [to_tensor(capsule) for capsule in _C.split_by_owner(book, ids, pool)]
-    return OwnerSplit(*arrays, bounds=arrays[3].tolist())
+    grouped, rows, positions, offsets = map(to_tensor, _C.split_by_owner(book, ids, pool))
+    return OwnerSplit(grouped, rows, positions, offsets, offsets.tolist())
 
 
 class PartitionedSubgraphSampler:

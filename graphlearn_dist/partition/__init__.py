@@ -10,6 +10,7 @@ from .partition_book import (
     TablePartitionBook,
 )
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner, TablePartitioner
+from .sources import partition_file, partition_pyg, partition_source, verify
 
 __all__ = [
     "GLTPartitionBook",
@@ -27,4 +28,8 @@ __all__ = [
     "TablePartitioner",
     "load_partition",
     "load_partition_layout",
+    "partition_file",
+    "partition_pyg",
+    "partition_source",
+    "verify",
 ]

@@ -147,6 +147,8 @@ class RandomPartitioner(PartitionerBase):
     """Assigns nodes at random, evenly, by a keyed bijection of their ids: no table, no memory. See PartitionerBase."""
 
     def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
+        if self.num_parts == 1:  # nothing to spread: rows in the order of ids let a batch be sampled in one call
+            return RangePartitionBook.near_equal(num_nodes, 1)
         digest = hashlib.blake2b(f"{self.seed}/{ntype or ''}".encode(), digest_size=8).digest()
         return PermutedPartitionBook(num_nodes, self.num_parts, int.from_bytes(digest, "little"))
 
@@ -254,7 +256,7 @@ class _Writer:
         positions = _Positions(edge)
         part_counts = []
         for p in range(self.source.num_parts):
-            taken = _C.take_csr_rows(*csr, self.books[row_type].local_ids(p), num_cols, pool)
+            taken = _C.take_csr_rows(csr[0], csr[1], csr[2], self.books[row_type].local_ids(p), num_cols, pool)
             indptr, indices, edge_ids = _from_core(taken)
             part_counts.append(len(indices))
             for name, tensor in (("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)):

@@ -2,8 +2,9 @@
 
 from .codec import decode, decode_blob, encode, register_message
 from .encoded import Encoded
-from .endpoint import Endpoint, EndpointStats
+from .endpoint import Endpoint
 from .peers import Member, Peer, PeerAddress, current_deadline, current_peer
+from .stats import EndpointStats
 
 __all__ = [
     "Encoded",

@@ -19,7 +19,8 @@ from .peers import Member, PeerAddress
 from .registry import EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, Registry, ViewChange
 
 if TYPE_CHECKING:
-    from .endpoint import Endpoint, Target
+    from .endpoint import Endpoint
+    from .outgoing import Target
 
 _GRACE_S = 5.0  # what a request to the registry may take on top of what it waits for itself
 
