@@ -1,0 +1,101 @@
+"""Partition directories from graphs as people have them, and a check of what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import _C
+from ..core import available_cores, thread_pool
+from ..data.sources import GraphSource
+from ..errors import InvalidArgumentError, PartitionFormatError
+from .layout import load_partition_layout
+from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+Kind = Literal["random", "range"]
+_PARTITIONERS: dict[str, type[PartitionerBase]] = {"random": RandomPartitioner, "range": RangePartitioner}
+
+
+def partition_source(
+    source: GraphSource,
+    output_dir: str | Path,
+    *,
+    num_parts: int,
+    kind: Kind = "random",
+    edge_dir: Literal["in", "out"] = "in",
+    seed: int = 0,
+) -> Path:
+    """Writes a partition directory of a whole graph.
+
+    Args:
+        source: the graph.
+        output_dir: must not exist, or be empty.
+        num_parts: number of partitions.
+        kind: ``"random"`` (a keyed permutation of the ids) or ``"range"`` (near-equal ranges of them).
+        edge_dir: keep in- or out-neighbors with each node; loaders must ask for the same.
+        seed: of the random assignment.
+
+    Returns:
+        The directory.
+    """
+    if kind not in _PARTITIONERS:
+        raise InvalidArgumentError(f"kind: expected one of {sorted(_PARTITIONERS)}, got {kind!r}")
+    partitioner = _PARTITIONERS[kind](
+        output_dir,
+        num_parts,
+        source.num_nodes,
+        source.edge_index,
+        node_feat=source.node_features,
+        node_feat_dtype=None,
+        edge_feat=source.edge_features,
+        edge_feat_dtype=None,
+        edge_assign_strategy={"in": "by_dst", "out": "by_src"}[edge_dir],
+        node_labels=source.node_labels,
+        node_split=source.node_split,
+        seed=seed,
+        num_threads=available_cores(),
+    )
+    return partitioner.partition()
+
+
+def partition_pyg(data: Data | HeteroData, output_dir: str | Path, **options: Any) -> Path:
+    """``partition_source`` of a PyG ``Data`` or ``HeteroData``; the same keywords."""
+    return partition_source(GraphSource.from_pyg(data), output_dir, **options)
+
+
+def partition_file(path: str | Path, output_dir: str | Path, **options: Any) -> Path:
+    """``partition_source`` of an ``.npz`` file (see ``GraphSource.from_npz``); the same keywords."""
+    return partition_source(GraphSource.from_npz(path), output_dir, **options)
+
+
+def verify(root_dir: str | Path) -> str:
+    """Reads every byte of a partition directory and checks sizes, checksums and every index of the graph.
+
+    Partitions whose folder is not on this machine are left out, and said so.
+
+    Returns:
+        A readable account.
+
+    Raises:
+        PartitionFormatError: something is damaged; the message names the file.
+    """
+    layout = load_partition_layout(root_dir, verify=True)
+    lines = [f"{layout.root}: {layout.num_parts} partitions, {layout.edge_dir}-neighbors"]
+    for index in range(layout.num_parts):
+        if not (layout.root / f"part{index}").exists():
+            lines.append(f"  partition {index}: not on this machine")
+            continue
+        arrays = layout.open_partition(index, verify=True)
+        for edge_type, graph in arrays.graphs.items():
+            csr = _C.Csr(graph.indptr, graph.indices, graph.edge_ids, graph.num_cols)
+            try:
+                csr.validate(thread_pool(available_cores()))
+            except InvalidArgumentError as error:
+                raise PartitionFormatError(f"{layout.root}: partition {index}, edges {edge_type}: {error}") from error
+        num_bytes = sum(file.num_bytes for file in layout.partition_files(index))
+        num_edges = sum(graph.indices.numel() for graph in arrays.graphs.values())
+        lines.append(f"  partition {index}: {num_edges:,} edges, {num_bytes / 2**20:,.1f} MiB, good")
+    return "\n".join(lines)
