@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -11,10 +12,11 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ..config import job_token
 from ..errors import InvalidArgumentError, LaunchError
 from .plan import LaunchPlan, Master, ProcessSpec
 
@@ -83,6 +85,8 @@ class _Subprocess(RunningProcess):
         os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             code = self._popen.wait()
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
         listener.on_exit(spec, code if code >= 0 else 128 - code)
 
     def _signal(self, signum: int) -> None:
@@ -119,13 +123,22 @@ class LocalBackend(Backend):
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
         return self._run(spec, spec.command, {**os.environ, **spec.env}, listener)
 
-    def _run(self, spec: ProcessSpec, command: object, env: Mapping[str, str], listener: Listener) -> RunningProcess:
-        argv = [*_wrapper(spec), "--parent", str(os.getpid()), "--", *command]  # type: ignore[misc]
+    def _run(
+        self,
+        spec: ProcessSpec,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        listener: Listener,
+        *,
+        first_line: bytes | None = None,
+    ) -> RunningProcess:
+        """Starts a command of this machine; with a ``first_line`` on its standard input, which then stays open."""
+        argv = [*_wrapper(spec), "--parent", str(os.getpid()), "--", *command]
         try:
             popen = subprocess.Popen(
                 argv,
                 env=dict(env),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if first_line is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[spec.inherited_fd] if spec.inherited_fd >= 0 else [],
@@ -133,19 +146,26 @@ class LocalBackend(Backend):
             )
         except OSError as error:
             raise LaunchError(f"cannot start {spec.name}: {error}") from error
+        if popen.stdin is not None and first_line is not None:
+            with contextlib.suppress(BrokenPipeError):  # it ended already, which its exit code will tell
+                popen.stdin.write(first_line + b"\n")
+                popen.stdin.flush()
         return _Subprocess(spec, popen, listener)
 
 
 class SshBackend(LocalBackend):
     """Processes on other machines, each at the end of an ssh connection that takes it down when it closes.
 
-    Python, the package and the working directory must be at the same paths on every host.
+    Python, the package and the working directory must be at the same paths on every host. The job's token (from
+    ``GLD_TOKEN_FILE`` or ``GLD_TOKEN``, else made up here) goes to each process through its ssh connection, never on a
+    command line.
     """
 
     def __init__(self, ssh: str) -> None:
         self._ssh = shlex.split(ssh)
         if not self._ssh:
             raise InvalidArgumentError(f"ssh: expected a command, got {ssh!r}")
+        self._token = job_token() or secrets.token_hex(32).encode()
 
     @contextlib.contextmanager
     def master(self, plan: LaunchPlan) -> Iterator[Master]:
@@ -153,14 +173,16 @@ class SshBackend(LocalBackend):
         yield Master(plan.placement_hosts()[0], plan.port, plan.port + 1)
 
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
-        return self._run(spec, [*self._ssh, "-tt", spec.host, remote_command(spec)], os.environ, listener)
+        # No terminal: the standard input stays a pipe, whose end tells the other side that we are gone.
+        command = [*self._ssh, "-T", spec.host, remote_command(spec)]
+        return self._run(spec, command, os.environ, listener, first_line=self._token)
 
 
 def remote_command(spec: ProcessSpec) -> str:
     """The command line for the shell of another host."""
     forwarded = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     assignments = [f"{name}={value}" for name, value in {**forwarded, **spec.env}.items()]
-    command = shlex.join(["env", *assignments, *_wrapper(spec), "--", *spec.command])
+    command = shlex.join(["env", *assignments, *_wrapper(spec), "--link", "1", "--", *spec.command])
     return f"cd {shlex.quote(os.getcwd())} && exec {command}"
 
 

@@ -2,12 +2,16 @@
 
 Started by file name, before everything else of the package: imports the standard library only, and little of that.
 
-    python child.py [--parent PID] [--share-cores N] [--stop-s S] -- command [arguments]
+    python child.py [--parent PID] [--share-cores N] [--stop-s S] [--link 1] -- command [arguments]
 
 The command runs in a process group of its own. It is sent SIGTERM when this process gets SIGTERM, SIGINT or SIGHUP
-(a closed ssh connection), or when the parent dies in whatever way; what is left ``S`` seconds later, or at a second
+(a terminal that closed), or when the parent dies in whatever way; what is left ``S`` seconds later, or at a second
 signal, is killed. When the command ends, its surviving descendants are killed, and this process exits with its code
 (128 + n for signal n).
+
+With ``--link 1`` standard input is the link to a launcher on another machine: its first line is the job's token, which
+the command finds in ``GLD_TOKEN``; when it closes, because the launcher or the connection is gone, the command is told
+to stop as by a signal.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import time
@@ -29,19 +34,34 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 def _parse(argv: Sequence[str]) -> tuple[dict[str, float], list[str]]:
     end = argv.index("--")
-    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0}
+    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0, "--link": 0.0}
     for name, value in zip(argv[:end:2], argv[1:end:2], strict=True):
         options[name] = float(value)
     return options, list(argv[end + 1 :])
 
 
-def _start(command: list[str]) -> int:
+def _read_token() -> bytes:
+    """The first line of standard input, read byte by byte: what follows it is not ours to take."""
+    token = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        token += byte
+    return token
+
+
+def _link_is_closed() -> bool:
+    """Whether the launcher's end of standard input is gone."""
+    return bool(select.select([0], [], [], 0)[0]) and os.read(0, 4096) == b""
+
+
+def _start(command: list[str], *, linked: bool) -> int:
     me = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setpgid(0, 0)
+        if linked:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process itself be killed
         if os.getppid() != me:
             os._exit(1)
@@ -67,7 +87,7 @@ def _has_ended(pid: int) -> bool:
     return False
 
 
-def _watch(pid: int, stop_s: float) -> int:
+def _watch(pid: int, stop_s: float, *, linked: bool) -> int:
     """Waits for the command, passing signals on; returns its wait status."""
     kill_at = float("inf")
     # Not reaped before its group is killed: until then nobody else can get its number.
@@ -77,7 +97,9 @@ def _watch(pid: int, stop_s: float) -> int:
             _kill_group(pid, signal.SIGKILL)
         wait_s = 0.1 if now >= kill_at else min(1.0, kill_at - now)
         arrived = signal.sigtimedwait(_WATCHED, wait_s)
-        if arrived is None or arrived.si_signo not in _STOP_SIGNALS:
+        if linked and _link_is_closed():
+            linked = False
+        elif arrived is None or arrived.si_signo not in _STOP_SIGNALS:
             continue
         if kill_at == float("inf"):
             kill_at = time.monotonic() + stop_s
@@ -120,9 +142,12 @@ def main(argv: Sequence[str]) -> int:
     if options["--share-cores"]:
         cores = len(os.sched_getaffinity(0)) // int(options["--share-cores"])
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
-    pid = _start(command)
+    linked = bool(options["--link"])
+    if linked and (token := _read_token()):
+        os.environb[b"GLD_TOKEN"] = token
+    pid = _start(command, linked=linked)
     os.closerange(3, 256)  # an inherited socket is the command's alone: its port must close when it ends
-    status = _watch(pid, options["--stop-s"])
+    status = _watch(pid, options["--stop-s"], linked=linked)
     _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

@@ -6,12 +6,14 @@ import io
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_job import DEADLINE_S, Job
+from launch_job import DEADLINE_S, LINGER, Job
 
+import graphlearn_dist.cluster
 from graphlearn_dist.cluster import Host, LaunchPlan, Master, launch, plan_processes, read_hosts
 from graphlearn_dist.cluster.launcher import describe_exit
 from graphlearn_dist.errors import InvalidArgumentError, LaunchError
@@ -187,9 +189,7 @@ def test_the_master_port_is_free_after_the_job(job: Job) -> None:
 @pytest.fixture
 def shim(job: Job) -> str:
     """Takes ssh's arguments, notes the host, and runs the command with the local shell, as sshd would."""
-    path = Path(
-        job.script("shim.sh", '#!/bin/sh\n[ "$1" = -tt ] || exit 99\necho "$2" >> hosts.log\nexec sh -c "$3"\n')
-    )
+    path = Path(job.script("shim.sh", '#!/bin/sh\n[ "$1" = -T ] || exit 99\necho "$2" >> hosts.log\nexec sh -c "$3"\n'))
     path.chmod(0o755)
     return str(path)
 
@@ -238,6 +238,36 @@ def test_ssh_interrupted_leaves_nothing(job: Job, shim: str) -> None:
     lines_until(process, "lingering", 2)
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 130
+    assert job.alive() == []
+
+
+def test_ssh_token_reaches_every_process_and_no_command_line(job: Job, shim: str) -> None:
+    hosts = job.script("hosts", "a\nb\n")
+    job.script("token.py", "import os; print('token', os.environ['GLD_TOKEN'])")
+    job.script("note.sh", '#!/bin/sh\necho "$3" >> commands.log\nexec sh -c "$3"\n')
+    (job.directory / "note.sh").chmod(0o755)
+    places = ["--on", "ssh", "--ssh", str(job.directory / "note.sh"), "--hosts", hosts]
+    done = job.run(*places, "--server-script", "token.py", "--trainers", "2", "token.py")
+    tokens = {line.rsplit(" ", 1)[1] for line in done.stdout.splitlines() if " token " in line}
+    assert len(tokens) == 1, done.stdout + done.stderr
+    token = tokens.pop()
+    assert len(token) == 64
+    assert token not in (job.directory / "commands.log").read_text()
+
+
+def test_ssh_processes_end_when_their_link_closes(job: Job) -> None:
+    child = Path(graphlearn_dist.cluster.__path__[0]) / "child.py"
+    script = job.script("linger.py", LINGER)
+    command = [sys.executable, str(child), "--link", "1", "--", sys.executable, script]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=job.directory)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"secret\n")
+    process.stdin.flush()
+    assert b"lingering" in process.stdout.readline()
+    process.stdin.close()
+    assert process.wait(DEADLINE_S) != 0
+    process.stdout.close()
     assert job.alive() == []
 
 
