@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import InvalidArgumentError
+from ..errors import ChannelClosedError, InvalidArgumentError, PeerLostError, RpcError
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
 from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
@@ -110,9 +111,13 @@ class DistLoader:
                 errors.append(error)
         if errors:
             for rank, info in infos:
-                endpoint.call(
-                    ("server", rank), rpc.function_name(DistServer.destroy_sampling_producer), info.producer_id
-                )
+                with contextlib.suppress(RpcError):  # what is reported is why it has to be undone
+                    endpoint.call(
+                        ("server", rank),
+                        rpc.function_name(DistServer.destroy_sampling_producer),
+                        info.producer_id,
+                        fail_fast=True,
+                    )
             raise errors[0]
         return [info for _, info in infos]
 
@@ -128,7 +133,18 @@ class DistLoader:
         self.epoch += 1
         self._run += 1
         self._channel.start(self._run, self.epoch, self._indices)
-        return self
+        return _Epoch(self, self._run)
+
+    def next_of(self, run: int) -> Data | HeteroData:
+        """The next batch of an iteration.
+
+        Raises:
+            StopIteration: that was all.
+            ChannelClosedError: a later iteration has begun.
+        """
+        if run != self._run:
+            raise ChannelClosedError(f"iterator {run} of this loader was left when iterator {self._run} began")
+        return next(self)
 
     def __next__(self) -> Data | HeteroData:
         item = self._channel.recv()
@@ -154,13 +170,28 @@ class DistLoader:
             for rank, info in zip(self._server_ranks, self._infos, strict=True)
         ]
         for future in futures:
-            future.result()
+            with contextlib.suppress(PeerLostError):  # with its server the producer is gone
+                future.result()
 
     def __enter__(self) -> DistLoader:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+
+class _Epoch:
+    """One iteration over a loader; unlike the loader, iterating over it goes on instead of beginning again."""
+
+    def __init__(self, loader: DistLoader, run: int) -> None:
+        self._loader = loader
+        self._run = run
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Data | HeteroData:
+        return self._loader.next_of(self._run)
 
 
 def _server_ranks(options: RemoteDistSamplingWorkerOptions) -> list[int]:

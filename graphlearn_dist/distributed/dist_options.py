@@ -91,3 +91,14 @@ class ProducerRequest:
     num_threads: int
     buffer_bytes: int
     request_timeout_s: float
+
+    def __post_init__(self) -> None:
+        if self.first < 0:
+            raise InvalidArgumentError(f"first: expected at least 0, got {self.first}")
+        for name in ("step", "num_workers", "concurrency", "num_threads", "buffer_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not self.request_timeout_s > 0:
+            raise InvalidArgumentError(
+                f"request_timeout_s: expected a positive number of seconds, got {self.request_timeout_s}"
+            )

@@ -59,6 +59,7 @@ class WorkerHandle:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
         self._listener: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
         self._region: mmap.mmap | None = None
         self._lendable: SharedRegion | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -75,9 +76,16 @@ class WorkerHandle:
         """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await loop.run_in_executor(None, _spawn, theirs.fileno())
-        self._control = await Control.open(ours)
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            spawning = loop.run_in_executor(None, _spawn, theirs.fileno())
+            try:
+                self._process = await asyncio.shield(spawning)
+            except asyncio.CancelledError:
+                self._process = await spawning  # it starts all the same, and close() has to end it
+                raise
+            self._control = await Control.open(ours)
+            undo.pop_all()
         self._ready = loop.create_future()
         self._listener = loop.create_task(self._listen(self._control))
         await send_message(self._control, make_setup(self._ring.path))
@@ -95,8 +103,7 @@ class WorkerHandle:
             _release(encoded)
         self._items.clear()
         self._fail_waiting(SamplingWorkerError(f"{self.name}: run {start.run} has begun"))
-        if self._failure is None and self._control is not None:
-            await send_message(self._control, start)
+        await self._send(start)
 
     async def item(self, run: int, index: int) -> Encoded:
         """The batch of that index, encoded; waits for it.
@@ -109,14 +116,26 @@ class WorkerHandle:
             return self._items.pop(key)
         if self._failure is not None:
             raise self._failure
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future
         try:
             return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                _release(future.result())  # it came at the moment when nobody wanted it any more
+            raise
         finally:
             self._waiting.pop(key, None)
 
     async def _listen(self, control: Control) -> None:
+        try:
+            await self._follow(control)
+        except Exception as error:  # a defect must not leave a client waiting
+            failure = SamplingWorkerError(f"{self.name} (pid {self.pid}): {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail(failure)
+
+    async def _follow(self, control: Control) -> None:
         """Follows the worker until its socket closes."""
         while True:
             message = await receive_message(control)
@@ -161,7 +180,9 @@ class WorkerHandle:
         offset = header.offset
 
         def on_released() -> None:
-            loop.create_task(self._send_release(offset))
+            sending = loop.create_task(self._send_release(offset))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
 
         place = None if self._lendable is None else (self._lendable, offset)
         return Encoded(head, (payload,), header.nbytes, on_released, place)
@@ -175,8 +196,12 @@ class WorkerHandle:
             self._items[key] = encoded
 
     async def _send_release(self, offset: int) -> None:
+        await self._send(ReleaseSlots((offset,)))
+
+    async def _send(self, message: Any) -> None:
         if self._failure is None and self._control is not None:
-            await send_message(self._control, ReleaseSlots((offset,)))
+            with contextlib.suppress(ConnectionError):  # the worker has died: the listener says so to all who wait
+                await send_message(self._control, message)
 
     def _on_ready(self, ready: WorkerReady) -> None:
         descriptor = os.open(ready.region_path, os.O_RDWR | os.O_CLOEXEC)

@@ -12,10 +12,17 @@ from typing import Any
 
 import torch
 
-from ..config import LaunchContext, job_token
+from ..config import LaunchContext, RpcSettings, job_token
 from ..core import check_index_tensor, to_tensor
 from ..data.dataset import GraphSchema, by_type
-from ..errors import InvalidArgumentError, NotInitializedError, RpcError
+from ..errors import (
+    GraphLearnError,
+    InvalidArgumentError,
+    NotInitializedError,
+    RegistryError,
+    RpcError,
+    SamplingWorkerError,
+)
 from ..rpc import Endpoint
 from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, PeerAddress, current_peer
@@ -117,6 +124,8 @@ class DistServer:
     def _on_member_lost(self, member: Member, why: str) -> None:
         if member.role == "client":
             self.client_done(member.rank)
+        else:
+            self._peer_addresses = None  # when it comes back it listens elsewhere
 
     async def _close_producers(self, wanted: Callable[[_Held], bool]) -> None:
         ids = [producer_id for producer_id, held in self._producers.items() if wanted(held)]
@@ -137,6 +146,8 @@ class DistServer:
             UnknownIdError: an input node is outside the graph.
             SamplingWorkerError: a worker failed on its way up.
         """
+        if not isinstance(sampler_input, (NodeSamplerInput, RemoteSamplerInput)):
+            raise InvalidArgumentError(f"input_nodes: expected sampler input, got {type(sampler_input).__name__}")
         owner = current_peer()
         seeds = resolve_input(sampler_input, self.dataset)
         producer_id = next(self._next_id)
@@ -145,6 +156,9 @@ class DistServer:
         peers = await self._find_peers()
         producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, peers)
         await producer.start()
+        if self._loop is None:
+            await producer.close()
+            raise SamplingWorkerError(f"{name} was shut down with its server")
         self._producers[producer_id] = _Held(producer, owner)
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema)
 
@@ -179,6 +193,8 @@ class DistServer:
 
     def _producer(self, producer_id: int) -> SamplingProducer:
         held = self._producers.get(producer_id)
+        if self._loop is None:
+            raise SamplingWorkerError(f"producer {producer_id} was shut down with its server")
         if held is None:
             raise InvalidArgumentError(f"producer_id: there is no producer {producer_id} (any more)")
         return held.producer
@@ -308,6 +324,8 @@ def init_server(
     request_timeout: int = 180,
     server_group_name: str | None = None,
     is_dynamic: bool = False,
+    *,
+    connect_timeout_s: float = 30.0,
 ) -> None:
     """Makes this process a server and begins to serve. Nobody is waited for but the registry.
 
@@ -324,14 +342,16 @@ def init_server(
         request_timeout: default deadline of a request, in seconds.
         server_group_name: prefix of the servers' names.
         is_dynamic: clients are not counted in advance.
+        connect_timeout_s: how long to wait for the registry.
 
     Raises:
+        InvalidArgumentError: this process is a server or a client already.
         DeadlineExceededError: there is no registry at that address.
-        RegistryError: another server has this rank.
+        RegistryError: another server has this rank, or the registry cannot listen at that address.
     """
     global _server
-    if _server is not None:
-        raise InvalidArgumentError("init_server: this process is a server already")
+    rpc.check_not_initialized("init_server")
+    settings = RpcSettings(connect_timeout_s=connect_timeout_s)
     server = DistServer(dataset)
     _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
@@ -345,9 +365,13 @@ def init_server(
             is_dynamic or num_clients == 0,
             token=job_token(),
             master_fd=_master_fd(server_rank),
+            settings=settings,
         )
-    except BaseException:
+    except BaseException as error:
         _reset_context()
+        if isinstance(error, OSError) and not isinstance(error, GraphLearnError):
+            where = f"{master_addr}:{master_port}"
+            raise RegistryError(f"{where}: server {server_rank} cannot listen there: {error.strerror}") from error
         raise
     server.attach(rpc.get_endpoint())
     _server = server

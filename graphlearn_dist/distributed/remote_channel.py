@@ -40,6 +40,7 @@ class RemoteReceivingChannel:
 
     def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
         """Begins a run over these batch indices; whatever was under way is off."""
+        self._check_open()
         self.reset()
         endpoint = rpc.get_endpoint()
         name = rpc.function_name(DistServer.start_new_epoch_sampling)
@@ -74,8 +75,9 @@ class RemoteReceivingChannel:
             DeadlineExceededError: it did not come in time.
             ChannelClosedError: the channel was closed.
         """
-        if self._closed:
-            raise ChannelClosedError("the loader was shut down")
+        self._check_open()
+        if not self._under_way:
+            self._ask()  # more to ask for is left only after an error: that must not look like the end
         if not self._under_way:
             return EndOfEpoch(self._run, 0, 0)
         rank, index, future = self._under_way.popleft()
@@ -93,6 +95,10 @@ class RemoteReceivingChannel:
         if isinstance(item, EndOfEpoch):
             raise ChannelClosedError(f"batch {index}: server {rank} has only {item.num_batches} batches")
         raise failure_error(item)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ChannelClosedError("the loader was shut down")
 
     def _ask(self) -> None:
         endpoint = rpc.get_endpoint()

@@ -139,6 +139,14 @@ def shutdown_rpc(graceful: bool = True) -> None:
         state.endpoint.close()
 
 
+def check_not_initialized(function: str) -> None:
+    """Refuses a second role for this process: everything in it would go on asking the first one's job."""
+    if _state is not None:
+        raise InvalidArgumentError(
+            f"{function}: this process is a {_role_name(_state.context.role)} already; shut that down first"
+        )
+
+
 def rpc_is_initialized() -> bool:
     """Whether ``init_rpc`` was called, and ``shutdown_rpc`` was not."""
     return _state is not None
