@@ -1,0 +1,118 @@
+"""From PyG data and .npz files to data sets and partition directories; the commands for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from graphlearn_dist.cli import main
+from graphlearn_dist.data import GraphSource
+from graphlearn_dist.distributed import DistDataset
+from graphlearn_dist.errors import StorageError
+from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.partition import partition_pyg, verify
+
+EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 0, 0, 3]])
+
+
+def homogeneous() -> Data:
+    train = torch.tensor([True, True, False, False, False])
+    return Data(
+        x=torch.arange(10.0).view(5, 2), y=torch.arange(5), edge_index=EDGES, train_mask=train, test_mask=~train
+    )
+
+
+def whole(directory: Path) -> DistDataset:
+    dataset = DistDataset()
+    dataset.load(directory, 0)
+    return dataset
+
+
+def test_pyg_data_as_data_set_and_as_partition_give_the_same_batch(tmp_path: Path) -> None:
+    data = homogeneous()
+    local = GraphSource.from_pyg(data).to_dataset()
+    stored = whole(partition_pyg(data, tmp_path / "p", num_parts=1))
+    first, second = (
+        NeighborLoader(dataset, [-1], torch.arange(5), batch_size=5, with_edge=True).batch(0, 0)
+        for dataset in (local, stored)
+    )
+    for key in ("n_id", "edge_index", "e_id", "x", "y"):
+        assert torch.equal(first[key], second[key]), key
+    assert {tuple(pair) for pair in first.n_id[first.edge_index].t().tolist()} == {tuple(p) for p in EDGES.t().tolist()}
+    assert stored.train_idx.tolist() == [0, 1]
+    assert stored.test_idx.tolist() == [2, 3, 4]
+    assert stored.val_idx is None
+
+
+def test_hetero_pyg_data(tmp_path: Path) -> None:
+    data = HeteroData()
+    data["user"].x = torch.arange(6.0).view(3, 2)
+    data["item"].num_nodes = 4
+    data["user", "buys", "item"].edge_index = torch.tensor([[0, 1, 2], [3, 0, 1]])
+    data["item", "rev_buys", "user"].edge_index = torch.tensor([[3, 0, 1], [0, 1, 2]])
+    stored = whole(partition_pyg(data, tmp_path / "p", num_parts=1))
+    batch = NeighborLoader(stored, [-1, -1], ("user", torch.tensor([2])), batch_size=1).batch(0, 0)
+    assert batch["item"].n_id.tolist() == [1]
+    assert batch["user"].x.tolist() == [[4.0, 5.0]]
+    assert "x" not in batch["item"]
+
+
+def npz(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def test_npz_by_split_codes_and_by_ids(tmp_path: Path) -> None:
+    edges = EDGES.numpy()
+    coded = GraphSource.from_npz(npz(tmp_path / "a.npz", edge_index=edges, split=np.array([0, 2, 1, 0, 2])))
+    assert coded.num_nodes == 4
+    assert coded.node_split is not None
+    assert [part.tolist() for part in coded.node_split] == [[0, 3], [2], [1, 4]]
+    listed = GraphSource.from_npz(
+        npz(tmp_path / "b.npz", edge_index=edges, num_nodes=np.array([7]), val_idx=np.array([6]))
+    )
+    assert listed.num_nodes == 7
+    assert listed.node_split is not None
+    assert [None if part is None else part.tolist() for part in listed.node_split] == [None, [6], None]
+
+
+def test_npz_without_edges_and_foreign_files(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"expected an array edge_index, found \['x'\]"):
+        GraphSource.from_npz(npz(tmp_path / "a.npz", x=np.zeros(3)))
+    with pytest.raises(StorageError, match="edge_index: expected shape"):
+        GraphSource.from_npz(npz(tmp_path / "b.npz", edge_index=np.zeros((3, 2), dtype=np.int64)))
+    (tmp_path / "c.npz").write_bytes(b"nothing of the kind")
+    with pytest.raises(StorageError, match="cannot be read"):
+        GraphSource.from_npz(tmp_path / "c.npz")
+    np.savez(tmp_path / "d.npz", edge_index=np.array([object()], dtype=object))
+    with pytest.raises(StorageError, match="cannot be read"):
+        GraphSource.from_npz(tmp_path / "d.npz")
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = npz(tmp_path / "graph.npz", edge_index=EDGES.numpy(), x=np.ones((5, 3), dtype=np.float16))
+    target = tmp_path / "parts"
+    assert main(["partition", "--data", str(source), "--out", str(target), "--parts", "2", "--seed", "3"]) == 0
+    assert main(["verify", str(target)]) == 0
+    account = capsys.readouterr().out
+    assert "2 partitions, in-neighbors" in account
+    assert account.count("good") == 2
+    assert whole(target).node_features.dtype == torch.float16
+    file = next(target.glob("part1/graph/indices.npy"))
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 0x40
+    file.write_bytes(bytes(damaged))
+    assert main(["verify", str(target)]) == 1
+    assert "indices.npy" in capsys.readouterr().err
+
+
+def test_verify_says_what_is_not_here(tmp_path: Path) -> None:
+    target = partition_pyg(homogeneous(), tmp_path / "p", num_parts=2)
+    for file in sorted((target / "part1").rglob("*"), reverse=True):
+        file.unlink() if file.is_file() else file.rmdir()
+    (target / "part1").rmdir()
+    assert "partition 1: not on this machine" in verify(target)
