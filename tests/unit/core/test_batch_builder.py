@@ -134,7 +134,7 @@ A = torch.tensor
     [
         (A([1]), A([1]), A([0]), InvalidArgumentError, r"counts: expected int64 \[2\]"),
         (A([1, 1], dtype=torch.int32), A([1, 1]), A([0, 0]), InvalidArgumentError, "counts: expected int64"),
-        (A([1, 2]), A([1]), A([0]), InvalidArgumentError, "neighbors: expected 3 entries"),
+        (A([1, 2]), A([1, 1]), A([0, 0]), InvalidArgumentError, "neighbors: expected 3 entries"),
         (A([1, 1]), A([1, 9]), A([0, 0]), UnknownIdError, r"neighbors: node id 9 .*\[0, 9\)"),
         (A([1, 1]), A([1, -1]), A([0, 0]), UnknownIdError, "neighbors: node id -1"),
         (A([1, 1]), A([1, 1]), None, InvalidArgumentError, "edge_ids: expected"),

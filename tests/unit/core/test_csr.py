@@ -83,7 +83,7 @@ def test_wide_ids_where_narrow_ones_do_not_fit() -> None:
     assert build(row, col, None, 1, limit - 1)[1].dtype == torch.int32
     assert build(row, col, None, 1, limit)[1].dtype == torch.int64
     assert build(row, col, torch.tensor([limit - 1, 0]), 1, 9)[2].dtype == torch.int32
-    indptr, indices, edge_ids = build(row, torch.tensor([2**33, 1]), torch.tensor([limit, 2**40]), 1, 2**34)
+    _, indices, edge_ids = build(row, torch.tensor([2**33, 1]), torch.tensor([limit, 2**40]), 1, 2**34)
     assert indices.tolist() == [1, 2**33]
     assert edge_ids.tolist() == [2**40, limit]
 
@@ -93,7 +93,9 @@ def test_wide_ids_where_narrow_ones_do_not_fit() -> None:
 def test_take_rows_equals_numpy(edges: Any, data: st.DataObject, implicit: bool, dtype: torch.dtype) -> None:
     """Any rows in any order, repeated or none; edge ids that were positions stay the positions of the whole."""
     num_rows, num_cols, row, col, ids = edges
-    indptr, indices, edge_ids = build(torch.from_numpy(row), torch.from_numpy(col), None if ids is None else torch.from_numpy(ids), num_rows, num_cols)  # fmt: skip
+    given_ids = None if ids is None else torch.from_numpy(ids)
+    arrays = build(torch.from_numpy(row), torch.from_numpy(col), given_ids, num_rows, num_cols)
+    indptr, indices, edge_ids = arrays
     edge_ids = torch.arange(len(indices)) if implicit else edge_ids
     rows = data.draw(st.lists(st.integers(0, num_rows - 1), max_size=30))
     wanted = torch.tensor(rows, dtype=dtype)
