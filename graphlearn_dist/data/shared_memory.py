@@ -1,14 +1,15 @@
 """Tensors that several processes of one host map: files and anonymous shared memory.
 
 Sharing copies nothing that lies in a file already, and copies anything else once, into a ``memfd``. Other processes
-open that through ``/proc/<pid>/fd/<n>`` while its owner lives; it has no name, so a killed process leaves nothing.
+open that through ``/proc/<pid>/fd/<n>`` while a tensor over it lives in its owner; it has no name, so a killed process
+leaves nothing.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,9 @@ import torch
 from ..errors import StorageError
 from ..messages import TensorHandle
 
-_lock = threading.Lock()
-_anonymous: dict[int, tuple[int, int]] = {}  # start address -> (file descriptor, bytes) of our own shared memory
+# Start address -> (file descriptor, bytes) of our own shared memory. No lock: a finaliser may run in the middle of any
+# of this module's lines, and single operations on a dict are atomic.
+_anonymous: dict[int, tuple[int, int]] = {}
 
 
 def share(tensor: torch.Tensor) -> torch.Tensor:
@@ -29,15 +31,22 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
     nbytes = tensor.numel() * tensor.element_size()
     descriptor = os.memfd_create("graphlearn_dist", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, nbytes)
-    shared = _view(mmap.mmap(descriptor, nbytes), 0, tensor.dtype, tuple(tensor.shape))
+    mapping = mmap.mmap(descriptor, nbytes)
+    shared = _view(mapping, 0, tensor.dtype, tuple(tensor.shape))
     shared.copy_(tensor)
-    with _lock:
-        _anonymous[shared.data_ptr()] = (descriptor, nbytes)
+    _anonymous[shared.data_ptr()] = (descriptor, nbytes)
+    # Called before the pages are unmapped: the address may be another mapping's right after that.
+    weakref.finalize(mapping, _forget, shared.data_ptr(), descriptor)
     return shared
 
 
+def _forget(address: int, descriptor: int) -> None:
+    _anonymous.pop(address, None)
+    os.close(descriptor)
+
+
 def to_handle(tensor: torch.Tensor) -> TensorHandle:
-    """The handle of a tensor that ``share`` returned or that is mapped from a file.
+    """The handle of a tensor that ``share`` returned (good while that tensor lives) or that is mapped from a file.
 
     Raises:
         StorageError: the tensor lies in private memory.
@@ -92,10 +101,9 @@ def _view(buffer: Any, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) 
 def _locate(tensor: torch.Tensor) -> tuple[str, int] | None:
     """(path, offset) of a tensor in our anonymous shared memory or in a mapped file; None for private memory."""
     address = tensor.data_ptr()
-    with _lock:
-        for start, (descriptor, nbytes) in _anonymous.items():
-            if start <= address < start + nbytes:
-                return f"/proc/{os.getpid()}/fd/{descriptor}", address - start
+    for start, (descriptor, nbytes) in _anonymous.copy().items():
+        if start <= address < start + nbytes:
+            return f"/proc/{os.getpid()}/fd/{descriptor}", address - start
     with open("/proc/self/maps") as maps:
         for line in maps:
             fields = line.split(maxsplit=5)

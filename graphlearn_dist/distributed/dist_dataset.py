@@ -334,8 +334,11 @@ def _rows_handle(feature: Feature | None) -> TensorHandle | None:
 
 
 def _book_handle(book: PartitionBook) -> BookHandle:
-    tables = (book.owners, book.rows) if isinstance(book, TablePartitionBook) else ()
-    return BookHandle(book.to_dict(), tuple(shared_memory.to_handle(shared_memory.share(table)) for table in tables))
+    if not isinstance(book, TablePartitionBook):
+        return BookHandle(book.to_dict(), ())
+    # The book keeps the shared tables: their handles are good while they live.
+    book.owners, book.rows = shared_memory.share(book.owners), shared_memory.share(book.rows)
+    return BookHandle(book.to_dict(), (shared_memory.to_handle(book.owners), shared_memory.to_handle(book.rows)))
 
 
 def _open_book(handle: BookHandle, partition_idx: int) -> PartitionBook:
