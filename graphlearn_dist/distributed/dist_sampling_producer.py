@@ -65,6 +65,7 @@ class WorkerHandle:
         self._ready: asyncio.Future[None] | None = None
         self._run = 0
         self._items: dict[tuple[int, int], Encoded] = {}
+        self._announcements: dict[tuple[int, int], Any] = {}  # of items: places of the ring that they still take
         self._waiting: dict[tuple[int, int], asyncio.Future[Encoded]] = {}
         self._failure: SamplingWorkerError | None = None
 
@@ -99,9 +100,7 @@ class WorkerHandle:
     async def start_run(self, start: StartRun) -> None:
         """Begins a run; what the last one left is dropped."""
         self._run = start.run
-        for encoded in self._items.values():
-            _release(encoded)
-        self._items.clear()
+        self._drop_items()
         self._fail_waiting(SamplingWorkerError(f"{self.name}: run {start.run} has begun"))
         await self._send(start)
 
@@ -113,6 +112,8 @@ class WorkerHandle:
         """
         key = run, index
         if key in self._items:
+            if (announcement := self._announcements.pop(key, None)) is not None:
+                announcement.release()
             return self._items.pop(key)
         if self._failure is not None:
             raise self._failure
@@ -164,10 +165,10 @@ class WorkerHandle:
                 if header.offset:
                     await self._send_release(header.offset)
             else:
-                self._deliver(header, self._encoded(header, view, message))
+                self._deliver(header, self._encoded(header, view), message)
                 del view
 
-    def _encoded(self, header: ItemHeader, view: memoryview, message: Any) -> Encoded:
+    def _encoded(self, header: ItemHeader, view: memoryview) -> Encoded:
         """The item as it can be sent on, without decoding it."""
         if not header.offset:
             return Encoded.from_blob(view[ITEM_HEADER_BYTES:])  # gives its room back when the last view of it dies
@@ -175,7 +176,6 @@ class WorkerHandle:
         assert self._region is not None  # READY comes before any batch
         payload = memoryview(self._region)[header.offset : header.offset + header.nbytes]
         view.release()
-        message.release()
         loop = asyncio.get_running_loop()
         offset = header.offset
 
@@ -187,13 +187,25 @@ class WorkerHandle:
         place = None if self._lendable is None else (self._lendable, offset)
         return Encoded(head, (payload,), header.nbytes, on_released, place)
 
-    def _deliver(self, header: ItemHeader, encoded: Encoded) -> None:
+    def _deliver(self, header: ItemHeader, encoded: Encoded, message: Any) -> None:
         key = header.run, header.index
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
+            if header.offset:
+                message.release()
             waiting.set_result(encoded)
         else:
             self._items[key] = encoded
+            if header.offset:
+                self._announcements[key] = message
+
+    def _drop_items(self) -> None:
+        for announcement in self._announcements.values():
+            announcement.release()
+        self._announcements.clear()
+        for encoded in self._items.values():
+            _release(encoded)
+        self._items.clear()
 
     async def _send_release(self, offset: int) -> None:
         await self._send(ReleaseSlots((offset,)))
@@ -242,9 +254,7 @@ class WorkerHandle:
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
-        for encoded in self._items.values():
-            _release(encoded)
-        self._items.clear()
+        self._drop_items()
 
     @staticmethod
     async def _say_stop(control: Control) -> None:

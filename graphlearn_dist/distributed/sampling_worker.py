@@ -16,6 +16,7 @@ import socket
 import sys
 import traceback
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,26 +111,46 @@ class Outbox:
         for offset in offsets:
             self._region.release(offset)
 
-    async def send(self, header: ItemHeader, encoded: Encoded) -> None:
-        """Announces an item; waits while the ring is full."""
+    async def send(
+        self, header: ItemHeader, encoded: Encoded, on_announced: Callable[[], object] = lambda: None
+    ) -> None:
+        """Announces an item; waits while the ring is full.
+
+        ``on_announced`` is called as soon as the item is the server's, also where this is cancelled at that moment:
+        who releases its slot must be told apart, as a slot that is released twice may be another batch's by then.
+        """
         if header.offset:
             parts: list[Any] = [header.pack(), encoded.head]
         else:
             parts = [header.pack(), *encoded.write_parts()]
+        cancelled: asyncio.CancelledError | None = None
         try:
             self._ring.send(parts, 0.0)
         except ChannelTimeoutError:
-            await self._send_when_free(parts)
+            cancelled = await self._send_when_free(parts)
+        on_announced()
         await self._control.notify()
+        if cancelled is not None:
+            raise cancelled
 
-    async def _send_when_free(self, parts: list[Any]) -> None:
+    async def _send_when_free(self, parts: list[Any]) -> asyncio.CancelledError | None:
+        """Returns when it was sent, with the cancellation that came too late; a cancellation in time is raised."""
         loop = asyncio.get_running_loop()
+        cancelled: asyncio.CancelledError | None = None
         while True:
+            sending = loop.run_in_executor(None, self._ring.send, parts, _RING_WAIT_S)
             try:
-                await loop.run_in_executor(None, self._ring.send, parts, _RING_WAIT_S)
-                return
+                await asyncio.shield(sending)
+                return None
             except ChannelTimeoutError:
-                continue  # still full: the trainer is busy; cancellation gets its chance here
+                continue  # still full: the trainer is busy
+            except asyncio.CancelledError as error:
+                cancelled = error
+            try:
+                await sending  # its thread goes on, and may still succeed
+                return cancelled
+            except ChannelTimeoutError:
+                raise cancelled from None
 
 
 class SamplingWorker:
@@ -204,8 +225,7 @@ class SamplingWorker:
 
     async def _send_first(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
         header, encoded = await under_way[0]
-        await self._outbox.send(header, encoded)
-        under_way.popleft()
+        await self._outbox.send(header, encoded, under_way.popleft)
 
     async def _discard(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
         for task in under_way:
