@@ -172,6 +172,7 @@ class Endpoint:
 
     async def _shut_down(self) -> None:
         await self._outgoing.close()
+        self._membership.retire()
         await self._links.close(f"{self.peer.name} is closed", _FLUSH_TIMEOUT_S)
         await self._callees.cancel_all()
         self._membership.close()

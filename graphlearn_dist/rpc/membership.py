@@ -118,6 +118,10 @@ class Membership:
             self._members.clear()
             self._condition.notify_all()
 
+    def retire(self) -> None:
+        """The endpoint is about to close its connections: to a registry here that says nothing about its members."""
+        self._registry = None
+
     def close(self) -> None:
         """The endpoint closes. On the loop's thread."""
         self._lose_registry("this endpoint was closed")
