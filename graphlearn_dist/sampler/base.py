@@ -134,6 +134,8 @@ class SamplingConfig:
             )
         if self.edge_dir not in ("in", "out"):
             raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {self.edge_dir!r}")
+        if not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 63:
+            raise InvalidArgumentError(f"seed: expected an int of 64 bits, got {self.seed!r}")
 
 
 class BaseSampler(ABC):

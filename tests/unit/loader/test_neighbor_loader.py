@@ -240,7 +240,15 @@ def test_edge_features_come_without_asking_for_edge_ids() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"batch_size": 0}, {"with_weight": True}, {"as_pyg_v1": True}, {"strategy": "labor"}, {"neighbor_sampler": 1}],
+    [
+        {"batch_size": 0},
+        {"with_weight": True},
+        {"as_pyg_v1": True},
+        {"strategy": "labor"},
+        {"neighbor_sampler": 1},
+        {"seed": 1 << 63},
+        {"seed": 1.5},
+    ],
 )
 def test_refuses(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
