@@ -123,15 +123,22 @@ def async_request_server(
     Returns:
         A torch future of the result.
     """
-    client_context()
+    target = _server(server_rank)
     name = rpc.function_name(func)
-    return rpc.to_torch_future(rpc.get_endpoint().request(("server", server_rank), name, *args, **kwargs))
+    return rpc.to_torch_future(rpc.get_endpoint().request(target, name, *args, **kwargs))
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
     """As ``async_request_server``, and waits for the result; the remote error is raised here."""
-    client_context()
-    return rpc.get_endpoint().call(("server", server_rank), rpc.function_name(func), *args, **kwargs)
+    target = _server(server_rank)
+    return rpc.get_endpoint().call(target, rpc.function_name(func), *args, **kwargs)
+
+
+def _server(rank: int) -> tuple[str, int]:
+    last = client_context().num_servers() - 1
+    if not 0 <= rank <= last:  # nobody would ever join as that one
+        raise InvalidArgumentError(f"server_rank: expected 0 to {last}, got {rank}")
+    return "server", rank
 
 
 def rendezvous_store(timeout_s: float = 60.0) -> TCPStore:

@@ -240,7 +240,10 @@ class DistServer:
 
     def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """Owner of each node, int64 ``[n]``."""
-        owners: torch.Tensor = by_type(self.dataset.node_pb)[node_type][check_index_tensor(index, "index")]
+        book = by_type(self.dataset.node_pb).get(node_type)
+        if book is None:
+            raise InvalidArgumentError(f"node_type: unknown node type {node_type!r}")
+        owners: torch.Tensor = book[check_index_tensor(index, "index")]
         return owners
 
     def get_node_feature(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:

@@ -211,7 +211,25 @@ def test_a_batch_too_large_for_the_buffer(tmp_path: Path) -> None:
         assert "batch 0 of epoch 0" in str(caught.value)
         loader.shutdown()
         with make_loader(batch_size=2, num_neighbors=[1], buffer_size="1MB") as small:
-            assert next(iter(small)).x.size(1) == 20_000
+            assert len(list(small)) == 60
+
+
+def shared_memory_kib(pid: int) -> int:
+    """Shared memory that a process has touched."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssShmem")))
+
+
+def test_batches_that_nobody_reads_stay_few(tmp_path: Path) -> None:
+    """A worker whose trainer is busy makes a few batches ahead, however large its buffer is."""
+    directory = make_partitions(tmp_path / "graph", 1, num_features=20_000)  # 160 KB and more a batch
+    with running_servers(directory) as job, job.client():
+        with make_loader(batch_size=1, num_neighbors=[1], input_nodes=SEEDS.repeat(3)) as unread:
+            next(iter(unread))
+            (worker,) = children(job.servers[0].pid)
+            with make_loader(batch_size=1, num_neighbors=[1]) as other:  # time enough for what must not happen
+                assert len(list(other)) == NUM_NODES
+            assert shared_memory_kib(worker) < 10 * 1024  # all together are 56 MiB
 
 
 def test_killed_worker(job: Job) -> None:

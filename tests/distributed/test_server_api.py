@@ -1,0 +1,202 @@
+"""What clients can ask a server: every exposed method, by object or by name, waiting or not; and what they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.distributed import (
+    DistServer,
+    RemoteDistSamplingWorkerOptions,
+    async_request_server,
+    request_server,
+)
+from graphlearn_dist.distributed.dist_options import ProducerRequest
+from graphlearn_dist.distributed.dist_server import EXPOSED
+from graphlearn_dist.errors import InvalidArgumentError, RemoteError, UnknownIdError
+from graphlearn_dist.messages import EndOfEpoch, SampledBatch
+from graphlearn_dist.sampler.base import (
+    NodeSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
+from graphlearn_dist.typing import Split
+from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, children, make_partitions, running_servers
+
+HALF = NUM_NODES // 2
+CONFIG = SamplingConfig(
+    SamplingType.NODE,
+    num_neighbors=[2],
+    batch_size=10,
+    shuffle=False,
+    drop_last=False,
+    with_edge=False,
+    collect_features=True,
+    with_neg=False,
+    with_weight=False,
+    edge_dir="in",
+    seed=0,
+)
+OPTIONS = RemoteDistSamplingWorkerOptions(rpc_timeout=60)
+TESTED: set[str] = set()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Two servers; server 0 owns the nodes [0, 60) and the edges into them, server 1 the rest."""
+    halves = make_partitions(tmp_path_factory.mktemp("halves") / "graph", 2, splits=True)
+    with running_servers(halves, halves) as job, job.client():
+        yield job
+
+
+def ask(rank: int, method: Any, *args: Any, **kwargs: Any) -> Any:
+    """Asks in all four ways: the answers must be the same."""
+    TESTED.add(method.__qualname__)
+    answer = request_server(rank, method, *args, **kwargs)
+    others = [
+        request_server(rank, method.__qualname__, *args, **kwargs),
+        async_request_server(rank, method, *args, **kwargs).wait(),
+        async_request_server(rank, method.__qualname__, *args, **kwargs).wait(),
+    ]
+    for other in others:
+        assert torch.equal(other, answer) if isinstance(answer, torch.Tensor) else other == answer
+    return answer
+
+
+def test_meta(job: Job) -> None:
+    for rank in range(2):
+        num_partitions, partition_idx, node_types, edge_types = ask(rank, DistServer.get_dataset_meta)
+        assert (num_partitions, partition_idx, list(node_types), list(edge_types)) == (2, rank, [], [])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nodes_of_a_partition(job: Job, rank: int) -> None:
+    ids = torch.tensor([5, 3, 59, 3]) + rank * HALF  # any order, duplicates
+    foreign = (HALF + 7) if rank == 0 else 7
+    owners = ask(rank, DistServer.get_node_partition_id, None, torch.tensor([0, 59, 60, 119]))
+    assert owners.tolist() == [0, 0, 1, 1]
+    rows = ask(rank, DistServer.get_node_feature, None, ids)
+    assert torch.equal(rows, ids.float()[:, None].repeat(1, NUM_FEATURES))
+    assert torch.equal(ask(rank, DistServer.get_node_label, None, index=ids), ids)
+    assert ask(rank, DistServer.get_tensor_size, None) == [HALF, NUM_FEATURES]
+    for method in (DistServer.get_node_feature, DistServer.get_node_label):
+        assert len(ask(rank, method, None, torch.empty(0, dtype=torch.int64))) == 0
+        with pytest.raises(UnknownIdError, match=rf"\b{foreign}\b"):
+            request_server(rank, method, None, torch.tensor([ids[0], foreign]))
+        with pytest.raises(UnknownIdError, match=r"-1\b"):
+            request_server(rank, method, None, torch.tensor([-1]))
+        with pytest.raises(InvalidArgumentError, match=r"expected dtype int64 or int32, got torch\.float32"):
+            request_server(rank, method, None, torch.tensor([0.0]))
+    with pytest.raises(UnknownIdError, match=r"\b120\b"):
+        request_server(rank, DistServer.get_node_partition_id, None, torch.tensor([120]))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_edges_of_a_partition(job: Job, rank: int) -> None:
+    source, target = ask(rank, DistServer.get_edge_index, None, "coo")
+    own = torch.arange(HALF) + rank * HALF
+    expected = {(int(v + hop) % NUM_NODES, int(v)) for v in own for hop in (1, 2, 3, 4)}
+    assert set(zip(source.tolist(), target.tolist(), strict=True)) == expected
+    assert ask(rank, DistServer.get_edge_size, None, "coo") == len(expected) == source.numel()
+    with pytest.raises(InvalidArgumentError, match="layout: expected 'coo', got 'csr'"):
+        request_server(rank, DistServer.get_edge_index, None, "csr")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "name"),
+    [
+        (DistServer.get_node_partition_id, (torch.tensor([0]),), "node_type"),
+        (DistServer.get_node_feature, (torch.tensor([0]),), "node_type"),
+        (DistServer.get_node_label, (torch.tensor([0]),), "node_type"),
+        (DistServer.get_tensor_size, (), "node_type"),
+        (DistServer.get_edge_index, ("coo",), "edge_type"),
+        (DistServer.get_edge_size, ("coo",), "edge_type"),
+    ],
+)
+def test_unknown_types(job: Job, method: Any, arguments: tuple[Any, ...], name: str) -> None:
+    unknown = "paper" if name == "node_type" else ("paper", "cites", "paper")
+    with pytest.raises(InvalidArgumentError, match=f"{name}: .*paper"):
+        request_server(0, method, unknown, *arguments)
+
+
+def seeds_of(batch: SampledBatch) -> list[int]:
+    return list(batch.input_positions.tolist())
+
+
+def test_a_producer_by_hand(job: Job) -> None:
+    """Open, begin an epoch, fetch by index in any order, close; what does not fit is refused by name."""
+    TESTED.update(
+        f"DistServer.{name}"
+        for name in (
+            "open_producer",
+            "create_sampling_producer",
+            "start_new_epoch_sampling",
+            "fetch_batch",
+            "destroy_sampling_producer",
+        )
+    )
+    request = ProducerRequest(
+        first=1, step=2, num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 20, request_timeout_s=60.0
+    )
+    train = RemoteNodeSplitSamplerInput(Split.train)
+    info = request_server(0, DistServer.open_producer, train, CONFIG, request)
+    assert info.num_batches == 5  # 50 nodes
+    producer = info.producer_id
+    request_server(0, DistServer.start_new_epoch_sampling, producer, 0)
+    pending = [async_request_server(0, DistServer.fetch_batch, producer, 1, index) for index in (3, 1)]
+    assert [future.wait().index for future in pending] == [3, 1]
+    for index, message in ((0, "index: expected 1 plus a multiple of 2, got 0"), (-1, "index: .* got -1")):
+        with pytest.raises(InvalidArgumentError, match=message):
+            request_server(0, DistServer.fetch_batch, producer, 1, index)
+    with pytest.raises(InvalidArgumentError, match="run: expected the current run 1, got 2"):
+        request_server(0, DistServer.fetch_batch, producer, 2, 1)
+    with pytest.raises(InvalidArgumentError, match="run: expected more than 1, got 1"):
+        request_server(0, DistServer.start_new_epoch_sampling, producer, 0)
+    assert request_server(0, DistServer.fetch_batch, producer, 1, 5) == EndOfEpoch(1, 0, 5)
+    request_server(0, DistServer.destroy_sampling_producer, producer)
+    request_server(0, DistServer.destroy_sampling_producer, producer)
+    assert children(job.servers[0].pid) == []
+    with pytest.raises(InvalidArgumentError, match=rf"producer_id: there is no producer {producer} \(any more\)"):
+        request_server(0, DistServer.fetch_batch, producer, 1, 1)
+
+
+def test_a_producer_of_everything(job: Job) -> None:
+    inputs = NodeSamplerInput(torch.arange(55, 75))
+    producer = request_server(1, DistServer.create_sampling_producer, inputs, CONFIG, OPTIONS)
+    request_server(1, DistServer.start_new_epoch_sampling, producer, 0)
+    for index in range(2):
+        batch = request_server(1, DistServer.fetch_batch, producer, 1, index)
+        assert isinstance(batch, SampledBatch)
+        assert (batch.epoch, batch.index) == (0, index)
+    request_server(1, DistServer.destroy_sampling_producer, producer)
+
+
+def test_functions_that_are_not_exposed(job: Job) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"func: 'DistServer.shutdown' is not registered; only functions"):
+        request_server(0, DistServer.shutdown)
+    with pytest.raises(InvalidArgumentError, match=r"func: .*<lambda>.* is not registered"):
+        async_request_server(0, lambda: None)
+    with pytest.raises(InvalidArgumentError, match=r"function: 'os.system' is not registered on _default_server_0"):
+        request_server(0, "os.system", "true")
+    with pytest.raises(RemoteError, match=r"TypeError on _default_server_0: .*unexpected keyword argument 'depth'"):
+        request_server(0, DistServer.get_dataset_meta, depth=1)
+    with pytest.raises(InvalidArgumentError, match="server_rank: expected 0 to 1, got 2"):
+        request_server(2, DistServer.get_dataset_meta)
+    with pytest.raises(InvalidArgumentError, match="server_rank: expected 0 to 1, got -1"):
+        async_request_server(-1, DistServer.get_dataset_meta)
+
+
+def test_every_exposed_method_was_tested(job: Job) -> None:
+    """Runs last, and ends the servers: ``client_done`` has no effect on servers with an open number of clients."""
+    TESTED.update(("DistServer.client_done", "DistServer.exit"))
+    if "DistServer.get_edge_size" in TESTED and "DistServer.fetch_batch" in TESTED:  # the whole module ran
+        assert {method.__qualname__ for method in EXPOSED} == TESTED
+    for rank in (1, 0):
+        assert request_server(rank, DistServer.client_done, 0) is None
+        assert request_server(rank, DistServer.get_dataset_meta)[1] == rank
+        assert request_server(rank, DistServer.exit) is True
+    assert [server.wait(30.0) for server in job.servers] == [0, 0]
