@@ -129,8 +129,8 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         if self.sampling_type is not SamplingType.NODE or self.with_neg or self.with_weight:
             raise InvalidArgumentError(
-                "sampling_type, with_neg, with_weight: this version samples nodes uniformly; links, subgraphs and weights "
-                "are not supported yet"
+                "sampling_type, with_neg, with_weight: this version samples nodes uniformly; links, subgraphs and "
+                "weights are not supported yet"
             )
         if self.edge_dir not in ("in", "out"):
             raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {self.edge_dir!r}")
