@@ -1,32 +1,26 @@
 """The whole way on one machine: partition a graph, serve it, train remotely, compare with full-batch training.
 
-Usage: python examples/demo.py [--data debian] [--servers 2] [--trainers 2] [--epochs 12] [--workdir DIR]
+Usage: python examples/demo.py [--data debian] [--servers 2] [--trainers 2] [--workdir DIR]
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
+import dataclasses
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import datasets
 from datasets import NodeDataset
-from full_batch import FullBatchResult, train_full_batch
+from full_batch import FullBatchResult
+from job import Recipe, partition, recipe_for, train_reference, train_remotely
 
-from graphlearn_dist.partition import RandomPartitioner, load_partition_layout
-
-TRAINER = Path(__file__).with_name("train_sage_remote.py")
-STOP_TIMEOUT_S = 30.0  # what the launcher gets to end its processes before it is ended itself
+from graphlearn_dist.errors import GraphLearnError
+from graphlearn_dist.partition import load_partition_layout
 
 
 @dataclass(frozen=True)
@@ -42,84 +36,39 @@ def heading(text: str) -> None:
     print(f"\n--- {text}", flush=True)
 
 
-def partition(data: NodeDataset, out: Path, num_parts: int) -> None:
-    """Split the data set into `num_parts` directories below `out`; a node's in-edges live where the node lives."""
-    RandomPartitioner(
-        out,
-        num_parts,
-        data.num_nodes,
-        data.edge_index,
-        node_feat=data.x,
-        node_labels=data.y,
-        node_split=(data.train, data.val, data.test),
-        edge_assign_strategy="by_dst",
-    ).partition()
-
-
-def train_remotely(args: argparse.Namespace, partitions: Path, shape: tuple[int, int], out: Path) -> dict[str, Any]:
-    """Run servers and trainers under the launcher; returns what the trainers wrote.
-
-    Raises:
-        SystemExit: the launcher failed; it has said why.
-    """
-    command = [sys.executable, "-m", "graphlearn_dist", "launch", "--data", str(partitions)]
-    command += ["--servers", str(args.servers), "--trainers", str(args.trainers), str(TRAINER)]
-    command += ["--in-channels", str(shape[0]), "--num-classes", str(shape[1]), "--out", str(out)]
-    for name in ("epochs", "hidden", "fanout", "batch_size", "lr", "seed"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    with launched(command) as process:
-        code = process.wait()
-    if code != 0:
-        raise SystemExit(f"demo: the launcher ended with exit code {code}")
-    result: dict[str, Any] = json.loads(out.read_text())
-    return result
-
-
-@contextlib.contextmanager
-def launched(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A child process that does not outlive the block: it is asked to end, and killed if it does not."""
-    # In a session of its own, so that Ctrl-C comes here only and the launcher is told once, below.
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.terminate()
-                process.wait(STOP_TIMEOUT_S)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
-def train_reference(args: argparse.Namespace, data: NodeDataset) -> Reference:
+def compare(recipe: Recipe, data: NodeDataset, seed: int) -> Reference:
     """The same network on the whole graph at once, and without its edges."""
-    common = {"hidden": args.hidden, "epochs": args.reference_epochs, "seed": args.seed}
-    return Reference(train_full_batch(data, **common), train_full_batch(data, use_edges=False, **common))
+    results = []
+    for name, use_edges in (("with edges", True), ("without", False)):
+        print(f"  {name:12}", end="", flush=True)  # it takes seconds: say what is under way
+        results.append(train_reference(recipe, data, seed, use_edges=use_edges))
+        print(f"{results[-1].epochs:4} steps  {results[-1].total_time_s:6.1f} s", flush=True)
+    return Reference(*results)
 
 
-def summary(result: dict[str, Any], reference: Reference | None, args: argparse.Namespace) -> str:
+def summary(result: dict[str, Any], reference: Reference | None, args: argparse.Namespace, recipe: Recipe) -> str:
     """The table at the end."""
-    steady = result["epochs"][1:] or result["epochs"]  # the first epoch also warms up
+    steady = result["epochs"][1:] or result["epochs"]
 
     def mean(key: str) -> float:
         return sum(row[key] for row in steady) / len(steady)
 
+    sizes = f"{args.servers} servers; {args.trainers} trainers, {recipe.batch_size} seeds a batch each"
     lines = [
-        f"{args.servers} servers, {args.trainers} trainers, fan-out {args.fanout}, {args.batch_size} seeds a batch",
-        "(means over the epochs, without the first one)",
+        f"  {sizes}; fan-out {recipe.fanout}",
+        "  (mean of the epochs, the first left out: it also warms up)",
         "",
-        f"  epoch                  {mean('train_s'):12.2f} s",
-        f"  seeds                  {mean('seeds_per_s'):12,.0f} /s",
-        f"  sampled edges          {mean('edges_per_s'):12,.0f} /s",
-        f"  a trainer's time       {mean('wait_share'):12.0%} waiting for batches",
-        f"                         {mean('compute_share'):12.0%} forward, backward, optimizer",
-        f"                         {mean('sync_share'):12.0%} gradient exchange",
+        f"  epoch                {mean('train_s'):14.2f} s",
+        f"  seeds                {mean('seeds_per_s'):14,.0f} /s",
+        f"  sampled edges        {mean('edges_per_s'):14,.0f} /s",
+        f"  a trainer's time     {mean('wait_share'):14.0%}   waiting for batches",
+        f"                       {mean('compute_share'):14.0%}   forward, backward, optimizer",
+        f"                       {mean('sync_share'):14.0%}   gradient exchange",
         "",
-        "  accuracy                       test   validation",
+        f"  {'accuracy':21}{'test':>14}{'validation':>13}",
     ]
-    remote = (result["test_accuracy"], result["best"]["val_accuracy"])
-    lines.append(_accuracies("remote, sampled", *remote, f"{len(result['epochs'])} epochs"))
+    remote = (result["test"]["accuracy"], result["best"]["val_accuracy"])
+    lines.append(_accuracies("remote, sampled", *remote, _epochs(result)))
     if reference is not None:
         full, alone = reference.with_edges, reference.without_edges
         lines.append(_accuracies("full batch", full.test_accuracy, full.val_accuracy, _reference_note(full)))
@@ -133,31 +82,42 @@ def _accuracies(name: str, test: float, val: float, note: str) -> str:
     return f"  {name:21}{test:14.2%}{val:13.2%}   {note}"
 
 
+def _epochs(result: dict[str, Any]) -> str:
+    return f"{len(result['epochs'])} epochs, best after {result['best']['epoch']}"
+
+
 def _reference_note(result: FullBatchResult) -> str:
-    return f"{result.epochs} epochs of {result.epoch_time_s:.2f} s, one process"
+    return f"{result.epochs} steps of {result.epoch_time_s:.2f} s in one process, best after {result.best_epoch}"
 
 
 def demo(args: argparse.Namespace, workdir: Path) -> None:
     """All steps, with everything they write below `workdir`."""
     start = time.perf_counter()
+    recipe = chosen_recipe(args)
     if Path(args.data).is_dir():
         data, partitions, shape = None, Path(args.data), shape_of_partitions(Path(args.data))
     else:
-        data, partitions = datasets.load(args.data, seed=args.seed), workdir / "partitions"
+        data, partitions = recipe.load(args.data, args.seed), workdir / "partitions"
         shape = (data.x.shape[1], data.num_classes)
         heading(f"{data.name}: {data.num_nodes:,} nodes, {data.num_edges:,} edges, {data.num_classes} classes")
         partition(data, partitions, args.servers)
-        print(f"partitioned into {args.servers} in {time.perf_counter() - start:.1f} s")
+        print(f"  loaded, and partitioned into {args.servers}, in {time.perf_counter() - start:.1f} s")
     heading(f"remote training: {args.servers} servers, {args.trainers} trainers")
-    result = train_remotely(args, partitions, shape, workdir / "result.json")
+    sizes = {"servers": args.servers, "trainers": args.trainers, "seeds": [args.seed]}
+    (result,) = train_remotely(recipe, partitions, shape, workdir / "result.json", **sizes)
     reference = None
-    if data is not None and args.reference_epochs > 0:
-        heading("reference: the whole graph in one process, without sampling")
-        reference = train_reference(args, data)
-        print(f"trained twice, {args.reference_epochs} epochs with and without edges")
+    if data is not None and recipe.full_epochs > 0:
+        heading("reference: the whole graph in one process, all neighbors in every step")
+        reference = compare(recipe, data, args.seed)
     heading("summary")
-    print(summary(result, reference, args))
+    print(summary(result, reference, args, recipe))
     print(f"\n  all of it took {time.perf_counter() - start:.0f} s")
+
+
+def chosen_recipe(args: argparse.Namespace) -> Recipe:
+    """What suits the data set, but for what the command line says."""
+    given = {field.name: getattr(args, field.name, None) for field in dataclasses.fields(Recipe)}
+    return dataclasses.replace(recipe_for(args.data), **{k: v for k, v in given.items() if v is not None})
 
 
 def shape_of_partitions(root: Path) -> tuple[int, int]:
@@ -175,13 +135,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--data", default="debian", help="see examples/datasets.py; or a partition directory")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--trainers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--reference-epochs", type=int, default=80, help="0 leaves the reference out")
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--fanout", default="15,10", help="neighbors to sample on each hop")
-    parser.add_argument("--batch-size", type=int, default=512, help="seeds in a batch of one trainer")
-    parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
+    suited = parser.add_argument_group("in place of what suits the data set (see RECIPES in examples/job.py)")
+    suited.add_argument("--epochs", type=int)
+    suited.add_argument("--full-epochs", type=int, help="steps of the reference; 0 leaves it out")
+    suited.add_argument("--hidden", type=int, help="width of the hidden layers")
+    suited.add_argument("--fanout", help="neighbors to sample on each hop, as 15,10")
+    suited.add_argument("--batch-size", type=int, help="seeds in a batch of one trainer")
+    suited.add_argument("--lr", type=float)
     parser.add_argument("--workdir", type=Path, help="where to write; a temporary directory by default")
     parser.add_argument("--keep", action="store_true", help="leave what was written in the temporary directory")
     return parser.parse_args()
@@ -195,6 +156,8 @@ def main() -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     try:
         demo(args, workdir)
+    except GraphLearnError as error:
+        raise SystemExit(f"demo: {error}") from error
     except KeyboardInterrupt:
         raise SystemExit("demo: interrupted") from None
     finally:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from datasets import NodeDataset
 from models import GraphSAGE
+from scoring import Quality, quality
 from torch import Tensor
 
 
@@ -29,6 +30,7 @@ class FullBatchResult:
         epochs: epochs that were trained.
         epoch_time_s: mean seconds an epoch's training step took, evaluation left out.
         total_time_s: seconds of the whole run.
+        test_roc_auc: area under the ROC curve of the test nodes; None unless there are two classes.
     """
 
     test_accuracy: float
@@ -37,6 +39,7 @@ class FullBatchResult:
     epochs: int
     epoch_time_s: float
     total_time_s: float
+    test_roc_auc: float | None = None
 
 
 def adjacency(data: NodeDataset) -> Tensor:
@@ -58,30 +61,34 @@ def train_full_batch(
     epochs: int = 80,
     lr: float = 0.02,
     dropout: float = 0.3,
+    weight_decay: float = 0.0,
+    num_layers: int = 2,
     seed: int = 0,
     use_edges: bool = True,
     eval_every: int = 10,
 ) -> FullBatchResult:
-    """Train a two-layer GraphSAGE with all neighbors of all nodes in each step.
+    """Train a GraphSAGE with all neighbors of all nodes in each step.
 
     Args:
         data: the graph.
-        hidden: width of the hidden layer.
+        hidden: width of the hidden layers.
         epochs: training steps; one step sees every training node.
         lr: Adam's learning rate at the start; it falls linearly to a tenth.
-        dropout: dropout on the hidden layer.
+        dropout: dropout on the hidden layers.
+        weight_decay: Adam's.
+        num_layers: convolutions.
         seed: seeds the weights and the dropout.
         use_edges: False trains the same network without the graph.
         eval_every: evaluate after so many epochs, and after the last.
     """
     torch.manual_seed(seed)
     start = time.perf_counter()
-    model = GraphSAGE(data.x.shape[1], hidden, data.num_classes, dropout=dropout, use_edges=use_edges)
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    model = GraphSAGE(data.x.shape[1], hidden, data.num_classes, num_layers, dropout, use_edges=use_edges)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=epochs - 1)
     adj = adjacency(data) if use_edges else None
     chosen_by = data.val if len(data.val) else data.train
-    best, trained_s = (-1.0, 0.0, 0), 0.0
+    best, trained_s = (-1.0, Quality(0.0, None), 0), 0.0
     for epoch in range(1, epochs + 1):
         step_start = time.perf_counter()
         model.train()
@@ -92,10 +99,12 @@ def train_full_batch(
         trained_s += time.perf_counter() - step_start
         if epoch % eval_every == 0 or epoch == epochs:
             scores = predict(model, data.x, adj)
-            val = accuracy(scores, data.y, chosen_by)
+            val = quality(scores[chosen_by], data.y[chosen_by]).accuracy
             if val > best[0]:
-                best = (val, accuracy(scores, data.y, data.test), epoch)
-    return FullBatchResult(best[1], best[0], best[2], epochs, trained_s / epochs, time.perf_counter() - start)
+                best = (val, quality(scores[data.test], data.y[data.test]), epoch)
+    val, tested, best_epoch = best
+    total_s = time.perf_counter() - start
+    return FullBatchResult(tested.accuracy, val, best_epoch, epochs, trained_s / epochs, total_s, tested.roc_auc)
 
 
 @torch.no_grad()
@@ -103,11 +112,6 @@ def predict(model: GraphSAGE, x: Tensor, adj: Tensor | None) -> Tensor:
     """Class scores of every node, without dropout."""
     model.eval()
     return model(x, adj)
-
-
-def accuracy(scores: Tensor, y: Tensor, ids: Tensor) -> float:
-    """Fraction of the nodes `ids` whose highest score is their class."""
-    return float((scores[ids].argmax(dim=1) == y[ids]).float().mean())
 
 
 def main() -> None:

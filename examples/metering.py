@@ -10,6 +10,9 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+# A trainer's time: waiting for batches; forward, backward and optimizer; exchanging gradients.
+COLUMNS = "  epoch    loss  validation    time    seeds/s     edges/s  waiting  compute    sync"
+
 
 @dataclass
 class Totals:
@@ -74,10 +77,10 @@ def epoch_row(epoch: int, totals: Totals, train_s: float, val_accuracy: float) -
 
 
 def line(row: dict[str, float], epochs: int) -> str:
-    """One line of progress."""
-    return (
-        f"epoch {row['epoch']:2.0f}/{epochs}  loss {row['loss']:.3f}  val {row['val_accuracy']:.2%}  "
-        f"{row['train_s']:5.2f} s  {row['seeds_per_s']:7,.0f} seeds/s  {row['edges_per_s']:9,.0f} edges/s  | "
-        f"waiting for batches {row['wait_share']:.0%}, computing {row['compute_share']:.0%}, "
-        f"gradient sync {row['sync_share']:.0%}"
+    """One line of progress; the first comes below the names of the columns."""
+    text = (
+        f"{row['epoch']:3.0f}/{epochs:<4}{row['loss']:6.3f}{row['val_accuracy']:12.2%}{row['train_s']:7.2f} s"
+        f"{row['seeds_per_s']:11,.0f}{row['edges_per_s']:12,.0f}"
+        f"{row['wait_share']:9.0%}{row['compute_share']:9.0%}{row['sync_share']:8.0%}"
     )
+    return f"{COLUMNS}\n{text}" if row["epoch"] == 1 else text

@@ -23,6 +23,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from metering import SyncTimer, Totals, epoch_row, line
 from models import GraphSAGE
+from scoring import Quality, quality_over_all_trainers
 from torch.distributed.algorithms import Join
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,18 +32,18 @@ from graphlearn_dist.config import LaunchContext
 from graphlearn_dist.typing import Split
 
 
-def make_loader(ctx: LaunchContext, args: argparse.Namespace, split: Split, stack: ExitStack) -> Any:
+def make_loader(ctx: LaunchContext, args: argparse.Namespace, split: Split, seed: int, stack: ExitStack) -> Any:
     """This trainer's share of a split's batches: training samples neighbors and shuffles, evaluation takes all."""
     training = split is Split.train
     loader = glt.distributed.DistNeighborLoader(
         None,
         args.fanout if training else [-1] * len(args.fanout),
         input_nodes=split,
-        batch_size=args.batch_size if training else args.eval_batch_size,
+        batch_size=args.batch_size if training else 2048,
         shuffle=training,
         edge_dir="in",
         collect_features=True,
-        random_seed=args.seed,
+        random_seed=seed,
         worker_options=glt.distributed.RemoteDistSamplingWorkerOptions(num_workers=1, prefetch_size=4),
         shard=(ctx.rank, ctx.num_clients),
     )
@@ -73,42 +74,40 @@ def train_epoch(
 
 
 @torch.no_grad()
-def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> float:
-    """Accuracy over the whole split, each trainer doing its share, with all neighbors of every node."""
+def evaluate(model: torch.nn.Module, loader: Iterable[Any], num_classes: int) -> Quality:
+    """How good the model is on the whole split, each trainer doing its share, with all neighbors of every node."""
     model.eval()
-    counts = torch.zeros(2, dtype=torch.float64)
+    scores, labels = [], []
     for batch in loader:
-        scores = model(batch.x, batch.edge_index)[: batch.batch_size]
-        right = int((scores.argmax(dim=1) == batch.y[: batch.batch_size]).sum())
-        counts += torch.tensor([right, batch.batch_size])
-    dist.all_reduce(counts)
-    return float(counts[0] / counts[1])
+        scores.append(model(batch.x, batch.edge_index)[: batch.batch_size])
+        labels.append(batch.y[: batch.batch_size])
+    return quality_over_all_trainers(scores, labels, num_classes)
 
 
-def run(ctx: LaunchContext, args: argparse.Namespace) -> dict[str, Any]:
+def run(ctx: LaunchContext, args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Train, keep the weights of the epoch with the best validation accuracy, and test those."""
-    torch.manual_seed(args.seed)  # DDP starts every trainer from rank 0's weights
-    network = GraphSAGE(args.in_channels, args.hidden, args.num_classes, len(args.fanout))
+    torch.manual_seed(seed)  # DDP starts every trainer from rank 0's weights
+    network = GraphSAGE(args.in_channels, args.hidden, args.num_classes, len(args.fanout), args.dropout)
     model = DistributedDataParallel(network)
     timer = SyncTimer(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=args.epochs - 1)
     rows, best = [], dict[str, Any](val_accuracy=-1.0)
     with ExitStack() as stack:
-        train, valid = (make_loader(ctx, args, split, stack) for split in (Split.train, Split.valid))
+        train, valid = (make_loader(ctx, args, split, seed, stack) for split in (Split.train, Split.valid))
         for epoch in range(1, args.epochs + 1):
             start = time.perf_counter()
             totals = train_epoch(model, timer, optimizer, train)
             train_s = time.perf_counter() - start
             decay.step()
-            rows.append(epoch_row(epoch, totals, train_s, evaluate(network, valid)))
+            rows.append(epoch_row(epoch, totals, train_s, evaluate(network, valid, args.num_classes).accuracy))
             if ctx.rank == 0:
                 print(line(rows[-1], args.epochs), flush=True)
             if rows[-1]["val_accuracy"] > best["val_accuracy"]:
                 best = {**rows[-1], "weights": copy.deepcopy(network.state_dict())}
         network.load_state_dict(best.pop("weights"))
-        test_accuracy = evaluate(network, make_loader(ctx, args, Split.test, stack))
-    return {"test_accuracy": test_accuracy, "best": best, "epochs": rows}
+        tested = evaluate(network, make_loader(ctx, args, Split.test, seed, stack), args.num_classes)
+    return {"seed": seed, "test": tested._asdict(), "best": best, "epochs": rows}
 
 
 def parse_args() -> argparse.Namespace:
@@ -116,13 +115,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--in-channels", type=int, required=True, help="width of the node features")
     parser.add_argument("--num-classes", type=int, required=True)
     parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--dropout", type=float, default=0.3)
+    parser.add_argument("--weight-decay", type=float, default=0.0)
     parser.add_argument("--fanout", type=lambda text: [int(k) for k in text.split(",")], default=[15, 10])
     parser.add_argument("--batch-size", type=int, default=512, help="seeds in a batch of one trainer")
-    parser.add_argument("--eval-batch-size", type=int, default=2048)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("result.json"), help="rank 0 writes the result here")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="train once with each, one after another")
+    parser.add_argument("--out", type=Path, default=Path("result.json"), help="rank 0 writes the results here")
     return parser.parse_args()
 
 
@@ -140,10 +140,9 @@ def main() -> None:
         store = glt.distributed.rendezvous_store()  # agreed through the servers: no port to choose
         dist.init_process_group("gloo", None, timedelta(minutes=2), ctx.num_clients, ctx.rank, store)
         stack.callback(dist.destroy_process_group)
-        result = run(ctx, args)
+        results = [run(ctx, args, seed) for seed in args.seeds]
     if ctx.rank == 0:
-        print(f"test accuracy {result['test_accuracy']:.2%}, with the weights of epoch {result['best']['epoch']}")
-        args.out.write_text(json.dumps(result, indent=2))
+        args.out.write_text(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":
