@@ -70,6 +70,7 @@ class DistServer:
         self._handle = dataset.share_ipc()
         self._service = PartitionService(dataset)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = asyncio.Event()
         self._producers: dict[int, _Held] = {}
         self._next_id = itertools.count()
         self._peer_addresses: dict[int, PeerAddress] | None = None
@@ -86,6 +87,11 @@ class DistServer:
         self._loop = endpoint.loop
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
+
+    def set_ready(self) -> None:
+        """This process has joined the job: what came before is answered from now on."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ready.set)
 
     def exit(self) -> bool:
         """Tells the server to end."""
@@ -148,6 +154,7 @@ class DistServer:
         """
         if not isinstance(sampler_input, (NodeSamplerInput, RemoteSamplerInput)):
             raise InvalidArgumentError(f"input_nodes: expected sampler input, got {type(sampler_input).__name__}")
+        await self._ready.wait()  # a client may be faster than the answer that lets us join
         owner = current_peer()
         seeds = resolve_input(sampler_input, self.dataset)
         producer_id = next(self._next_id)
@@ -369,6 +376,7 @@ def init_server(
             token=job_token(),
             master_fd=_master_fd(server_rank),
             settings=settings,
+            on_open=server.attach,
         )
     except BaseException as error:
         _reset_context()
@@ -376,8 +384,8 @@ def init_server(
             where = f"{master_addr}:{master_port}"
             raise RegistryError(f"{where}: server {server_rank} cannot listen there: {error.strerror}") from error
         raise
-    server.attach(rpc.get_endpoint())
     _server = server
+    server.set_ready()
 
 
 def _master_fd(server_rank: int) -> int:

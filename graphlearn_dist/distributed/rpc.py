@@ -55,6 +55,7 @@ def init_rpc(
     listen_host: str | None = None,
     master_fd: int = -1,
     settings: RpcSettings | None = None,
+    on_open: Callable[[Endpoint], None] | None = None,
 ) -> None:
     """Open this process's endpoint and join the job. Calling it again is without effect.
 
@@ -72,6 +73,7 @@ def init_rpc(
             registry is elsewhere.
         master_fd: a bound socket for the registry, inherited from a launcher, or -1.
         settings: overrides of times and sizes; the two above take precedence.
+        on_open: called with the endpoint before it joins: as soon as it has joined, requests may come.
 
     Raises:
         NotInitializedError: the process has no context yet.
@@ -99,6 +101,8 @@ def init_rpc(
             endpoint.register(name, function)
         try:
             endpoint.open()
+            if on_open is not None:
+                on_open(endpoint)
             endpoint.join(
                 master_addr,
                 int(master_port),
