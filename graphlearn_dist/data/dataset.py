@@ -70,10 +70,15 @@ class GraphSchema:
         return tuple(self._edge_spec(edge_type) for edge_type in self.edge_types)
 
     def _edge_spec(self, edge_type: EdgeType | None) -> tuple[int, int]:
-        if edge_type is None:
-            return 0, 0
-        source, target = self.node_types.index(edge_type[0]), self.node_types.index(edge_type[2])
-        return (source, target) if self.edge_dir == "out" else (target, source)
+        rows, cols = edge_ends(edge_type, self.edge_dir)
+        return self.node_types.index(rows), self.node_types.index(cols)
+
+
+def edge_ends(edge_type: EdgeType | None, edge_dir: EdgeDirection) -> tuple[NodeType | None, NodeType | None]:
+    """Node types of an edge type: of its rows (whose neighbors are sampled), of its columns (those neighbors)."""
+    if edge_type is None:
+        return None, None
+    return (edge_type[0], edge_type[2]) if edge_dir == "out" else (edge_type[2], edge_type[0])
 
 
 def collect_node_types(edge_types: Any, node_types: Any = ()) -> tuple[NodeType | None, ...]:
@@ -182,6 +187,8 @@ class Dataset:
         self.node_features = self._features(
             node_feature_data, id2idx, split_ratio, device_group_list, device, with_gpu, dtype
         )
+        if id2idx is None:
+            self._cover({key: feature.size(0) for key, feature in by_type(self.node_features).items()})
 
     def init_edge_features(
         self,
@@ -213,6 +220,18 @@ class Dataset:
         """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type)."""
         self.node_labels = convert_to_tensor(node_label_data)
         self._label_rows = by_type(id2idx)
+        if id2idx is None:
+            self._cover({key: labels.size(0) for key, labels in by_type(self.node_labels).items()})
+
+    def _cover(self, num_rows: Mapping[Any, int]) -> None:
+        """Makes the graph cover nodes that have a row but no edge, where it was built before the rows came."""
+        for node_type, count in num_rows.items():
+            if self._num_nodes.get(node_type, count) >= count:
+                continue
+            self._num_nodes[node_type] = count
+            for edge_type, graph in by_type(self.graph).items():
+                rows, cols = edge_ends(edge_type, self.edge_dir)
+                graph.grow(count if rows == node_type else 0, count if cols == node_type else 0)
 
     def init_node_split(self, node_split: Any = None) -> None:
         """Sets (train, valid, test) ids, each a tensor or a dict by node type."""
@@ -235,18 +254,20 @@ class Dataset:
     def schema(self) -> GraphSchema:
         """Types and counts of the whole data set."""
         edge_types = tuple(sorted(by_type(self.graph), key=lambda edge_type: edge_type or ()))
-        node_types = collect_node_types(edge_types)
+        named = {*self._num_nodes, *by_type(self.node_features), *by_type(self.node_labels)}
+        node_types = collect_node_types(edge_types, named)
         return GraphSchema(node_types, edge_types, tuple(self._node_count(name) for name in node_types), self.edge_dir)
 
     def _node_count(self, node_type: NodeType | None) -> int:
-        count = self._num_nodes.get(node_type)
-        if count is not None:
-            return count
+        """Nodes of a type: as given, else as many as its features, labels and edges reach."""
+        if node_type in self._num_nodes:
+            return self._num_nodes[node_type]
+        rows = (by_type(self.node_features), by_type(self.node_labels))
+        extents = [found[node_type].shape[0] for found in rows if node_type in found]
         for edge_type, graph in by_type(self.graph).items():
-            ends = (graph.row_count, graph.col_count) if self.edge_dir == "out" else (graph.col_count, graph.row_count)
-            names = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-            for name, extent in zip(names, ends, strict=True):
-                self._num_nodes[name] = max(self._num_nodes.get(name, 0), extent)
+            ends = zip(edge_ends(edge_type, self.edge_dir), (graph.row_count, graph.col_count), strict=True)
+            extents += [extent for name, extent in ends if name == node_type]
+        self._num_nodes[node_type] = max(extents)
         return self._num_nodes[node_type]
 
     def stores(self) -> dict[str, Feature]:

@@ -202,6 +202,15 @@ class Graph:
         assert self._native is not None
         return self._native
 
+    def grow(self, num_rows: int, num_cols: int) -> None:
+        """Adds rows without edges, and columns, up to these numbers; fewer change nothing."""
+        topo = self.topo
+        missing = max(num_rows - topo.row_count, 0)
+        indptr = torch.cat([topo.indptr, topo.indptr[-1:].expand(missing)])
+        num_cols = max(num_cols, topo.num_cols)
+        self.topo = Topology.from_arrays(indptr, topo.indices, topo.edge_ids, layout=topo.layout, num_cols=num_cols)
+        self._native = None
+
     def export_topology(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(indptr, indices, edge ids)."""
         return self.topo.indptr, self.topo.indices, self.topo.edge_ids

@@ -10,7 +10,7 @@ import torch
 
 from .. import _C
 from ..core import check_index_tensor, thread_pool, to_optional_tensor, to_tensor
-from ..data.dataset import GraphSchema, by_type, collect_node_types
+from ..data.dataset import GraphSchema, by_type, collect_node_types, edge_ends
 from ..data.graph import Graph
 from ..errors import InvalidArgumentError
 from ..messages import Subgraph
@@ -182,8 +182,7 @@ def _schema_of(graph: Any, edge_dir: Literal["in", "out"]) -> GraphSchema:
     node_types = collect_node_types(edge_types)
     counts = dict.fromkeys(node_types, 0)
     for edge_type, entry in graphs.items():
-        ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-        extents = (entry.row_count, entry.col_count) if edge_dir == "out" else (entry.col_count, entry.row_count)
-        for node_type, extent in zip(ends, extents, strict=True):
+        extents = (entry.row_count, entry.col_count)
+        for node_type, extent in zip(edge_ends(edge_type, edge_dir), extents, strict=True):
             counts[node_type] = max(counts[node_type], extent)
     return GraphSchema(node_types, edge_types, tuple(counts[name] for name in node_types), edge_dir)
