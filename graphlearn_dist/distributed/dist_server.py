@@ -314,6 +314,8 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
 )
 
 _server: DistServer | None = None
+# Stands where num_clients may be left out but what follows it may not.
+_UNSET: Any = object()
 
 
 def get_server() -> DistServer:
@@ -325,11 +327,11 @@ def get_server() -> DistServer:
 
 def init_server(
     num_servers: int,
-    server_rank: int,
-    dataset: DistDataset,
-    master_addr: str,
-    master_port: int,
     num_clients: int = 0,
+    server_rank: int = _UNSET,
+    dataset: DistDataset = _UNSET,
+    master_addr: str = _UNSET,
+    master_port: int = _UNSET,
     num_rpc_threads: int = 16,
     request_timeout: int = 180,
     server_group_name: str | None = None,
@@ -343,11 +345,11 @@ def init_server(
 
     Args:
         num_servers: servers in the job.
+        num_clients: clients after whose end ``wait_and_shutdown_server`` returns; 0 leaves their number open.
         server_rank: this one's rank, from 0.
         dataset: the partition to serve.
         master_addr: host of the registry.
         master_port: its port.
-        num_clients: clients after whose end ``wait_and_shutdown_server`` returns; 0 leaves their number open.
         num_rpc_threads: threads that answer requests.
         request_timeout: default deadline of a request, in seconds.
         server_group_name: prefix of the servers' names.
@@ -355,11 +357,15 @@ def init_server(
         connect_timeout_s: how long to wait for the registry.
 
     Raises:
-        InvalidArgumentError: this process is a server or a client already.
+        InvalidArgumentError: an argument is missing, or this process is a server or a client already.
         DeadlineExceededError: there is no registry at that address.
         RegistryError: another server has this rank, or the registry cannot listen at that address.
     """
     global _server
+    needed = {"server_rank": server_rank, "dataset": dataset, "master_addr": master_addr, "master_port": master_port}
+    missing = [name for name, value in needed.items() if value is _UNSET]
+    if missing:
+        raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
     rpc.check_not_initialized("init_server")
     settings = RpcSettings(connect_timeout_s=connect_timeout_s)
     server = DistServer(dataset)

@@ -441,16 +441,16 @@ def test_ranks_that_are_taken_or_missing(server: Job, whole: Path, halves: Path)
         with make_loader() as loader:
             assert len(list(loader)) == 30
     with pytest.raises(RegistryError, match=rf"127.0.0.1:{server.port}: server 0 cannot listen there: Address already"):
-        init_server(1, 0, load(whole), *where)
+        init_server(1, 0, 0, load(whole), *where)
     with pytest.raises(RegistryError, match=r"world_size: _default_server_1.* says 2, _default_server_0.* says 1"):
-        init_server(2, 1, load(halves, 1), *where)
+        init_server(2, 0, 1, load(halves, 1), *where)
     with pytest.raises(DeadlineExceededError, match=r"server: ranks \[1\] of 2 did not join within 0.5 s"):
         init_client(2, 1, 0, *where, connect_timeout_s=0.5)
     with running_servers(halves, halves) as job:
         with job.client():
             pass  # both servers are there
         with pytest.raises(RegistryError, match="rank 1 of server is taken: _default_server_1"):
-            init_server(2, 1, load(halves, 1), "127.0.0.1", job.port)
+            init_server(2, 0, 1, load(halves, 1), "127.0.0.1", job.port)
     assert not rpc.rpc_is_initialized()
 
 
@@ -488,7 +488,7 @@ def test_one_role_in_a_process(job: Job, whole: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="init_client: this process is a client already"):
         init_client(1, 1, 0, "127.0.0.1", job.port)
     with pytest.raises(InvalidArgumentError, match="init_server: this process is a client already"):
-        init_server(1, 0, load(whole), "127.0.0.1", 0)
+        init_server(1, 0, 0, load(whole), "127.0.0.1", 0)
     with pytest.raises(NotInitializedError, match="call init_server first"):
         dist_server.get_server()
     assert request_server(0, DistServer.get_dataset_meta)[0] == 1

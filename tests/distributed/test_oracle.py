@@ -241,7 +241,7 @@ def serve(directory: str, rank: int, num_servers: int, port: int) -> None:
     """A server until its one client is done."""
     dataset = DistDataset()
     dataset.load(directory, rank)
-    init_server(num_servers, rank, dataset, "127.0.0.1", port, num_clients=1)
+    init_server(num_servers, 1, rank, dataset, "127.0.0.1", port)
     wait_and_shutdown_server()
 
 
