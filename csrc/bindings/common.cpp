@@ -29,20 +29,24 @@ void bind_common(py::module_& m) {
                                static_cast<py::ssize_t>(self.nbytes));
       });
 
-  m.def("pool_stats", [] {
-    const BufferPool::Stats stats = BufferPool::global().stats();
-    py::dict out;
-    out["idle_bytes"] = stats.idle_bytes;
-    out["in_use_bytes"] = stats.in_use_bytes;
-    out["hits"] = stats.hits;
-    out["misses"] = stats.misses;
-    return out;
-  }, "Counters of the buffer pool: idle_bytes, in_use_bytes, hits, misses.");
+  m.def(
+      "pool_stats",
+      [] {
+        const BufferPool::Stats stats = BufferPool::global().stats();
+        py::dict out;
+        out["idle_bytes"] = stats.idle_bytes;
+        out["in_use_bytes"] = stats.in_use_bytes;
+        out["hits"] = stats.hits;
+        out["misses"] = stats.misses;
+        return out;
+      },
+      "Counters of the buffer pool: idle_bytes, in_use_bytes, hits, misses.");
   m.def("set_pool_capacity", [](size_t nbytes) { BufferPool::global().set_capacity(nbytes); }, py::arg("nbytes"));
   m.def("trim_pool", [] { BufferPool::global().trim(); });
 
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(
-      m, "ThreadPool", "Threads for the loops of one batch; `num_threads` counts the caller and never changes a result.")
+      m, "ThreadPool",
+      "Threads for the loops of one batch; `num_threads` counts the caller and never changes a result.")
       .def(py::init<int>(), py::arg("num_threads"))
       .def_property_readonly("size", &ThreadPool::size);
 

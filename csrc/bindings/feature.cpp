@@ -17,7 +17,8 @@ void bind_feature(py::module_& m) {
       .def_property_readonly("num_rows", &RowStore::num_rows)
       .def(
           "gather",
-          [](const RowStore& self, py::object rows, ThreadPool& pool, py::object positions, py::object out) -> py::object {
+          [](const RowStore& self, py::object rows, ThreadPool& pool, py::object positions,
+             py::object out) -> py::object {
             const Tensor wanted = from_python(rows, "rows"), targets = from_python_optional(positions, "positions");
             Tensor target = from_python_optional(out, "out");
             const bool into = target.defined();
@@ -30,7 +31,8 @@ void bind_feature(py::module_& m) {
             return to_python(std::move(target));
           },
           py::arg("rows"), py::arg("pool"), py::arg("positions") = py::none(), py::arg("out") = py::none(),
-          "Rows in the order asked as a new pooled tensor; or, given `out`, written to out[positions] (None returned).");
+          "Rows in the order asked as a new pooled tensor; or, given `out`, written to out[positions] (None "
+          "returned).");
 }
 
 }  // namespace gld

@@ -1,7 +1,6 @@
-#include "graph/csr.h"
-
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
+#include "graph/csr.h"
 
 namespace py = pybind11;
 
@@ -16,8 +15,9 @@ py::tuple to_tuple(Csr csr) {
 }  // namespace
 
 void bind_graph(py::module_& m) {
-  py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr", "Borrowed compressed sparse rows: indptr int64, indices and edge ids "
-                                                  "int32 or int64; edge_ids None where an id is its position.")
+  py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr",
+                                        "Borrowed compressed sparse rows: indptr int64, indices and edge ids "
+                                        "int32 or int64; edge_ids None where an id is its position.")
       .def(py::init([](py::object indptr, py::object indices, py::object edge_ids, int64_t num_cols) {
              return std::make_shared<Csr>(make_csr(from_python(indptr, "indptr"), from_python(indices, "indices"),
                                                    from_python_optional(edge_ids, "edge_ids"), num_cols));
@@ -26,8 +26,9 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("num_rows", &Csr::num_rows)
       .def_readonly("num_cols", &Csr::num_cols)
       .def_property_readonly("num_edges", &Csr::num_edges)
-      .def("validate", [](const Csr& self, ThreadPool& pool) { validate_csr(self, pool); }, py::arg("pool"),
-           py::call_guard<py::gil_scoped_release>());
+      .def(
+          "validate", [](const Csr& self, ThreadPool& pool) { validate_csr(self, pool); }, py::arg("pool"),
+          py::call_guard<py::gil_scoped_release>());
 
   // The inputs are only read and outputs are fresh memory, so other Python threads may run meanwhile.
   m.def(
@@ -58,8 +59,8 @@ void bind_graph(py::module_& m) {
         }
         return to_tuple(std::move(out));
       },
-      py::arg("indptr"), py::arg("indices"), py::arg("edge_ids"), py::arg("rows"), py::arg("num_cols"),
-      py::arg("pool"), "(indptr, indices, edge_ids) of the rows asked for, in that order.");
+      py::arg("indptr"), py::arg("indices"), py::arg("edge_ids"), py::arg("rows"), py::arg("num_cols"), py::arg("pool"),
+      "(indptr, indices, edge_ids) of the rows asked for, in that order.");
 }
 
 }  // namespace gld

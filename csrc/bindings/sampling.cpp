@@ -58,7 +58,8 @@ void bind_sampling(py::module_& m) {
       },
       py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("fanout"), py::arg("replace"), py::arg("key"),
       py::arg("with_edge_ids"), py::arg("pool"),
-      "One hop: (counts int64 [n], neighbors [sum], edge_ids int64 [sum] or None), grouped by node in the order asked.");
+      "One hop: (counts int64 [n], neighbors [sum], edge_ids int64 [sum] or None), grouped by node in the order "
+      "asked.");
 
   py::class_<BatchBuilder>(m, "BatchBuilder",
                            "Grows one mini-batch hop by hop (see csrc/sampling/batch_builder.h). One per batch in "
@@ -75,8 +76,9 @@ void bind_sampling(py::module_& m) {
             self.begin(seed_type, from_python(seeds, "seeds"), max_new_nodes, with_edge_ids);
           },
           py::arg("seed_type"), py::arg("seeds"), py::arg("max_new_nodes"), py::arg("with_edge_ids"))
-      .def("frontier", [](const BatchBuilder& self, int type) { return to_python(self.frontier(type)); },
-           py::arg("node_type"))
+      .def(
+          "frontier", [](const BatchBuilder& self, int type) { return to_python(self.frontier(type)); },
+          py::arg("node_type"))
       .def(
           "add_hop",
           [](BatchBuilder& self, int edge_type, py::object counts, py::object neighbors, py::object edge_ids) {
@@ -87,8 +89,9 @@ void bind_sampling(py::module_& m) {
           },
           py::arg("edge_type"), py::arg("counts"), py::arg("neighbors"), py::arg("edge_ids"))
       .def("next_hop", &BatchBuilder::next_hop)
-      .def("finish", [](BatchBuilder& self) { return to_tuple(self.finish()); },
-           "(nodes, rows, cols, edge_ids, num_sampled_nodes, num_sampled_edges), each a list by type.")
+      .def(
+          "finish", [](BatchBuilder& self) { return to_tuple(self.finish()); },
+          "(nodes, rows, cols, edge_ids, num_sampled_nodes, num_sampled_edges), each a list by type.")
       .def(
           "sample",
           [](BatchBuilder& self, const std::vector<std::shared_ptr<Csr>>& graphs,

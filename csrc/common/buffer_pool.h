@@ -25,10 +25,10 @@ class BufferPool {
   void trim();
 
   struct Stats {
-    size_t idle_bytes = 0;   // kept for reuse
+    size_t idle_bytes = 0;    // kept for reuse
     size_t in_use_bytes = 0;  // handed out
-    size_t hits = 0;         // allocations served from idle blocks
-    size_t misses = 0;       // allocations that went to the system
+    size_t hits = 0;          // allocations served from idle blocks
+    size_t misses = 0;        // allocations that went to the system
   };
   Stats stats() const;
 

@@ -7,12 +7,23 @@ namespace gld {
 std::string to_string(DType dtype) {
   const char* name = "unknown";
   switch (dtype.kind) {
-    case Kind::kInt: name = "int"; break;
-    case Kind::kUInt: name = "uint"; break;
-    case Kind::kFloat: name = "float"; break;
-    case Kind::kBfloat: name = "bfloat"; break;
-    case Kind::kComplex: name = "complex"; break;
-    case Kind::kBool: return "bool";
+    case Kind::kInt:
+      name = "int";
+      break;
+    case Kind::kUInt:
+      name = "uint";
+      break;
+    case Kind::kFloat:
+      name = "float";
+      break;
+    case Kind::kBfloat:
+      name = "bfloat";
+      break;
+    case Kind::kComplex:
+      name = "complex";
+      break;
+    case Kind::kBool:
+      return "bool";
   }
   return message(name, static_cast<int>(dtype.bits));
 }
@@ -28,7 +39,8 @@ Tensor empty(std::vector<int64_t> shape, DType dtype) {
 
 void check_index_vector(const Tensor& tensor, const char* name) {
   if (tensor.shape.size() != 1)
-    throw InvalidArgument(message(name, ": expected a one-dimensional tensor, got ", tensor.shape.size(), " dimensions"));
+    throw InvalidArgument(
+        message(name, ": expected a one-dimensional tensor, got ", tensor.shape.size(), " dimensions"));
   if (tensor.dtype != kInt32 && tensor.dtype != kInt64)
     throw InvalidArgument(message(name, ": expected dtype int32 or int64, got ", to_string(tensor.dtype)));
 }

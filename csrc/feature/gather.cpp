@@ -42,8 +42,7 @@ struct GatherKernel {
     for (int64_t i = begin; i < end; ++i) {
       if (i + ahead < end) prefetch(rows[i + ahead]);
       if (!valid(rows[i]))
-        throw UnknownId(
-            message("row ", static_cast<int64_t>(rows[i]), " is outside [0, ", store.num_rows(), ")"));
+        throw UnknownId(message("row ", static_cast<int64_t>(rows[i]), " is outside [0, ", store.num_rows(), ")"));
       const int64_t target = positions != nullptr ? positions[i] : i;
       if (target < 0 || target >= num_out)
         throw InvalidArgument(message("positions[", i, "]: ", target, " is outside [0, ", num_out, ")"));

@@ -107,8 +107,8 @@ void validate_csr(const Csr& csr, ThreadPool& pool) {
   const int64_t* indptr = csr.indptr.as<int64_t>();
   for (int64_t v = 0; v < csr.num_rows(); ++v)
     if (indptr[v] > indptr[v + 1])
-      throw InvalidArgument(message("indptr: expected ascending offsets, got ", indptr[v], " before ", indptr[v + 1],
-                                    " at row ", v));
+      throw InvalidArgument(
+          message("indptr: expected ascending offsets, got ", indptr[v], " before ", indptr[v + 1], " at row ", v));
   dispatch_index(csr.indices.dtype, "indices", [&](auto tag) {
     const auto* indices = csr.indices.as<decltype(tag)>();
     check_ids(indices, csr.num_edges(), csr.num_cols, "indices");
@@ -152,8 +152,8 @@ Csr build_csr(const Tensor& row, const Tensor& col, const Tensor& edge_ids, int6
       dispatch_index(csr.indices.dtype, "indices", [&](auto index_tag) {
         dispatch_index(csr.edge_ids.dtype, "edge_ids", [&](auto edge_tag) {
           with_edge_reader(edge_ids, [&](auto edge_of) {
-            fill<decltype(row_tag), decltype(col_tag), decltype(index_tag), decltype(edge_tag)>(
-                rows, cols, edge_of, num_edges, csr, pool);
+            fill<decltype(row_tag), decltype(col_tag), decltype(index_tag), decltype(edge_tag)>(rows, cols, edge_of,
+                                                                                                num_edges, csr, pool);
           });
         });
       });

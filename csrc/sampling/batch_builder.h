@@ -43,11 +43,11 @@ struct EdgeTypeSpec {
 };
 
 struct SampledSubgraph {
-  std::vector<Tensor> nodes;                               // per node type, int64, global ids
-  std::vector<Tensor> rows, cols;                          // per edge type, int64, local: neighbor, seed
-  std::vector<Tensor> edge_ids;                            // per edge type, int64, global; undefined unless asked for
-  std::vector<std::vector<int64_t>> num_sampled_nodes;     // [node type][hop], hop 0 are the seeds
-  std::vector<std::vector<int64_t>> num_sampled_edges;     // [edge type][hop]
+  std::vector<Tensor> nodes;                            // per node type, int64, global ids
+  std::vector<Tensor> rows, cols;                       // per edge type, int64, local: neighbor, seed
+  std::vector<Tensor> edge_ids;                         // per edge type, int64, global; undefined unless asked for
+  std::vector<std::vector<int64_t>> num_sampled_nodes;  // [node type][hop], hop 0 are the seeds
+  std::vector<std::vector<int64_t>> num_sampled_edges;  // [edge type][hop]
 };
 
 class BatchBuilder {

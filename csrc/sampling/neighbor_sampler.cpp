@@ -23,7 +23,8 @@ struct OneHopKernel {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t r = row(i);
       if (r < 0 || r >= num_rows)
-        throw UnknownId(message("ids[", i, "]: node id ", static_cast<int64_t>(ids[i]), " is outside [0, ", num_rows, ")"));
+        throw UnknownId(
+            message("ids[", i, "]: node id ", static_cast<int64_t>(ids[i]), " is outside [0, ", num_rows, ")"));
       if (i + kPrefetchRows < end) {
         const int64_t ahead = row(i + kPrefetchRows);
         if (ahead >= 0 && ahead < num_rows) __builtin_prefetch(indptr + ahead);
@@ -70,8 +71,8 @@ OneHop sample_neighbors(const Csr& csr, const Tensor& ids, const Tensor& rows, c
   if (rows.defined()) {
     check_index_vector(rows, "rows");
     if (rows.dtype != kInt64 || rows.shape[0] != ids.shape[0])
-      throw InvalidArgument(message("rows: expected int64 [", ids.shape[0], "], got ", to_string(rows.dtype), " [",
-                                    rows.shape[0], "]"));
+      throw InvalidArgument(
+          message("rows: expected int64 [", ids.shape[0], "], got ", to_string(rows.dtype), " [", rows.shape[0], "]"));
   }
   const int64_t count = ids.shape[0];
   OneHop out;

@@ -10,9 +10,9 @@ namespace gld {
 
 // How the neighbors of one hop along one edge type are drawn.
 struct HopDraw {
-  int64_t fanout = 0;      // -1: all; else >= 1
+  int64_t fanout = 0;  // -1: all; else >= 1
   bool replace = false;
-  uint64_t key = 0;        // draw_key(seed, epoch, batch, hop, edge type)
+  uint64_t key = 0;  // draw_key(seed, epoch, batch, hop, edge type)
   bool with_edge_ids = false;
 };
 

@@ -40,7 +40,7 @@ class GraphSource:
 
     @classmethod
     def from_pyg(cls, data: Data | HeteroData) -> GraphSource:
-        """From ``Data`` or ``HeteroData``: ``edge_index``, ``x``, ``y``, ``edge_attr`` and ``{train,val,test}_mask``."""
+        """From ``Data`` or ``HeteroData``: ``edge_index``, ``x``, ``y``, ``edge_attr``, ``{train,val,test}_mask``."""
         if hasattr(data, "node_types"):
             return cls._from_hetero(data)
         edge_index = data.edge_index

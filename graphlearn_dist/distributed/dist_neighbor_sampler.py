@@ -1,4 +1,4 @@
-"""Sampling over partitions: split by owner, ask the peers, sample our own share meanwhile, stitch in the order asked."""
+"""Sampling over partitions: split by owner, ask the peers, sample our own share, stitch in the order asked."""
 
 from __future__ import annotations
 
