@@ -121,6 +121,11 @@ def measure(directory: Path, port: int, server_pid: int, args: argparse.Namespac
             for name, result in results.items():
                 if repeat:
                     rows[name].append(result)
+    stats = glt.distributed.rpc.get_endpoint().stats()
+    print(
+        f"batches received: {stats.lent_payloads_received} in the memory their worker wrote them to, "
+        f"{stats.arena_payloads_received} through the arena (one copy a side)"
+    )
     glt.distributed.shutdown_client()
     return rows
 
