@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -159,7 +160,8 @@ def main() -> None:
     except GraphLearnError as error:
         raise SystemExit(f"demo: {error}") from error
     except KeyboardInterrupt:
-        raise SystemExit("demo: interrupted") from None
+        print("demo: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None  # as a shell reports a program that Ctrl-C ended
     finally:
         if args.workdir is None and not args.keep:
             shutil.rmtree(workdir)

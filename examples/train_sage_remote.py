@@ -86,7 +86,7 @@ def evaluate(model: torch.nn.Module, loader: Iterable[Any], num_classes: int) ->
 
 def run(ctx: LaunchContext, args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Train, keep the weights of the epoch with the best validation accuracy, and test those."""
-    torch.manual_seed(seed)  # DDP starts every trainer from rank 0's weights
+    torch.manual_seed(seed + ctx.rank)  # dropout of its own; DDP starts every trainer from rank 0's weights
     network = GraphSAGE(args.in_channels, args.hidden, args.num_classes, len(args.fanout), args.dropout)
     model = DistributedDataParallel(network)
     timer = SyncTimer(model)
