@@ -276,17 +276,21 @@ def test_closing(server: Endpoint, client: Endpoint, service: Service) -> None:
 
 
 def test_an_answer_is_delivered_before_the_endpoint_closes(client: Endpoint) -> None:
-    closing: list[threading.Thread] = []
+    closed = threading.Event()
     with Endpoint("server", 1, settings=SETTINGS, use_unix=False) as server:
 
+        def close() -> None:
+            server.close()
+            closed.set()
+
         async def last_words() -> torch.Tensor:
-            closing.append(threading.Thread(target=server.close))
-            server.loop.call_soon(closing[0].start)  # after this step, which ends with the answer being queued
+            closing = threading.Thread(target=close)
+            server.loop.call_soon(closing.start)  # after this step, which ends with the answer being queued
             return torch.ones(5_000_000)
 
         server.register("last_words", last_words)
         assert client.call(server.address, "last_words").sum() == 5_000_000
-        closing[0].join(DEADLINE_S)
+        assert closed.wait(DEADLINE_S)
 
 
 def test_blocking_calls_on_the_loop_are_refused(server: Endpoint, client: Endpoint) -> None:
