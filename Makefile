@@ -87,8 +87,13 @@ check-cuda: $(RUNTIME)
 	  echo "--- CUDA sources: not compiled, there is no nvcc on this machine"; \
 	fi
 
+SMALL_BATCHES := --name remote_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
+
 bench: $(BUILT) $(DEV)
-	@for file in $(filter-out %_gpu.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; $(PY) $$file; done
+	@for file in $(filter-out %_gpu.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; \
+	  OMP_NUM_THREADS=1 $(PY) $$file; done
+	@echo "--- benchmarks/bench_remote.py, small batches"
+	@$(PY) benchmarks/bench_remote.py $(SMALL_BATCHES)
 
 # GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, pybind11, cmake, ninja and pytest.
 gpu: $(if $(GPU_PYTHON),,$(DEV))

@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40, help="batches of one measurement")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--buffer", default="2GB", help="shared memory for batches")
+    parser.add_argument("--name", default="remote", help="of the file in results/")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the in-process loader would otherwise pay for OpenMP threads that wait for each other
     with tempfile.TemporaryDirectory() as root:
@@ -99,7 +100,7 @@ def main() -> None:
         ],
     )
     print(f"\nremote / in process, batches per CPU second: {ratio:.2f}")
-    print(write_json("remote", {"arguments": vars(args), "ratio_per_cpu_second": ratio, "runs": rows}))
+    print(write_json(args.name, {"arguments": vars(args), "ratio_per_cpu_second": ratio, "runs": rows}))
 
 
 def measure(directory: Path, port: int, server_pid: int, args: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
