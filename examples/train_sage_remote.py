@@ -35,16 +35,17 @@ from graphlearn_dist.typing import Split
 def make_loader(ctx: LaunchContext, args: argparse.Namespace, split: Split, seed: int, stack: ExitStack) -> Any:
     """This trainer's share of a split's batches: training samples neighbors and shuffles, evaluation takes all."""
     training = split is Split.train
+    ahead = 4 if training else 1  # batches of all neighbors are large: few of them at a time
     loader = glt.distributed.DistNeighborLoader(
         None,
         args.fanout if training else [-1] * len(args.fanout),
         input_nodes=split,
-        batch_size=args.batch_size if training else 2048,
+        batch_size=args.batch_size if training else 1024,
         shuffle=training,
         edge_dir="in",
         collect_features=True,
         random_seed=seed,
-        worker_options=glt.distributed.RemoteDistSamplingWorkerOptions(num_workers=1, prefetch_size=4),
+        worker_options=glt.distributed.RemoteDistSamplingWorkerOptions(worker_concurrency=ahead, prefetch_size=ahead),
         shard=(ctx.rank, ctx.num_clients),
     )
     stack.callback(loader.shutdown)
@@ -105,7 +106,8 @@ def run(ctx: LaunchContext, args: argparse.Namespace, seed: int) -> dict[str, An
                 print(line(rows[-1], args.epochs), flush=True)
             if rows[-1]["val_accuracy"] > best["val_accuracy"]:
                 best = {**rows[-1], "weights": copy.deepcopy(network.state_dict())}
-        network.load_state_dict(best.pop("weights"))
+    network.load_state_dict(best.pop("weights"))
+    with ExitStack() as stack:  # now that the sampling processes of the other two are gone
         tested = evaluate(network, make_loader(ctx, args, Split.test, seed, stack), args.num_classes)
     return {"seed": seed, "test": tested._asdict(), "best": best, "epochs": rows}
 
