@@ -241,3 +241,18 @@ def test_a_server_ends_with_its_last_client(whole: Path) -> None:
             assert first.wait(SOON_S) == NUM_BATCHES // 2
             assert job.servers[0].wait(SOON_S) == 0
             assert job.servers[0].output().count("Traceback") == 0
+
+
+def test_batches_come_in_the_memory_they_were_written_to(servers: Job) -> None:
+    """Between processes of one host nothing but the first batches of each worker, which offer its memory, is copied."""
+    options = RemoteDistSamplingWorkerOptions(server_rank=[0, 1], prefetch_size=1)
+    with servers.client():
+        before = rpc.get_endpoint().stats()
+        with DistNeighborLoader(
+            None, [-1, -1], SEEDS, 40, edge_dir="in", with_edge=True, collect_features=True, worker_options=options
+        ) as loader:
+            num_batches = sum(1 for _ in loader)
+        after = rpc.get_endpoint().stats()
+    lent = after.lent_payloads_received - before.lent_payloads_received
+    copied = after.arena_payloads_received - before.arena_payloads_received
+    assert lent >= num_batches - 4, f"{num_batches} batches, {lent} lent, {copied} through the arena"
