@@ -1,4 +1,4 @@
-"""What remote sampling costs: batches per CPU second of one server and one client, over those of the in-process loader.
+"""What remote sampling costs: batches per CPU second of servers and one client, over those of the in-process loader.
 
 Both give the same PyG batches of the same graph, in turns, in one run. CPU seconds are user and system time of every
 process involved (server, sampling worker, client), over whole epochs, start-up left out.
@@ -24,18 +24,24 @@ import graphlearn_dist as glt
 from graphlearn_dist.data import Dataset
 from graphlearn_dist.distributed import DistDataset, DistNeighborLoader, RemoteDistSamplingWorkerOptions
 from graphlearn_dist.loader import NeighborLoader
-from graphlearn_dist.partition import RangePartitioner
+from graphlearn_dist.partition import RandomPartitioner
 from graphlearn_dist.utils.common import get_free_port
 
 
-def make_partition(root: Path, args: argparse.Namespace) -> Path:
-    """One partition: a power-law graph with features and labels."""
+def make_partitions(root: Path, num_parts: int, args: argparse.Namespace) -> Path:
+    """A power-law graph with features and labels, in so many partitions."""
     edges = torch.from_numpy(power_law_edges(args.nodes, args.edges))
     features = torch.randn(args.nodes, args.features, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(args.nodes) % 10
-    directory = root / "graph"
-    RangePartitioner(
-        str(directory), 1, args.nodes, edges, node_feat=features, edge_assign_strategy="by_dst", node_labels=labels
+    directory = root / f"graph{num_parts}"
+    RandomPartitioner(
+        str(directory),
+        num_parts,
+        args.nodes,
+        edges,
+        node_feat=features,
+        edge_assign_strategy="by_dst",
+        node_labels=labels,
     ).partition()
     return directory
 
@@ -48,16 +54,19 @@ def whole_dataset(directory: Path) -> Dataset:
 
 
 @contextmanager
-def running_server(directory: Path, port: int) -> Iterator[int]:
-    """One server with one client to come; gives its pid."""
-    command = [sys.executable, "-m", "graphlearn_dist", "serve", "--data", str(directory), "--rank", "0"]
-    process = subprocess.Popen([*command, "--port", str(port), "--servers", "1", "--clients", "1"])
+def running_servers(directory: Path, port: int, num_servers: int) -> Iterator[list[int]]:
+    """The servers, with one client to come; gives their pids."""
+    command = [sys.executable, "-m", "graphlearn_dist", "serve", "--data", str(directory), "--port", str(port)]
+    command += ["--servers", str(num_servers), "--clients", "1"]
+    processes = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(num_servers)]
     try:
-        yield process.pid
-        process.wait(60)
+        yield [process.pid for process in processes]
+        for process in processes:
+            process.wait(60)
     finally:
-        process.kill()
-        process.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def one_epoch(loader: Any, num_batches: int, pids: list[int]) -> dict[str, float]:
@@ -81,17 +90,19 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40, help="batches of one measurement")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--buffer", default="2GB", help="shared memory for batches")
+    parser.add_argument("--servers", type=int, default=1, help="servers, and partitions")
     parser.add_argument("--name", default="remote", help="of the file in results/")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the in-process loader would otherwise pay for OpenMP threads that wait for each other
     with tempfile.TemporaryDirectory() as root:
-        directory = make_partition(Path(root), args)
+        whole = whole_dataset(make_partitions(Path(root), 1, args))
+        directory = make_partitions(Path(root), args.servers, args) if args.servers > 1 else Path(root) / "graph1"
         port = get_free_port()
-        with running_server(directory, port) as server_pid:
-            rows = measure(directory, port, server_pid, args)
+        with running_servers(directory, port, args.servers) as server_pids:
+            rows = measure(whole, port, server_pids, args)
     ratio = median([r["per_cpu_s"] for r in rows["remote"]]) / median([r["per_cpu_s"] for r in rows["in process"]])
     print_table(
-        f"remote, 1 server + 1 client; fan-out {args.fanout}, batch {args.batch_size}, "
+        f"remote, {args.servers} server(s) + 1 client; fan-out {args.fanout}, batch {args.batch_size}, "
         f"{rows['remote'][0]['edges_per_batch']:,.0f} edges a batch, {args.features} float32 features",
         ["loader", "batches per CPU second", "batches per second"],
         [
@@ -103,17 +114,19 @@ def main() -> None:
     print(write_json(args.name, {"arguments": vars(args), "ratio_per_cpu_second": ratio, "runs": rows}))
 
 
-def measure(directory: Path, port: int, server_pid: int, args: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+def measure(
+    whole: Dataset, port: int, server_pids: list[int], args: argparse.Namespace
+) -> dict[str, list[dict[str, float]]]:
     """The two loaders in turns; the first round warms up and is not counted."""
-    glt.distributed.init_client(1, 1, 0, "127.0.0.1", port)
+    glt.distributed.init_client(args.servers, 1, 0, "127.0.0.1", port)
     inputs = torch.arange(args.nodes)
-    local = NeighborLoader(whole_dataset(directory), args.fanout, inputs, batch_size=args.batch_size, shuffle=True)
-    options = RemoteDistSamplingWorkerOptions(buffer_size=args.buffer)
+    local = NeighborLoader(whole, args.fanout, inputs, batch_size=args.batch_size, shuffle=True)
+    options = RemoteDistSamplingWorkerOptions(server_rank=list(range(args.servers)), buffer_size=args.buffer)
     remote = DistNeighborLoader(
         None, args.fanout, inputs, args.batch_size, True, edge_dir="in", collect_features=True, worker_options=options
     )
     rows: dict[str, list[dict[str, float]]] = {"in process": [], "remote": []}
-    pids = process_tree(server_pid)
+    pids = [pid for server_pid in server_pids for pid in process_tree(server_pid)]
     with remote:
         own = [os.getpid()]
         for repeat in range(args.repeats + 1):
