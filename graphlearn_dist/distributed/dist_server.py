@@ -35,8 +35,10 @@ from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
 from .dist_sampling_producer import SamplingProducer
 from .partition_service import LOOKUP, ONE_HOP, PartitionService
+from .placing import ReplyRegion
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
+_REPLY_REGION_BYTES = 1 << 30  # committed as it is used
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class DistServer:
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
         self.dataset = dataset
         self._handle = dataset.share_ipc()
-        self._service = PartitionService(dataset)
+        alone = dataset.num_partitions == 1  # then nobody asks for rows
+        self._service = PartitionService(dataset, region=None if alone else ReplyRegion(_REPLY_REGION_BYTES))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._producers: dict[int, _Held] = {}

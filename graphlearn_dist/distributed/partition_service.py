@@ -9,7 +9,9 @@ from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..data.dataset import by_type
 from ..errors import InvalidArgumentError
 from ..messages import FeatureReply, FeatureRequest, OneHopReply, OneHopRequest
+from ..rpc.encoded import Encoded, release
 from .dist_dataset import DistDataset
+from .placing import ReplyRegion
 
 ONE_HOP = "partition.one_hop"
 LOOKUP = "partition.lookup"
@@ -23,9 +25,10 @@ class PartitionService:
     Args:
         dataset: the partition.
         num_threads: threads of one request; the answer does not depend on them.
+        region: shared memory for feature rows that other processes ask for; None where nobody does.
     """
 
-    def __init__(self, dataset: DistDataset, num_threads: int = 1) -> None:
+    def __init__(self, dataset: DistDataset, num_threads: int = 1, *, region: ReplyRegion | None = None) -> None:
         schema = dataset.schema
         graphs = by_type(dataset.graph)
         self.partition_idx = dataset.partition_idx
@@ -34,6 +37,7 @@ class PartitionService:
         self._stores = dataset.stores()
         self._store_books = {name: book.native for name, book in dataset.store_books().items()}
         self._pool = thread_pool(num_threads)
+        self._region = region
 
     def one_hop(self, request: OneHopRequest) -> OneHopReply:
         """Samples one hop for nodes of this partition.
@@ -72,17 +76,32 @@ class PartitionService:
         )
         return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
 
-    def lookup(self, request: FeatureRequest) -> FeatureReply:
-        """Feature rows of ids of this partition.
+    def lookup(self, request: FeatureRequest) -> FeatureReply | Encoded:
+        """Feature rows of ids of this partition: a ``FeatureReply``, encoded already where the region has room for it.
 
         Raises:
             UnknownIdError: an id is not of this partition.
             InvalidArgumentError: there is no such store.
         """
-        rows = []
+        found = []
         for name, ids in zip(request.stores, request.ids, strict=True):
             if name not in self._stores:
                 raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
             local = to_tensor(self._store_books[name].local_rows(ids, self.partition_idx))
-            rows.append(self._stores[name].unified[local])
-        return FeatureReply(tuple(rows))
+            found.append((self._stores[name], local))
+        # Address space only, for the shape: the rows are written once, where the asker will read them.
+        unwritten = [
+            torch.empty((local.numel(), *store.shape[1:]), dtype=store.feature_tensor.dtype) for store, local in found
+        ]
+        placed = self._region.place(FeatureReply(tuple(unwritten)), unwritten) if self._region is not None else None
+        if placed is None:
+            return FeatureReply(tuple(store.unified[local] for store, local in found))
+        encoded, views = placed
+        try:
+            for (store, local), tensor in zip(found, unwritten, strict=True):
+                if tensor.numel():
+                    store.unified.gather_all(views[tensor.data_ptr()], local)
+        except BaseException:
+            release(encoded)
+            raise
+        return encoded

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
 import torch
 
 from .. import _C
@@ -28,14 +27,15 @@ from ..core import pooled_empty
 from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..rpc.arena import SendingArena
-from ..rpc.codec import byte_array, encode
-from ..rpc.encoded import Encoded, padded
+from ..rpc.codec import encode
+from ..rpc.encoded import Encoded
 from ..sampler.base import NodeSamplerInput
 from .batches import NoPeers, PartitionedBatches, rows_by_store, with_rows
 from .control import Control, receive_message, send_message
 from .dist_dataset import DistDataset
 from .dist_neighbor_sampler import Peers
 from .partition_service import PartitionService
+from .placing import place_segments
 from .server_peers import ServerPeers
 from .worker_messages import (
     ITEM_HEADER_BYTES,
@@ -82,19 +82,8 @@ class Outbox:
         if offset is None:
             return with_rows(batch, {name: pooled_empty(tuple(t.shape), t.dtype) for name, t in rows.items()})
         placement.offset, placement.nbytes, placement.head = offset, encoded.nbytes, encoded.head
-        slot = self._region.view(offset, encoded.nbytes)
-        names = {tensor.data_ptr(): name for name, tensor in rows.items() if tensor.numel()}
-        at = 0
-        for segment in encoded.segments:
-            source = byte_array(segment)
-            name = names.get(source.ctypes.data)
-            if name is None:
-                numpy.copyto(byte_array(slot[at : at + segment.nbytes]), source)
-            else:
-                old = rows[name]
-                view = torch.frombuffer(slot, dtype=old.dtype, count=old.numel(), offset=at)
-                rows[name] = view.reshape(old.shape)
-            at += padded(segment.nbytes)
+        views = place_segments(encoded, self._region.view(offset, encoded.nbytes), rows.values())
+        rows = {name: views.get(tensor.data_ptr(), tensor) for name, tensor in rows.items()}
         return with_rows(batch, rows)
 
     def check_room(self, placement: Placement, encoded: Encoded) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..errors import InvalidArgumentError, ProtocolError
 from .codec import encode
-from .connection import Connection, Value, release
-from .encoded import Encoded
+from .connection import Connection, Value
+from .encoded import Encoded, release
 from .failures import pack_failure
 from .peers import enter_request
 from .threads import WorkerThreads, post

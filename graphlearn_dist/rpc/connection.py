@@ -1,7 +1,4 @@
-"""One connection between two endpoints: requests and answers in both directions, heartbeat, arena.
-
-Everything here runs on the endpoint's loop thread.
-"""
+"""One connection between two endpoints, both ways, heartbeat included. Runs on the endpoint's loop thread."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from ..errors import (
 )
 from .arena import SendingArena
 from .codec import decode
-from .encoded import Encoded
+from .encoded import Encoded, release
 from .exchange import ExchangeStats, PayloadExchange
 from .failures import pack_failure, read_failure
 from .framing import FrameStream
@@ -80,12 +77,6 @@ class Call:
             self.connection.cancel(self)
         elif self.timer is not None:
             self.timer.cancel()
-
-
-def release(encoded: Encoded | None) -> None:
-    """Say that the memory of a value is needed no more."""
-    if encoded is not None and encoded.on_released is not None:
-        encoded.on_released()
 
 
 class Served(Protocol):
@@ -322,6 +313,19 @@ class Connection:
     def sending_arena(self) -> SendingArena | None:
         """The endpoint's arena."""
         return self._owner.sending_arena()
+
+    @property
+    def peer_pid(self) -> int:
+        """The peer's process."""
+        return self.peer.pid
+
+    def when_readable(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Calls back, on the loop, each time a descriptor can be read."""
+        self._loop.add_reader(descriptor, callback)
+
+    def forget_readable(self, descriptor: int) -> None:
+        """Ends ``when_readable``."""
+        self._loop.remove_reader(descriptor)
 
     def send_arena_frame(self, meta: list[Any]) -> None:
         """Tells the peer something about shared memory."""

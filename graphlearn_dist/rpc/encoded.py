@@ -115,3 +115,9 @@ def split_blob(blob: Buffer) -> tuple[memoryview, memoryview]:
     if magic != _BLOB_MAGIC or head_len > MAX_HEAD_BYTES or start + nbytes > view.nbytes:
         raise ProtocolError(f"blob: not an encoded value (magic {magic!r}, head {head_len}, payload {nbytes} bytes)")
     return view[_BLOB_PREFIX.size : _BLOB_PREFIX.size + head_len], view[start : start + nbytes]
+
+
+def release(encoded: Encoded | None) -> None:
+    """Say that the memory of a value is needed no more."""
+    if encoded is not None and encoded.on_released is not None:
+        encoded.on_released()

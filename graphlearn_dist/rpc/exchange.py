@@ -3,12 +3,14 @@
 Two ways, both between processes of one host. *Arena*: the payload is copied into a slot of the sender's arena, and out
 of it by the receiver, who gives the slot back at once. *Lending*: the payload lies already in a region that its maker
 wrote; the receiver maps the region and uses the bytes where they are, and the slot goes back when the last tensor over
-it dies. A slot whose receiver went away without giving it back is never used again: somebody may still read it.
+it dies. A slot whose receiver went away without giving it back is used again only when that process has ended: until then
+somebody may still read it.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ import numpy
 
 from ..errors import ProtocolError
 from .arena import ReceivingArena, SendingArena, open_sealed
-from .encoded import Encoded, SharedRegion
+from .encoded import Encoded, SharedRegion, release
 
 
 class Wire(Protocol):
@@ -27,6 +29,10 @@ class Wire(Protocol):
     @property
     def kind(self) -> str: ...
     def sending_arena(self) -> SendingArena | None: ...
+    @property
+    def peer_pid(self) -> int: ...
+    def when_readable(self, descriptor: int, callback: Callable[[], None]) -> None: ...
+    def forget_readable(self, descriptor: int) -> None: ...
     def send_arena_frame(self, meta: list[Any]) -> None: ...
     def send_release_later(self, place: Any) -> None:
         """Tells the peer that a lent place is free; from any thread."""
@@ -133,9 +139,7 @@ class PayloadExchange:
         """The peer gives a place back."""
         match meta:
             case [[int(number), int(offset)]] if (number, offset) in self._lent:
-                encoded = self._lent.pop((number, offset))
-                if encoded.on_released is not None:
-                    encoded.on_released()
+                release(self._lent.pop((number, offset)))
             case [int(offset)] if offset in self._slots:
                 self._slots.discard(offset)
                 arena = self._wire.sending_arena()
@@ -202,13 +206,15 @@ class PayloadExchange:
     # --- the end -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The connection is gone. Arena slots are free again; lent ones are not: see above."""
+        """The connection is gone. Arena slots are free again; lent ones when the peer's process has ended."""
         arena = self._wire.sending_arena() if self._slots else None
         for offset in self._slots:
             if arena is not None:
                 arena.release(offset)
         self._slots.clear()
-        self._lent.clear()
+        lent, self._lent = list(self._lent.values()), {}
+        if lent:
+            self._release_after_peer(lent)
         for region in self._regions:
             region.unwatch(self._drop)
         self._regions.clear()
@@ -216,3 +222,23 @@ class PayloadExchange:
         if self._peer_arena is not None:
             self._peer_arena.close()
             self._peer_arena = None
+
+    def _release_after_peer(self, lent: list[Encoded]) -> None:
+        """Gives slots back once nobody can read them any more: a process that has ended has no memory mapped."""
+        wire = self._wire
+        try:
+            process = os.pidfd_open(wire.peer_pid)
+        except ProcessLookupError:
+            for encoded in lent:
+                release(encoded)
+            return
+        except OSError:  # a kernel without pidfds: nobody can tell when, so they are never used again
+            return
+
+        def on_end() -> None:
+            wire.forget_readable(process)
+            os.close(process)
+            for encoded in lent:
+                release(encoded)
+
+        wire.when_readable(process, on_end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +16,8 @@ from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.arena import SendingArena
 from graphlearn_dist.rpc.codec import encode
 from graphlearn_dist.rpc.encoded import Encoded, SharedRegion
+from graphlearn_dist.rpc.peers import PeerAddress
+from tests.support.processes import start
 
 DEADLINE_S = 20.0
 COUNT = 50_000
@@ -161,3 +164,26 @@ def test_a_cancelled_request_gives_its_slot_back(server: Endpoint, maker: Maker)
             future.cancel()
         client.call(server.address, "echo", 0)
         wait_for(lambda: len(maker.released) == len(maker.offsets))
+
+
+def borrow_and_wait(host: str, port: int, unix: str, boot_id: str) -> None:
+    """Keeps what it borrowed until it is killed."""
+    client = Endpoint("client", 7).open()
+    address = PeerAddress(host, port, unix, boot_id)
+    client.call(address, "make", 1)
+    kept = [client.call(address, "make", value) for value in (2, 3, 4)]
+    client.call(address, "has", len(kept))
+    threading.Event().wait(DEADLINE_S)
+
+
+def test_slots_of_a_dead_borrower_come_back(server: Endpoint, maker: Maker) -> None:
+    borrowed = threading.Event()
+    server.register("has", lambda count: borrowed.set())
+    address = server.address
+    where = {"host": address.host, "port": address.port, "unix": address.unix, "boot_id": address.boot_id}
+    with start("tests.unit.rpc.test_rpc_lending.borrow_and_wait", **where) as process:
+        assert borrowed.wait(DEADLINE_S)
+        assert server.stats().lent_payloads_sent == 3
+        assert len(maker.released) == 1
+        process.kill()
+        wait_for(lambda: len(maker.released) == 4)
