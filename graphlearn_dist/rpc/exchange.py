@@ -3,8 +3,8 @@
 Two ways, both between processes of one host. *Arena*: the payload is copied into a slot of the sender's arena, and out
 of it by the receiver, who gives the slot back at once. *Lending*: the payload lies already in a region that its maker
 wrote; the receiver maps the region and uses the bytes where they are, and the slot goes back when the last tensor over
-it dies. A slot whose receiver went away without giving it back is used again only when that process has ended: until then
-somebody may still read it.
+it dies. A slot whose receiver went away without giving it back is used again only when that process has ended: until
+then somebody may still read it.
 """
 
 from __future__ import annotations
