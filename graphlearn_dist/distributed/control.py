@@ -33,6 +33,8 @@ class Control:
 
     def feed_end(self) -> None:
         """Makes ``receive_message`` see the end of the stream; sending still works."""
+        if not self.reader.at_eof():
+            self.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamReader takes nothing after it
         self.reader.feed_eof()
 
     def close(self) -> None:
