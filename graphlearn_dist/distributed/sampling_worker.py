@@ -264,10 +264,11 @@ async def _serve(control: Control) -> int:
     try:
         with _open_peers(setup) as peers:
             await SamplingWorker(setup, control, peers).serve()
-    except ChannelClosedError:
-        return 0  # the server took the ring away: it is done with this worker
+    except (ChannelClosedError, BrokenPipeError, ConnectionResetError):
+        return 0  # the server took the ring away or closed the socket: it is done with this worker
     except Exception as error:
-        await send_message(control, describe_failure(setup.name, "set-up", error))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then nobody is left to be told
+            await send_message(control, describe_failure(setup.name, "set-up", error))
         return 1
     return 0
 
