@@ -101,7 +101,7 @@ def test_frozen_peer() -> None:
         address = address_of(process)
         future = client.request(address, "hang")
         assert client.call(address, "echo", 1) == 1
-        process.send_signal(signal.SIGSTOP)
+        process.freeze()
         try:
             with pytest.raises(PeerLostError, match="heartbeat timeout"):
                 future.result(DEADLINE_S)
@@ -197,7 +197,7 @@ def test_a_killed_peers_slots_come_back() -> None:
         tensor = torch.arange(100_000)
         for _ in range(2):
             client.call(address, "echo", tensor)
-        process.send_signal(signal.SIGSTOP)
+        process.freeze()
         futures = [client.request(address, "echo", tensor) for _ in range(5)]
         # the requests are handed over in order, so that the arena holds them when this one's turn has come
         assert client.stats().arena_used_bytes > 0

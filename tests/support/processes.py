@@ -79,6 +79,18 @@ class TestProcess:
         """Send a signal to it."""
         os.kill(self.pid, number)
 
+    def freeze(self) -> None:
+        """Stop it with SIGSTOP; when this returns, none of its threads runs any more.
+
+        The signal alone says nothing about when: a thread that runs on another core may finish an answer first.
+        """
+        self.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 10.0
+        while any(_thread_state(path) not in "TZX" for path in Path(f"/proc/{self.pid}/task").glob("*/stat")):
+            if time.monotonic() > deadline:
+                raise ProcessFailure(f"{self.function} did not stop within 10 s of SIGSTOP")
+            os.sched_yield()
+
     def output(self) -> str:
         """What it wrote to standard error."""
         return self._output.read_text(errors="replace")[-6000:] if self._output.exists() else ""
@@ -164,6 +176,14 @@ def _wait_for_any(processes: Sequence[TestProcess], deadline: float) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _thread_state(stat: Path) -> str:
+    """The state letter of a thread (see proc(5)); "X" where it has just ended."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 def assert_nothing_left(*pids: int) -> None:
