@@ -154,24 +154,25 @@ def run_processes(
         processes = [
             stack.enter_context(start(function, pass_fds=pass_fds, **kwargs)) for function, kwargs in functions
         ]
-        while any(process.poll() is None for process in processes):
-            failed = [process for process in processes if process.poll() not in (None, 0)]
+        while running := [process for process in processes if process.poll() is None]:
+            failed = [process for process in processes if process not in running and process.poll() != 0]
             if failed or time.monotonic() > deadline:
                 break
-            _wait_for_any(processes, deadline)
+            _wait_for_any(running, deadline)
         failed = [process for process in processes if process.poll() not in (None, 0)]
         for process in failed or processes:
             process.wait(max(0.0, deadline - time.monotonic()))
         return [process.wait(1.0) for process in processes]
 
 
-def _wait_for_any(processes: Sequence[TestProcess], deadline: float) -> None:
-    """Block until one of the running processes ends, or the deadline."""
+def _wait_for_any(running: Sequence[TestProcess], deadline: float) -> None:
+    """Block until one of these ends, or the deadline; at once where one has ended since the caller looked."""
     descriptors = []
     try:
-        for process in processes:
-            if process.poll() is None:
-                descriptors.append(os.pidfd_open(process.pid))
+        for process in running:
+            if process.poll() is not None:
+                return
+            descriptors.append(os.pidfd_open(process.pid))
         select.select(descriptors, [], [], max(0.0, deadline - time.monotonic()))
     finally:
         for descriptor in descriptors:
