@@ -41,14 +41,38 @@ def take_csr_rows(
     indptr: Any, indices: Any, edge_ids: Any, rows: Any, num_cols: int, pool: ThreadPool
 ) -> tuple[Capsule, Capsule, Capsule]: ...
 def draw_key(seed: int, epoch: int, batch: int, hop: int, edge_type: int) -> int: ...
+
+class Method:
+    UNIFORM: Method
+    WEIGHTED: Method
+    LABOR: Method
+
+class TimeRule:
+    IGNORE: TimeRule
+    BEFORE: TimeRule
+    LATEST: TimeRule
+
+class DrawMethod:
+    def __init__(self, method: Method = ..., replace: bool = False, times: TimeRule = ...) -> None: ...
+
 def sample_neighbors(
-    csr: Csr, ids: Any, rows: Any, fanout: int, replace: bool, key: int, with_edge_ids: bool, pool: ThreadPool
+    csr: Csr,
+    ids: Any,
+    rows: Any,
+    fanout: int,
+    how: DrawMethod,
+    key: int,
+    with_edge_ids: bool,
+    pool: ThreadPool,
+    trees: Any = None,
+    times: Any = None,
 ) -> tuple[Capsule, Capsule, Capsule | None]: ...
 
 class BatchBuilder:
     def __init__(self, num_nodes: list[int], edge_types: list[tuple[int, int]]) -> None: ...
-    def begin(self, seed_type: int, seeds: Any, max_new_nodes: int, with_edge_ids: bool) -> None: ...
-    def frontier(self, node_type: int) -> Capsule: ...
+    def begin(self, num_seeds: int, max_new_nodes: int, with_edge_ids: bool, disjoint: bool = False) -> None: ...
+    def add_seeds(self, node_type: int, seeds: Any, times: Any = None, unique: bool = False) -> Capsule: ...
+    def frontier(self, node_type: int) -> tuple[Capsule, Capsule | None, Capsule | None]: ...
     def add_hop(self, edge_type: int, counts: Any, neighbors: Any, edge_ids: Any) -> None: ...
     def next_hop(self) -> None: ...
     def finish(self) -> tuple[Any, ...]: ...
@@ -56,7 +80,7 @@ class BatchBuilder:
         self,
         graphs: Sequence[Csr],
         fanouts: Sequence[Sequence[int]],
-        replace: bool,
+        how: Sequence[DrawMethod],
         with_edge_ids: bool,
         counter: Sequence[int],
         pool: ThreadPool,

@@ -22,6 +22,7 @@ class Subgraph:
         edge_ids: by edge type, int64 ``[num_edges]``, global; None unless asked for.
         num_sampled_nodes: by node type, new nodes per hop; entry 0 are the seeds.
         num_sampled_edges: by edge type, edges per hop.
+        trees: by node type, int64 ``[num_nodes]``, the seed whose tree each node stands in; None unless disjoint.
     """
 
     nodes: tuple[torch.Tensor, ...]
@@ -30,6 +31,7 @@ class Subgraph:
     edge_ids: tuple[torch.Tensor | None, ...]
     num_sampled_nodes: tuple[tuple[int, ...], ...]
     num_sampled_edges: tuple[tuple[int, ...], ...]
+    trees: tuple[torch.Tensor | None, ...]
 
     @property
     def num_edges(self) -> int:
@@ -99,16 +101,20 @@ class OneHopRequest:
         ids: for each of them int64 ``[num_ids]``, global ids of nodes the receiver owns.
         fanouts: for each of them the fan-out (-1 takes all).
         keys: for each of them the key of the draws.
-        replace: sample with replacement.
+        draws: for each of them method, replace and time rule (see ``sampler.plan.Draw``).
         with_edge_ids: return edge ids.
+        trees: for each of them int64 ``[num_ids]``, or None where batches are not disjoint.
+        times: for each of them int64 ``[num_ids]``, or None where seeds have no times.
     """
 
     edge_types: tuple[int, ...]
     ids: tuple[torch.Tensor, ...]
     fanouts: tuple[int, ...]
     keys: tuple[int, ...]
-    replace: bool
+    draws: tuple[tuple[str, bool, str], ...]
     with_edge_ids: bool
+    trees: tuple[torch.Tensor | None, ...]
+    times: tuple[torch.Tensor | None, ...]
 
 
 @dataclass(frozen=True)

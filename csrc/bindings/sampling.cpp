@@ -19,18 +19,19 @@ py::list to_list(std::vector<Tensor> tensors) {
 
 py::tuple to_tuple(SampledSubgraph batch) {
   return py::make_tuple(to_list(std::move(batch.nodes)), to_list(std::move(batch.rows)), to_list(std::move(batch.cols)),
-                        to_list(std::move(batch.edge_ids)), batch.num_sampled_nodes, batch.num_sampled_edges);
+                        to_list(std::move(batch.edge_ids)), batch.num_sampled_nodes, batch.num_sampled_edges,
+                        to_list(std::move(batch.trees)));
 }
 
 // All hops of one batch over graphs held whole. fanouts[hop][edge type]; 0 skips the edge type in that hop.
 void sample_all_hops(BatchBuilder& builder, const std::vector<std::shared_ptr<Csr>>& graphs,
-                     const std::vector<std::vector<int64_t>>& fanouts, bool replace, bool with_edge_ids,
-                     const std::vector<int64_t>& counter, ThreadPool& pool) {
+                     const std::vector<std::vector<int64_t>>& fanouts, const std::vector<DrawMethod>& how,
+                     bool with_edge_ids, const std::vector<int64_t>& counter, ThreadPool& pool) {
   for (size_t hop = 0; hop < fanouts.size(); ++hop) {
     for (size_t type = 0; type < graphs.size(); ++type) {
       if (fanouts[hop][type] == 0) continue;
       const uint64_t key = draw_key(counter[0], counter[1], counter[2], hop, type);
-      builder.sample_hop(type, *graphs[type], {fanouts[hop][type], replace, key, with_edge_ids}, pool);
+      builder.sample_hop(type, *graphs[type], {fanouts[hop][type], how[type], key, with_edge_ids}, pool);
     }
     builder.next_hop();
   }
@@ -42,22 +43,35 @@ void bind_sampling(py::module_& m) {
   m.def("draw_key", &draw_key, py::arg("seed"), py::arg("epoch"), py::arg("batch"), py::arg("hop"),
         py::arg("edge_type"), "Key of all draws of one hop along one edge type in one batch.");
 
+  py::enum_<Method>(m, "Method")
+      .value("UNIFORM", Method::kUniform)
+      .value("WEIGHTED", Method::kWeighted)
+      .value("LABOR", Method::kLabor);
+  py::enum_<TimeRule>(m, "TimeRule")
+      .value("IGNORE", TimeRule::kIgnore)
+      .value("BEFORE", TimeRule::kBefore)
+      .value("LATEST", TimeRule::kLatest);
+  py::class_<DrawMethod>(m, "DrawMethod", "How neighbors along one edge type are drawn, in all hops of a loader.")
+      .def(py::init([](Method method, bool replace, TimeRule times) { return DrawMethod{method, replace, times}; }),
+           py::arg("method") = Method::kUniform, py::arg("replace") = false, py::arg("times") = TimeRule::kIgnore);
+
   m.def(
       "sample_neighbors",
-      [](const Csr& csr, py::object ids, py::object rows, int64_t fanout, bool replace, uint64_t key,
-         bool with_edge_ids, ThreadPool& pool) {
-        const Tensor wanted = from_python(ids, "ids"), local = from_python_optional(rows, "rows");
+      [](const Csr& csr, py::object ids, py::object rows, int64_t fanout, DrawMethod how, uint64_t key,
+         bool with_edge_ids, ThreadPool& pool, py::object trees, py::object times) {
+        const HopNodes nodes{from_python(ids, "ids"), from_python_optional(rows, "rows"),
+                             from_python_optional(trees, "trees"), from_python_optional(times, "times")};
         OneHop out;
         {
           // Reads shared immutable arrays and writes fresh memory: any number of threads may be in here.
           py::gil_scoped_release nogil;
-          out = sample_neighbors(csr, wanted, local, {fanout, replace, key, with_edge_ids}, pool);
+          out = sample_neighbors(csr, nodes, {fanout, how, key, with_edge_ids}, pool);
         }
         return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.neighbors)),
                               to_python_optional(std::move(out.edge_ids)));
       },
-      py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("fanout"), py::arg("replace"), py::arg("key"),
-      py::arg("with_edge_ids"), py::arg("pool"),
+      py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("fanout"), py::arg("how"), py::arg("key"),
+      py::arg("with_edge_ids"), py::arg("pool"), py::arg("trees") = py::none(), py::arg("times") = py::none(),
       "One hop: (counts int64 [n], neighbors [sum], edge_ids int64 [sum] or None), grouped by node in the order "
       "asked.");
 
@@ -70,15 +84,24 @@ void bind_sampling(py::module_& m) {
              return std::make_unique<BatchBuilder>(std::move(num_nodes), std::move(specs));
            }),
            py::arg("num_nodes"), py::arg("edge_types"))
+      .def("begin", &BatchBuilder::begin, py::arg("num_seeds"), py::arg("max_new_nodes"), py::arg("with_edge_ids"),
+           py::arg("disjoint") = false)
       .def(
-          "begin",
-          [](BatchBuilder& self, int seed_type, py::object seeds, int64_t max_new_nodes, bool with_edge_ids) {
-            self.begin(seed_type, from_python(seeds, "seeds"), max_new_nodes, with_edge_ids);
+          "add_seeds",
+          [](BatchBuilder& self, int node_type, py::object seeds, py::object times, bool unique) {
+            return to_python(
+                self.add_seeds(node_type, from_python(seeds, "seeds"), from_python_optional(times, "times"), unique));
           },
-          py::arg("seed_type"), py::arg("seeds"), py::arg("max_new_nodes"), py::arg("with_edge_ids"))
+          py::arg("node_type"), py::arg("seeds"), py::arg("times") = py::none(), py::arg("unique") = false,
+          "Local ids of the seeds, int64 [n].")
       .def(
-          "frontier", [](const BatchBuilder& self, int type) { return to_python(self.frontier(type)); },
-          py::arg("node_type"))
+          "frontier",
+          [](const BatchBuilder& self, int type) {
+            HopNodes nodes = self.frontier(type);
+            return py::make_tuple(to_python(std::move(nodes.ids)), to_python_optional(std::move(nodes.trees)),
+                                  to_python_optional(std::move(nodes.times)));
+          },
+          py::arg("node_type"), "(ids, trees or None, times or None) of the nodes that the current hop samples for.")
       .def(
           "add_hop",
           [](BatchBuilder& self, int edge_type, py::object counts, py::object neighbors, py::object edge_ids) {
@@ -91,26 +114,27 @@ void bind_sampling(py::module_& m) {
       .def("next_hop", &BatchBuilder::next_hop)
       .def(
           "finish", [](BatchBuilder& self) { return to_tuple(self.finish()); },
-          "(nodes, rows, cols, edge_ids, num_sampled_nodes, num_sampled_edges), each a list by type.")
+          "(nodes, rows, cols, edge_ids, num_sampled_nodes, num_sampled_edges, trees), each a list by type.")
       .def(
           "sample",
           [](BatchBuilder& self, const std::vector<std::shared_ptr<Csr>>& graphs,
-             const std::vector<std::vector<int64_t>>& fanouts, bool replace, bool with_edge_ids,
+             const std::vector<std::vector<int64_t>>& fanouts, const std::vector<DrawMethod>& how, bool with_edge_ids,
              const std::vector<int64_t>& counter, ThreadPool& pool) {
             for (const auto& hop : fanouts)
               if (hop.size() != graphs.size())
                 throw InvalidArgument("num_neighbors: expected one fan-out per edge type in every hop");
+            if (how.size() != graphs.size()) throw InvalidArgument("how: expected one draw method per edge type");
             if (counter.size() != 3) throw InvalidArgument("counter: expected (seed, epoch, batch)");
             SampledSubgraph batch;
             {
               py::gil_scoped_release nogil;  // as above
-              sample_all_hops(self, graphs, fanouts, replace, with_edge_ids, counter, pool);
+              sample_all_hops(self, graphs, fanouts, how, with_edge_ids, counter, pool);
               batch = self.finish();
             }
             return to_tuple(std::move(batch));
           },
-          py::arg("graphs"), py::arg("fanouts"), py::arg("replace"), py::arg("with_edge_ids"), py::arg("counter"),
-          py::arg("pool"), "After begin(): every hop of the batch in one call, then finish().");
+          py::arg("graphs"), py::arg("fanouts"), py::arg("how"), py::arg("with_edge_ids"), py::arg("counter"),
+          py::arg("pool"), "After the seeds: every hop of the batch in one call, then finish().");
 }
 
 }  // namespace gld

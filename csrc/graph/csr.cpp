@@ -100,7 +100,7 @@ Csr make_csr(Tensor indptr, Tensor indices, Tensor edge_ids, int64_t num_cols) {
           message("edge_ids: expected one id for each of ", num_edges, " edges, got ", edge_ids.shape[0]));
   }
   if (num_cols < 0) throw InvalidArgument(message("num_cols: expected at least 0, got ", num_cols));
-  return Csr{std::move(indptr), std::move(indices), std::move(edge_ids), num_cols};
+  return Csr{std::move(indptr), std::move(indices), std::move(edge_ids), num_cols, {}, {}};
 }
 
 void validate_csr(const Csr& csr, ThreadPool& pool) {

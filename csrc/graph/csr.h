@@ -1,7 +1,8 @@
 // Compressed sparse rows in canonical order.
 //
-// A row holds the neighbors of one node, sorted by (neighbor id, edge id). That order is a property of the data set
-// and not of how it was read or partitioned, so that "the third neighbor of v" is the same edge everywhere.
+// A row holds the neighbors of one node, sorted by (neighbor id, edge id), and in a graph with times by (time, neighbor
+// id, edge id). That order is a property of the data set and not of how it was read or partitioned, so that "the third
+// neighbor of v" is the same edge everywhere.
 #pragma once
 #include <cstdint>
 
@@ -11,10 +12,12 @@
 namespace gld {
 
 // indptr int64 [num_rows + 1]; indices int32 or int64 [num_edges], ids of the other endpoint; edge_ids int32 or int64
-// [num_edges], global, or undefined where an edge's id is its position.
+// [num_edges], global, or undefined where an edge's id is its position. Optional, undefined where absent: times int64
+// [num_edges]; weight_sums float64 [num_edges], within each row the sums of the weights up to and with each edge.
 struct Csr {
   Tensor indptr, indices, edge_ids;
   int64_t num_cols = 0;
+  Tensor times, weight_sums;
 
   int64_t num_rows() const { return indptr.shape[0] - 1; }
   int64_t num_edges() const { return indices.shape[0]; }

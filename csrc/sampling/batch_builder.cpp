@@ -4,8 +4,6 @@
 #include <cstring>
 #include <limits>
 
-#include "sampling/cpu/pick_block.h"
-
 namespace gld {
 namespace {
 
@@ -48,9 +46,9 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
   for (int64_t count : num_nodes) {
     if (count < 0) throw InvalidArgument(message("num_nodes: expected at least 0, got ", count));
     if (count <= kDenseRelabelLimit)
-      nodes_.push_back({count, Table(std::in_place_type<DenseRelabelTable>, count), {}, 0, 0, {}});
+      nodes_.push_back({count, Table(std::in_place_type<DenseRelabelTable>, count), {}, {}, {}, 0, 0, {}});
     else
-      nodes_.push_back({count, Table(std::in_place_type<HashRelabelTable>), {}, 0, 0, {}});
+      nodes_.push_back({count, Table(std::in_place_type<HashRelabelTable>), {}, {}, {}, 0, 0, {}});
   }
   for (EdgeTypeSpec spec : edge_types) {
     if (spec.seed_type < 0 || spec.seed_type >= num_types || spec.neighbor_type < 0 || spec.neighbor_type >= num_types)
@@ -60,16 +58,20 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
   }
 }
 
-void BatchBuilder::begin(int seed_type, const Tensor& seeds, int64_t max_new_nodes, bool with_edge_ids) {
-  check_index_vector(seeds, "seeds");
-  if (seed_type < 0 || seed_type >= static_cast<int>(nodes_.size()))
-    throw InvalidArgument(message("seed_type: ", seed_type, " is outside [0, ", nodes_.size(), ")"));
-  const int64_t num_seeds = seeds.shape[0];
+void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edge_ids, bool disjoint) {
   with_edge_ids_ = with_edge_ids;
+  disjoint_ = disjoint;
+  num_seeds_ = 0;
+  num_announced_ = num_seeds;
+  tree_times_.clear();
   for (NodeState& node : nodes_) {
     const int64_t added = max_new_nodes < 0 ? node.num_nodes : std::min(node.num_nodes, max_new_nodes);
-    std::visit([&](auto& table) { table.begin(num_seeds + added); }, node.table);
+    if (disjoint)
+      node.tree_table.begin(num_seeds + std::max<int64_t>(max_new_nodes, 0));
+    else
+      std::visit([&](auto& table) { table.begin(num_seeds + added); }, node.table);
     node.nodes.clear();
+    if (disjoint) node.trees.clear();
     node.frontier_begin = node.frontier_end = 0;
     node.per_hop.assign(1, 0);
   }
@@ -80,26 +82,56 @@ void BatchBuilder::begin(int seed_type, const Tensor& seeds, int64_t max_new_nod
     edge.hop_edges = 0;
     edge.per_hop.clear();
   }
-  NodeState& node = nodes_[seed_type];
-  node.nodes.reserve(num_seeds);
+}
+
+Tensor BatchBuilder::add_seeds(int node_type, const Tensor& seeds, const Tensor& times, bool unique) {
+  check_index_vector(seeds, "seeds");
+  node_state(node_type);
+  NodeState& node = nodes_[node_type];
+  const int64_t count = seeds.shape[0];
+  if (node.per_hop.size() > 1) throw InvalidArgument("seeds: expected before the first hop, got them after it");
+  if (num_seeds_ + count > num_announced_)
+    throw InvalidArgument(message("seeds: begin() was told ", num_announced_, ", got ", num_seeds_ + count));
+  if (times.defined()) {
+    check_index_vector(times, "times");
+    if (!disjoint_) throw InvalidArgument("times: expected a disjoint batch, one tree for the time of each seed");
+    if (times.dtype != kInt64 || times.shape != seeds.shape)
+      throw InvalidArgument(message("times: expected int64 [", count, "], one per seed"));
+  }
+  if (static_cast<int64_t>(tree_times_.size()) != (times.defined() ? num_seeds_ : 0))
+    throw InvalidArgument("times: expected for all seeds of a batch or for none");
+  if (times.defined()) tree_times_.insert(tree_times_.end(), times.as<int64_t>(), times.as<int64_t>() + count);
+  Tensor locals = empty({count}, kInt64);
+  node.nodes.reserve(node.nodes.size() + count + 1);
+  if (disjoint_) node.trees.reserve(node.nodes.size() + count + 1);
   dispatch_index(seeds.dtype, "seeds", [&](auto tag) {
     const auto* ids = seeds.as<decltype(tag)>();
-    std::visit(
-        [&](auto& table) {
-          uint32_t is_new;
-          for (int64_t i = 0; i < num_seeds; ++i) {
-            if (ids[i] < 0 || ids[i] >= node.num_nodes)
-              throw UnknownId(message("input_nodes: node id ", static_cast<int64_t>(ids[i]), " is outside [0, ",
-                                      node.num_nodes, ")"));
-            table.insert(ids[i], static_cast<uint32_t>(i), &is_new);
-            node.nodes.data()[i] = ids[i];
-          }
-        },
-        node.table);
+    for (int64_t i = 0; i < count; ++i) {
+      if (ids[i] < 0 || ids[i] >= node.num_nodes)
+        throw UnknownId(
+            message("input_nodes: node id ", static_cast<int64_t>(ids[i]), " is outside [0, ", node.num_nodes, ")"));
+      locals.as<int64_t>()[i] = add_seed(node, ids[i], unique);
+    }
   });
-  node.nodes.set_size(num_seeds);
-  node.frontier_end = num_seeds;
-  node.per_hop[0] = num_seeds;
+  node.frontier_end = node.per_hop[0] = node.nodes.size();
+  return locals;
+}
+
+int64_t BatchBuilder::add_seed(NodeState& node, int64_t id, bool unique) {
+  const int64_t next = node.nodes.size();
+  const int64_t tree = num_seeds_++;
+  uint32_t is_new = 1, local;
+  if (disjoint_) {
+    local = node.tree_table.insert(tree * node.num_nodes + id, static_cast<uint32_t>(next), &is_new);
+    node.trees.data()[next] = tree;
+  } else {
+    local = std::visit([&](auto& table) { return table.insert(id, static_cast<uint32_t>(next), &is_new); }, node.table);
+  }
+  if (!is_new && unique) return local;
+  node.nodes.data()[next] = id;
+  node.nodes.set_size(next + 1);
+  if (disjoint_) node.trees.set_size(next + 1);
+  return next;
 }
 
 BatchBuilder::EdgeState& BatchBuilder::edge_state(int edge_type) {
@@ -108,11 +140,28 @@ BatchBuilder::EdgeState& BatchBuilder::edge_state(int edge_type) {
   return edges_[edge_type];
 }
 
-Tensor BatchBuilder::frontier(int node_type) const {
+const BatchBuilder::NodeState& BatchBuilder::node_state(int node_type) const {
   if (node_type < 0 || node_type >= static_cast<int>(nodes_.size()))
     throw InvalidArgument(message("node_type: ", node_type, " is outside [0, ", nodes_.size(), ")"));
-  const NodeState& node = nodes_[node_type];
-  return node.nodes.view(node.frontier_begin, node.frontier_end);
+  return nodes_[node_type];
+}
+
+Tensor BatchBuilder::frontier_times(const NodeState& node) const {
+  if (tree_times_.empty()) return {};
+  const int64_t count = node.frontier_end - node.frontier_begin;
+  Tensor times = empty({count}, kInt64);
+  const int64_t* trees = node.trees.data() + node.frontier_begin;
+  for (int64_t i = 0; i < count; ++i) times.as<int64_t>()[i] = tree_times_[trees[i]];
+  return times;
+}
+
+HopNodes BatchBuilder::frontier(int node_type) const {
+  const NodeState& node = node_state(node_type);
+  HopNodes out;
+  out.ids = node.nodes.view(node.frontier_begin, node.frontier_end);
+  if (disjoint_) out.trees = node.trees.view(node.frontier_begin, node.frontier_end);
+  out.times = frontier_times(node);
+  return out;
 }
 
 int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {
@@ -127,11 +176,13 @@ int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {
   }
   GrowingArray& nodes = nodes_[edge.spec.neighbor_type].nodes;
   nodes.reserve(nodes.size() + count + 1);  // one spare: the branch-free insert writes before it knows
+  if (disjoint_) nodes_[edge.spec.neighbor_type].trees.reserve(nodes.size() + count + 1);
   edge.hop_edges += count;
   return first;
 }
 
 void BatchBuilder::relabel(EdgeState& edge, int64_t begin, int64_t end) {
+  if (disjoint_) return relabel_in_trees(edge, begin, end);
   NodeState& node = nodes_[edge.spec.neighbor_type];
   int64_t* rows = edge.rows.data();
   int64_t* nodes = node.nodes.data();
@@ -152,23 +203,50 @@ void BatchBuilder::relabel(EdgeState& edge, int64_t begin, int64_t end) {
   node.nodes.set_size(next);
 }
 
-void BatchBuilder::sample_block(EdgeState& edge, const Csr& csr, const HopDraw& draw, int64_t begin, int64_t end,
-                                ThreadPool& pool) {
-  const int64_t* indptr = csr.indptr.as<int64_t>();
-  const int64_t* frontier = nodes_[edge.spec.seed_type].nodes.data();
-  const int64_t count = end - begin;
-  starts_.resize(count);
-  degrees_.resize(count);
+void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end) {
+  NodeState& node = nodes_[edge.spec.neighbor_type];
+  const int64_t* seed_trees = nodes_[edge.spec.seed_type].trees.data();
+  int64_t* rows = edge.rows.data();
+  const int64_t* cols = edge.cols.data();
+  int64_t* nodes = node.nodes.data();
+  int64_t* trees = node.trees.data();
+  int64_t next = node.nodes.size();
+  if (next + end - begin > std::numeric_limits<uint32_t>::max())
+    throw InvalidArgument("batch: a disjoint batch may hold fewer than 2^32 nodes of a type; use smaller batches");
+  const auto key = [&](int64_t e) { return seed_trees[cols[e]] * node.num_nodes + rows[e]; };
+  for (int64_t e = begin; e < end; ++e) {
+    if (e + kRelabelAhead < end) node.tree_table.prefetch(key(e + kRelabelAhead));
+    const int64_t id = rows[e], tree = seed_trees[cols[e]];
+    uint32_t is_new;
+    const uint32_t local = node.tree_table.insert(key(e), static_cast<uint32_t>(next), &is_new);
+    nodes[next] = id;
+    trees[next] = tree;
+    rows[e] = local;
+    next += is_new;
+  }
+  node.nodes.set_size(next);
+  node.trees.set_size(next);
+}
+
+template <typename Picker>
+void BatchBuilder::sample_block(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker,
+                                int64_t begin, int64_t end, ThreadPool& pool) {
+  // Node i of the block is node `first_node + i` of the batch and node `begin + i` of the frontier.
+  const NodeState& seeds = nodes_[edge.spec.seed_type];
+  const int64_t first_node = seeds.frontier_begin + begin, count = end - begin;
+  const int64_t* ids = seeds.nodes.data() + first_node;
+  candidates_.resize(count);
   offsets_.resize(count + 1);
   pool.parallel_for(count, kPickGrain, [&](int64_t from, int64_t to) {
-    const int64_t* ids = frontier + begin + from;
-    read_rows(indptr, [ids](int64_t i) { return ids[i]; }, to - from, starts_.data() + from, degrees_.data() + from);
+    read_candidates(
+        picker, csr.indptr.as<int64_t>(), [ids, begin](int64_t i) { return ids[i - begin]; }, begin + from, begin + to,
+        candidates_.data() + from);
   });
   offsets_[0] = 0;
-  for (int64_t i = 0; i < count; ++i)
-    offsets_[i + 1] = offsets_[i] + pick_count(degrees_[i], draw.fanout, draw.replace);
+  for (int64_t i = 0; i < count; ++i) offsets_[i + 1] = offsets_[i] + picker.num_picks(candidates_[i]);
   const int64_t first = extend(edge, offsets_[count]);
-  frontier = nodes_[edge.spec.seed_type].nodes.data();  // extend() may have moved it
+  ids = seeds.nodes.data() + first_node;  // extend() may have moved them
+  const int64_t* trees = disjoint_ ? seeds.trees.data() + first_node : nullptr;
   int64_t* rows = edge.rows.data() + first;
   int64_t* cols = edge.cols.data() + first;
   int64_t* edge_ids = with_edge_ids_ ? edge.edge_ids.data() + first : nullptr;
@@ -178,10 +256,10 @@ void BatchBuilder::sample_block(EdgeState& edge, const Csr& csr, const HopDraw& 
     pool.parallel_for(count, kPickGrain, [&](int64_t from, int64_t to) {
       // Positions go through `rows` itself: picked first, all prefetched, then replaced by the ids they lead to.
       for (int64_t i = from; i < to; ++i) {
-        pick_positions(NodeStream(draw.key, frontier[begin + i]), degrees_[i], draw, rows + offsets_[i]);
+        picker.pick(stream_of(draw.key, ids[i], trees, i), candidates_[i], rows + offsets_[i]);
         for (int64_t e = offsets_[i]; e < offsets_[i + 1]; ++e) {
-          rows[e] += starts_[i];
-          cols[e] = begin + i;
+          rows[e] += candidates_[i].start;
+          cols[e] = first_node + i;
           __builtin_prefetch(indices + rows[e]);
         }
       }
@@ -194,16 +272,20 @@ void BatchBuilder::sample_block(EdgeState& edge, const Csr& csr, const HopDraw& 
 }
 
 void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool) {
-  check_fanout(draw.fanout);
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
+  check_draw(csr, draw, !tree_times_.empty());
   if (csr.num_rows() != seeds.num_nodes || csr.num_cols != nodes_[edge.spec.neighbor_type].num_nodes)
     throw InvalidArgument(message("csr: expected ", seeds.num_nodes, " rows and ",
                                   nodes_[edge.spec.neighbor_type].num_nodes, " columns, got ", csr.num_rows(), " and ",
                                   csr.num_cols));
-  const int64_t begin = seeds.frontier_begin, end = seeds.frontier_end;
-  const int64_t block = pool.size() == 1 ? kFusedBlock : std::max<int64_t>(end - begin, 1);
-  for (int64_t at = begin; at < end; at += block) sample_block(edge, csr, draw, at, std::min(at + block, end), pool);
+  const Tensor times = frontier_times(seeds);
+  const int64_t count = seeds.frontier_end - seeds.frontier_begin;
+  const int64_t block = pool.size() == 1 ? kFusedBlock : std::max<int64_t>(count, 1);
+  with_picker(csr, draw, times.defined() ? times.as<int64_t>() : nullptr, [&](const auto& picker) {
+    for (int64_t at = 0; at < count; at += block)
+      sample_block(edge, csr, draw, picker, at, std::min(at + block, count), pool);
+  });
 }
 
 void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& neighbors, const Tensor& edge_ids) {
@@ -261,6 +343,7 @@ SampledSubgraph BatchBuilder::finish() {
   SampledSubgraph out;
   for (NodeState& node : nodes_) {
     out.nodes.push_back(node.nodes.view(0, node.nodes.size()));
+    out.trees.push_back(disjoint_ ? node.trees.view(0, node.trees.size()) : Tensor{});
     out.num_sampled_nodes.push_back(node.per_hop);
   }
   for (EdgeState& edge : edges_) {

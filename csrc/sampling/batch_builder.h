@@ -2,7 +2,8 @@
 //
 // Node and edge types are small integers; a homogeneous graph has one of each. Per node type the builder keeps the
 // batch's nodes in order of first appearance: the seeds as given (duplicates kept, each with edges of its own, the
-// first one standing for the node afterwards), then new nodes in the order of the edges that reached them. A hop is
+// first one standing for the node afterwards; or collapsed where asked), then new nodes in the order of the edges that
+// reached them. In a disjoint batch each seed grows a tree of its own: a node is new once per tree. A hop is
 // either sampled here from a graph held whole (`sample_hop`: pick and relabel in one pass over blocks) or added from
 // elsewhere (`add_hop`); both give the same batch. Within a hop the edge types are served in the order of the calls.
 //
@@ -16,6 +17,7 @@
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "graph/csr.h"
+#include "sampling/cpu/pick_block.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/relabel_table.h"
 
@@ -27,6 +29,7 @@ class GrowingArray {
   void clear();  // starts anew; memory handed out before stays with its holder
   void reserve(int64_t capacity);
   int64_t* data() { return data_; }
+  const int64_t* data() const { return data_; }
   int64_t size() const { return size_; }
   void set_size(int64_t size) { size_ = size; }
   Tensor view(int64_t begin, int64_t end) const;  // shares memory
@@ -44,6 +47,7 @@ struct EdgeTypeSpec {
 
 struct SampledSubgraph {
   std::vector<Tensor> nodes;                            // per node type, int64, global ids
+  std::vector<Tensor> trees;                            // per node type, int64; undefined unless disjoint
   std::vector<Tensor> rows, cols;                       // per edge type, int64, local: neighbor, seed
   std::vector<Tensor> edge_ids;                         // per edge type, int64, global; undefined unless asked for
   std::vector<std::vector<int64_t>> num_sampled_nodes;  // [node type][hop], hop 0 are the seeds
@@ -54,12 +58,19 @@ class BatchBuilder {
  public:
   BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeSpec> edge_types);
 
-  // Starts a batch from int32/int64 `seeds` of one node type. `max_new_nodes` bounds the nodes that hops may add (-1:
-  // no bound but the graph). Seeds outside the graph throw UnknownId.
-  void begin(int seed_type, const Tensor& seeds, int64_t max_new_nodes, bool with_edge_ids);
+  // Starts a batch of at most `num_seeds` seeds. `max_new_nodes` bounds the nodes that hops may add (-1: no bound but
+  // the graph).
+  void begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edge_ids, bool disjoint);
 
-  // The nodes of a type whose neighbors the current hop samples: int64, global. A view of the builder's memory.
-  Tensor frontier(int node_type) const;
+  // Adds seeds of one node type, int32/int64 [n], before the first hop; gives their local ids, int64 [n]. `unique`
+  // collapses those that were added before (not in a disjoint batch, where each seed starts a tree, numbered through
+  // all calls). `times` int64 [n] or undefined: the time of each seed's tree, for all seeds or for none. Seeds outside
+  // the graph throw UnknownId.
+  Tensor add_seeds(int node_type, const Tensor& seeds, const Tensor& times, bool unique);
+
+  // The nodes of a type whose neighbors the current hop samples. Views of the builder's memory; trees undefined unless
+  // the batch is disjoint, times unless the seeds have them.
+  HopNodes frontier(int node_type) const;
 
   // Samples the frontier's neighbors along `edge_type` from `csr`, whose rows are global ids.
   void sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool);
@@ -79,7 +90,8 @@ class BatchBuilder {
   struct NodeState {
     int64_t num_nodes;
     Table table;
-    GrowingArray nodes;
+    HashRelabelTable tree_table;  // disjoint batches: (tree, node) as one number
+    GrowingArray nodes, trees;
     int64_t frontier_begin = 0, frontier_end = 0;
     std::vector<int64_t> per_hop;
   };
@@ -90,17 +102,27 @@ class BatchBuilder {
     std::vector<int64_t> per_hop;
   };
 
+  int64_t add_seed(NodeState& node, int64_t id, bool unique);
   // Extends the edge arrays by `count` slots and the neighbor type's nodes likewise; gives the first slot.
   int64_t extend(EdgeState& edge, int64_t count);
   // Replaces the global ids in rows[begin, end) by local ids, adding new nodes.
   void relabel(EdgeState& edge, int64_t begin, int64_t end);
-  void sample_block(EdgeState& edge, const Csr& csr, const HopDraw& draw, int64_t begin, int64_t end, ThreadPool& pool);
+  void relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end);
+  template <typename Picker>
+  void sample_block(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker, int64_t begin,
+                    int64_t end, ThreadPool& pool);
   EdgeState& edge_state(int edge_type);
+  const NodeState& node_state(int node_type) const;
+  // Times of the frontier's nodes; undefined where seeds have none.
+  Tensor frontier_times(const NodeState& node) const;
 
   std::vector<NodeState> nodes_;
   std::vector<EdgeState> edges_;
-  bool with_edge_ids_ = false;
-  std::vector<int64_t> starts_, degrees_, offsets_;
+  bool with_edge_ids_ = false, disjoint_ = false;
+  int64_t num_seeds_ = 0, num_announced_ = 0;
+  std::vector<int64_t> tree_times_;  // per tree (seed); empty where seeds have no times
+  std::vector<Candidates> candidates_;
+  std::vector<int64_t> offsets_;
 };
 
 }  // namespace gld

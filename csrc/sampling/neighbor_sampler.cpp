@@ -7,46 +7,50 @@ namespace {
 
 constexpr int64_t kBlock = 256;  // nodes picked together: their positions stay in the first-level cache
 
-template <typename Id, typename Index>
+template <typename Id, typename Index, typename Picker>
 struct OneHopKernel {
   const Csr& csr;
+  const Picker& picker;
   const Id* ids;
-  const int64_t* rows;  // null: rows are the ids
-  const HopDraw& draw;
+  const int64_t* rows;   // null: rows are the ids
+  const int64_t* trees;  // null: one tree
+  uint64_t key;
   EdgeIdReader edge_ids;
 
   int64_t row(int64_t i) const { return rows != nullptr ? rows[i] : static_cast<int64_t>(ids[i]); }
 
-  void count(int64_t begin, int64_t end, int64_t* counts) const {
-    const int64_t* indptr = csr.indptr.as<int64_t>();
+  void check(int64_t begin, int64_t end) const {
     const int64_t num_rows = csr.num_rows();
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t r = row(i);
-      if (r < 0 || r >= num_rows)
+    for (int64_t i = begin; i < end; ++i)
+      if (row(i) < 0 || row(i) >= num_rows)
         throw UnknownId(
             message("ids[", i, "]: node id ", static_cast<int64_t>(ids[i]), " is outside [0, ", num_rows, ")"));
-      if (i + kPrefetchRows < end) {
-        const int64_t ahead = row(i + kPrefetchRows);
-        if (ahead >= 0 && ahead < num_rows) __builtin_prefetch(indptr + ahead);
-      }
-      counts[i] = pick_count(indptr[r + 1] - indptr[r], draw.fanout, draw.replace);
+  }
+
+  void count(int64_t begin, int64_t end, int64_t* counts) const {
+    check(begin, end);
+    Candidates candidates[kBlock];
+    for (int64_t block = begin; block < end; block += kBlock) {
+      const int64_t block_end = std::min(block + kBlock, end);
+      read_candidates(
+          picker, csr.indptr.as<int64_t>(), [this](int64_t i) { return row(i); }, block, block_end, candidates);
+      for (int64_t i = block; i < block_end; ++i) counts[i] = picker.num_picks(candidates[i - block]);
     }
   }
 
   void pick(int64_t begin, int64_t end, const int64_t* offsets, Index* neighbors, int64_t* edges) const {
-    const int64_t* indptr = csr.indptr.as<int64_t>();
     const Index* indices = csr.indices.as<Index>();
     std::vector<int64_t> positions;
     for (int64_t block = begin; block < end; block += kBlock) {
       const int64_t block_end = std::min(block + kBlock, end), first = offsets[block];
       positions.resize(std::max<int64_t>(positions.size(), offsets[block_end] - first));
       for (int64_t i = block; i < block_end; ++i) {
-        const int64_t start = indptr[row(i)], degree = indptr[row(i) + 1] - start;
+        const Candidates from = picker.candidates(row(i), i);
         int64_t* picked = positions.data() + offsets[i] - first;
-        pick_positions(NodeStream(draw.key, ids[i]), degree, draw, picked);
+        picker.pick(stream_of(key, ids[i], trees, i), from, picked);
         const int64_t count = offsets[i + 1] - offsets[i];
         for (int64_t j = 0; j < count; ++j) {
-          picked[j] += start;
+          picked[j] += from.start;
           __builtin_prefetch(indices + picked[j]);
         }
       }
@@ -58,42 +62,57 @@ struct OneHopKernel {
   }
 };
 
-}  // namespace
-
-void check_fanout(int64_t fanout) {
-  if (fanout != kTakeAll && fanout < 1)
-    throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 1, got ", fanout));
+void check_per_node(const Tensor& tensor, const Tensor& ids, const char* name) {
+  if (!tensor.defined()) return;
+  check_index_vector(tensor, name);
+  if (tensor.dtype != kInt64 || tensor.shape[0] != ids.shape[0])
+    throw InvalidArgument(message(name, ": expected int64 [", ids.shape[0], "], one per id, got ",
+                                  to_string(tensor.dtype), " [", tensor.shape[0], "]"));
 }
 
-OneHop sample_neighbors(const Csr& csr, const Tensor& ids, const Tensor& rows, const HopDraw& draw, ThreadPool& pool) {
-  check_fanout(draw.fanout);
-  check_index_vector(ids, "ids");
-  if (rows.defined()) {
-    check_index_vector(rows, "rows");
-    if (rows.dtype != kInt64 || rows.shape[0] != ids.shape[0])
-      throw InvalidArgument(
-          message("rows: expected int64 [", ids.shape[0], "], got ", to_string(rows.dtype), " [", rows.shape[0], "]"));
-  }
-  const int64_t count = ids.shape[0];
+const int64_t* optional_data(const Tensor& tensor) { return tensor.defined() ? tensor.as<int64_t>() : nullptr; }
+
+}  // namespace
+
+void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times) {
+  if (draw.fanout != kTakeAll && draw.fanout < 1)
+    throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 1, got ", draw.fanout));
+  if (draw.how.method == Method::kWeighted && !csr.weight_sums.defined())
+    throw InvalidArgument("with_weight: weighted sampling was asked for, but the graph has no edge weights");
+  if (draw.how.times != TimeRule::kIgnore && (!csr.times.defined() || !nodes_have_times))
+    throw InvalidArgument(message("times: temporal sampling was asked for, but the ",
+                                  csr.times.defined() ? "seeds have" : "graph has", " no times"));
+}
+
+OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool) {
+  check_draw(csr, draw, nodes.times.defined());
+  check_index_vector(nodes.ids, "ids");
+  check_per_node(nodes.rows, nodes.ids, "rows");
+  check_per_node(nodes.trees, nodes.ids, "trees");
+  check_per_node(nodes.times, nodes.ids, "times");
+  const int64_t count = nodes.ids.shape[0];
   OneHop out;
   out.counts = empty({count}, kInt64);
   Tensor offset_memory = empty({count + 1}, kInt64);
   int64_t* counts = out.counts.as<int64_t>();
   int64_t* offsets = offset_memory.as<int64_t>();
-  dispatch_index(ids.dtype, "ids", [&](auto id_tag) {
-    dispatch_index(csr.indices.dtype, "indices", [&](auto index_tag) {
-      using Id = decltype(id_tag);
-      using Index = decltype(index_tag);
-      const OneHopKernel<Id, Index> kernel{csr, ids.as<Id>(), rows.defined() ? rows.as<int64_t>() : nullptr, draw,
-                                           EdgeIdReader(csr)};
-      pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) { kernel.count(begin, end, counts); });
-      offsets[0] = 0;
-      for (int64_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + counts[i];
-      out.neighbors = empty({offsets[count]}, csr.indices.dtype);
-      if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
-      pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
-        kernel.pick(begin, end, offsets, out.neighbors.as<Index>(),
-                    draw.with_edge_ids ? out.edge_ids.as<int64_t>() : nullptr);
+  with_picker(csr, draw, optional_data(nodes.times), [&](const auto& picker) {
+    dispatch_index(nodes.ids.dtype, "ids", [&](auto id_tag) {
+      dispatch_index(csr.indices.dtype, "indices", [&](auto index_tag) {
+        using Id = decltype(id_tag);
+        using Index = decltype(index_tag);
+        const OneHopKernel<Id, Index, std::decay_t<decltype(picker)>> kernel{
+            csr,      picker,           nodes.ids.as<Id>(), optional_data(nodes.rows), optional_data(nodes.trees),
+            draw.key, EdgeIdReader(csr)};
+        pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) { kernel.count(begin, end, counts); });
+        offsets[0] = 0;
+        for (int64_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + counts[i];
+        out.neighbors = empty({offsets[count]}, csr.indices.dtype);
+        if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
+        pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
+          kernel.pick(begin, end, offsets, out.neighbors.as<Index>(),
+                      draw.with_edge_ids ? out.edge_ids.as<int64_t>() : nullptr);
+        });
       });
     });
   });

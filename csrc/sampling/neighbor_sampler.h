@@ -8,12 +8,40 @@
 
 namespace gld {
 
-// How the neighbors of one hop along one edge type are drawn.
+enum class Method : uint8_t {
+  kUniform,
+  kWeighted,  // by edge weight; the graph has weight_sums
+  kLabor,     // layer-neighbor: one random number per neighbor, shared by all nodes of the frontier
+};
+
+// What times mean, for nodes that have one. The graph has times unless they are ignored.
+enum class TimeRule : uint8_t {
+  kIgnore,
+  kBefore,  // edges later than the node's time are not there
+  kLatest,  // the same, and the latest edges are taken instead of random ones
+};
+
+// How neighbors along one edge type are drawn, in all hops of a loader.
+struct DrawMethod {
+  Method method = Method::kUniform;
+  bool replace = false;
+  TimeRule times = TimeRule::kIgnore;
+};
+
+// One hop along one edge type.
 struct HopDraw {
   int64_t fanout = 0;  // -1: all; else >= 1
-  bool replace = false;
+  DrawMethod how;
   uint64_t key = 0;  // draw_key(seed, epoch, batch, hop, edge type)
   bool with_edge_ids = false;
+};
+
+// Whose neighbors are drawn. `trees` (disjoint batches) gives the tree each node stands in: the same node in two trees
+// has draws of its own in each.
+struct HopNodes {
+  Tensor ids;           // global, int32 or int64 [n]
+  Tensor rows;          // int64 [n], their rows in the graph; undefined where a row is the id
+  Tensor trees, times;  // int64 [n] or undefined; times are read by a TimeRule alone
 };
 
 struct OneHop {
@@ -22,11 +50,11 @@ struct OneHop {
   Tensor edge_ids;   // int64 [sum of counts], global; undefined unless asked for
 };
 
-// Throws InvalidArgument unless fanout is -1 or at least 1.
-void check_fanout(int64_t fanout);
+// Throws InvalidArgument unless fanout is -1 or at least 1, and unless the graph has what the draw needs.
+void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times);
 
-// Samples for node `ids[i]` (global, int32 or int64 [n]), whose row in `csr` is `rows[i]` (or ids[i] where `rows` is
-// undefined). Draws depend on the global id alone, so the result does not depend on how the graph is partitioned.
-OneHop sample_neighbors(const Csr& csr, const Tensor& ids, const Tensor& rows, const HopDraw& draw, ThreadPool& pool);
+// Draws depend on global ids (and trees and times) alone, so the result does not depend on how the graph is
+// partitioned. Throws InvalidArgument where `csr` lacks the weights or times that are asked for.
+OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool);
 
 }  // namespace gld

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from ..messages import OneHopReply, OneHopRequest, Subgraph
 from ..sampler.neighbor_sampler import BuilderPool, SubgraphSampler, to_subgraph
 from ..sampler.plan import SamplingPlan
 from .dist_dataset import DistDataset
-from .partition_service import ONE_HOP, PartitionService, SampledPart
+from .partition_service import ONE_HOP, HopNodes, PartitionService, SampledPart
 
 
 class Peers(Protocol):
@@ -34,6 +34,8 @@ class OwnerSplit:
         positions: int64 ``[n]``, where each stood in the list that was split.
         offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
         bounds: the same as a list.
+        trees: int64 ``[n]``, the tree each node stands in, grouped likewise; None unless the batch is disjoint.
+        times: int64 ``[n]``, the time of that tree; None where seeds have none.
     """
 
     ids: torch.Tensor
@@ -41,9 +43,21 @@ class OwnerSplit:
     positions: torch.Tensor
     offsets: torch.Tensor
     bounds: list[int]
+    trees: torch.Tensor | None = None
+    times: torch.Tensor | None = None
+
+    def nodes(self, partition: int) -> HopNodes:
+        """What one owner has of a frontier."""
+
+        def part(values: torch.Tensor | None) -> torch.Tensor | None:
+            return None if values is None else self.part(values, partition)
+
+        return HopNodes(
+            self.part(self.ids, partition), self.part(self.rows, partition), part(self.trees), part(self.times)
+        )
 
     def part(self, values: torch.Tensor, partition: int) -> torch.Tensor:
-        """The entries of one owner, of any of the three lists."""
+        """The entries of one owner, of any of these lists."""
         return values[self.bounds[partition] : self.bounds[partition + 1]]
 
     def count(self, partition: int) -> int:
@@ -55,6 +69,14 @@ def split_by_owner(book: Any, ids: torch.Tensor, pool: _C.ThreadPool) -> OwnerSp
     """Groups ids by owner; an id outside the book raises ``UnknownIdError``."""
     grouped, rows, positions, offsets = map(to_tensor, _C.split_by_owner(book, ids, pool))
     return OwnerSplit(grouped, rows, positions, offsets, offsets.tolist())
+
+
+def split_frontier(book: Any, frontier: tuple[Any, Any, Any], pool: _C.ThreadPool) -> OwnerSplit:
+    """Groups a frontier by owner, with the trees and times of its nodes where it has them."""
+    ids, trees, times = to_tensor(frontier[0]), to_optional_tensor(frontier[1]), to_optional_tensor(frontier[2])
+    split = split_by_owner(book, ids, pool)
+    grouped_trees = None if trees is None else trees[split.positions]
+    return replace(split, trees=grouped_trees, times=None if times is None else times[split.positions])
 
 
 class PartitionedSubgraphSampler:
@@ -86,7 +108,8 @@ class PartitionedSubgraphSampler:
         """The batch of ``seeds`` (int64 ``[num_seeds]``, global ids) with the draws of (epoch, index)."""
         plan = self.plan
         builder = self._builders.take()
-        builder.begin(seed_type, seeds, plan.max_new_nodes(seeds.numel()), plan.with_edge_ids)
+        builder.begin(seeds.numel(), plan.max_new_nodes(seeds.numel()), plan.with_edge_ids, plan.disjoint)
+        builder.add_seeds(seed_type, seeds)
         for hop, fanouts in enumerate(plan.fanouts):
             await self._sample_hop(builder, hop, fanouts, epoch, index)
             builder.next_hop()
@@ -124,8 +147,9 @@ class PartitionedSubgraphSampler:
             if fanouts[edge_type] == 0:
                 continue
             if seed_type not in by_seed_type:
-                frontier = to_tensor(builder.frontier(seed_type))
-                by_seed_type[seed_type] = split_by_owner(self._books[edge_type], frontier, self._pool)
+                by_seed_type[seed_type] = split_frontier(
+                    self._books[edge_type], builder.frontier(seed_type), self._pool
+                )
             splits[edge_type] = by_seed_type[seed_type]
         return splits
 
@@ -137,19 +161,21 @@ class PartitionedSubgraphSampler:
         fanouts: tuple[int, ...],
         keys: dict[int, int],
     ) -> OneHopRequest:
+        nodes = [splits[edge_type].nodes(partition) for edge_type in edge_types]
         return OneHopRequest(
             edge_types=edge_types,
-            ids=tuple(splits[edge_type].part(splits[edge_type].ids, partition) for edge_type in edge_types),
+            ids=tuple(part.ids for part in nodes),
             fanouts=tuple(fanouts[edge_type] for edge_type in edge_types),
             keys=tuple(keys[edge_type] for edge_type in edge_types),
-            replace=self.plan.replace,
+            draws=tuple(astuple(self.plan.draws[edge_type]) for edge_type in edge_types),
             with_edge_ids=self.plan.with_edge_ids,
+            trees=tuple(part.trees for part in nodes),
+            times=tuple(part.times for part in nodes),
         )
 
     def _sample_own(self, edge_type: int, split: OwnerSplit, fanout: int, key: int) -> SampledPart:
-        ids, rows = split.part(split.ids, self._own), split.part(split.rows, self._own)
-        plan = self.plan
-        return self._service.sample_rows(edge_type, ids, rows, fanout, key, plan.replace, plan.with_edge_ids)
+        draw = self.plan.native_draws[edge_type]
+        return self._service.sample_rows(edge_type, split.nodes(self._own), fanout, draw, key, self.plan.with_edge_ids)
 
     def _add(
         self, builder: _C.BatchBuilder, edge_type: int, split: OwnerSplit, parts: list[SampledPart | None]

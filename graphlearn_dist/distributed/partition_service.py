@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from .. import _C
@@ -10,6 +12,7 @@ from ..data.dataset import by_type
 from ..errors import InvalidArgumentError
 from ..messages import FeatureReply, FeatureRequest, OneHopReply, OneHopRequest
 from ..rpc.encoded import Encoded, release
+from ..sampler.plan import Draw
 from .dist_dataset import DistDataset
 from .placing import ReplyRegion
 
@@ -17,6 +20,23 @@ ONE_HOP = "partition.one_hop"
 LOOKUP = "partition.lookup"
 
 SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class HopNodes:
+    """Nodes of this partition whose neighbors are drawn.
+
+    Attributes:
+        ids: int64 ``[n]``, global.
+        rows: int64 ``[n]``, their rows here.
+        trees: int64 ``[n]``, the tree each stands in; None where batches are not disjoint.
+        times: int64 ``[n]``, the time of that tree; None where seeds have none.
+    """
+
+    ids: torch.Tensor
+    rows: torch.Tensor
+    trees: torch.Tensor | None
+    times: torch.Tensor | None
 
 
 class PartitionService:
@@ -46,33 +66,32 @@ class PartitionService:
             UnknownIdError: a node is not of this partition.
             InvalidArgumentError: an edge type is unknown or a fan-out is wrong.
         """
-        parts = [
-            self._sample(edge_type, request.ids[i], request.fanouts[i], request.keys[i], request)
-            for i, edge_type in enumerate(request.edge_types)
-        ]
+        parts = [self._sample(edge_type, i, request) for i, edge_type in enumerate(request.edge_types)]
         counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
         return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
 
-    def _sample(self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, request: OneHopRequest) -> SampledPart:
+    def _sample(self, edge_type: int, i: int, request: OneHopRequest) -> SampledPart:
         if not 0 <= edge_type < len(self._graphs):
             raise InvalidArgumentError(f"edge_types: expected less than {len(self._graphs)}, got {edge_type}")
+        ids = request.ids[i]
         rows = to_tensor(self._row_books[edge_type].local_rows(ids, self.partition_idx))
-        return self.sample_rows(edge_type, ids, rows, fanout, key, request.replace, request.with_edge_ids)
+        nodes = HopNodes(ids, rows, request.trees[i], request.times[i])
+        draw = Draw(*request.draws[i]).native
+        return self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
 
     def sample_rows(
         self,
         edge_type: int,
-        ids: torch.Tensor,
-        rows: torch.Tensor,
+        nodes: HopNodes,
         fanout: int,
+        draw: _C.DrawMethod,
         key: int,
-        replace: bool,
         with_edge_ids: bool,
     ) -> SampledPart:
         """One hop for nodes whose rows are known: (counts, neighbors, edge ids or None)."""
         graph = self._graphs[edge_type]
         counts, neighbors, edge_ids = _C.sample_neighbors(
-            graph, ids, rows, fanout, replace, key, with_edge_ids, self._pool
+            graph, nodes.ids, nodes.rows, fanout, draw, key, with_edge_ids, self._pool, nodes.trees, nodes.times
         )
         return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
 

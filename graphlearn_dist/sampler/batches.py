@@ -11,7 +11,7 @@ from ..messages import SampledBatch, Subgraph
 from .base import NodeSamplerInput, SamplingConfig
 from .inputs import check_direction
 from .neighbor_sampler import SubgraphSampler
-from .plan import SamplingPlan, build_plan
+from .plan import Draw, SamplingPlan, build_plan
 from .schedule import SeedSchedule
 
 Lookup = Callable[[str, torch.Tensor], torch.Tensor]
@@ -23,7 +23,7 @@ def make_plan(dataset: Dataset, config: SamplingConfig) -> SamplingPlan:
     return build_plan(
         dataset.schema,
         config.num_neighbors,
-        replace=config.replace,
+        draws=[Draw(replace=config.replace)] * len(dataset.schema.edge_types),
         with_edge_ids=config.with_edge or (config.collect_features and dataset.edge_features is not None),
         seed=config.seed,
     )

@@ -16,12 +16,12 @@ from ..errors import InvalidArgumentError
 from ..messages import Subgraph
 from ..typing import EdgeType, NumNeighbors
 from .base import BaseSampler, NeighborOutput, NodeSamplerInput, SamplerOutput
-from .plan import SamplingPlan, build_plan
+from .plan import Draw, SamplingPlan, build_plan
 
 
 def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
     """A ``Subgraph`` from what ``_C.BatchBuilder`` hands out."""
-    nodes, rows, cols, edge_ids, num_nodes, num_edges = arrays
+    nodes, rows, cols, edge_ids, num_nodes, num_edges, trees = arrays
     return Subgraph(
         nodes=tuple(map(to_tensor, nodes)),
         rows=tuple(map(to_tensor, rows)),
@@ -29,6 +29,7 @@ def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
         edge_ids=tuple(map(to_optional_tensor, edge_ids)),
         num_sampled_nodes=tuple(map(tuple, num_nodes)),
         num_sampled_edges=tuple(map(tuple, num_edges)),
+        trees=tuple(map(to_optional_tensor, trees)),
     )
 
 
@@ -75,9 +76,10 @@ class SubgraphSampler:
         """
         plan = self.plan
         builder = self._builders.take()
-        builder.begin(seed_type, seeds, plan.max_new_nodes(seeds.numel()), plan.with_edge_ids)
+        builder.begin(seeds.numel(), plan.max_new_nodes(seeds.numel()), plan.with_edge_ids, plan.disjoint)
+        builder.add_seeds(seed_type, seeds)
         counter = [plan.seed, epoch, index]
-        arrays = builder.sample(self._graphs, plan.fanouts, plan.replace, plan.with_edge_ids, counter, self._pool)
+        arrays = builder.sample(self._graphs, plan.fanouts, plan.native_draws, plan.with_edge_ids, counter, self._pool)
         self._builders.give_back(builder)
         return to_subgraph(arrays)
 
@@ -133,7 +135,8 @@ class NeighborSampler(BaseSampler):
         self._calls = itertools.count()
         self._sampler: SubgraphSampler | None = None
         if num_neighbors is not None:
-            plan = build_plan(self._schema, num_neighbors, replace=replace, with_edge_ids=with_edge, seed=self.seed)
+            draws = [Draw(replace=replace)] * len(self._schema.edge_types)
+            plan = build_plan(self._schema, num_neighbors, draws=draws, with_edge_ids=with_edge, seed=self.seed)
             graphs = by_type(graph)
             ordered = [graphs[edge_type] for edge_type in self._schema.edge_types]
             self._sampler = SubgraphSampler(ordered, plan, num_threads)
@@ -150,7 +153,14 @@ class NeighborSampler(BaseSampler):
         ids = check_index_tensor(input_seeds, "input_seeds", num_ids=graphs[etype].row_count)
         key = _C.draw_key(self.seed, 0, call, 0, edge_type)
         counts, neighbors, edge_ids = _C.sample_neighbors(
-            graphs[etype].graph_handler, ids, None, req_num, self.replace, key, self.with_edge, self._pool
+            graphs[etype].graph_handler,
+            ids,
+            None,
+            req_num,
+            Draw(replace=self.replace).native,
+            key,
+            self.with_edge,
+            self._pool,
         )
         return NeighborOutput(to_tensor(neighbors).to(torch.int64), to_tensor(counts), to_optional_tensor(edge_ids))
 

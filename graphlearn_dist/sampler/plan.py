@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,34 @@ UNBOUNDED = -1
 _LARGEST_BOUND = 1 << 40
 
 
+METHODS = {"uniform": _C.Method.UNIFORM, "weighted": _C.Method.WEIGHTED, "labor": _C.Method.LABOR}
+TIME_RULES = {"ignore": _C.TimeRule.IGNORE, "before": _C.TimeRule.BEFORE, "latest": _C.TimeRule.LATEST}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How neighbors along one edge type are drawn.
+
+    Attributes:
+        method: ``"uniform"``, ``"weighted"`` (by edge weight) or ``"labor"`` (layer-neighbor).
+        replace: draw with replacement.
+        times: ``"ignore"``, ``"before"`` (no edges later than the seed's time) or ``"latest"`` (the latest of those).
+    """
+
+    method: str = "uniform"
+    replace: bool = False
+    times: str = "ignore"
+
+    @property
+    def native(self) -> _C.DrawMethod:
+        """The same for the core."""
+        if self.method not in METHODS or self.times not in TIME_RULES:
+            raise InvalidArgumentError(
+                f"method, times: expected one of {list(METHODS)} and one of {list(TIME_RULES)}, got {self}"
+            )
+        return _C.DrawMethod(METHODS[self.method], self.replace, TIME_RULES[self.times])
+
+
 @dataclass(frozen=True)
 class SamplingPlan:
     """How every batch of a loader is sampled.
@@ -21,14 +50,16 @@ class SamplingPlan:
     Attributes:
         schema: types and counts of the data set.
         fanouts: ``[hop][edge type]``; -1 takes all neighbors, 0 skips the type in that hop.
-        replace: sample with replacement.
+        draws: by edge type, how its neighbors are drawn.
+        disjoint: each seed grows a tree of its own.
         with_edge_ids: batches carry edge ids.
         seed: seed of all draws.
     """
 
     schema: GraphSchema
     fanouts: tuple[tuple[int, ...], ...]
-    replace: bool = False
+    draws: tuple[Draw, ...]
+    disjoint: bool = False
     with_edge_ids: bool = False
     seed: int = 0
 
@@ -48,15 +79,28 @@ class SamplingPlan:
                 return UNBOUNDED
         return total
 
+    @functools.cached_property
+    def native_draws(self) -> list[_C.DrawMethod]:
+        """``draws`` for the core."""
+        return [draw.native for draw in self.draws]
+
     def key(self, epoch: int, batch: int, hop: int, edge_type: int) -> int:
         """The key of all draws of one hop along one edge type in one batch."""
         return int(_C.draw_key(self.seed, epoch, batch, hop, edge_type))
 
 
 def build_plan(
-    schema: GraphSchema, num_neighbors: Any, *, replace: bool = False, with_edge_ids: bool = False, seed: int = 0
+    schema: GraphSchema,
+    num_neighbors: Any,
+    *,
+    draws: Sequence[Draw] | None = None,
+    disjoint: bool = False,
+    with_edge_ids: bool = False,
+    seed: int = 0,
 ) -> SamplingPlan:
     """Resolves ``num_neighbors`` (a list by hop, or a dict of such lists by edge type) against a schema.
+
+    ``draws`` is by edge type of the schema; uniform without replacement unless given.
 
     Raises:
         InvalidArgumentError: a fan-out is 0 or below -1, lists differ in length, or an edge type is unknown.
@@ -70,7 +114,8 @@ def build_plan(
         tuple(per_type[edge_type][hop] if edge_type in per_type else 0 for edge_type in schema.edge_types)
         for hop in range(num_hops)
     )
-    return SamplingPlan(schema, fanouts, replace, with_edge_ids, seed)
+    by_type = (Draw(),) * len(schema.edge_types) if draws is None else tuple(draws)
+    return SamplingPlan(schema, fanouts, by_type, disjoint, with_edge_ids, seed)
 
 
 def _lists_by_edge_type(schema: GraphSchema, num_neighbors: Any) -> dict[Any, list[int]]:

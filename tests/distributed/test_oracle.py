@@ -200,7 +200,16 @@ def test_service_refuses_what_it_does_not_hold(tmp_path: Path) -> None:
     service = PartitionService(load_partitions(write_partitions(graph, tmp_path, "range", 2, "out"), 2)[0])
 
     def hop(ids: list[int], edge_type: int = 0, fanout: int = 2) -> OneHopRequest:
-        return OneHopRequest((edge_type,), (torch.tensor(ids),), (fanout,), (1,), False, False)
+        return OneHopRequest(
+            (edge_type,),
+            (torch.tensor(ids),),
+            (fanout,),
+            (1,),
+            (("uniform", False, "ignore"),),
+            False,
+            (None,),
+            (None,),
+        )
 
     assert service.one_hop(hop([4, 0])).neighbors[0].tolist() == [5, 6, 1, 2]
     for bad in ([5], [10], [-1]):  # another partition's, beyond the graph, negative

@@ -35,30 +35,56 @@ class EdgeIdReader {
   const int64_t* wide_ = nullptr;
 };
 
-inline void pick_positions(NodeStream stream, int64_t degree, const HopDraw& draw, int64_t* positions) {
-  if (draw.fanout == kTakeAll) return pick_all(degree, positions);
-  if (draw.replace) {
-    if (degree > 0) pick_with_replacement(stream, degree, draw.fanout, positions);
-    return;
-  }
-  if (degree <= draw.fanout) return pick_all(degree, positions);
-  if (draw.fanout <= kScanLimit) return pick_without_replacement(stream, degree, draw.fanout, positions);
-  std::unordered_set<int64_t> picked;
-  picked.reserve(draw.fanout);
-  pick_without_replacement(
-      stream, degree, draw.fanout, positions,
-      [&picked](int64_t, int64_t position) { return picked.count(position) > 0; },
-      [&picked](int64_t, int64_t position) { picked.insert(position); });
+// Part of a row, positions [start, start + count) of the graph's arrays: the neighbors that may be drawn.
+struct Candidates {
+  int64_t start, count;
+};
+
+// The random stream of one node of the frontier.
+inline NodeStream stream_of(uint64_t key, int64_t id, const int64_t* trees, int64_t i) {
+  return NodeStream(trees == nullptr ? key : absorb(key, static_cast<uint64_t>(trees[i])), id);
 }
 
-// Degrees of `count` rows into `starts` and `degrees`; `row_of(i)` is the row of the i-th node.
-template <typename RowOf>
-inline void read_rows(const int64_t* indptr, RowOf row_of, int64_t count, int64_t* starts, int64_t* degrees) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + kPrefetchRows < count) __builtin_prefetch(indptr + row_of(i + kPrefetchRows));
-    const int64_t row = row_of(i);
-    starts[i] = indptr[row];
-    degrees[i] = indptr[row + 1] - indptr[row];
+// A picker has: candidates(row, i) of the i-th node of the frontier, num_picks(candidates), and pick(stream,
+// candidates, positions), which writes num_picks positions relative to candidates.start.
+struct UniformPicker {
+  const int64_t* indptr;
+  int64_t fanout;
+  bool replace;
+
+  Candidates candidates(int64_t row, int64_t) const { return {indptr[row], indptr[row + 1] - indptr[row]}; }
+  int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, replace); }
+  void pick(NodeStream stream, Candidates from, int64_t* positions) const {
+    if (fanout == kTakeAll) return pick_all(from.count, positions);
+    if (replace) {
+      if (from.count > 0) pick_with_replacement(stream, from.count, fanout, positions);
+      return;
+    }
+    if (from.count <= fanout) return pick_all(from.count, positions);
+    if (fanout <= kScanLimit) return pick_without_replacement(stream, from.count, fanout, positions);
+    std::unordered_set<int64_t> picked;
+    picked.reserve(fanout);
+    pick_without_replacement(
+        stream, from.count, fanout, positions,
+        [&picked](int64_t, int64_t position) { return picked.count(position) > 0; },
+        [&picked](int64_t, int64_t position) { picked.insert(position); });
+  }
+};
+
+// Calls body(picker) with the picker that serves the draw. `times` are those of the frontier, or null.
+template <typename Body>
+void with_picker(const Csr& csr, const HopDraw& draw, const int64_t* times, Body&& body) {
+  (void)times;
+  body(UniformPicker{csr.indptr.as<int64_t>(), draw.fanout, draw.how.replace});
+}
+
+// The candidates of nodes [begin, end) of the frontier, into out[0 ...]; `row_of(i)` is the row of node i.
+template <typename Picker, typename RowOf>
+inline void read_candidates(const Picker& picker, const int64_t* indptr, RowOf row_of, int64_t begin, int64_t end,
+                            Candidates* out) {
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + kPrefetchRows < end) __builtin_prefetch(indptr + row_of(i + kPrefetchRows));
+    *out++ = picker.candidates(row_of(i), i);
   }
 }
 

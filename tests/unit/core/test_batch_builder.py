@@ -21,19 +21,24 @@ def builder(num_nodes: int) -> Any:
     return _C.BatchBuilder([num_nodes], [(0, 0)])
 
 
+def start(build: Any, seeds: torch.Tensor, max_new_nodes: int, with_edge_ids: bool) -> None:
+    build.begin(seeds.numel(), max_new_nodes, with_edge_ids)
+    build.add_seeds(0, seeds)
+
+
 def flat(arrays: Any) -> list[list[int]]:
-    nodes, rows, cols, edge_ids, num_nodes, num_edges = arrays
+    nodes, rows, cols, edge_ids, num_nodes, num_edges, _ = arrays
     tensors = [to_tensor(nodes[0]), to_tensor(rows[0]), to_tensor(cols[0]), to_optional_tensor(edge_ids[0])]
     return [[] if tensor is None else tensor.tolist() for tensor in tensors] + [num_nodes[0], num_edges[0]]
 
 
 def added(build: Any, csr: Any, seeds: torch.Tensor, fanouts: list[int], key: int, bound: int = -1) -> list[list[int]]:
     """A batch sampled outside and added hop by hop, as a partitioned sampler does."""
-    build.begin(0, seeds, bound, True)
+    start(build, seeds, bound, True)
     for hop, fanout in enumerate(fanouts):
-        frontier = to_tensor(build.frontier(0))
+        frontier = to_tensor(build.frontier(0)[0])
         counts, neighbors, edges = map(
-            to_tensor, _C.sample_neighbors(csr, frontier, None, fanout, False, key + hop, True, POOL)
+            to_tensor, _C.sample_neighbors(csr, frontier, None, fanout, _C.DrawMethod(), key + hop, True, POOL)
         )
         build.add_hop(0, counts, neighbors, edges)
         build.next_hop()
@@ -61,7 +66,7 @@ def test_hash_form_grows() -> None:
     """More nodes than the first table holds: 100,000 of them, each twice, spread over the whole range of ids."""
     build = builder(DENSE_LIMIT * 4)
     ids = torch.arange(100_000) * 10_007
-    build.begin(0, torch.tensor([5]), -1, False)
+    start(build, torch.tensor([5]), -1, False)
     build.add_hop(0, torch.tensor([200_000]), torch.cat([ids, ids.flip(0)]), None)
     build.next_hop()
     nodes, rows, *_ = flat(build.finish())
@@ -77,7 +82,7 @@ def test_batches_do_not_see_each_other(num_nodes: int) -> None:
     for batch in range(1100):
         reached = torch.arange(4) + 1 + 4 * (batch % 511)
         reached = reached.flip(0) if batch // 511 % 2 else reached
-        build.begin(0, torch.tensor([0]), -1, False)
+        start(build, torch.tensor([0]), -1, False)
         build.add_hop(0, torch.tensor([5]), torch.cat([reached, reached[:1]]), None)
         build.next_hop()
         nodes, rows, *_ = flat(build.finish())
@@ -102,12 +107,12 @@ def test_handed_out_batches_stay_what_they_were() -> None:
     build = builder(600)
     kept = []
     for batch in range(20):
-        build.begin(0, torch.arange(50) + batch, -1, True)
-        kept.append(build.sample([csr], [[5], [5]], False, True, [0, 0, batch], POOL))
+        start(build, torch.arange(50) + batch, -1, True)
+        kept.append(build.sample([csr], [[5], [5]], [_C.DrawMethod()], True, [0, 0, batch], POOL))
     again = builder(600)
     for batch, arrays in enumerate(kept):
-        again.begin(0, torch.arange(50) + batch, -1, True)
-        assert flat(arrays) == flat(again.sample([csr], [[5], [5]], False, True, [0, 0, batch], POOL))
+        start(again, torch.arange(50) + batch, -1, True)
+        assert flat(arrays) == flat(again.sample([csr], [[5], [5]], [_C.DrawMethod()], True, [0, 0, batch], POOL))
 
 
 def test_take_all_from_one_hub() -> None:
@@ -117,9 +122,9 @@ def test_take_all_from_one_hub() -> None:
     csr = _C.Csr(*map(to_tensor, _C.build_csr(torch.zeros_like(ids), ids, None, num_nodes, num_nodes, POOL)), num_nodes)
     for threads in (1, 2):
         build = builder(num_nodes)
-        build.begin(0, torch.tensor([0]), -1, True)
+        start(build, torch.tensor([0]), -1, True)
         nodes, rows, cols, edges, *counts = flat(
-            build.sample([csr], [[-1], [-1]], False, True, [0, 0, 0], _C.ThreadPool(threads))
+            build.sample([csr], [[-1], [-1]], [_C.DrawMethod()], True, [0, 0, 0], _C.ThreadPool(threads))
         )
         assert nodes == rows == edges == ids.tolist()
         assert cols == [0] * num_nodes
@@ -145,7 +150,7 @@ A = torch.tensor
 )
 def test_add_hop_refuses(counts: Any, neighbors: Any, edges: Any, error: type[Exception], match: str) -> None:
     build = builder(9)
-    build.begin(0, A([0, 1]), -1, True)
+    start(build, A([0, 1]), -1, True)
     with pytest.raises(error, match=match):
         build.add_hop(0, counts, neighbors, edges)
 
@@ -155,9 +160,9 @@ def test_add_hop_refuses(counts: Any, neighbors: Any, edges: Any, error: type[Ex
 def test_begin_refuses_unknown_seeds_and_recovers(bad: int, dtype: torch.dtype) -> None:
     build = builder(9)
     with pytest.raises(UnknownIdError, match=f"node id {bad} is outside"):
-        build.begin(0, A([4, bad], dtype=dtype), -1, False)
-    build.begin(0, A([4, 4], dtype=dtype), -1, False)
-    assert to_tensor(build.frontier(0)).tolist() == [4, 4]
+        start(build, A([4, bad], dtype=dtype), -1, False)
+    start(build, A([4, 4], dtype=dtype), -1, False)
+    assert to_tensor(build.frontier(0)[0]).tolist() == [4, 4]
 
 
 def test_types_and_graphs_that_do_not_fit() -> None:
@@ -166,9 +171,9 @@ def test_types_and_graphs_that_do_not_fit() -> None:
     with pytest.raises(InvalidArgumentError, match="num_nodes"):
         _C.BatchBuilder([-1], [])
     build = builder(9)
-    for call in (lambda: build.begin(1, A([0]), -1, False), lambda: build.frontier(-1)):
+    for call in (lambda: build.add_seeds(1, A([0])), lambda: build.frontier(-1)):
         with pytest.raises(InvalidArgumentError, match="type"):
             call()
-    build.begin(0, A([0]), -1, False)
+    start(build, A([0]), -1, False)
     with pytest.raises(InvalidArgumentError, match="csr: expected 9 rows"):
-        build.sample([small_csr()], [[1]], False, False, [0, 0, 0], POOL)
+        build.sample([small_csr()], [[1]], [_C.DrawMethod()], False, [0, 0, 0], POOL)

@@ -29,7 +29,9 @@ def ladder(degrees: list[int], num_cols: int = 10_000) -> Any:
 def one_hop(
     csr: Any, ids: Any, fanout: int, key: int, *, replace: bool = False, rows: Any = None, threads: int = 1
 ) -> Any:
-    counts, neighbors, edges = _C.sample_neighbors(csr, ids, rows, fanout, replace, key, True, POOLS[threads])
+    counts, neighbors, edges = _C.sample_neighbors(
+        csr, ids, rows, fanout, _C.DrawMethod(replace=replace), key, True, POOLS[threads]
+    )
     return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edges)
 
 
@@ -114,7 +116,7 @@ def test_nothing_asked_and_no_edge_ids() -> None:
     csr = ladder([3])
     counts, neighbors, edges = one_hop(csr, torch.empty(0, dtype=torch.int64), 2, 0)
     assert counts.numel() == neighbors.numel() == edges.numel() == 0
-    assert _C.sample_neighbors(csr, torch.tensor([0]), None, 2, False, 0, False, POOLS[1])[2] is None
+    assert _C.sample_neighbors(csr, torch.tensor([0]), None, 2, _C.DrawMethod(), 0, False, POOLS[1])[2] is None
     without_ids = _C.Csr(torch.tensor([0, 1, 3]), torch.tensor([0, 0, 1]), None, 2)
     assert one_hop(without_ids, torch.tensor([1]), -1, 0)[2].tolist() == [1, 2]  # an edge's id is its position
 

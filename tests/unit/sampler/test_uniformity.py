@@ -38,7 +38,9 @@ def picks(source: str, trials: int, degree: int, fanout: int, *, replace: bool =
         key = _C.draw_key(*counter)
         ids = torch.arange(num_nodes)
         return to_tensor(
-            _C.sample_neighbors(equal_rows(num_nodes, degree), ids, None, fanout, replace, key, False, POOL)[1]
+            _C.sample_neighbors(
+                equal_rows(num_nodes, degree), ids, None, fanout, _C.DrawMethod(replace=replace), key, False, POOL
+            )[1]
         )
 
     if source == "nodes":
