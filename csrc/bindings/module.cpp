@@ -39,5 +39,6 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_routing(m);
   gld::bind_graph(m);
   gld::bind_sampling(m);
+  gld::bind_subgraph(m);
   gld::bind_feature(m);
 }

@@ -1,0 +1,73 @@
+#include "bindings/dlpack.h"
+#include "bindings/module.h"
+#include "sampling/negative.h"
+#include "sampling/ppr.h"
+#include "subgraph/induced.h"
+
+namespace py = pybind11;
+
+namespace gld {
+
+// All of these read immutable arrays and write fresh memory: any number of threads may be in them without the GIL.
+void bind_subgraph(py::module_& m) {
+  m.def(
+      "induced_edges",
+      [](const Csr& csr, py::object ids, py::object rows, py::object members, bool with_edge_ids, ThreadPool& pool) {
+        const Tensor asked = from_python(ids, "ids"), local = from_python_optional(rows, "rows");
+        const Tensor wanted = from_python(members, "members");
+        InducedEdges out;
+        {
+          py::gil_scoped_release nogil;
+          out = induced_edges(csr, asked, local, wanted, with_edge_ids, pool);
+        }
+        return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.cols)),
+                              to_python_optional(std::move(out.edge_ids)));
+      },
+      py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("members"), py::arg("with_edge_ids"), py::arg("pool"),
+      "Edges to members: (counts int64 [n], positions in members int64 [sum], edge_ids int64 [sum] or None), grouped "
+      "by node in the order asked.");
+  m.def(
+      "has_edges",
+      [](const Csr& csr, py::object rows, py::object cols, ThreadPool& pool) {
+        const Tensor row = from_python(rows, "rows"), col = from_python(cols, "cols");
+        Tensor out;
+        {
+          py::gil_scoped_release nogil;
+          out = has_edges(csr, row, col, pool);
+        }
+        return to_python(std::move(out));
+      },
+      py::arg("csr"), py::arg("rows"), py::arg("cols"), py::arg("pool"),
+      "uint8 [n]: whether row rows[i] holds the neighbor cols[i].");
+  m.def(
+      "random_ids",
+      [](uint64_t key, py::object positions, int64_t bound, py::object cumulative) {
+        const Tensor at = from_python(positions, "positions");
+        const Tensor sums = from_python_optional(cumulative, "cumulative");
+        Tensor out;
+        {
+          py::gil_scoped_release nogil;
+          out = random_ids(key, at, bound, sums);
+        }
+        return to_python(std::move(out));
+      },
+      py::arg("key"), py::arg("positions"), py::arg("bound"), py::arg("cumulative") = py::none(),
+      "Ids below bound, int64 [n], the i-th a function of (key, positions[i]); uniform, or by float64 sums of "
+      "weights.");
+  m.def(
+      "ppr_topk",
+      [](const Csr& csr, py::object seeds, double alpha, double epsilon, int64_t top_k, ThreadPool& pool) {
+        const Tensor ids = from_python(seeds, "seeds");
+        PprScores out;
+        {
+          py::gil_scoped_release nogil;
+          out = ppr_topk(csr, ids, alpha, epsilon, top_k, pool);
+        }
+        return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.nodes)),
+                              to_python(std::move(out.scores)));
+      },
+      py::arg("csr"), py::arg("seeds"), py::arg("alpha"), py::arg("epsilon"), py::arg("top_k"), py::arg("pool"),
+      "Approximate personalised PageRank: (counts int64 [n], nodes int64 [sum], scores float32 [sum]), by seed.");
+}
+
+}  // namespace gld

@@ -1,0 +1,101 @@
+#include "sampling/negative.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/rng.h"
+#include "subgraph/row_search.h"
+
+namespace gld {
+namespace {
+
+constexpr int64_t kPairGrain = 512;
+constexpr int64_t kRowsAhead = 16;
+
+template <typename Row, typename Col, typename Index>
+struct HasEdgesKernel {
+  const Csr& csr;
+  const Row* rows;
+  const Col* cols;
+  const bool ascending;
+
+  void run(int64_t begin, int64_t end, uint8_t* out) const {
+    const int64_t* indptr = csr.indptr.as<int64_t>();
+    const Index* indices = csr.indices.as<Index>();
+    const int64_t num_rows = csr.num_rows();
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = rows[i], col = cols[i];
+      if (row < 0 || row >= num_rows)
+        throw UnknownId(message("rows[", i, "]: row ", row, " is outside [0, ", num_rows, ")"));
+      if (col < 0 || col >= csr.num_cols)
+        throw UnknownId(message("cols[", i, "]: node id ", col, " is outside [0, ", csr.num_cols, ")"));
+      if (i + kRowsAhead < end && rows[i + kRowsAhead] >= 0 && rows[i + kRowsAhead] < num_rows)
+        __builtin_prefetch(indptr + rows[i + kRowsAhead]);
+      const Index* first = indices + indptr[row];
+      const Index* last = indices + indptr[row + 1];
+      const auto below = [](Index neighbor, int64_t id) { return static_cast<int64_t>(neighbor) < id; };
+      const auto is_col = [col](Index neighbor) { return static_cast<int64_t>(neighbor) == col; };
+      const Index* found = ascending ? std::lower_bound(first, last, col, below) : std::find_if(first, last, is_col);
+      out[i] = found != last && is_col(*found);
+    }
+  }
+};
+
+void check_cumulative(const Tensor& cumulative, int64_t bound) {
+  if (cumulative.shape.size() != 1 || cumulative.dtype != DType{Kind::kFloat, 64} || cumulative.shape[0] != bound)
+    throw InvalidArgument(message("cumulative: expected float64 [", bound, "], one sum for each id"));
+  const double total = cumulative.as<double>()[bound - 1];
+  if (!(total > 0) || !std::isfinite(total))
+    throw InvalidArgument(message("cumulative: expected a positive and finite sum of weights, got ", total));
+}
+
+}  // namespace
+
+Tensor has_edges(const Csr& csr, const Tensor& rows, const Tensor& cols, ThreadPool& pool) {
+  check_index_vector(rows, "rows");
+  check_index_vector(cols, "cols");
+  const int64_t count = rows.shape[0];
+  if (cols.shape[0] != count)
+    throw InvalidArgument(message("cols: expected as many entries as rows, ", count, ", got ", cols.shape[0]));
+  Tensor out = empty({count}, kUInt8);
+  dispatch_index(rows.dtype, "rows", [&](auto row_tag) {
+    dispatch_index(cols.dtype, "cols", [&](auto col_tag) {
+      dispatch_index(csr.indices.dtype, "indices", [&](auto index_tag) {
+        using Row = decltype(row_tag);
+        using Col = decltype(col_tag);
+        const HasEdgesKernel<Row, Col, decltype(index_tag)> kernel{csr, rows.as<Row>(), cols.as<Col>(),
+                                                                   rows_ascend(csr)};
+        pool.parallel_for(count, kPairGrain,
+                          [&](int64_t begin, int64_t end) { kernel.run(begin, end, out.as<uint8_t>()); });
+      });
+    });
+  });
+  return out;
+}
+
+Tensor random_ids(uint64_t key, const Tensor& positions, int64_t bound, const Tensor& cumulative) {
+  check_index_vector(positions, "positions");
+  if (positions.dtype != kInt64) throw InvalidArgument("positions: expected dtype int64, got int32");
+  const int64_t count = positions.shape[0];
+  if (bound < 0 || (bound == 0 && count > 0))
+    throw InvalidArgument(message("bound: expected at least 1 id to choose from, got ", bound));
+  if (cumulative.defined() && bound > 0) check_cumulative(cumulative, bound);
+  Tensor out = empty({count}, kInt64);
+  int64_t* ids = out.as<int64_t>();
+  const int64_t* at = positions.as<int64_t>();
+  if (!cumulative.defined()) {
+    for (int64_t i = 0; i < count; ++i) ids[i] = NodeStream(key, at[i]).below(0, bound);
+    return out;
+  }
+  if (count == 0) return out;
+  const double* sums = cumulative.as<double>();
+  for (int64_t i = 0; i < count; ++i) {
+    // 53 random bits below 1. Their product with the total rounds to less than the total, so the search ends in range,
+    // and at the first sum above it, so that ids without weight are passed over.
+    const double share = static_cast<double>(NodeStream(key, at[i]).bits(0) >> 11) * 0x1p-53;
+    ids[i] = std::upper_bound(sums, sums + bound, share * sums[bound - 1]) - sums;
+  }
+  return out;
+}
+
+}  // namespace gld

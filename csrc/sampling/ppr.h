@@ -1,0 +1,31 @@
+// Approximate personalised PageRank by forward push.
+#pragma once
+#include <cstdint>
+
+#include "common/tensor.h"
+#include "common/thread_pool.h"
+#include "graph/csr.h"
+
+namespace gld {
+
+struct PprScores {
+  Tensor counts;  // int64 [n], nodes found for each seed
+  Tensor nodes;   // int64 [sum of counts], global ids, grouped by seed in the order asked
+  Tensor scores;  // float32 [sum of counts]
+};
+
+// For each of `seeds` (global, int32 or int64 [n]) the at most `top_k` nodes of the highest scores, by (score
+// descending, id ascending); the scores are lower bounds of the PageRank of walks that start at the seed and stop with
+// probability `alpha` at each step.
+//
+// Andersen, Chung, Lang: "Local graph partitioning using PageRank vectors" (FOCS 2006), section 3, for the walk that
+// does not rest: pushing node u moves alpha * r(u) to its score and spreads the rest of its residual r(u) evenly over
+// its edges. Nodes are pushed first in, first out, while r(u) > epsilon * degree(u), so at the end r(u) <= epsilon *
+// degree(u) everywhere; the seed is pushed at least once, so that it is always found. A walk that reaches a node
+// without neighbors stays there: all its residual becomes score.
+//
+// The graph must have as many rows as columns. A seed outside it throws UnknownId; a seed's result depends neither on
+// the other seeds nor on the pool. Takes time in O(1 / (epsilon * alpha) + degree) a seed, whatever the graph's size.
+PprScores ppr_topk(const Csr& csr, const Tensor& seeds, double alpha, double epsilon, int64_t top_k, ThreadPool& pool);
+
+}  // namespace gld
