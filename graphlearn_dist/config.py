@@ -114,3 +114,9 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
     else:
         token = environ.get("GLD_TOKEN", "").encode()
     return token or None
+
+
+def master_from_environ(environ: Mapping[str, str] = os.environ) -> tuple[str | None, int | None]:
+    """Where workers meet by default: ``MASTER_ADDR``, and the port after ``MASTER_PORT``, which torch itself uses."""
+    port = _integer(environ, "MASTER_PORT", -1)
+    return environ.get("MASTER_ADDR"), port + 1 if port >= 0 else None

@@ -10,7 +10,12 @@ from .dist_client import async_request_server, init_client, rendezvous_store, re
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
 from .dist_dataset import BookHandle, DatasetHandle, DistDataset, EdgeHandle, NodeHandle
 from .dist_neighbor_loader import DistNeighborLoader
-from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
+from .dist_options import (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    ProducerRequest,
+    RemoteDistSamplingWorkerOptions,
+)
 from .dist_server import (
     DistServer,
     ProducerInfo,
@@ -19,6 +24,7 @@ from .dist_server import (
     shutdown_server,
     wait_and_shutdown_server,
 )
+from .partition_peers import PartitionHolders
 from .rpc import (
     RpcCalleeBase,
     RpcDataPartitionRouter,
@@ -39,6 +45,7 @@ from .rpc import (
     rpc_sync_data_partitions,
     shutdown_rpc,
 )
+from .worker_group import PartitionInfo
 
 for _message in (
     *MESSAGES,
@@ -48,6 +55,8 @@ for _message in (
     GraphSchema,
     NodeHandle,
     NodeSamplerInput,
+    PartitionHolders,
+    PartitionInfo,
     ProducerInfo,
     ProducerRequest,
     RemoteDistSamplingWorkerOptions,
@@ -64,11 +73,13 @@ for _message in (
     register_message(_message)
 
 __all__ = [
+    "CollocatedDistSamplingWorkerOptions",
     "DistContext",
     "DistDataset",
     "DistNeighborLoader",
     "DistRole",
     "DistServer",
+    "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
     "RpcCalleeBase",
     "RpcDataPartitionRouter",

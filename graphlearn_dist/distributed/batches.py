@@ -12,9 +12,9 @@ from ..messages import SampledBatch
 from ..sampler.base import NodeSamplerInput, SamplingConfig
 from ..sampler.batches import assemble, make_plan, make_schedule, wanted_rows
 from .dist_dataset import DistDataset
-from .dist_feature import FeatureCollector
-from .dist_neighbor_sampler import PartitionedSubgraphSampler, Peers, WholeGraphSampler
+from .feature_collector import FeatureCollector
 from .partition_service import PartitionService
+from .partitioned_sampler import PartitionedSubgraphSampler, Peers, WholeGraphSampler
 
 Place = Callable[[SampledBatch], SampledBatch]
 

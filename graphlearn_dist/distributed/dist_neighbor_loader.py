@@ -1,4 +1,4 @@
-"""Mini-batches of sampled neighborhoods, made by servers."""
+"""Mini-batches of sampled neighborhoods from a partitioned graph."""
 
 from __future__ import annotations
 
@@ -11,32 +11,40 @@ from ..sampler.base import SamplingConfig, SamplingType
 from ..sampler.inputs import to_sampler_input
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
+from .dist_dataset import DistDataset
 from .dist_loader import DistLoader
-from .dist_options import RemoteDistSamplingWorkerOptions
+from .dist_options import AllDistSamplingWorkerOptions
 
 
 class DistNeighborLoader(DistLoader):
     """Mini-batches of sampled neighborhoods from a partitioned graph.
 
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``random_seed``: the same bits for
-    any number of servers, partitions, workers and threads, and the same as ``loader.NeighborLoader`` gives in one
-    process.
+    any number of servers, partitions, workers and threads, in every mode, and the same as ``loader.NeighborLoader``
+    gives in one process.
+
+    ``worker_options`` choose the mode. None or ``CollocatedDistSamplingWorkerOptions``: sampling in this process.
+    ``MpDistSamplingWorkerOptions``: in subprocesses of it. In both, this process holds one partition and asks the other
+    workers of its group (``init_worker_group``) for what lies elsewhere, and each makes all batches of the
+    ``input_nodes`` it was given. A worker answers the others until ``shutdown_rpc``, which waits for all of them. A
+    data set of one partition needs no group. ``RemoteDistSamplingWorkerOptions``: on servers, for a client
+    (``init_client``).
 
     Args:
-        data: must be None: the data set is on the servers.
+        data: this worker's partition; None where servers sample.
         num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
-        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the servers' data set, or ``(node type, one
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, or ``(node type, one
             of these)``.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
         with_edge: batches carry ``e_id``.
         with_weight: must be False; weighted sampling is not supported yet.
-        edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the servers' partitions hold.
+        edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the partitions hold.
         collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
         to_device: where batches go; None leaves them on the host.
         random_seed: seed of the shuffle and of all draws; 0 unless given.
-        worker_options: which servers, how many workers.
+        worker_options: where to sample, with how many processes.
         replace: sample with replacement.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``. With the rank and the
             world size of a trainer, all trainers together see every seed once per epoch.
@@ -48,7 +56,7 @@ class DistNeighborLoader(DistLoader):
 
     def __init__(
         self,
-        data: None,
+        data: DistDataset | None,
         num_neighbors: NumNeighbors,
         input_nodes: Any,
         batch_size: int = 1,
@@ -60,7 +68,7 @@ class DistNeighborLoader(DistLoader):
         collect_features: bool = False,
         to_device: torch.device | None = None,
         random_seed: int | None = None,
-        worker_options: RemoteDistSamplingWorkerOptions | None = None,
+        worker_options: AllDistSamplingWorkerOptions | None = None,
         *,
         replace: bool = False,
         shard: tuple[int, int] = (0, 1),

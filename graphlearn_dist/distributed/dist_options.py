@@ -11,11 +11,129 @@ from ..errors import InvalidArgumentError
 from ..utils.units import parse_size
 
 _MAX_CONCURRENCY = 32
+_MAX_RPC_THREADS = 16
 _DEFAULT_BUFFER_BYTES = 1 << 30
 
 
+class _BasicDistSamplingWorkerOptions:
+    """What all modes have; the fields are in the subclasses, whose positional orders differ."""
+
+    master_addr: str | None
+    master_port: str | int | None
+    num_rpc_threads: int | None
+    rpc_timeout: float
+    num_threads: int
+
+    def _check(self, **at_least: int) -> None:
+        """Refuses what no mode can do; ``at_least`` are the smallest values of fields that count something."""
+        for name, smallest in {"num_threads": 1, **at_least}.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+                raise InvalidArgumentError(f"{name}: expected at least {smallest}, got {value!r}")
+        if self.num_rpc_threads is not None and self.num_rpc_threads < 1:
+            raise InvalidArgumentError(f"num_rpc_threads: expected at least 1 or None, got {self.num_rpc_threads}")
+        if self.rpc_timeout <= 0:
+            raise InvalidArgumentError(f"rpc_timeout: expected a positive number of seconds, got {self.rpc_timeout}")
+
+    @property
+    def rpc_threads(self) -> int:
+        """Threads that answer other processes' requests."""
+        return 1 if self.num_rpc_threads is None else self.num_rpc_threads
+
+
+class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
+    """What the modes have that sample in processes of their own."""
+
+    num_workers: int
+    worker_devices: list[torch.device] | None
+    worker_concurrency: int
+
+    def _check(self, **at_least: int) -> None:
+        super()._check(num_workers=1, worker_concurrency=1, **at_least)
+        if self.worker_concurrency > _MAX_CONCURRENCY:
+            raise InvalidArgumentError(
+                f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
+            )
+        if any(torch.device(device).type != "cpu" for device in self.worker_devices or []):
+            raise InvalidArgumentError(f"worker_devices: expected CPUs, got {self.worker_devices}")
+        if self.worker_devices and len(self.worker_devices) not in (1, self.num_workers):
+            raise InvalidArgumentError(
+                f"worker_devices: expected one for each of {self.num_workers} workers, got {self.worker_devices}"
+            )
+
+    @property
+    def rpc_threads(self) -> int:
+        return min(self.num_workers, _MAX_RPC_THREADS) if self.num_rpc_threads is None else self.num_rpc_threads
+
+
 @dataclass(frozen=True)
-class RemoteDistSamplingWorkerOptions:
+class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
+    """Sampling in the training process.
+
+    Attributes:
+        master_addr: host of the group's registry, where ``init_rpc`` was not called; from ``MASTER_ADDR`` if None.
+        master_port: its port; the one after ``MASTER_PORT`` if None.
+        num_rpc_threads: threads that answer other workers' requests.
+        rpc_timeout: deadline of each request, and of each batch, in seconds.
+        prefetch_size: batches sampled, in a thread, ahead of the one that is asked for; 0 samples when asked.
+        num_threads: threads of one batch; never changes it.
+    """
+
+    master_addr: str | None = None
+    master_port: str | int | None = None
+    num_rpc_threads: int | None = None
+    rpc_timeout: float = 180
+    prefetch_size: int = 2
+    num_threads: int = 1
+
+    def __post_init__(self) -> None:
+        self._check(prefetch_size=0)
+
+
+@dataclass(frozen=True)
+class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
+    """Sampling in subprocesses of the training process.
+
+    Attributes:
+        num_workers: sampling processes.
+        worker_devices: must be None or CPUs.
+        worker_concurrency: batches under way at once in each process (at most 32).
+        master_addr: host of the group's registry, where ``init_rpc`` was not called; from ``MASTER_ADDR`` if None.
+        master_port: its port; the one after ``MASTER_PORT`` if None.
+        num_rpc_threads: threads that answer other workers' requests.
+        rpc_timeout: deadline of each request, and of each batch, in seconds.
+        channel_size: shared memory for finished batches of all workers, as bytes or as text such as ``"64MB"``;
+            committed as it is used. It bounds how many batches a training loop can hold without copies.
+        pin_memory: batches come in page-locked memory, which copies to the GPU without waiting.
+        num_threads: threads of one batch; never changes it.
+    """
+
+    num_workers: int = 1
+    worker_devices: list[torch.device] | None = None
+    worker_concurrency: int = 4
+    master_addr: str | None = None
+    master_port: str | int | None = None
+    num_rpc_threads: int | None = None
+    rpc_timeout: float = 180
+    channel_size: int | str | None = None
+    pin_memory: bool = False
+    num_threads: int = 1
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.pin_memory and not torch.cuda.is_available():
+            raise InvalidArgumentError("pin_memory: torch sees no CUDA device on this host; leave pin_memory off")
+        if self.channel_size is not None:
+            parse_size(self.channel_size, name="channel_size")
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Shared memory for batches of all workers."""
+        return _DEFAULT_BUFFER_BYTES if self.channel_size is None else parse_size(self.channel_size)
+
+
+@dataclass(frozen=True)
+class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     """Sampling on servers.
 
     Attributes:
@@ -52,22 +170,17 @@ class RemoteDistSamplingWorkerOptions:
     num_threads: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("num_workers", "worker_concurrency", "prefetch_size", "num_threads"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.worker_concurrency > _MAX_CONCURRENCY:
-            raise InvalidArgumentError(
-                f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
-            )
-        if self.rpc_timeout <= 0:
-            raise InvalidArgumentError(f"rpc_timeout: expected a positive number of seconds, got {self.rpc_timeout}")
-        if any(torch.device(device).type != "cpu" for device in self.worker_devices or []):
-            raise InvalidArgumentError(f"worker_devices: expected CPUs, got {self.worker_devices}")
+        self._check(prefetch_size=1)
 
     @property
     def buffer_bytes(self) -> int:
         """Shared memory for batches on each server."""
         return _DEFAULT_BUFFER_BYTES if self.buffer_size is None else parse_size(self.buffer_size)
+
+
+AllDistSamplingWorkerOptions = (
+    CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions | RemoteDistSamplingWorkerOptions
+)
 
 
 @dataclass(frozen=True)

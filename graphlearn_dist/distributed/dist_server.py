@@ -33,12 +33,12 @@ from . import rpc
 from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
-from .dist_sampling_producer import SamplingProducer
+from .partition_peers import PartitionHolders
 from .partition_service import LOOKUP, ONE_HOP, PartitionService
-from .placing import ReplyRegion
+from .placing import REPLY_REGION_BYTES, ReplyRegion
+from .sampling_producer import SamplingProducer
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
-_REPLY_REGION_BYTES = 1 << 30  # committed as it is used
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class DistServer:
         self.dataset = dataset
         self._handle = dataset.share_ipc()
         alone = dataset.num_partitions == 1  # then nobody asks for rows
-        self._service = PartitionService(dataset, region=None if alone else ReplyRegion(_REPLY_REGION_BYTES))
+        self._service = PartitionService(dataset, region=None if alone else ReplyRegion(REPLY_REGION_BYTES))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._producers: dict[int, _Held] = {}
@@ -163,8 +163,8 @@ class DistServer:
         producer_id = next(self._next_id)
         context = get_context()
         name = f"{context.worker_name if context else 'server'}, producer {producer_id}"
-        peers = await self._find_peers()
-        producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, peers)
+        holders = PartitionHolders(await self._find_peers())
+        producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
         await producer.start()
         if self._loop is None:
             await producer.close()

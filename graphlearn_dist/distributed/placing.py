@@ -13,6 +13,8 @@ from ..rpc.arena import SendingArena
 from ..rpc.codec import byte_array, encode
 from ..rpc.encoded import Encoded, SharedRegion, padded
 
+REPLY_REGION_BYTES = 1 << 30  # for the rows that other processes ask one partition for; committed as it is used
+
 
 def place_segments(encoded: Encoded, slot: memoryview, unwritten: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     """Copies a message's segments into a slot, but for those that are still to be written.

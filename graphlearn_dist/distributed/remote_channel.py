@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import ChannelClosedError, DeadlineExceededError
+from ..errors import InvalidArgumentError
 from ..messages import EndOfEpoch, SampledBatch
 from . import rpc
-from .dist_sampling_producer import failure_error
+from .batch_window import BatchRequest, BatchWindow
 from .dist_server import DistServer
 
 
@@ -21,27 +20,34 @@ class RemoteReceivingChannel:
     per server are under way, so a trainer that does not read holds nothing up but its own producers.
 
     Args:
-        server_ranks: the servers.
-        producer_ids: the producer on each of them.
+        server_rank: the servers, or the one.
+        producer_id: the producer on each of them.
         prefetch_size: requests under way per server.
         timeout_s: how long to wait for a batch.
     """
 
     def __init__(
-        self, server_ranks: Sequence[int], producer_ids: Sequence[int], prefetch_size: int = 2, timeout_s: float = 180.0
+        self,
+        server_rank: int | Sequence[int],
+        producer_id: int | Sequence[int],
+        prefetch_size: int = 2,
+        timeout_s: float = 180.0,
     ) -> None:
-        self._servers = list(zip(server_ranks, producer_ids, strict=True))
-        self._limit = prefetch_size * len(self._servers)
+        ranks = [server_rank] if isinstance(server_rank, int) else list(server_rank)
+        producers = [producer_id] if isinstance(producer_id, int) else list(producer_id)
+        if len(ranks) != len(producers) or not ranks or prefetch_size < 1:
+            raise InvalidArgumentError(
+                "server_rank, producer_id, prefetch_size: expected one producer for each server and at least 1, got "
+                f"{server_rank}, {producer_id}, {prefetch_size}"
+            )
+        self._servers = list(zip(ranks, producers, strict=True))
         self._timeout_s = timeout_s
-        self._indices: deque[tuple[int, int]] = deque()  # (position, batch index) still to be asked for
-        self._under_way: deque[tuple[int, int, Future[Any]]] = deque()
-        self._run = 0
-        self._closed = False
+        self._window = BatchWindow(self._ask, prefetch_size * len(ranks), timeout_s, self._place_of)
 
     def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
         """Begins a run over these batch indices; whatever was under way is off."""
-        self._check_open()
-        self.reset()
+        self._window.check_open()
+        self._window.reset()
         endpoint = rpc.get_endpoint()
         name = rpc.function_name(DistServer.start_new_epoch_sampling)
         started = [
@@ -50,63 +56,34 @@ class RemoteReceivingChannel:
         ]
         for future in started:
             future.result()
-        self._run = run
-        self._indices = deque(enumerate(indices))
-        self._ask()
+        self._window.start(run, epoch, indices)
 
     def reset(self) -> None:
         """Calls off everything under way."""
-        self._indices.clear()
-        for _, _, future in self._under_way:
-            future.cancel()
-        self._under_way.clear()
+        self._window.reset()
 
     def close(self) -> None:
         """Calls off everything under way; ``recv`` fails from now on. Idempotent."""
-        self.reset()
-        self._closed = True
+        self._window.close()
 
     def recv(self) -> SampledBatch | EndOfEpoch:
-        """The next batch; ``EndOfEpoch`` after the last.
+        """The next batch; ``EndOfEpoch`` after the last. Raises as ``BatchWindow.recv`` does."""
+        return self._window.recv()
 
-        Raises:
-            SamplingWorkerError: a worker failed at it, or died.
-            PeerLostError: its server is gone.
-            DeadlineExceededError: it did not come in time.
-            ChannelClosedError: the channel was closed.
-        """
-        self._check_open()
-        if not self._under_way:
-            self._ask()  # more to ask for is left only after an error: that must not look like the end
-        if not self._under_way:
-            return EndOfEpoch(self._run, 0, 0)
-        rank, index, future = self._under_way.popleft()
-        try:
-            item = future.result(self._timeout_s)
-        except TimeoutError as error:
-            if isinstance(error, DeadlineExceededError):
-                raise
-            raise DeadlineExceededError(
-                f"batch {index}: nothing from server {rank} within {self._timeout_s:g} s"
-            ) from error
-        self._ask()
-        if isinstance(item, SampledBatch):
-            return item
-        if isinstance(item, EndOfEpoch):
-            raise ChannelClosedError(f"batch {index}: server {rank} has only {item.num_batches} batches")
-        raise failure_error(item)
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        rank, producer = self._server_of(request)
+        return rpc.get_endpoint().request(
+            ("server", rank),
+            rpc.function_name(DistServer.fetch_batch),
+            producer,
+            request.run,
+            request.index,
+            timeout_s=self._timeout_s,
+            fail_fast=True,
+        )
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ChannelClosedError("the loader was shut down")
+    def _server_of(self, request: BatchRequest) -> tuple[int, int]:
+        return self._servers[request.position % len(self._servers)]
 
-    def _ask(self) -> None:
-        endpoint = rpc.get_endpoint()
-        name = rpc.function_name(DistServer.fetch_batch)
-        while self._indices and len(self._under_way) < self._limit:
-            position, index = self._indices.popleft()
-            rank, producer = self._servers[position % len(self._servers)]
-            future = endpoint.request(
-                ("server", rank), name, producer, self._run, index, timeout_s=self._timeout_s, fail_fast=True
-            )
-            self._under_way.append((rank, index, future))
+    def _place_of(self, request: BatchRequest) -> str:
+        return f"server {self._server_of(request)[0]}"

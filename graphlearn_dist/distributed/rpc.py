@@ -6,6 +6,7 @@ group agree on, functions by the name they are registered under: only what was r
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -15,11 +16,12 @@ from typing import Any
 
 import torch
 
-from ..config import RpcSettings
+from ..config import RpcSettings, job_token
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
 from ..rpc.peers import is_loopback
 from .dist_context import DistContext, DistRole, get_context
+from .worker_group import WorkerGroup
 
 _ANY_ADDRESS = "0.0.0.0"
 
@@ -27,9 +29,18 @@ _ANY_ADDRESS = "0.0.0.0"
 class _State:
     """What ``init_rpc`` sets up and ``shutdown_rpc`` takes down."""
 
-    def __init__(self, endpoint: Endpoint, context: DistContext, master_addr: str, *, is_dynamic: bool) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        context: DistContext,
+        group: WorkerGroup | None,
+        master_addr: str,
+        *,
+        is_dynamic: bool,
+    ) -> None:
         self.endpoint = endpoint
         self.context = context
+        self.group = group
         self.master_addr = master_addr
         self.is_dynamic = is_dynamic
         self.num_callees = 0
@@ -68,7 +79,8 @@ def init_rpc(
         num_rpc_threads: threads that answer requests.
         rpc_timeout: default deadline of a request, in seconds.
         is_dynamic: the number of clients is open.
-        token: the job's shared secret; needed where ``master_addr`` is not this host.
+        token: the job's shared secret, needed where ``master_addr`` is not this host; the one in the environment
+            (``GLD_TOKEN``, ``GLD_TOKEN_FILE``) if None.
         listen_host: where to listen; this host alone by default, or all addresses when there is a token and the
             registry is elsewhere.
         master_fd: a bound socket for the registry, inherited from a launcher, or -1.
@@ -87,6 +99,7 @@ def init_rpc(
     with _lock:
         if _state is not None:
             return
+        token = job_token() if token is None else token
         endpoint = Endpoint(
             _role_name(context.role),
             context.rank,
@@ -101,6 +114,7 @@ def init_rpc(
             endpoint.register(name, function)
         try:
             endpoint.open()
+            group = WorkerGroup(endpoint, context) if context.is_worker() else None
             if on_open is not None:
                 on_open(endpoint)
             endpoint.join(
@@ -113,7 +127,7 @@ def init_rpc(
         except BaseException:
             endpoint.close()
             raise
-        _state = _State(endpoint, context, master_addr, is_dynamic=is_dynamic)
+        _state = _State(endpoint, context, group, master_addr, is_dynamic=is_dynamic)
 
 
 def _hosts_registry(context: DistContext) -> bool:
@@ -124,14 +138,23 @@ def _role_name(role: DistRole) -> str:
     return role.name.lower()
 
 
-def shutdown_rpc(graceful: bool = True) -> None:
+def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None:
     """Leave the job and close the endpoint. Without effect where there is none.
 
+    A worker serves its partition until then: its neighbors may still be sampling when it is through with its own
+    epochs. So a worker that leaves gracefully first waits until all others want to leave too; one that is lost is not
+    waited for. While an exception is on its way nobody is waited for either: the others may be waiting for what this
+    worker will never do. Servers and clients do not wait.
+
     Args:
-        graceful: leave the registry first, so that nobody counts this process as lost. Nobody is waited for: one dead
-            process must not hold the others.
+        graceful: wait so, and leave the registry, so that nobody counts this process as lost.
+        timeout: seconds that a worker waits at most; None waits as long as the others live.
     """
     global _state
+    failing = sys.exc_info()[0] is not None
+    state = _state
+    if graceful and not failing and state is not None and state.group is not None:
+        state.group.wait_for_others(timeout)
     with _lock:
         state, _state = _state, None
     if state is None:
@@ -159,6 +182,18 @@ def rpc_is_initialized() -> bool:
 def get_endpoint() -> Endpoint:
     """The process's endpoint; ``NotInitializedError`` before ``init_rpc``."""
     return _require().endpoint
+
+
+def get_worker_group() -> WorkerGroup:
+    """This worker's part in its group.
+
+    Raises:
+        NotInitializedError: the RPC is not initialized, or this process is no worker.
+    """
+    group = _require().group
+    if group is None:
+        raise NotInitializedError("this process is no worker: call init_worker_group and init_rpc first")
+    return group
 
 
 def _require() -> _State:

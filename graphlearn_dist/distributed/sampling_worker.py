@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,18 +24,18 @@ import torch
 from .. import _C
 from ..core import pooled_empty
 from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
-from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
+from ..messages import EndOfEpoch, SampledBatch
 from ..rpc.arena import SendingArena
 from ..rpc.codec import encode
 from ..rpc.encoded import Encoded
-from ..sampler.base import NodeSamplerInput
 from .batches import NoPeers, PartitionedBatches, rows_by_store, with_rows
 from .control import Control, receive_message, send_message
 from .dist_dataset import DistDataset
-from .dist_neighbor_sampler import Peers
+from .partition_peers import ServerPeers
 from .partition_service import PartitionService
+from .partitioned_sampler import Peers
 from .placing import place_segments
-from .server_peers import ServerPeers
+from .worker_failure import describe_failure
 from .worker_messages import (
     ITEM_HEADER_BYTES,
     ItemHeader,
@@ -156,8 +155,9 @@ class SamplingWorker:
         self._control = control
         dataset = DistDataset.from_ipc_handle(setup.dataset)
         service = PartitionService(dataset, setup.num_threads)
-        seeds = NodeSamplerInput(setup.seeds, setup.seed_type)
-        self._batches = PartitionedBatches(dataset, seeds, setup.config, service, peers, setup.num_threads)
+        self._batches = PartitionedBatches(
+            dataset, setup.sampler_input, setup.config, service, peers, setup.num_threads
+        )
         self._region = SendingArena(setup.region_bytes)
         self._outbox = Outbox(_C.ShmRing.open(setup.ring_path), self._region, control)
         self._run_task: asyncio.Task[None] | None = None
@@ -199,7 +199,7 @@ class SamplingWorker:
         under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]] = deque()
         num_batches = self._batches.schedule.num_batches
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
-        concurrency = self._setup.concurrency if self._setup.peers else 1
+        concurrency = self._setup.concurrency if self._setup.holders.addresses else 1
         try:
             for index in range(start.first, num_batches, start.step):
                 under_way.append(asyncio.create_task(self._make(start, index)))
@@ -247,14 +247,6 @@ class SamplingWorker:
         return ItemHeader(ItemKind.FAILURE, start.run, start.epoch, index), encode(failure)
 
 
-def describe_failure(
-    worker: str, stage: str, error: BaseException, run: int = 0, epoch: int = 0, index: int = 0
-) -> WorkerFailure:
-    """An exception as a message."""
-    text = "".join(traceback.format_exception(error))
-    return WorkerFailure(run, epoch, index, worker, stage, type(error).__name__, str(error), text)
-
-
 async def _serve(control: Control) -> int:
     setup = await receive_message(control)
     if setup is None:
@@ -274,9 +266,9 @@ async def _serve(control: Control) -> int:
 
 
 def _open_peers(setup: WorkerSetup) -> contextlib.AbstractContextManager[Peers]:
-    if not setup.peers:
+    if not setup.holders.addresses:
         return contextlib.nullcontext(NoPeers())
-    return ServerPeers(setup.name, setup.rank, setup.peers, setup.request_timeout_s)
+    return ServerPeers(setup.name, setup.rank, setup.holders, setup.request_timeout_s)
 
 
 async def _main(descriptor: int) -> int:

@@ -1,4 +1,4 @@
-"""What a server and its sampling workers say to each other."""
+"""What a process and its sampling workers say to each other."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-import torch
-
-from ..rpc.peers import PeerAddress
-from ..sampler.base import SamplingConfig
+from ..sampler.base import NodeSamplerInput, SamplingConfig
 from .dist_dataset import DatasetHandle
+from .partition_peers import PartitionHolders
 
 
 @dataclass(frozen=True)
@@ -20,28 +18,26 @@ class WorkerSetup:
     Attributes:
         name: of the worker, for errors.
         dataset: the partition to map.
-        seeds: int64 ``[n]``, the loader's input nodes.
-        seed_type: their node type, or None.
+        sampler_input: the loader's input, checked.
         config: how to sample.
         ring_path: where finished batches are announced.
         region_bytes: shared memory for batches; committed as it is used.
         concurrency: batches under way at once.
         num_threads: threads of one batch.
-        peers: by other partition, the server that holds it.
+        holders: who serves the other partitions.
         rank: of the worker among those of its producer.
         request_timeout_s: deadline of a request to a peer.
     """
 
     name: str
     dataset: DatasetHandle
-    seeds: torch.Tensor
-    seed_type: str | None
+    sampler_input: NodeSamplerInput
     config: SamplingConfig
     ring_path: str
     region_bytes: int
     concurrency: int
     num_threads: int
-    peers: dict[int, PeerAddress]
+    holders: PartitionHolders
     rank: int
     request_timeout_s: float
 

@@ -150,10 +150,10 @@ def test_a_loader_with_wrong_arguments(
 
 
 def test_data_together_with_remote_options(job: Job, whole: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="data, worker_options: expected None"):
+    with pytest.raises(InvalidArgumentError, match="data: expected None with RemoteDistSamplingWorkerOptions"):
         make_loader(data=load(whole))
-    with pytest.raises(InvalidArgumentError, match="data, worker_options: expected None"):
-        DistNeighborLoader(load(whole), [2], SEEDS)
+    with pytest.raises(InvalidArgumentError, match="data: expected a DistDataset unless servers sample"):
+        DistNeighborLoader(None, [2], SEEDS)
 
 
 def config(**changes: Any) -> SamplingConfig:

@@ -28,7 +28,6 @@ from graphlearn_dist.distributed.partition_service import LOOKUP, ONE_HOP, Parti
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch, Subgraph
-from graphlearn_dist.partition import RandomPartitioner, RangePartitioner
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.utils.common import get_free_port
@@ -42,39 +41,24 @@ from tests.support.graphs import (
     random_graph,
     typed_graph,
 )
+from tests.support.oracle import (
+    GRAPHS,
+    LOADER,
+    PARTITIONERS,
+    SEED,
+    assert_same,
+    in_any_order,
+    input_of,
+    load_partitions,
+    write_partitions,
+)
 from tests.support.processes import assert_nothing_left, start
 
 HERE = "tests.distributed.test_oracle"
-PARTITIONERS = {"random": RandomPartitioner, "range": RangePartitioner}
 DEADLINE_S = 120.0  # only ever reached by a hang
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------
-
-
-def write_partitions(graph: TestGraph, root: Path, kind: str, num_parts: int, edge_dir: Direction) -> Path:
-    """The partition directory of a graph with the features and labels that ``make_dataset`` gives it."""
-    partitioner = PARTITIONERS[kind](
-        str(root / "partitions"),
-        num_parts,
-        graph.unwrap(graph.num_nodes),
-        graph.unwrap(graph.edges),
-        node_feat=graph.unwrap(graph.node_features()),
-        node_feat_dtype=None,
-        edge_feat=graph.unwrap(graph.edge_features()),
-        edge_feat_dtype=None,
-        edge_assign_strategy="by_src" if edge_dir == "out" else "by_dst",
-        node_labels=graph.unwrap(graph.node_labels()),
-        edge_ids=graph.unwrap(graph.edge_ids),
-    )
-    return partitioner.partition()
-
-
-def load_partitions(directory: Path, num_parts: int) -> list[DistDataset]:
-    datasets = [DistDataset() for _ in range(num_parts)]
-    for partition, dataset in enumerate(datasets):
-        dataset.load(directory, partition)
-    return datasets
 
 
 class DirectPeers:
@@ -113,16 +97,6 @@ def tensors_of(batch: SampledBatch) -> dict[str, Any]:
         "seed_type": (torch.tensor(batch.seed_type),),
     }
     return {f"{name}[{i}]": tensor for name, group in groups.items() for i, tensor in enumerate(group)}
-
-
-def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert actual.keys() == expected.keys()
-    for name, tensor in expected.items():
-        if not isinstance(tensor, torch.Tensor):
-            assert actual[name] == tensor, name
-            continue
-        assert actual[name].dtype == tensor.dtype, name
-        assert torch.equal(actual[name], tensor), f"{name}: {actual[name]} instead of {tensor}"
 
 
 def make_all(batches: PartitionedBatches, epoch: int) -> list[SampledBatch]:
@@ -254,52 +228,22 @@ def serve(directory: str, rank: int, num_servers: int, port: int) -> None:
     wait_and_shutdown_server()
 
 
-GRAPHS: dict[str, Any] = {
-    "homogeneous": lambda: random_graph(500, 4000, 8, explicit_edge_ids=True),
-    "typed": lambda: typed_graph(200, 80, 1500, 9),
-}
-LOADER = {"batch_size": 37, "shuffle": True, "with_edge": True}
-SEED = 5
-
-
-def input_of(graph: TestGraph) -> Any:
-    """Every node of the seed type, some twice."""
-    seed_type = None if graph.is_homogeneous else "user"
-    seeds = torch.cat([torch.arange(graph.num_nodes[seed_type]), torch.arange(20)])
-    return seeds if seed_type is None else (seed_type, seeds)
-
-
-def pyg_tensors(data: Any) -> dict[str, Any]:
-    """Everything in a PyG batch, flat and by name."""
-    stores = data.to_dict()
-    flat = {}
-    for key, value in stores.items():
-        entries = value.items() if isinstance(value, dict) else [("", value)]
-        flat.update({f"{key}.{name}": entry for name, entry in entries})
-    return flat
-
-
 def remote_loader(graph: TestGraph, *, num_workers: int, num_threads: int, num_servers: int, **options: Any) -> Any:
     workers = RemoteDistSamplingWorkerOptions(
         list(range(num_servers)), num_workers=num_workers, num_threads=num_threads, buffer_size="16MB"
     )
     return DistNeighborLoader(
-        None, [4, 3], input_of(graph), edge_dir="in", collect_features=True, random_seed=SEED, worker_options=workers,
+        None, [4, 3], input_of(graph), collect_features=True, random_seed=SEED, worker_options=workers,
         **LOADER, **options,
     )  # fmt: skip
 
 
-def in_any_order(batches: Any) -> dict[tuple[int, ...], dict[str, Any]]:
-    """Batches by their seeds' positions: which arrives first is not part of the contract."""
-    flat = [pyg_tensors(batch) for batch in batches]
-    key = next(name for name in flat[0] if name.endswith("input_id") or name.startswith("input_id"))
-    return {tuple(batch[key].tolist()): batch for batch in flat}
-
-
-def collect(name: str, num_servers: int, port: int, modes: list[list[int]], shards: bool) -> dict[str, int]:
+def collect(
+    name: str, edge_dir: Direction, num_servers: int, port: int, modes: list[list[int]], shards: bool
+) -> dict[str, int]:
     """The client: every mode's batches of two epochs equal those of the loader in this process."""
     graph = GRAPHS[name]()
-    dataset: Dataset = make_dataset(graph, "in")
+    dataset: Dataset = make_dataset(graph, edge_dir)
     local = NeighborLoader(dataset, [4, 3], input_of(graph), seed=SEED, **LOADER)
     expected = [in_any_order(local), in_any_order(local)]
     init_client(num_servers, 1, 0, "127.0.0.1", port)
@@ -307,7 +251,7 @@ def collect(name: str, num_servers: int, port: int, modes: list[list[int]], shar
     try:
         for num_workers, num_threads in modes:
             options = {"num_workers": num_workers, "num_threads": num_threads, "num_servers": num_servers}
-            with remote_loader(graph, **options) as loader:
+            with remote_loader(graph, edge_dir=edge_dir, **options) as loader:
                 for wanted in expected:
                     actual = in_any_order(loader)
                     assert actual.keys() == wanted.keys()
@@ -315,7 +259,8 @@ def collect(name: str, num_servers: int, port: int, modes: list[list[int]], shar
                         assert_same(actual[key], wanted[key])
                         compared += 1
         for shard in ((0, 2), (1, 2)) if shards else ():
-            with remote_loader(graph, num_workers=1, num_threads=1, num_servers=1, shard=shard) as loader:
+            options = {"num_workers": 1, "num_threads": 1, "num_servers": 1, "shard": shard}
+            with remote_loader(graph, edge_dir=edge_dir, **options) as loader:
                 for key, batch in in_any_order(loader).items():
                     assert_same(batch, expected[0][key])
                     seen.extend(key)
@@ -327,14 +272,24 @@ def collect(name: str, num_servers: int, port: int, modes: list[list[int]], shar
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "num_servers", "modes", "shards"),
-    [("homogeneous", "range", 1, [[1, 1], [2, 2]], True), ("typed", "random", 2, [[1, 2], [2, 1]], False)],
+    ("name", "edge_dir", "kind", "num_servers", "modes", "shards"),
+    [
+        ("homogeneous", "in", "range", 1, [[1, 1], [2, 2]], True),
+        ("typed", "in", "random", 2, [[1, 2], [2, 1]], False),
+        ("typed", "out", "range", 3, [[1, 1]], False),
+    ],
 )
 def test_remote_batches_equal_local_ones(
-    tmp_path: Path, name: str, kind: str, num_servers: int, modes: list[list[int]], shards: bool
+    tmp_path: Path,
+    name: str,
+    edge_dir: Direction,
+    kind: str,
+    num_servers: int,
+    modes: list[list[int]],
+    shards: bool,
 ) -> None:
-    """One and two servers, one and two sampling workers, one and two threads: the loader's own bits each time."""
-    directory = str(write_partitions(GRAPHS[name](), tmp_path, kind, num_servers, "in"))
+    """One to three servers, one and two sampling workers, one and two threads: the loader's own bits each time."""
+    directory = str(write_partitions(GRAPHS[name](), tmp_path, kind, num_servers, edge_dir))
     port = get_free_port()
     servers = [
         (f"{HERE}.serve", {"directory": directory, "rank": rank, "num_servers": num_servers, "port": port})
@@ -342,8 +297,11 @@ def test_remote_batches_equal_local_ones(
     ]
     client = (
         f"{HERE}.collect",
-        {"name": name, "num_servers": num_servers, "port": port, "modes": modes, "shards": shards},
-    )
+        {
+            "name": name, "edge_dir": edge_dir, "num_servers": num_servers, "port": port, "modes": modes,
+            "shards": shards,
+        },
+    )  # fmt: skip
     result = run_and_check([*servers, client])
     assert result["compared"] == 2 * len(modes) * result["per_epoch"] > 0
     assert result["from_shards"] == (520 if shards else 0)

@@ -12,8 +12,8 @@ from .. import _C
 from ..core import thread_pool
 from ..messages import FeatureReply, FeatureRequest
 from .dist_dataset import DistDataset
-from .dist_neighbor_sampler import OwnerSplit, Peers, split_by_owner
 from .partition_service import LOOKUP
+from .partitioned_sampler import OwnerSplit, Peers, split_by_owner
 
 
 @dataclass(frozen=True)

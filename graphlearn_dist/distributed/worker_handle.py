@@ -1,8 +1,4 @@
-"""A producer: the sampling workers that a server runs for one loader, and the batches they have ready.
-
-Everything here runs on the server's RPC loop. Workers serve fixed shares of the batch indices and send them in order,
-so that what a client asks for next is always at the head of one worker's ring.
-"""
+"""One sampling worker, as the process sees it that started it: its commands, and the batches that it has ready."""
 
 from __future__ import annotations
 
@@ -18,15 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _C
-from ..errors import InvalidArgumentError, SamplingWorkerError
-from ..messages import EndOfEpoch, WorkerFailure
-from ..rpc.codec import decode_blob, encode
+from ..errors import SamplingWorkerError
+from ..messages import WorkerFailure
+from ..rpc.codec import decode_blob
 from ..rpc.encoded import Encoded, SharedRegion
-from ..sampler.base import NodeSamplerInput, SamplingConfig
-from ..sampler.batches import make_plan, make_schedule
 from .control import NOTIFICATION, Control, receive_message, send_message
-from .dist_dataset import DatasetHandle, DistDataset
-from .dist_options import ProducerRequest
+from .worker_failure import failure_error
 from .worker_messages import (
     ITEM_HEADER_BYTES,
     ItemHeader,
@@ -41,7 +34,6 @@ from .worker_messages import (
 # Finished batches a worker may have announced and not yet handed over. The client asks well ahead, so that two keep the
 # worker busy; more would only hold memory.
 _RING_WINDOW = 2
-_SMALLEST_BUFFER_BYTES = 1 << 20
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -283,116 +275,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def describe_exit(code: int) -> str:
     """An exit status in words."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def failure_error(failure: WorkerFailure) -> SamplingWorkerError:
-    """The exception that a worker's failure becomes where somebody waits."""
-    where = f"batch {failure.index} of epoch {failure.epoch}, " if failure.stage == "sample" else ""
-    return SamplingWorkerError(
-        f"{failure.worker}: {where}stage {failure.stage}: {failure.type_name}: {failure.message}\n"
-        f"--- worker traceback ---\n{failure.traceback}"
-    )
-
-
-class SamplingProducer:
-    """The sampling workers of one loader on one server.
-
-    Args:
-        name: for errors.
-        dataset: the server's partition.
-        handle: the same for its workers.
-        sampler_input: the loader's input nodes, checked.
-        config: how to sample.
-        request: how many workers, which batches.
-        peers: by other partition, the address of the server that holds it.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        dataset: DistDataset,
-        handle: DatasetHandle,
-        sampler_input: NodeSamplerInput,
-        config: SamplingConfig,
-        request: ProducerRequest,
-        peers: dict[int, Any],
-    ) -> None:
-        make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
-        self.schedule = make_schedule(sampler_input, config)
-        self._name = name
-        self._request = request
-        self._handle = handle
-        self._input = sampler_input
-        self._config = config
-        self._peers = peers
-        self._run = 0
-        self._epoch = 0
-        self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
-        names = [f"{name}, worker {i}" for i in range(request.num_workers)]
-        self._workers = [WorkerHandle(worker_name, self._worker_bytes) for worker_name in names]
-
-    @property
-    def worker_pids(self) -> list[int]:
-        """Process ids of the workers."""
-        return [worker.pid for worker in self._workers]
-
-    async def start(self) -> None:
-        """Starts all workers; undone if one fails."""
-        try:
-            await asyncio.gather(*(self._start_worker(i) for i in range(len(self._workers))))
-        except BaseException:
-            await self.close()
-            raise
-
-    async def _start_worker(self, rank: int) -> None:
-        request = self._request
-        worker = self._workers[rank]
-
-        def make_setup(ring_path: str) -> WorkerSetup:
-            return WorkerSetup(
-                name=worker.name,
-                dataset=self._handle,
-                seeds=self._input.node,
-                seed_type=self._input.input_type,
-                config=self._config,
-                ring_path=ring_path,
-                region_bytes=self._worker_bytes,
-                concurrency=request.concurrency,
-                num_threads=request.num_threads,
-                peers=self._peers,
-                rank=rank,
-                request_timeout_s=request.request_timeout_s,
-            )
-
-        await worker.start(make_setup)
-
-    async def start_run(self, run: int, epoch: int) -> None:
-        """Begins an epoch; older runs are off."""
-        if run <= self._run:
-            raise InvalidArgumentError(f"run: expected more than {self._run}, got {run}")
-        self._run, self._epoch = run, epoch
-        request, count = self._request, len(self._workers)
-        for rank, worker in enumerate(self._workers):
-            await worker.start_run(StartRun(run, epoch, request.first + rank * request.step, request.step * count))
-
-    async def fetch(self, run: int, index: int) -> Encoded:
-        """Batch ``index`` of the run, as encoded by its worker; ``EndOfEpoch`` past the last.
-
-        Raises:
-            InvalidArgumentError: the run is over, or the index is not one of this producer's.
-            SamplingWorkerError: the worker that should have made it died.
-        """
-        if run != self._run:
-            raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
-        if index >= self.schedule.num_batches:
-            return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
-        place, rest = divmod(index - self._request.first, self._request.step)
-        if rest or place < 0:
-            raise InvalidArgumentError(
-                f"index: expected {self._request.first} plus a multiple of {self._request.step}, got {index}"
-            )
-        return await self._workers[place % len(self._workers)].item(run, index)
-
-    async def close(self) -> None:
-        """Ends the workers. Idempotent."""
-        await asyncio.gather(*(worker.close() for worker in self._workers))

@@ -1,0 +1,120 @@
+"""Batches asked for ahead of their reader, and given in order: the same for every mode."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ChannelClosedError, DeadlineExceededError
+from ..messages import EndOfEpoch, SampledBatch
+from .worker_failure import failure_error
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """One batch that is wanted.
+
+    Attributes:
+        run: the iteration that wants it.
+        epoch: whose draws.
+        index: which batch of the epoch's global list.
+        position: how many of this loader's batches come before it.
+    """
+
+    run: int
+    epoch: int
+    index: int
+    position: int
+
+
+class BatchWindow:
+    """Keeps requests under way, so that a batch is ready when its reader comes; at most ``limit`` at a time.
+
+    Args:
+        ask: sends a request; a future of a ``SampledBatch``, ``EndOfEpoch`` or ``WorkerFailure``.
+        limit: most batches under way before the reader wants the first of them; 0 asks only when it comes.
+        timeout_s: how long the reader waits for one.
+        place_of: where a request went, for errors.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[BatchRequest], Future[Any]],
+        limit: int,
+        timeout_s: float,
+        place_of: Callable[[BatchRequest], str],
+    ) -> None:
+        self._ask_for = ask
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._place_of = place_of
+        self._wanted: deque[BatchRequest] = deque()
+        self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()
+        self._end = EndOfEpoch(0, 0, 0)
+        self._closed = False
+
+    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+        """Begins a run over these batch indices; whatever was under way is off."""
+        self.check_open()
+        self.reset()
+        self._wanted = deque(BatchRequest(run, epoch, index, at) for at, index in enumerate(indices))
+        self._end = EndOfEpoch(run, epoch, len(self._wanted))
+        self._ask(self._limit)
+
+    def reset(self) -> None:
+        """Calls off everything under way."""
+        self._wanted.clear()
+        for _, future in self._under_way:
+            future.cancel()
+        self._under_way.clear()
+
+    def close(self) -> None:
+        """Calls off everything under way; ``recv`` fails from now on. Idempotent."""
+        self.reset()
+        self._closed = True
+
+    def recv(self) -> SampledBatch | EndOfEpoch:
+        """The next batch; ``EndOfEpoch`` after the last.
+
+        Raises:
+            SamplingWorkerError: a worker failed at it, or died.
+            PeerLostError: whoever should have made it, or a part of it, is gone.
+            DeadlineExceededError: it did not come in time.
+            ChannelClosedError: the window was closed.
+        """
+        self.check_open()
+        if not self._under_way:
+            self._ask(max(1, self._limit))  # after an error, too, there may be more: that must not look like the end
+        if not self._under_way:
+            return self._end
+        request, future = self._under_way.popleft()
+        try:
+            item = future.result(self._timeout_s)
+        except TimeoutError as error:
+            if isinstance(error, DeadlineExceededError):
+                raise
+            future.cancel()
+            raise DeadlineExceededError(
+                f"batch {request.index}: nothing from {self._place_of(request)} within {self._timeout_s:g} s"
+            ) from error
+        self._ask(self._limit)
+        if isinstance(item, SampledBatch):
+            return item
+        if isinstance(item, EndOfEpoch):
+            raise ChannelClosedError(
+                f"batch {request.index}: {self._place_of(request)} has only {item.num_batches} batches"
+            )
+        raise failure_error(item)
+
+    def check_open(self) -> None:
+        """Raises ``ChannelClosedError`` after ``close``."""
+        if self._closed:
+            raise ChannelClosedError("the loader was shut down")
+
+    def _ask(self, limit: int) -> None:
+        while self._wanted and len(self._under_way) < limit:
+            request = self._wanted.popleft()
+            self._under_way.append((request, self._ask_for(request)))

@@ -1,0 +1,188 @@
+"""Coroutines in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import InvalidArgumentError, NotInitializedError
+from ..rpc.threads import post
+
+T = TypeVar("T")
+
+_STOP_TIMEOUT_S = 10.0
+
+
+def wrap_torch_future(f: torch.futures.Future[Any]) -> asyncio.Future[Any]:
+    """An asyncio future, of the running loop, that is done when ``f`` is, with its result or error.
+
+    Raises:
+        RuntimeError: no loop runs in this thread.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def finish(done: torch.futures.Future[Any]) -> None:
+        if future.cancelled():
+            return
+        try:
+            future.set_result(done.value())
+        except Exception as error:
+            future.set_exception(error)
+
+    def on_done(done: torch.futures.Future[Any]) -> None:
+        post(loop, finish, done)
+
+    f.add_done_callback(on_done)
+    return future
+
+
+class LoopThread:
+    """An asyncio loop that runs in a daemon thread.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread. Idempotent."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+            self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped."""
+        return self._loop is not None
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine; cancelling the future cancels it.
+
+        Raises:
+            NotInitializedError: the thread does not run.
+        """
+        if self._loop is None:
+            coroutine.close()
+            raise NotInitializedError(f"{self._name} does not run: start it first")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """As ``submit``, and waits for the result; what comes too late or is interrupted is cancelled."""
+        future = self.submit(coroutine)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancels what runs, and ends the thread. Idempotent."""
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(_STOP_TIMEOUT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_STOP_TIMEOUT_S)
+        if not thread.is_alive():
+            loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class ConcurrentEventLoop:
+    """Runs coroutines in a thread, at most ``concurrency`` of those given to ``add_task`` at once.
+
+    Args:
+        concurrency: tasks in flight.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        if concurrency < 1:
+            raise InvalidArgumentError(f"concurrency: expected at least 1, got {concurrency}")
+        self._concurrency = concurrency
+        self._free = threading.BoundedSemaphore(concurrency)
+        self._thread = LoopThread(type(self).__name__)
+        self._lock = threading.Lock()
+        self._under_way: set[Future[Any]] = set()
+        self._error: BaseException | None = None
+
+    def start_loop(self) -> None:
+        """Starts the thread. Idempotent."""
+        self._thread.start()
+
+    def shutdown_loop(self) -> None:
+        """Cancels the tasks in flight, and ends the thread. Idempotent."""
+        self._thread.stop()
+
+    def wait_all(self, timeout: float | None = None) -> None:
+        """Waits until every task that was added has ended.
+
+        Args:
+            timeout: seconds; None waits as long as they take.
+
+        Raises:
+            TimeoutError: some are still in flight.
+            Exception: what the first task raised that failed since the last call.
+        """
+        with self._lock:
+            under_way = set(self._under_way)
+        if wait(under_way, timeout).not_done:
+            raise TimeoutError(f"wait_all: tasks are still in flight after {timeout} s")
+        with self._lock:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def add_task(self, coro: Coroutine[Any, Any, Any], callback: Callable[[Any], None] | None = None) -> None:
+        """Runs a coroutine; waits while ``concurrency`` of them are in flight.
+
+        Args:
+            coro: the coroutine.
+            callback: called with its result, in the thread of the loop. What the coroutine or the callback raises comes
+                out of ``wait_all``.
+        """
+        self._free.acquire()
+        try:
+            future = self._thread.submit(self._run(coro, callback))
+        except BaseException:
+            self._free.release()
+            raise
+        with self._lock:
+            self._under_way.add(future)
+        future.add_done_callback(self._on_done)
+
+    async def _run(self, coro: Coroutine[Any, Any, Any], callback: Callable[[Any], None] | None) -> None:
+        try:
+            result = await coro
+            if callback is not None:
+                callback(result)
+        except Exception as error:
+            with self._lock:  # before the future is done: whoever waits for it then finds the error
+                self._error = self._error or error
+            raise
+
+    def _on_done(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._under_way.discard(future)
+        self._free.release()
+
+    def run_task(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Runs a coroutine and returns its result; raises what it raises, or ``TimeoutError``."""
+        return self._thread.run(coro, timeout)

@@ -1,0 +1,264 @@
+"""Producers in the training process: sampling here (collocated), or in subprocesses (multiprocessing)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy
+
+from .. import _C
+from ..config import job_token, master_from_environ
+from ..core import pooled_empty
+from ..data.dataset import GraphSchema
+from ..errors import InvalidArgumentError, NotInitializedError
+from ..messages import EndOfEpoch, SampledBatch
+from ..rpc.codec import byte_array, decode
+from ..rpc.encoded import Encoded
+from ..rpc.threads import post
+from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.inputs import resolve_input
+from . import rpc
+from .batch_producer import BatchProducer
+from .batch_window import BatchRequest, BatchWindow
+from .batches import NoPeers, PartitionedBatches, rows_by_store, with_rows
+from .dist_context import get_context
+from .dist_dataset import DistDataset
+from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
+from .event_loop import LoopThread
+from .partition_peers import EndpointPeers, PartitionHolders
+from .partition_service import PartitionService
+from .partitioned_sampler import Peers
+from .sampling_producer import SamplingProducer
+
+_numbers = itertools.count()
+
+
+class CollocatedProducer(BatchProducer):
+    """Samples in this process, ``prefetch_size`` batches ahead in a thread.
+
+    Args:
+        dataset: this worker's partition.
+        sampler_input: the loader's input.
+        config: how to sample.
+        options: threads, times, and where the other workers are.
+
+    Raises:
+        InvalidArgumentError: the config does not fit the data set.
+        UnknownIdError: an input node is outside the graph.
+        NotInitializedError: other partitions are needed, and this process is no worker.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        config: SamplingConfig,
+        options: CollocatedDistSamplingWorkerOptions,
+    ) -> None:
+        self._schema = dataset.schema
+        seeds = resolve_input(sampler_input, dataset)
+        peers = open_peers(dataset, options)
+        service = PartitionService(dataset, options.num_threads)
+        self._batches = PartitionedBatches(dataset, seeds, config, service, peers, options.num_threads)
+        self._thread = LoopThread("collocated sampling")
+        self._window = BatchWindow(self._ask, options.prefetch_size, options.rpc_timeout, _this_process)
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self._schema
+
+    @property
+    def num_batches(self) -> int:
+        return self._batches.schedule.num_batches
+
+    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+        self._window.check_open()
+        self._thread.start()
+        self._window.start(run, epoch, indices)
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        return self._thread.submit(self._batches.make(request.epoch, request.index, request.run, place_in_pool))
+
+    def recv(self) -> SampledBatch | EndOfEpoch:
+        return self._window.recv()
+
+    def close(self) -> None:
+        self._window.close()
+        self._thread.stop()
+
+
+class MpProducer(BatchProducer):
+    """Samples in subprocesses, which map this worker's partition, and leave batches where this process reads them.
+
+    Args:
+        dataset: this worker's partition.
+        sampler_input: the loader's input.
+        config: how to sample.
+        options: processes, memory, times, and where the other workers are.
+        shard: (first, step) of the batches that this loader gives.
+
+    Raises:
+        InvalidArgumentError: the config does not fit the data set.
+        UnknownIdError: an input node is outside the graph.
+        NotInitializedError: other partitions are needed, and this process is no worker.
+        SamplingWorkerError: a subprocess failed on its way up.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        config: SamplingConfig,
+        options: MpDistSamplingWorkerOptions,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._schema = dataset.schema
+        self._timeout_s = options.rpc_timeout
+        self._producer = SamplingProducer(
+            f"{_own_name()}, loader {next(_numbers)}",
+            dataset,
+            dataset.share_ipc(),
+            resolve_input(sampler_input, dataset),
+            config,
+            ProducerRequest(
+                first=shard[0],
+                step=shard[1],
+                num_workers=options.num_workers,
+                concurrency=options.worker_concurrency,
+                num_threads=options.num_threads,
+                buffer_bytes=options.buffer_bytes,
+                request_timeout_s=options.rpc_timeout,
+            ),
+            find_holders(dataset, options),
+        )
+        self._window = BatchWindow(self._ask, 2 * options.num_workers, options.rpc_timeout, self._place_of)
+        self._thread = LoopThread("sampling processes")
+        self._thread.start()
+        try:
+            self._thread.run(self._producer.start(), options.rpc_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self._schema
+
+    @property
+    def num_batches(self) -> int:
+        return self._producer.schedule.num_batches
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the sampling subprocesses."""
+        return self._producer.worker_pids
+
+    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+        self._window.check_open()
+        self._window.reset()
+        self._thread.run(self._producer.start_run(run, epoch), self._timeout_s)
+        self._window.start(run, epoch, indices)
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        return self._thread.submit(self._fetch(request))
+
+    async def _fetch(self, request: BatchRequest) -> Any:
+        return decode_here(await self._producer.fetch(request.run, request.index))
+
+    def _place_of(self, request: BatchRequest) -> str:
+        return "its sampling process"
+
+    def recv(self) -> SampledBatch | EndOfEpoch:
+        return self._window.recv()
+
+    def close(self) -> None:
+        self._window.close()
+        if self._thread.is_running:
+            self._thread.run(self._producer.close())
+            self._thread.stop()
+
+
+def place_in_pool(batch: SampledBatch) -> SampledBatch:
+    """The batch with rows in warm memory, still to be written."""
+    rows = rows_by_store(batch).items()
+    return with_rows(batch, {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows})
+
+
+def decode_here(encoded: Encoded) -> Any:
+    """A worker's message in this process; call it on the loop that releases its memory.
+
+    What lies in the worker's region stays there: its slot goes back when the last tensor over it dies. What came in the
+    ring is copied, since a ring whose front is kept is stuck.
+    """
+    (payload,) = encoded.segments or (memoryview(b""),)
+    if encoded.on_released is None:
+        copy = memoryview(_C.Buffer(payload.nbytes)) if payload.nbytes else None
+        if copy is not None:
+            numpy.copyto(byte_array(copy), byte_array(payload))
+        return decode(encoded.head, copy)
+    slot = numpy.frombuffer(payload, dtype=numpy.uint8)
+    weakref.finalize(slot, post, asyncio.get_running_loop(), encoded.on_released).atexit = False
+    return decode(encoded.head, slot)
+
+
+def find_holders(
+    dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions
+) -> PartitionHolders:
+    """Who serves the other partitions; joins the group where the caller has not.
+
+    Raises:
+        NotInitializedError: there are other partitions, and this process is no worker.
+        InvalidArgumentError: the group has too few workers to hold all partitions, or nobody said where it meets.
+    """
+    if dataset.num_partitions == 1:
+        return PartitionHolders({})
+    context = get_context()
+    if context is None or not context.is_worker():
+        raise NotInitializedError(
+            f"data: it is one of {dataset.num_partitions} partitions, and this process is in no group of workers that "
+            "hold the others: call init_worker_group first (or have servers sample: RemoteDistSamplingWorkerOptions)"
+        )
+    if context.world_size < dataset.num_partitions:
+        raise InvalidArgumentError(
+            f"data: expected a worker for each of {dataset.num_partitions} partitions, got {context.world_size} workers"
+        )
+    if not rpc.rpc_is_initialized():
+        address, port = _meeting_point(options)
+        rpc.init_rpc(address, port, options.rpc_threads, options.rpc_timeout, token=job_token())
+    return rpc.get_worker_group().find_holders(dataset, options.rpc_timeout)
+
+
+def _meeting_point(
+    options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions,
+) -> tuple[str, int]:
+    address, port = master_from_environ()
+    address = options.master_addr or address
+    port = int(options.master_port) if options.master_port is not None else port
+    if address is None or port is None:
+        raise InvalidArgumentError(
+            "worker_options: expected master_addr and master_port, where the workers of the group meet (or MASTER_ADDR "
+            "and MASTER_PORT in the environment, or a call of init_rpc before)"
+        )
+    return address, port
+
+
+def open_peers(dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions) -> Peers:
+    """The other partitions, asked over this process's endpoint."""
+    holders = find_holders(dataset, options)
+    if not holders.addresses:
+        return NoPeers()
+    return EndpointPeers(rpc.get_endpoint(), holders, options.rpc_timeout)
+
+
+def _own_name() -> str:
+    context = get_context()
+    return context.worker_name if context is not None else "this process"
+
+
+def _this_process(request: BatchRequest) -> str:
+    return "this process"

@@ -1,0 +1,138 @@
+"""The producer of the remote mode: sampling workers on servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from ..data.dataset import GraphSchema
+from ..errors import InvalidArgumentError, PeerLostError, RpcError
+from ..messages import EndOfEpoch, SampledBatch
+from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from . import rpc
+from .batch_producer import BatchProducer
+from .dist_client import client_context
+from .dist_context import assign_server_by_order
+from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
+from .dist_server import DistServer, ProducerInfo
+from .remote_channel import RemoteReceivingChannel
+
+
+class RemoteProducer(BatchProducer):
+    """One producer on each of some servers; batch ``j`` of this loader comes from the ``j``-th of them in turn.
+
+    Args:
+        sampler_input: the loader's input, or where the servers find it.
+        config: how to sample.
+        options: which servers, how many workers.
+        shard: (first, step) of the batches that this loader gives.
+
+    Raises:
+        NotInitializedError: this process is no client.
+        InvalidArgumentError: there is no such server, or the config does not fit the data set.
+        UnknownIdError: an input node is outside the graph.
+        SamplingWorkerError: a worker failed on its way up.
+        PeerLostError: a server is gone.
+    """
+
+    def __init__(
+        self,
+        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        config: SamplingConfig,
+        options: RemoteDistSamplingWorkerOptions,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._options = options
+        self._server_ranks = _server_ranks(options)
+        self._infos = self._open_producers(sampler_input, config, shard)
+        self._channel = RemoteReceivingChannel(
+            self._server_ranks,
+            [info.producer_id for info in self._infos],
+            options.prefetch_size,
+            options.rpc_timeout,
+        )
+        self._closed = False
+
+    def _open_producers(
+        self,
+        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        config: SamplingConfig,
+        shard: tuple[int, int],
+    ) -> list[ProducerInfo]:
+        """One producer on each server, all at once; undone if one of them fails."""
+        endpoint, options = rpc.get_endpoint(), self._options
+        name = rpc.function_name(DistServer.open_producer)
+        futures = []
+        for place, rank in enumerate(self._server_ranks):
+            request = ProducerRequest(
+                first=shard[0] + shard[1] * place,
+                step=shard[1] * len(self._server_ranks),
+                num_workers=options.num_workers,
+                concurrency=options.worker_concurrency,
+                num_threads=options.num_threads,
+                buffer_bytes=options.buffer_bytes,
+                request_timeout_s=options.rpc_timeout,
+            )
+            futures.append(
+                endpoint.request(("server", rank), name, sampler_input, config, request, timeout_s=options.rpc_timeout)
+            )
+        errors, infos = [], []
+        for rank, future in zip(self._server_ranks, futures, strict=True):
+            try:
+                infos.append((rank, future.result()))
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            for rank, info in infos:
+                with contextlib.suppress(RpcError):  # what is reported is why it has to be undone
+                    endpoint.call(
+                        ("server", rank),
+                        rpc.function_name(DistServer.destroy_sampling_producer),
+                        info.producer_id,
+                        fail_fast=True,
+                    )
+            raise errors[0]
+        return [info for _, info in infos]
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self._infos[0].schema
+
+    @property
+    def num_batches(self) -> int:
+        return self._infos[0].num_batches
+
+    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+        self._channel.start(run, epoch, indices)
+
+    def recv(self) -> SampledBatch | EndOfEpoch:
+        return self._channel.recv()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._channel.close()
+        if not rpc.rpc_is_initialized():
+            return
+        endpoint = rpc.get_endpoint()
+        name = rpc.function_name(DistServer.destroy_sampling_producer)
+        futures = [
+            endpoint.request(("server", rank), name, info.producer_id, fail_fast=True)
+            for rank, info in zip(self._server_ranks, self._infos, strict=True)
+        ]
+        for future in futures:
+            with contextlib.suppress(PeerLostError):  # with its server the producer is gone
+                future.result()
+
+
+def _server_ranks(options: RemoteDistSamplingWorkerOptions) -> list[int]:
+    context = client_context()
+    wanted = options.server_rank
+    ranks = assign_server_by_order() if wanted is None else [wanted] if isinstance(wanted, int) else list(wanted)
+    for rank in ranks:
+        if not 0 <= rank < context.num_servers():
+            raise InvalidArgumentError(f"server_rank: expected 0 to {context.num_servers() - 1}, got {rank}")
+    if not ranks or len(set(ranks)) != len(ranks):
+        raise InvalidArgumentError(f"server_rank: expected distinct ranks, got {ranks}")
+    return ranks

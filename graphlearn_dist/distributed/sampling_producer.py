@@ -1,0 +1,127 @@
+"""A producer: the sampling workers that a process runs for one loader, and the batches they have ready.
+
+Everything here runs on one asyncio loop: the server's RPC loop, or a loop of the loader's process. Workers serve fixed
+shares of the batch indices and send them in order, so that what is asked for next is always at the head of one worker's
+ring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..errors import InvalidArgumentError
+from ..messages import EndOfEpoch
+from ..rpc.codec import encode
+from ..rpc.encoded import Encoded
+from ..sampler.base import NodeSamplerInput, SamplingConfig
+from ..sampler.batches import make_plan, make_schedule
+from .dist_dataset import DatasetHandle, DistDataset
+from .dist_options import ProducerRequest
+from .partition_peers import PartitionHolders
+from .worker_handle import WorkerHandle
+from .worker_messages import StartRun, WorkerSetup
+
+_SMALLEST_BUFFER_BYTES = 1 << 20
+
+
+class SamplingProducer:
+    """The sampling workers of one loader, in one process.
+
+    Args:
+        name: for errors.
+        dataset: the process's partition.
+        handle: the same for its workers.
+        sampler_input: the loader's input nodes, checked.
+        config: how to sample.
+        request: how many workers, which batches.
+        holders: who serves the other partitions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dataset: DistDataset,
+        handle: DatasetHandle,
+        sampler_input: NodeSamplerInput,
+        config: SamplingConfig,
+        request: ProducerRequest,
+        holders: PartitionHolders,
+    ) -> None:
+        make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
+        self.schedule = make_schedule(sampler_input, config)
+        self._name = name
+        self._request = request
+        self._handle = handle
+        self._input = sampler_input
+        self._config = config
+        self._holders = holders
+        self._run = 0
+        self._epoch = 0
+        self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
+        names = [f"{name}, worker {i}" for i in range(request.num_workers)]
+        self._workers = [WorkerHandle(worker_name, self._worker_bytes) for worker_name in names]
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.pid for worker in self._workers]
+
+    async def start(self) -> None:
+        """Starts all workers; undone if one fails."""
+        try:
+            await asyncio.gather(*(self._start_worker(i) for i in range(len(self._workers))))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start_worker(self, rank: int) -> None:
+        request = self._request
+        worker = self._workers[rank]
+
+        def make_setup(ring_path: str) -> WorkerSetup:
+            return WorkerSetup(
+                name=worker.name,
+                dataset=self._handle,
+                sampler_input=self._input,
+                config=self._config,
+                ring_path=ring_path,
+                region_bytes=self._worker_bytes,
+                concurrency=request.concurrency,
+                num_threads=request.num_threads,
+                holders=self._holders,
+                rank=rank,
+                request_timeout_s=request.request_timeout_s,
+            )
+
+        await worker.start(make_setup)
+
+    async def start_run(self, run: int, epoch: int) -> None:
+        """Begins an epoch; older runs are off."""
+        if run <= self._run:
+            raise InvalidArgumentError(f"run: expected more than {self._run}, got {run}")
+        self._run, self._epoch = run, epoch
+        request, count = self._request, len(self._workers)
+        for rank, worker in enumerate(self._workers):
+            await worker.start_run(StartRun(run, epoch, request.first + rank * request.step, request.step * count))
+
+    async def fetch(self, run: int, index: int) -> Encoded:
+        """Batch ``index`` of the run, as encoded by its worker; ``EndOfEpoch`` past the last.
+
+        Raises:
+            InvalidArgumentError: the run is over, or the index is not one of this producer's.
+            SamplingWorkerError: the worker that should have made it died.
+        """
+        if run != self._run:
+            raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
+        if index >= self.schedule.num_batches:
+            return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
+        place, rest = divmod(index - self._request.first, self._request.step)
+        if rest or place < 0:
+            raise InvalidArgumentError(
+                f"index: expected {self._request.first} plus a multiple of {self._request.step}, got {index}"
+            )
+        return await self._workers[place % len(self._workers)].item(run, index)
+
+    async def close(self) -> None:
+        """Ends the workers. Idempotent."""
+        await asyncio.gather(*(worker.close() for worker in self._workers))
