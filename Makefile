@@ -5,7 +5,8 @@
 # make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
-# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), DEMO_ARGS, PYTEST_ARGS, TORCH_INDEX, GPU_PYTHON.
+# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), DEMO_ARGS, PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS,
+# TORCH_INDEX, GPU_PYTHON.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -89,8 +90,11 @@ check-cuda: $(RUNTIME)
 
 SMALL_BATCHES := --name remote_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
 
+# PEER_PYTHONS are interpreters of peers that need environments of their own, see benchmarks/README.md.
 bench: $(BUILT) $(DEV)
-	@for file in $(filter-out %_gpu.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; \
+	@echo "--- benchmarks/bench_sampling.py"
+	@$(PY) benchmarks/bench_sampling.py $(addprefix --peer-python ,$(PEER_PYTHONS)) $(BENCH_ARGS)
+	@for file in $(filter-out %_gpu.py %_sampling.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; \
 	  OMP_NUM_THREADS=1 $(PY) $$file; done
 	@echo "--- benchmarks/bench_remote.py, small batches"
 	@$(PY) benchmarks/bench_remote.py $(SMALL_BATCHES)

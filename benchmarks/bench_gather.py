@@ -1,0 +1,118 @@
+"""Feature gather against the machine's random-row ceiling, and resident memory against the size of the data.
+
+    python benchmarks/bench_gather.py
+
+The ceiling is a loop that prefetches and copies the same rows of the same memory to a warm output, one thread, with
+the prefetch distance that is best for each width. Both run in turns. The resident memory is that of a fresh process
+with graph and features loaded, less what it had before it loaded them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import ceilings
+import numpy as np
+import torch
+from ceilings import ROW_BYTES, seconds
+from graphs import PowerLaw, default_cache, make_graph
+from harness import median, print_table, spread, write_json
+from peers.base import SAMPLE, Setting
+from peers.driver import OURS, Worker, build, run
+
+from graphlearn_dist.data import Feature
+
+GOAL = 0.8
+
+
+def measure_width(width: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Rows per second of the gather and of the ceiling, round by round, for rows of so many bytes."""
+    data = np.random.default_rng(0).integers(0, 256, (args.bytes // width, width), np.uint8)
+    rows = np.random.default_rng(1).integers(0, data.shape[0], args.out_bytes // width)
+    out = np.zeros((rows.size, width), np.uint8)
+    feature, ids = Feature(torch.from_numpy(data)), torch.from_numpy(rows)
+    if not torch.equal(feature[ids], torch.from_numpy(data[rows])):
+        raise SystemExit(f"rows of {width} bytes: the gather is wrong")
+    ahead = ceilings.best_distance(data, rows, out)
+    result: dict[str, Any] = {"row_bytes": width, "ahead_bytes": ahead, "ours": [], "ceiling": []}
+    for number in range(args.repeats + 1):
+        ceiling = seconds(lambda: ceilings.copy_rows(data, rows, ahead, out))
+        ours = seconds(lambda: feature[ids])
+        if number:
+            result["ceiling"].append(rows.size / ceiling)
+            result["ours"].append(rows.size / ours)
+    result["share"] = median([a / b for a, b in zip(result["ours"], result["ceiling"], strict=True)])
+    return result
+
+
+def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
+    """Bytes of the process with the data loaded and one batch made, beside the bytes of the data."""
+    files = make_graph(PowerLaw(args.nodes, args.edges), args.cache)
+    features = files.load(files.with_features(args.features), mapped=True).nbytes
+    found: dict[str, Any] = {"features": features}
+    for ids, width in (("int32", 4), ("int64", 8)):
+        graph = (files.nodes + 1) * 8 + files.edges * width
+        setting = Setting({"": str(files.directory)}, [15, 10, 5], 1024, 1, ids, args.features)
+        with Worker(OURS, sys.executable, 1) as worker:
+            loaded = build(worker, setting)
+            batches = run(worker, SAMPLE, 0, 3)
+        growth = {
+            name: sum(reply[name].values())
+            for name, reply in (("resident_before", loaded), ("resident_after", loaded), ("resident", batches))
+        }
+        found[ids] = {
+            "graph": graph,
+            "loaded": growth["resident_after"] - growth["resident_before"],
+            "with_batches": growth["resident"] - growth["resident_before"],
+        }
+        found[ids]["ratio"] = found[ids]["loaded"] / (graph + features)
+        found[ids]["ratio_with_batches"] = found[ids]["with_batches"] / (graph + features)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--widths", type=int, nargs="+", choices=ROW_BYTES, default=list(ROW_BYTES))
+    parser.add_argument("--bytes", type=int, default=1 << 30, help="of the rows")
+    parser.add_argument("--out-bytes", type=int, default=200 << 20, help="of one gather")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--nodes", type=int, default=2_400_000, help="of the graph of the memory figure")
+    parser.add_argument("--edges", type=int, default=124_000_000)
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--name", default="gather", help="of the file in results/")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the memory figure")
+    args = parser.parse_args()
+    results = [measure_width(width, args) for width in args.widths]
+    rows = [
+        [
+            result["row_bytes"],
+            spread([rate / 1e6 for rate in result["ours"]]),
+            spread([rate / 1e6 for rate in result["ceiling"]]),
+            f"{median(result['ours']) * result['row_bytes'] / 1e9:.1f}",
+            f"{result['share']:.0%}",
+            "yes" if result["share"] >= GOAL else "NO",
+        ]
+        for result in results
+    ]
+    header = ["row bytes", "ours, M rows/s", "ceiling, M rows/s", "ours, GB/s", "share", f"at least {GOAL:.0%}"]
+    print_table("feature gather, one thread, against prefetched copies of the same rows", header, rows)
+    content: dict[str, Any] = {"gather": results}
+    if not args.no_memory:
+        content["memory"] = memory = measure_memory(args)
+        for ids in ("int32", "int64"):
+            entry = memory[ids]
+            print(
+                f"resident memory, {ids} ids: {entry['loaded'] / 1e9:.2f} GB for {entry['graph'] / 1e9:.2f} GB of graph"
+                f" and {memory['features'] / 1e9:.2f} GB of features ({entry['ratio']:.3f} times); after three batches "
+                f"{entry['with_batches'] / 1e9:.2f} GB ({entry['ratio_with_batches']:.3f} times)"
+            )
+    arguments = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+    print(write_json(args.name, {"arguments": arguments, **content}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What a run of bench_sampling.py says: ratios against the goals, and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from harness import median
+
+OURS = "graphlearn_dist"
+PYG = ("pyg-lib", "torch-sparse")
+DGL = ("DGL fused",)
+Row = dict[str, Any]
+
+
+def summarize(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Ratios of this project to its peers, each with the goal and whether it is met; only what was measured."""
+    plain = [
+        row for row in rows if "problem" not in row and "typed" not in row["group"] and "weighted" not in row["group"]
+    ]
+    lines = []
+    for threads in sorted({row["threads"] for row in plain}):
+        here = [row for row in plain if row["threads"] == threads]
+        what = f"{threads} thread{'s' * (threads > 1)}"
+        lines.append(_compare(here, f"sampling, {what}", "sample", "medges_per_s", None, 4.0 if threads == 1 else None))
+        lines.append(_compare(here, f"sampling + features, {what}", "features", "medges_per_s", None, None))
+        lines.append(_compare(here, f"loader, {what}, PyG", "loader", "batches_per_s", PYG, 3.0))
+        lines.append(_compare(here, f"loader, {what}, DGL", "loader", "batches_per_s", DGL, 1.5))
+    lines.append(_scaling(plain))
+    for kind in ("typed", "weighted"):
+        special = [row for row in rows if "problem" not in row and kind in row["group"]]
+        lines.append(_compare(special, f"sampling, 1 thread, {kind}", "sample", "medges_per_s", None, None))
+    return [line for line in lines if line is not None]
+
+
+def _best(rows: Iterable[Row], figure: str) -> Row | None:
+    return max(rows, key=lambda row: median(row[figure]), default=None)
+
+
+def _compare(
+    rows: Sequence[Row], what: str, mode: str, figure: str, peers: Sequence[str] | None, goal: float | None
+) -> dict[str, Any] | None:
+    """This project's best setting over the best one of the peers (all where None)."""
+    rows = [row for row in rows if row["mode"] == mode]
+    ours = _best((row for row in rows if row["peer"] == OURS), figure)
+    other = _best((row for row in rows if row["peer"] != OURS and (peers is None or row["peer"] in peers)), figure)
+    if ours is None or other is None:
+        return None
+    ratio = median(ours[figure]) / median(other[figure])
+    against = f"{other['peer']} ({other['ids']})"
+    text = (
+        f"{what}: {ratio:.2f} times {against}, the best peer"
+        if peers is None
+        else f"{what}: {ratio:.2f} times {against}"
+    )
+    return _line(text, what, ratio, goal)
+
+
+def _scaling(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Two threads over one, sampling, with the ids that are fastest with one."""
+    ours = [row for row in rows if row["peer"] == OURS and row["mode"] == "sample"]
+    one = _best((row for row in ours if row["threads"] == 1), "medges_per_s")
+    if one is None:
+        return None
+    two = _best((row for row in ours if row["threads"] == 2 and row["ids"] == one["ids"]), "medges_per_s")
+    if two is None:
+        return None
+    ratio = median(two["medges_per_s"]) / median(one["medges_per_s"])
+    return _line(f"sampling, two threads: {ratio:.2f} times one thread", "two threads over one", ratio, 1.8)
+
+
+def _line(text: str, what: str, ratio: float, goal: float | None) -> dict[str, Any]:
+    verdict = "" if goal is None else f"; goal {goal:g}, {'met' if ratio >= goal else 'NOT met'}"
+    return {"what": what, "ratio": ratio, "goal": goal, "text": text + verdict}
+
+
+# --- plot --------------------------------------------------------------------------------------------------------
+
+_BAR, _GAP, _LEFT, _WIDTH = 16, 4, 330, 560
+_COLORS = {True: "#1b6ca8", False: "#b0b7bd"}
+
+
+def write_plot(path: Path, rows: Sequence[Row], limits: dict[str, float]) -> Path:
+    """Bars of edges per second (median; the line spans smallest to largest), one block per group and mode, as SVG."""
+    parts, top = [], 30
+    largest = max((max(row["medges_per_s"]) for row in rows if "problem" not in row), default=1.0)
+    for title, block in _blocks(rows):
+        parts.append(_text(10, top, title, weight="bold"))
+        top += _BAR
+        for row in block:
+            parts += _bar(row, top, largest)
+            top += _BAR + _GAP
+        top += _BAR
+    ceiling = (
+        f"memcpy {limits['memcpy_bytes'] / 1e9:.1f} GB/s, {limits['random_4_byte_reads'] / 1e6:.0f} M random reads/s"
+    )
+    parts.append(_text(10, top, f"million sampled edges per second; one thread of this machine: {ceiling}"))
+    size = f'width="{_LEFT + _WIDTH + 100}" height="{top + 20}"'
+    style = 'font-family="sans-serif" font-size="12"'
+    body = "\n".join(parts)
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n{body}\n</svg>\n')
+    return path
+
+
+def _blocks(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Rows with figures by (group, mode), in the order measured, fastest first within."""
+    blocks: dict[str, list[Row]] = {}
+    for row in rows:
+        if "problem" not in row:
+            blocks.setdefault(f"{row['mode']}, {row['group']}", []).append(row)
+    return [(title, sorted(block, key=lambda row: -median(row["medges_per_s"]))) for title, block in blocks.items()]
+
+
+def _bar(row: Row, top: int, largest: float) -> list[str]:
+    values = row["medges_per_s"]
+    low, middle, high = (value / largest * _WIDTH for value in (min(values), median(values), max(values)))
+    color, center = _COLORS[row["peer"] == OURS], top + _BAR / 2
+    return [
+        _text(_LEFT - 8, top + _BAR - 4, row["peer"] + (" (with replacement)" if row["replace"] else ""), anchor="end"),
+        f'<rect x="{_LEFT}" y="{top}" width="{middle:.1f}" height="{_BAR}" fill="{color}"/>',
+        f'<path d="M{_LEFT + low:.1f} {center}H{_LEFT + high:.1f}" stroke="black" stroke-width="1.5"/>',
+        _text(_LEFT + high + 8, top + _BAR - 4, f"{median(values):.1f}"),
+    ]
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
