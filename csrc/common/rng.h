@@ -42,6 +42,7 @@ GLD_HOST_DEVICE inline uint64_t draw_key(int64_t seed, int64_t epoch, int64_t ba
 struct NodeStream {
   uint64_t state;
   GLD_HOST_DEVICE NodeStream(uint64_t key, int64_t node) : state(absorb(key, static_cast<uint64_t>(node))) {}
+  GLD_HOST_DEVICE explicit NodeStream(uint64_t stream_state) : state(stream_state) {}
 
   GLD_HOST_DEVICE uint64_t bits(int64_t position) const {
     return mix64(state + 0xD1342543DE82EF95ull * static_cast<uint64_t>(position + 1));

@@ -63,7 +63,8 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<
   // Four chunks a thread even out chunks of unequal cost.
   const int64_t chunk = std::max(grain, (count + 4 * size() - 1) / (4 * size()));
   if (threads_.empty() || chunk >= count) return body(0, count);
-  std::lock_guard<std::mutex> turn(callers_);
+  std::unique_lock<std::mutex> turn(callers_, std::try_to_lock);
+  if (!turn.owns_lock()) return body(0, count);
   Loop loop{count, chunk, &body, {0}, {}, nullptr};
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -78,6 +79,11 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<
     done_.wait(lock, [&] { return busy_ == 0; });
   }
   if (loop.error) std::rethrow_exception(loop.error);
+}
+
+void ThreadPool::on_all_threads(int64_t limit, const std::function<void()>& body) {
+  if (limit <= 0) return;
+  parallel_for(std::min<int64_t>(size(), limit), 1, [&](int64_t, int64_t) { body(); });
 }
 
 }  // namespace gld

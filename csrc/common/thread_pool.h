@@ -23,8 +23,13 @@ class ThreadPool {
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Calls body(begin, end) over disjoint chunks of [0, count), each at least `grain` long but the last. Returns when
-  // all are done; rethrows the first exception. Loops of several callers take turns.
+  // all are done; rethrows the first exception. While the pool serves another caller's loop, the loop runs inline:
+  // batches that share a pool never wait for each other.
   void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+
+  // Calls body() on as many threads as are free now, at most on `limit`, the caller always among them. Each call must
+  // be able to do the whole work alone, since nobody knows how many there are.
+  void on_all_threads(int64_t limit, const std::function<void()>& body);
 
  private:
   struct Loop;

@@ -3,16 +3,89 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+
+#include "common/ordered_blocks.h"
+#include "sampling/cpu/uniform_block.h"
 
 namespace gld {
 namespace {
 
-// One thread works on a block of this many seeds at a time, so that its picks are still in the cache when they are
-// relabelled; several threads share the whole frontier.
-constexpr int64_t kFusedBlock = 128;
-constexpr int64_t kPickGrain = 64;
+// Nodes of the frontier that are picked together: few enough that their picks are still in the second-level cache when
+// they are relabelled, enough that the memory requests of one block overlap.
+constexpr int64_t kBlock = kBlockLanes;
+constexpr int64_t kCountGrain = 16;  // blocks
 constexpr int64_t kRelabelAhead = 24;
 constexpr int64_t kSmallestCapacity = 1024;
+
+// Pickers whose draws pick_uniform_block() can do.
+template <typename Picker>
+constexpr bool kIsUniform = std::is_same_v<Picker, UniformPicker>;
+
+// The first stage of a hop, block by block of the frontier: which neighbors are picked, and who they are.
+template <typename Picker, typename Index>
+struct PickKernel {
+  const Index* indices;
+  EdgeIdReader edge_id_at;
+  const Picker& picker;
+  uint64_t key;
+  const Candidates* candidates;  // per node of the frontier
+  const int64_t* offsets;        // per block, its first edge
+  const int64_t* ids;            // per node
+  const int64_t* trees;          // per node, or null
+  int64_t first_node, num_nodes;
+  int64_t *rows, *cols, *edge_ids;
+
+  // Positions of the picks in the graph's arrays, into `rows`; the neighbors there are on their way to the cache.
+  void pick(int64_t block) const {
+    if constexpr (kIsUniform<Picker>)
+      if (picker.fanout != kTakeAll && picker.fanout <= kScanLimit) return pick_uniform(block);
+    int64_t edge = offsets[block];
+    for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, num_nodes); ++i) {
+      picker.pick(stream_of(key, ids[i], trees, i), candidates[i], rows + edge);
+      edge = place(i, edge, picker.num_picks(candidates[i]), [this, edge](int64_t j) { return rows[edge + j]; });
+    }
+  }
+
+  void pick_uniform(int64_t block) const {
+    const int64_t begin = block * kBlock, end = std::min(begin + kBlock, num_nodes), fanout = picker.fanout;
+    uint64_t states[kBlock];
+    uint32_t degrees[kBlock], picks[kScanLimit * kBlock];
+    stream_states(key, ids + begin, trees == nullptr ? nullptr : trees + begin, end - begin, states);
+    for (int64_t i = begin; i < end; ++i) degrees[i - begin] = candidates[i].count;
+    pick_uniform_block(states, degrees, fanout, picker.replace, picks);
+    int64_t edge = offsets[block];
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t* picked = picks + i - begin;
+      const int64_t count = candidates[i].count;
+      if (picker.replace ? count > 0 : count > fanout)
+        edge = place(i, edge, fanout, [picked](int64_t j) { return picked[j * kBlock]; });
+      else if (!picker.replace)
+        edge = place(i, edge, count, [](int64_t j) { return j; });
+    }
+  }
+
+  // Writes the picks of the i-th node of the frontier, and asks for the neighbors there. Gives the edge behind them.
+  template <typename PickAt>
+  int64_t place(int64_t i, int64_t edge, int64_t count, PickAt pick_at) const {
+    const int64_t start = candidates[i].start, col = first_node + i;
+    for (int64_t j = 0; j < count; ++j) {
+      const int64_t position = start + pick_at(j);
+      __builtin_prefetch(indices + position);
+      rows[edge + j] = position;
+      cols[edge + j] = col;
+    }
+    return edge + count;
+  }
+
+  // Replaces positions by the ids that stand there.
+  void read(int64_t block) const {
+    const int64_t begin = offsets[block], end = offsets[block + 1];
+    if (edge_ids != nullptr)
+      for (int64_t e = begin; e < end; ++e) edge_ids[e] = edge_id_at(rows[e]);
+    for (int64_t e = begin; e < end; ++e) rows[e] = indices[rows[e]];
+  }
+};
 
 }  // namespace
 
@@ -188,7 +261,8 @@ void BatchBuilder::relabel(EdgeState& edge, int64_t begin, int64_t end) {
   int64_t* nodes = node.nodes.data();
   int64_t next = node.nodes.size();
   std::visit(
-      [&](auto& table) {
+      [&](auto& members) {
+        auto table = members.view(end - begin);
         for (int64_t e = begin; e < std::min(begin + kRelabelAhead, end); ++e) table.prefetch(rows[e]);
         for (int64_t e = begin; e < end; ++e) {
           if (e + kRelabelAhead < end) table.prefetch(rows[e + kRelabelAhead]);
@@ -213,12 +287,13 @@ void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end)
   int64_t next = node.nodes.size();
   if (next + end - begin > std::numeric_limits<uint32_t>::max())
     throw InvalidArgument("batch: a disjoint batch may hold fewer than 2^32 nodes of a type; use smaller batches");
+  auto table = node.tree_table.view(end - begin);
   const auto key = [&](int64_t e) { return seed_trees[cols[e]] * node.num_nodes + rows[e]; };
   for (int64_t e = begin; e < end; ++e) {
-    if (e + kRelabelAhead < end) node.tree_table.prefetch(key(e + kRelabelAhead));
+    if (e + kRelabelAhead < end) table.prefetch(key(e + kRelabelAhead));
     const int64_t id = rows[e], tree = seed_trees[cols[e]];
     uint32_t is_new;
-    const uint32_t local = node.tree_table.insert(key(e), static_cast<uint32_t>(next), &is_new);
+    const uint32_t local = table.insert(key(e), static_cast<uint32_t>(next), &is_new);
     nodes[next] = id;
     trees[next] = tree;
     rows[e] = local;
@@ -229,46 +304,61 @@ void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end)
 }
 
 template <typename Picker>
-void BatchBuilder::sample_block(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker,
-                                int64_t begin, int64_t end, ThreadPool& pool) {
-  // Node i of the block is node `first_node + i` of the batch and node `begin + i` of the frontier.
+void BatchBuilder::sample_frontier(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker,
+                                   ThreadPool& pool) {
   const NodeState& seeds = nodes_[edge.spec.seed_type];
-  const int64_t first_node = seeds.frontier_begin + begin, count = end - begin;
-  const int64_t* ids = seeds.nodes.data() + first_node;
-  candidates_.resize(count);
-  offsets_.resize(count + 1);
-  pool.parallel_for(count, kPickGrain, [&](int64_t from, int64_t to) {
-    read_candidates(
-        picker, csr.indptr.as<int64_t>(), [ids, begin](int64_t i) { return ids[i - begin]; }, begin + from, begin + to,
-        candidates_.data() + from);
+  const int64_t first_node = seeds.frontier_begin, count = seeds.frontier_end - first_node;
+  const int64_t num_blocks = (count + kBlock - 1) / kBlock;
+  if (static_cast<int64_t>(candidates_.size()) < count) candidates_.resize(count);
+  block_offsets_.resize(num_blocks + 1);
+  Candidates* candidates = candidates_.data();
+  int64_t* offsets = block_offsets_.data();
+  pool.parallel_for(num_blocks, kCountGrain, [&](int64_t begin, int64_t end) {
+    const int64_t* ids = seeds.nodes.data() + first_node;
+    const int64_t from = begin * kBlock, to = std::min(end * kBlock, count);
+    read_candidates(picker, csr.indptr.as<int64_t>(), [ids](int64_t i) { return ids[i]; }, from, to, candidates + from);
+    for (int64_t block = begin; block < end; ++block) {
+      int64_t sum = 0;
+      for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, count); ++i)
+        sum += picker.num_picks(candidates[i]);
+      offsets[block + 1] = sum;
+    }
   });
-  offsets_[0] = 0;
-  for (int64_t i = 0; i < count; ++i) offsets_[i + 1] = offsets_[i] + picker.num_picks(candidates_[i]);
-  const int64_t first = extend(edge, offsets_[count]);
-  ids = seeds.nodes.data() + first_node;  // extend() may have moved them
-  const int64_t* trees = disjoint_ ? seeds.trees.data() + first_node : nullptr;
-  int64_t* rows = edge.rows.data() + first;
-  int64_t* cols = edge.cols.data() + first;
-  int64_t* edge_ids = with_edge_ids_ ? edge.edge_ids.data() + first : nullptr;
-  const EdgeIdReader edge_id_at(csr);
+  offsets[0] = 0;
+  for (int64_t block = 0; block < num_blocks; ++block) offsets[block + 1] += offsets[block];
+  const int64_t first_edge = extend(edge, offsets[num_blocks]);
   dispatch_index(csr.indices.dtype, "indices", [&](auto tag) {
-    const auto* indices = csr.indices.as<decltype(tag)>();
-    pool.parallel_for(count, kPickGrain, [&](int64_t from, int64_t to) {
-      // Positions go through `rows` itself: picked first, all prefetched, then replaced by the ids they lead to.
-      for (int64_t i = from; i < to; ++i) {
-        picker.pick(stream_of(draw.key, ids[i], trees, i), candidates_[i], rows + offsets_[i]);
-        for (int64_t e = offsets_[i]; e < offsets_[i + 1]; ++e) {
-          rows[e] += candidates_[i].start;
-          cols[e] = first_node + i;
-          __builtin_prefetch(indices + rows[e]);
-        }
-      }
-      if (edge_ids != nullptr)
-        for (int64_t e = offsets_[from]; e < offsets_[to]; ++e) edge_ids[e] = edge_id_at(rows[e]);
-      for (int64_t e = offsets_[from]; e < offsets_[to]; ++e) rows[e] = indices[rows[e]];
+    const PickKernel<Picker, decltype(tag)> kernel{csr.indices.as<decltype(tag)>(),
+                                                   EdgeIdReader(csr),
+                                                   picker,
+                                                   draw.key,
+                                                   candidates,
+                                                   offsets,
+                                                   seeds.nodes.data() + first_node,  // extend() may have moved them
+                                                   disjoint_ ? seeds.trees.data() + first_node : nullptr,
+                                                   first_node,
+                                                   count,
+                                                   edge.rows.data() + first_edge,
+                                                   edge.cols.data() + first_edge,
+                                                   with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr};
+    OrderedBlocks blocks(num_blocks);
+    pool.on_all_threads(num_blocks, [&] {
+      // Three blocks are under way in each thread, one at each step, so that what a step asks of memory has arrived
+      // when the next step needs it.
+      int64_t picked = -1, read = -1;
+      do {
+        const int64_t block = blocks.take();
+        if (block >= 0) kernel.pick(block);
+        if (picked >= 0) kernel.read(picked);
+        if (read >= 0)
+          blocks.finish(read, [&](int64_t begin, int64_t end) {
+            relabel(edge, first_edge + offsets[begin], first_edge + offsets[end]);
+          });
+        read = picked;
+        picked = block;
+      } while (picked >= 0 || read >= 0);
     });
   });
-  relabel(edge, first, first + offsets_[count]);
 }
 
 void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool) {
@@ -280,12 +370,8 @@ void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw
                                   nodes_[edge.spec.neighbor_type].num_nodes, " columns, got ", csr.num_rows(), " and ",
                                   csr.num_cols));
   const Tensor times = frontier_times(seeds);
-  const int64_t count = seeds.frontier_end - seeds.frontier_begin;
-  const int64_t block = pool.size() == 1 ? kFusedBlock : std::max<int64_t>(count, 1);
-  with_picker(csr, draw, times.defined() ? times.as<int64_t>() : nullptr, [&](const auto& picker) {
-    for (int64_t at = 0; at < count; at += block)
-      sample_block(edge, csr, draw, picker, at, std::min(at + block, count), pool);
-  });
+  with_picker(csr, draw, times.defined() ? times.as<int64_t>() : nullptr,
+              [&](const auto& picker) { sample_frontier(edge, csr, draw, picker, pool); });
 }
 
 void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& neighbors, const Tensor& edge_ids) {

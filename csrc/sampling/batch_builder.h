@@ -108,9 +108,9 @@ class BatchBuilder {
   // Replaces the global ids in rows[begin, end) by local ids, adding new nodes.
   void relabel(EdgeState& edge, int64_t begin, int64_t end);
   void relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end);
+  // What sample_hop does with the picker that serves the draw.
   template <typename Picker>
-  void sample_block(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker, int64_t begin,
-                    int64_t end, ThreadPool& pool);
+  void sample_frontier(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker, ThreadPool& pool);
   EdgeState& edge_state(int edge_type);
   const NodeState& node_state(int node_type) const;
   // Times of the frontier's nodes; undefined where seeds have none.
@@ -120,9 +120,9 @@ class BatchBuilder {
   std::vector<EdgeState> edges_;
   bool with_edge_ids_ = false, disjoint_ = false;
   int64_t num_seeds_ = 0, num_announced_ = 0;
-  std::vector<int64_t> tree_times_;  // per tree (seed); empty where seeds have no times
-  std::vector<Candidates> candidates_;
-  std::vector<int64_t> offsets_;
+  std::vector<int64_t> tree_times_;     // per tree (seed); empty where seeds have no times
+  std::vector<Candidates> candidates_;  // per node of the frontier; never shrinks
+  std::vector<int64_t> block_offsets_;  // per block of the frontier, its first edge in the hop
 };
 
 }  // namespace gld

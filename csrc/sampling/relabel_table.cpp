@@ -54,7 +54,7 @@ void HashRelabelTable::grow() {
   mask_ = slots_.size() - 1;
   for (const Slot& slot : old) {
     if (slot.stamp != stamp_) continue;
-    size_t at = home(slot.id);
+    size_t at = home(slot.id, mask_);
     while (slots_[at].stamp == stamp_) at = (at + 1) & mask_;
     slots_[at] = slot;
   }

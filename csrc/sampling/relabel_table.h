@@ -10,22 +10,44 @@
 
 namespace gld {
 
+// Both tables hand out a `View` for one run of inserts: plain values that the compiler keeps in registers, which it
+// could not do for members, since the entries it writes might be those. A view is good for the inserts it was made for,
+// and one view at a time.
 class DenseRelabelTable {
  public:
   explicit DenseRelabelTable(int64_t num_nodes);
 
   // Forgets the last batch; the next one will hold fewer than `max_local` nodes.
   void begin(int64_t max_local);
-  void prefetch(int64_t id) const { __builtin_prefetch(entries_.get() + id, 1); }
 
-  // The local id of `id`: the known one, or `next` if it is new. Branch-free; *is_new is 0 or 1.
-  uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) {
-    const uint32_t entry = entries_.get()[id];
-    *is_new = (entry >> local_bits_) != stamp_;
-    const uint32_t local = *is_new ? next : entry & local_mask_;
-    entries_.get()[id] = (stamp_ << local_bits_) | local;
-    return local;
+  class View {
+   public:
+    View(uint32_t* entries, uint32_t stamp, uint32_t local_mask)
+        : entries_(entries), stamp_(stamp), local_mask_(local_mask) {}
+    void prefetch(int64_t id) const { __builtin_prefetch(entries_ + id, 1); }
+
+    // The local id of `id`: the known one, or `next` if it is new. Branch-free; *is_new is 0 or 1.
+    uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) {
+      const uint32_t known = entries_[id] ^ stamp_;  // the local id, if the entry is of this batch
+      *is_new = known > local_mask_;
+      const uint32_t local = *is_new ? next : known;
+      entries_[id] = stamp_ | local;
+      return local;
+    }
+
+   private:
+    uint32_t* entries_;
+    uint32_t stamp_, local_mask_;
+  };
+
+  // For at most `count` inserts.
+  View view(int64_t count) {
+    (void)count;
+    return {entries_.get(), stamp_ << local_bits_, local_mask_};
   }
+
+  // One insert alone.
+  uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) { return view(1).insert(id, next, is_new); }
 
  private:
   std::shared_ptr<uint32_t> entries_;
@@ -34,29 +56,52 @@ class DenseRelabelTable {
 };
 
 class HashRelabelTable {
- public:
-  void begin(int64_t max_local);
-  void prefetch(int64_t id) const { __builtin_prefetch(slots_.data() + home(id), 1); }
-
-  uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) {
-    if (2 * (used_ + 1) > slots_.size()) grow();
-    size_t at = home(id);
-    while (slots_[at].stamp == stamp_ && slots_[at].id != id) at = (at + 1) & mask_;
-    Slot& slot = slots_[at];
-    *is_new = slot.stamp != stamp_;
-    if (*is_new) {
-      slot = {id, next, stamp_};
-      ++used_;
-    }
-    return slot.local;
-  }
-
- private:
   struct Slot {
     int64_t id;
     uint32_t local, stamp;
   };
-  size_t home(int64_t id) const { return (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> 20) & mask_; }
+
+ public:
+  void begin(int64_t max_local);
+
+  class View {
+   public:
+    explicit View(HashRelabelTable& table)
+        : slots_(table.slots_.data()), mask_(table.mask_), stamp_(table.stamp_), used_(&table.used_) {}
+    void prefetch(int64_t id) const { __builtin_prefetch(slots_ + home(id, mask_), 1); }
+
+    // As for the dense table; the likely outcome of a probe is that the first slot is it.
+    uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) {
+      size_t at = home(id, mask_);
+      while (slots_[at].stamp == stamp_ && slots_[at].id != id) at = (at + 1) & mask_;
+      Slot& slot = slots_[at];
+      *is_new = slot.stamp != stamp_;
+      const uint32_t local = *is_new ? next : slot.local;
+      slot = {id, local, stamp_};
+      *used_ += *is_new;
+      return local;
+    }
+
+   private:
+    Slot* slots_;
+    size_t mask_;
+    uint32_t stamp_;
+    size_t* used_;
+  };
+
+  // For at most `count` inserts: grows the table first, so that it stays at most half full.
+  View view(int64_t count) {
+    while (2 * (used_ + static_cast<size_t>(count)) > slots_.size()) grow();
+    return View(*this);
+  }
+
+  // One insert alone.
+  uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) { return view(1).insert(id, next, is_new); }
+
+ private:
+  static size_t home(int64_t id, size_t mask) {
+    return (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> 20) & mask;
+  }
   void grow();
 
   std::vector<Slot> slots_;
