@@ -1,6 +1,7 @@
 # make demo    install into .venv and train on an embedded graph with 2 servers and 2 trainers
 # make test    the tests
 # make check   linters, formatters, types; the CUDA sources too where nvcc is
+# make sanitize the C++ tests under ASan and UBSan, and under TSan
 # make bench   the benchmarks
 # make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
@@ -34,7 +35,7 @@ RUNTIME := $(STAMPS)/runtime
 DEV := $(STAMPS)/dev
 BUILT := $(STAMPS)/built
 
-.PHONY: help install demo test check check-cuda bench gpu clean
+.PHONY: help install demo test check check-cuda sanitize bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -87,6 +88,18 @@ check-cuda: $(RUNTIME)
 	else \
 	  echo "--- CUDA sources: not compiled, there is no nvcc on this machine"; \
 	fi
+
+# Every report ends the run: see -fno-sanitize-recover in CMakeLists.txt for what only warns otherwise.
+sanitize: $(RUNTIME)
+	@for sanitizers in address,undefined thread; do \
+	  build=build/sanitize-$${sanitizers%%,*}; mkdir -p $$build; \
+	  echo "--- C++ tests with -fsanitize=$$sanitizers"; \
+	  cmake -S . -B $$build -GNinja -DCMAKE_BUILD_TYPE=Release -DWITH_CUDA=off -DGLD_SANITIZE=$$sanitizers \
+	    -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) >$$build/configure.log \
+	    || { cat $$build/configure.log; exit 1; }; \
+	  cmake --build $$build --target gld_core_tests -- --quiet; \
+	  TSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=detect_stack_use_after_return=1 $$build/gld_core_tests; \
+	done
 
 SMALL_BATCHES := --name remote_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
 

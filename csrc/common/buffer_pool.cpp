@@ -8,6 +8,8 @@
 #include <new>
 #include <unordered_map>
 
+#include "common/poison.h"
+
 namespace gld {
 namespace {
 
@@ -23,6 +25,11 @@ void* system_allocate(size_t block) {
   return memory;
 }
 
+void free_block(void* memory, size_t block) {
+  allow_first_bytes(memory, block, block);
+  std::free(memory);
+}
+
 }  // namespace
 
 struct BufferPool::State {
@@ -35,7 +42,7 @@ struct BufferPool::State {
 
   void release_idle() {
     for (auto& entry : idle)
-      for (void* memory : entry.second) std::free(memory);
+      for (void* memory : entry.second) free_block(memory, entry.first);
     idle.clear();
     stats.idle_bytes = 0;
   }
@@ -62,12 +69,13 @@ struct BufferPool::State {
       std::lock_guard<std::mutex> lock(mutex);
       stats.in_use_bytes -= block;
       if (stats.idle_bytes + block <= capacity) {
+        allow_first_bytes(memory, 0, block);
         idle[block].push_back(memory);
         stats.idle_bytes += block;
         return;
       }
     }
-    std::free(memory);
+    free_block(memory, block);
   }
 };
 
@@ -89,6 +97,7 @@ size_t BufferPool::block_size(size_t bytes) {
 std::shared_ptr<void> BufferPool::allocate(size_t bytes) {
   const size_t block = block_size(bytes);
   void* memory = state_->take(block);
+  allow_first_bytes(memory, bytes, block);
   std::shared_ptr<State> state = state_;
   return std::shared_ptr<void>(memory, [state, block](void* returned) { state->give_back(returned, block); });
 }

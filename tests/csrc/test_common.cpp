@@ -1,0 +1,123 @@
+// The buffer pool and the thread pool, used by several threads at once.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "arrays.h"
+#include "check.h"
+#include "common/buffer_pool.h"
+
+namespace gld::test {
+namespace {
+
+void join_all(std::vector<std::thread>& threads) {
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST("buffer pool: block sizes hold the request and waste at most a quarter") {
+  for (size_t bytes : {size_t{1}, size_t{4096}, size_t{4097}, size_t{5120}, size_t{1} << 20, (size_t{1} << 20) + 1}) {
+    const size_t block = BufferPool::block_size(bytes);
+    CHECK(block >= bytes);
+    CHECK(block <= std::max<size_t>(4096, bytes + bytes / 4 + 1));
+  }
+}
+
+TEST("buffer pool: blocks are taken in one thread and returned in another") {
+  constexpr int kThreads = 4, kRounds = 200;
+  std::vector<std::shared_ptr<void>> handed_over(kThreads);
+  std::atomic<int> wrong{0};
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        const size_t bytes = 3000 + 7000 * ((round + t) % 5);
+        std::shared_ptr<void> mine = BufferPool::global().allocate(bytes);
+        std::memset(mine.get(), t, bytes);
+        handed_over[t].reset();  // what the main thread put here
+        const auto* data = static_cast<const unsigned char*>(mine.get());
+        if (!std::all_of(data, data + bytes, [t](unsigned char value) { return value == t; })) ++wrong;
+        handed_over[t] = std::move(mine);
+      });
+    join_all(threads);
+    std::rotate(handed_over.begin(), handed_over.begin() + 1, handed_over.end());
+  }
+  CHECK_EQUAL(wrong.load(), 0);
+}
+
+TEST("buffer pool: what is in use comes back, and trimming gives back what is idle") {
+  const size_t before = BufferPool::global().stats().in_use_bytes;
+  {
+    Tensor small = empty({10}, kInt64), large = empty({1 << 19}, kInt64);
+    CHECK(BufferPool::global().stats().in_use_bytes >= before + small.nbytes() + large.nbytes());
+  }
+  CHECK_EQUAL(BufferPool::global().stats().in_use_bytes, before);
+  BufferPool::global().trim();
+  CHECK_EQUAL(BufferPool::global().stats().idle_bytes, size_t{0});
+}
+
+TEST("thread pool: every item once, whatever the number of threads") {
+  for (int threads = 1; threads <= 4; ++threads) {
+    ThreadPool pool(threads);
+    for (int64_t count : {0, 1, 7, 1000, 12345}) {
+      std::vector<int> seen(count, 0);
+      pool.parallel_for(count, 3, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++seen[i];
+      });
+      CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
+    }
+  }
+}
+
+TEST("thread pool: loops of several callers take turns") {
+  ThreadPool pool(3);
+  constexpr int kCallers = 4;
+  std::vector<int64_t> sums(kCallers, 0);
+  std::vector<std::thread> callers;
+  for (int c = 0; c < kCallers; ++c)
+    callers.emplace_back([&, c] {
+      for (int round = 0; round < 100; ++round) {
+        std::atomic<int64_t> sum{0};
+        pool.parallel_for(500, 10, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) sum += i;
+        });
+        sums[c] += sum;
+      }
+    });
+  join_all(callers);
+  for (int64_t sum : sums) CHECK_EQUAL(sum, int64_t{100} * 500 * 499 / 2);
+}
+
+TEST("thread pool: an exception reaches its caller, and the pool goes on") {
+  ThreadPool pool(4);
+  std::vector<std::thread> callers;
+  std::atomic<int> caught{0}, finished{0};
+  for (int c = 0; c < 3; ++c)
+    callers.emplace_back([&, c] {
+      for (int round = 0; round < 60; ++round) {
+        try {
+          pool.parallel_for(1000, 1, [&](int64_t begin, int64_t end) {
+            if (c != 0 && begin <= 700 && 700 < end) throw InvalidArgument("item 700");
+          });
+          ++finished;
+        } catch (const InvalidArgument&) {
+          ++caught;
+        }
+      }
+    });
+  join_all(callers);
+  CHECK_EQUAL(caught.load(), 120);
+  CHECK_EQUAL(finished.load(), 60);
+}
+
+TEST("thread pool: ends at once, used or not") {
+  for (int round = 0; round < 30; ++round) {
+    ThreadPool pool(3);
+    if (round % 2 == 0) pool.parallel_for(100, 1, [](int64_t, int64_t) {});
+  }
+  CHECK_THROWS(InvalidArgument, ThreadPool(0));
+}
+
+}  // namespace
+}  // namespace gld::test

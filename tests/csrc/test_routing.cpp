@@ -1,0 +1,90 @@
+// Splitting by owner and stitching answers together.
+#include <memory>
+
+#include "arrays.h"
+#include "check.h"
+#include "routing/split.h"
+#include "sampling/neighbor_sampler.h"
+
+namespace gld::test {
+namespace {
+
+using Book = std::shared_ptr<const PartitionBook>;
+
+std::vector<Book> books(int64_t num_ids) {
+  std::vector<int64_t> owners(num_ids), rows(num_ids);
+  for (int64_t i = 0; i < num_ids; ++i) owners[i] = i % 3, rows[i] = i / 3;
+  std::vector<int32_t> narrow(owners.begin(), owners.end());
+  return {PartitionBook::range(ids({0, num_ids / 5, num_ids / 5, num_ids})), PartitionBook::permuted(num_ids, 3, 77),
+          PartitionBook::table(ids32(narrow), ids(rows), 3)};
+}
+
+TEST("routing: every id in its owner's bucket, in the order asked, with any number of threads") {
+  const int64_t num_ids = 5000;
+  const std::vector<int64_t> asked = random_numbers(60000, num_ids, 4);
+  for (const Book& book : books(num_ids)) {
+    const Split alone = split_by_owner(ids(asked), *book, nullptr);
+    const std::vector<int64_t> offsets = values<int64_t>(alone.offsets);
+    for (int p = 0; p < 3; ++p)
+      for (int64_t j = offsets[p]; j < offsets[p + 1]; ++j) {
+        const int64_t position = alone.positions.as<int64_t>()[j];
+        CHECK_EQUAL(alone.ids.as<int64_t>()[j], asked[position]);
+        CHECK(j == offsets[p] || alone.positions.as<int64_t>()[j - 1] < position);
+      }
+    for (int threads = 1; threads <= 4; ++threads) {
+      ThreadPool pool(threads);
+      const Split split = split_by_owner(ids(asked), *book, &pool);
+      CHECK(same(split.ids, alone.ids) && same(split.rows, alone.rows));
+      CHECK(same(split.positions, alone.positions) && same(split.offsets, alone.offsets));
+    }
+  }
+}
+
+TEST("routing: neighbors asked of three owners are those of the whole graph") {
+  const int64_t num_nodes = 3000;
+  ThreadPool one(1);
+  const Csr whole = random_csr(num_nodes, 30000, 9, one);
+  const Tensor asked = ids(random_numbers(20000, num_nodes, 10));
+  const HopDraw draw{6, {}, 123, true};
+  const OneHop expected = sample_neighbors(whole, {asked, {}, {}, {}}, draw, one);
+  for (const Book& book : books(num_nodes))
+    for (int threads = 1; threads <= 4; ++threads) {
+      ThreadPool pool(threads);
+      const Split split = split_by_owner(asked, *book, &pool);
+      std::vector<NeighborPart> parts;
+      for (int p = 0; p < 3; ++p) {
+        const Csr part = take_rows(whole, book->global_ids(p, &pool), pool);
+        const int64_t begin = split.offsets.as<int64_t>()[p], end = split.offsets.as<int64_t>()[p + 1];
+        Tensor mine = split.ids, rows = split.rows;
+        mine.data = split.ids.as<int64_t>() + begin;
+        rows.data = split.rows.as<int64_t>() + begin;
+        mine.shape = rows.shape = {end - begin};
+        const OneHop answer = sample_neighbors(part, {mine, rows, {}, {}}, draw, pool);
+        parts.push_back({answer.counts, answer.neighbors, answer.edge_ids});
+      }
+      const Neighbors stitched = stitch_neighbors(split.positions, split.offsets, parts, &pool);
+      CHECK(same(stitched.counts, expected.counts));
+      CHECK(values<int32_t>(stitched.neighbors) == values<int32_t>(expected.neighbors));
+      CHECK(same(stitched.edge_ids, expected.edge_ids));
+    }
+}
+
+TEST("routing: rows are scattered to their places; what does not fit is refused") {
+  ThreadPool pool(3);
+  const int64_t count = 20000;
+  const Tensor places = permute_indices(ids(random_numbers(0, 1, 0)), 1, 0, false, &pool);
+  CHECK_EQUAL(places.numel(), 0);
+  std::vector<int64_t> order(count);
+  for (int64_t i = 0; i < count; ++i) order[i] = i;
+  const Tensor shuffled = permute_indices(ids(order), count, 5, false, &pool);
+  Tensor out = empty({count}, kInt64);
+  scatter_rows(out, shuffled, ids(order), &pool);
+  for (int64_t i = 0; i < count; ++i) CHECK_EQUAL(out.as<int64_t>()[shuffled.as<int64_t>()[i]], i);
+  CHECK_THROWS(UnknownId, scatter_rows(out, ids({count}), ids({1}), &pool));
+  const Book book = books(100)[1];
+  CHECK_THROWS(UnknownId, split_by_owner(ids({5, 100}), *book, &pool));
+  CHECK_THROWS(InvalidArgument, stitch_neighbors(ids({0}), ids({0, 1}), {{ids({2}), ids({1}), {}}}, &pool));
+}
+
+}  // namespace
+}  // namespace gld::test

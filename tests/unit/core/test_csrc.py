@@ -1,0 +1,43 @@
+"""The core's own tests in C++, built without sanitizers; ``make sanitize`` runs the same ones with them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build" / "core-tests"
+TARGET = "gld_core_tests"
+# cmake and ninja may be those of the environment of this interpreter.
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+BUILD_DEADLINE_S, RUN_DEADLINE_S = 600, 120  # only to fail instead of hanging
+
+
+def run(command: list[str], deadline_s: float) -> None:
+    """Runs a command; its output is part of the failure."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, **streams, text=True, timeout=deadline_s, env={**os.environ, "PATH": PATH})
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
+
+
+@pytest.mark.slow
+def test_core() -> None:
+    """The first build takes tens of seconds, later ones what changed."""
+    import pybind11
+
+    if shutil.which("cmake", path=PATH) is None:
+        pytest.skip("there is no cmake here")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    configure = ["cmake", "-S", str(ROOT), "-B", str(BUILD), "-GNinja", "-DCMAKE_BUILD_TYPE=Release", "-DWITH_CUDA=off"]
+    where = [f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}"]
+    with open(BUILD / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs of the tests may share the checkout
+        run([*configure, *where], BUILD_DEADLINE_S)
+        run(["cmake", "--build", str(BUILD), "--target", TARGET], BUILD_DEADLINE_S)
+        run([str(BUILD / TARGET)], RUN_DEADLINE_S)
