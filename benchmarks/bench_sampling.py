@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ceilings
-from graphs import GraphFiles, PowerLaw, default_cache, make_graph, read_graph
+from graphs import GraphFiles, PowerLaw, default_cache, make_graph, open_graph, read_graph
 from harness import median, print_table, spread, write_json
 from peers.base import FEATURES, LOADER, SAMPLE, Setting
 from peers.driver import ENTRIES, OURS, Found, Worker, WorkerLost, build, find_peers, run
@@ -50,24 +50,21 @@ def plan_groups(args: argparse.Namespace) -> list[Group]:
     files = open_or_make(args)
     fanout, size = args.fanout, args.batch_size
     plain = Setting({"": str(files.directory)}, fanout, size, 1)
+    features = 0 if args.modes == [SAMPLE] else args.features
+    if features:
+        files.with_features(features)
     groups = []
     for threads in args.threads:
         for ids in args.ids:
-            setting = replace(plain, threads=threads, ids=ids)
+            setting = replace(plain, threads=threads, ids=ids, features=features)
             title = f"{threads} thread{'s' * (threads > 1)}, {ids}"
-            if SAMPLE in args.modes:
-                groups.append(Group(title, setting, (SAMPLE,)))
-            if rest := tuple(mode for mode in (FEATURES, LOADER) if mode in args.modes):
-                files.with_features(args.features)
-                groups.append(Group(title, replace(setting, features=args.features), rest))
+            groups.append(Group(title, setting, tuple(args.modes)))
     if "weighted" in args.also:
         files.with_weights()
         groups.append(Group("1 thread, int32, weighted", replace(plain, weighted=True, ids="int32"), (SAMPLE,)))
     if "typed" in args.also:
-        typed = typed_graphs(args)
-        setting = replace(plain, directories=typed, ids="int32", fanout=args.typed_fanout)
-        groups.append(Group("1 thread, int32, typed", setting, (SAMPLE,)))
-        groups.append(Group("1 thread, int64, typed", replace(setting, ids="int64"), (SAMPLE,)))
+        typed = replace(plain, directories=typed_graphs(args), fanout=args.typed_fanout)
+        groups += [Group(f"1 thread, {ids}, typed", replace(typed, ids=ids), (SAMPLE,)) for ids in args.ids]
     return groups
 
 
@@ -88,8 +85,50 @@ def typed_graphs(args: argparse.Namespace) -> dict[str, str]:
 
 
 def measure(group: Group, peers: Sequence[Found], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All rows of a group. Peers load first, then run in turns; what a peer cannot do becomes a row that says so."""
-    rows: list[dict[str, Any]] = []
+    """All rows of a group. What a peer cannot do becomes a row that says so.
+
+    As many peers as fit in memory take turns; with more, the others follow, with this project among them each time.
+    """
+    answers: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    problems: dict[tuple[str, str], dict[str, Any]] = {}
+    for some in fitting(peers, needed_bytes(group.setting), available_bytes() * args.memory_share):
+        measure_together(group, some, args, answers, problems)
+    rows = []
+    for mode in group.modes:
+        for peer in peers:
+            key = mode, peer.entry.label
+            rows.append(row_of(group, mode, peer, answers.get(key, []), problems.get(key)))
+    return rows
+
+
+def available_bytes() -> int:
+    """Memory that processes can still take, by the kernel's estimate."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+
+
+def needed_bytes(setting: Setting) -> float:
+    """What one peer holds, with half as much again for edge ids, batches and what the library needs itself."""
+    graphs = [open_graph(Path(directory)) for directory in setting.directories.values()]
+    width = (4 if setting.ids == "int32" else 8) + (4 if setting.weighted else 0)
+    return 1.5 * sum(graph.edges * width + graph.nodes * (8 + 4 * setting.features) for graph in graphs) + (1 << 29)
+
+
+def fitting(peers: Sequence[Found], each: float, budget: float) -> list[list[Found]]:
+    """Peers in lists of which each fits the budget, at least two of them if there are as many, the first in all."""
+    first, others = peers[0], list(peers[1:])
+    size = max(int(budget / each) - 1, 1)
+    return [[first, *others[start : start + size]] for start in range(0, max(len(others), 1), size)]
+
+
+def measure_together(
+    group: Group,
+    peers: Sequence[Found],
+    args: argparse.Namespace,
+    answers: dict[tuple[str, str], list[dict[str, Any]]],
+    problems: dict[tuple[str, str], dict[str, Any]],
+) -> None:
+    """Has peers load the graph, then run in turns; adds to what is known by (mode, label)."""
     with ExitStack() as stack:
         running: dict[str, Worker] = {}
         for peer in peers:
@@ -98,31 +137,34 @@ def measure(group: Group, peers: Sequence[Found], args: argparse.Namespace) -> l
             if "build_seconds" in reply:
                 running[peer.entry.label] = worker
             else:
-                rows += [row_of(group, mode, peer, [], reply) for mode in group.modes]
+                problems.update({(mode, peer.entry.label): reply for mode in group.modes})
         for mode in group.modes:
-            rounds = in_turns(running, mode, args)
-            for peer in peers:
-                if (label := peer.entry.label) in rounds:
-                    rows.append(row_of(group, mode, peer, *rounds[label]))
-    return rows
+            for label, reply in in_turns(running, mode, args):
+                if "seconds" in reply:
+                    answers.setdefault((mode, label), []).append(reply)
+                else:
+                    problems[mode, label] = reply
 
 
-def in_turns(running: dict[str, Worker], mode: str, args: argparse.Namespace) -> dict[str, Any]:
-    """By label (answers of the counted rounds, why it stopped or None); round 0 warms up."""
-    answers: dict[str, list[dict[str, Any]]] = {label: [] for label in running}
-    stopped: dict[str, dict[str, Any]] = {}
+def in_turns(running: dict[str, Worker], mode: str, args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(label, answer) of every turn that counts, and of every failure; a peer that failed gets no more turns.
+
+    Round 0 warms up and finds for each peer how many of a turn's batches it makes in the time of a turn.
+    """
+    counts = dict.fromkeys(running, args.batches)
     for number in range(args.repeats + 1):
-        for label, worker in list(running.items()):
-            if label in stopped:
-                continue
-            reply = ask(run, worker, mode, number * args.batches, args.batches)
+        for label, count in list(counts.items()):
+            reply = ask(run, running[label], mode, number * args.batches, count)
             if "seconds" not in reply:
-                stopped[label] = reply
+                del counts[label]
                 if "lost" in reply:
                     del running[label]
+                yield label, reply
             elif number:
-                answers[label].append(reply)
-    return {label: (answers[label], stopped.get(label)) for label in answers}
+                yield label, reply
+            else:
+                affordable = int(count * args.turn_seconds / reply["seconds"])
+                counts[label] = min(max(affordable, 2), args.batches)
 
 
 def ask(call: Any, *arguments: Any) -> dict[str, Any]:
@@ -147,8 +189,9 @@ def row_of(
         "replace": peer.replace,
         "kind": peer.kind,
     }
-    if problem is not None:
-        return {**row, "problem": next((f"{key}: {problem[key]}" for key in problem), "no answer")}
+    if problem is not None or not answers:
+        problem = problem or {"lost": "no answer"}
+        return {**row, "problem": next(f"{key}: {problem[key]}" for key in problem)}
     batches = sum(answer["batches"] for answer in answers)
     return {
         **row,
@@ -167,7 +210,7 @@ def print_group(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """The table of a group: one mode after the other, as measured."""
     header = ["what", "library", "M edges/s", "M edges/CPU s", "batches/s", "edges", "nodes", "draws", "work"]
     lines = []
-    for row in rows:
+    for row in sorted(rows, key=lambda row: "problem" in row):
         if "problem" in row:
             lines.append([row["mode"], row["peer"], row["problem"].splitlines()[-1]])
             continue
@@ -197,6 +240,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--also", nargs="*", choices=("weighted", "typed"), default=["weighted", "typed"])
     parser.add_argument("--batches", type=int, default=10, help="of one turn")
+    parser.add_argument("--turn-seconds", type=float, default=3.0, help="a slower peer makes fewer batches, at least 2")
+    parser.add_argument("--memory-share", type=float, default=0.6, help="of the available memory for peers")
     parser.add_argument("--repeats", type=int, default=5, help="turns that count")
     parser.add_argument("--name", default="sampling", help="of the files in results/")
     parser.add_argument("--smoke", action="store_true", help="a tiny graph, this project only, nothing written")

@@ -19,7 +19,7 @@ import ceilings  # noqa: E402
 import report  # noqa: E402
 from graphs import GraphFiles, PowerLaw, make_graph, read_graph  # noqa: E402
 from peers.base import FEATURES, LOADER, SAMPLE, Peer, Setting, Unsupported, Work, batch_seeds  # noqa: E402
-from peers.driver import OURS, Entry, Worker, WorkerLost, build, find_peers, run  # noqa: E402
+from peers.driver import OURS, Entry, Found, Worker, WorkerLost, build, find_peers, run  # noqa: E402
 from peers.worker import run as run_in_process  # noqa: E402
 
 DEADLINE_S = 60.0  # generous: only a hang takes as long
@@ -187,6 +187,32 @@ def test_smoke_run_measures_every_kind_of_row(tmp_path: Path, capsys: pytest.Cap
     assert set(content["ceilings"]) == {"memcpy_bytes", "random_4_byte_reads", "random_64_byte_reads"}
     json.dumps(content)
     assert "random 4-byte reads" in capsys.readouterr().out
+
+
+def test_peers_share_memory_by_turns_with_this_project_in_each() -> None:
+    peers = [Found(Entry(name, name), "python", "1", False, "") for name in "abcde"]
+    names = [[peer.entry.label for peer in some] for some in bench_sampling.fitting(peers, 1.0, 3.5)]
+    assert names == [["a", "b", "c"], ["a", "d", "e"]]
+    assert [len(some) for some in bench_sampling.fitting(peers, 1.0, 0.5)] == [2, 2, 2, 2]
+    assert bench_sampling.fitting(peers[:1], 1.0, 9.0) == [peers[:1]]
+
+
+def test_a_slow_peer_makes_fewer_batches_and_a_lost_one_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    def answer(worker: str, mode: str, first: int, count: int) -> dict[str, Any]:
+        asked.append((worker, first, count))
+        if worker == "lost":
+            raise WorkerLost("it ended")
+        return {"seconds": count * (1.0 if worker == "slow" else 0.01)}
+
+    monkeypatch.setattr(bench_sampling, "run", answer)
+    args = bench_sampling.parse(["--batches", "10", "--repeats", "2", "--turn-seconds", "4"])
+    running: Any = {name: name for name in ("quick", "slow", "lost")}
+    replies = [label for label, _ in bench_sampling.in_turns(running, SAMPLE, args)]
+    assert replies == ["lost", "quick", "slow", "quick", "slow"]
+    assert asked[:5] == [("quick", 0, 10), ("slow", 0, 10), ("lost", 0, 10), ("quick", 10, 10), ("slow", 10, 4)]
+    assert list(running) == ["quick", "slow"]
 
 
 def test_ceiling_copies_the_rows_it_times() -> None:
