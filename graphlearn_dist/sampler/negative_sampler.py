@@ -185,21 +185,20 @@ class NegativePool:
             InvalidArgumentError: ``count`` below 0 or ``trials`` below 1.
         """
         _check_counts(count, trials)
-        src, dst = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.int64)
-        open_slots = torch.arange(count)
         if self.num_src == 0 or self.num_dst == 0:
-            return src[:0], dst[:0]
-        for trial in range(trials if has_edge else 1):
-            positions = trial * count + open_slots
-            src[open_slots] = _draw(key, 2 * positions, self.num_src, self.src_sums)
-            dst[open_slots] = _draw(key, 2 * positions + 1, self.num_dst, self.dst_sums)
-            if has_edge is None:
+            count = 0
+        slots = torch.arange(count)
+        src, dst = self._draw_pairs(slots, key)
+        if has_edge is None or count == 0:
+            return src, dst
+        slots = slots[has_edge(src, dst)]
+        for trial in range(1, trials):
+            if slots.numel() == 0:
                 return src, dst
-            open_slots = open_slots[has_edge(src[open_slots], dst[open_slots])]
-            if open_slots.numel() == 0:
-                return src, dst
+            src[slots], dst[slots] = self._draw_pairs(trial * count + slots, key)
+            slots = slots[has_edge(src[slots], dst[slots])]
         filled = torch.ones(count, dtype=torch.bool)
-        filled[open_slots] = False
+        filled[slots] = False
         return src[filled], dst[filled]
 
     def triplet(
@@ -231,26 +230,29 @@ class NegativePool:
         _check_counts(amount, trials)
         sources = check_index_tensor(src, "src", num_ids=self.num_src).to(torch.int64).repeat_interleave(amount)
         count = sources.numel()
-        dst = torch.empty(count, dtype=torch.int64)
-        open_slots = torch.arange(count)
         if count and self.num_dst == 0:
             raise InvalidArgumentError(f"src: source {int(sources[0])} has no negative: there are no targets")
-        for trial in range(trials if has_edge else 1):
-            dst[open_slots] = _draw(key, trial * count + open_slots, self.num_dst, self.dst_sums)
-            if has_edge is None:
-                break
-            open_slots = open_slots[has_edge(sources[open_slots], dst[open_slots])]
-            if open_slots.numel() == 0:
-                break
-        else:
-            dst[open_slots] = self._search(sources[open_slots], key, trials * count + open_slots, has_edge)
+        slots = torch.arange(count)
+        dst = self._draw_targets(slots, key)
+        if has_edge is not None and count > 0:
+            slots = slots[has_edge(sources, dst)]
+            for trial in range(1, trials):
+                if slots.numel() == 0:
+                    break
+                dst[slots] = self._draw_targets(trial * count + slots, key)
+                slots = slots[has_edge(sources[slots], dst[slots])]
+            if slots.numel() > 0:
+                dst[slots] = self._search(sources[slots], key, trials * count + slots, has_edge)
         return dst.view(src.numel(), amount)
 
-    def _search(
-        self, sources: torch.Tensor, key: int, positions: torch.Tensor, has_edge: HasEdge | None
-    ) -> torch.Tensor:
+    def _draw_pairs(self, positions: torch.Tensor, key: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return _draw(key, 2 * positions, self.num_src, self.src_sums), self._draw_targets(2 * positions + 1, key)
+
+    def _draw_targets(self, positions: torch.Tensor, key: int) -> torch.Tensor:
+        return _draw(key, positions, self.num_dst, self.dst_sums)
+
+    def _search(self, sources: torch.Tensor, key: int, positions: torch.Tensor, has_edge: HasEdge) -> torch.Tensor:
         """One target for each slot, drawn among all those that are not neighbors of the slot's source."""
-        assert has_edge is not None
         shares = to_tensor(_C.random_ids(key, positions, _MANTISSA)).to(torch.float64) / _MANTISSA
         weight = torch.ones(self.num_dst, dtype=torch.float64)
         if self.dst_sums is not None:
