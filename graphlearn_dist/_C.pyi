@@ -25,21 +25,47 @@ def cuda_build_version() -> str: ...
 def cuda_device_count() -> int: ...
 
 class Csr:
-    def __init__(self, indptr: Any, indices: Any, edge_ids: Any, num_cols: int) -> None: ...
+    def __init__(
+        self,
+        indptr: Any,
+        indices: Any,
+        edge_ids: Any,
+        num_cols: int,
+        times: Any = None,
+        weight_sums: Any = None,
+        positive_counts: Any = None,
+    ) -> None: ...
     @property
     def num_rows(self) -> int: ...
     @property
     def num_cols(self) -> int: ...
     @property
     def num_edges(self) -> int: ...
+    @property
+    def sorted_by_neighbor(self) -> bool: ...
     def validate(self, pool: ThreadPool) -> None: ...
 
 def build_csr(
-    row: Any, col: Any, edge_ids: Any, num_rows: int, num_cols: int, pool: ThreadPool
-) -> tuple[Capsule, Capsule, Capsule]: ...
+    row: Any,
+    col: Any,
+    edge_ids: Any,
+    num_rows: int,
+    num_cols: int,
+    pool: ThreadPool,
+    times: Any = None,
+    weights: Any = None,
+) -> tuple[Capsule, ...]: ...
 def take_csr_rows(
-    indptr: Any, indices: Any, edge_ids: Any, rows: Any, num_cols: int, pool: ThreadPool
-) -> tuple[Capsule, Capsule, Capsule]: ...
+    indptr: Any,
+    indices: Any,
+    edge_ids: Any,
+    rows: Any,
+    num_cols: int,
+    pool: ThreadPool,
+    times: Any = None,
+    weights: Any = None,
+) -> tuple[Capsule, ...]: ...
+def sum_weights(indptr: Any, weights: Any, pool: ThreadPool) -> tuple[Capsule, Capsule | None]: ...
 def draw_key(seed: int, epoch: int, batch: int, hop: int, edge_type: int) -> int: ...
 
 class Method:

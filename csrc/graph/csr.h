@@ -12,30 +12,44 @@
 namespace gld {
 
 // indptr int64 [num_rows + 1]; indices int32 or int64 [num_edges], ids of the other endpoint; edge_ids int32 or int64
-// [num_edges], global, or undefined where an edge's id is its position. Optional, undefined where absent: times int64
-// [num_edges]; weight_sums float64 [num_edges], within each row the sums of the weights up to and with each edge.
+// [num_edges], global, or undefined where an edge's id is its position. The others are optional, [num_edges] each, in
+// the order of the edges, and undefined where absent.
 struct Csr {
   Tensor indptr, indices, edge_ids;
   int64_t num_cols = 0;
-  Tensor times, weight_sums;
+  Tensor times;            // int64, ascending within each row
+  Tensor weight_sums;      // float64, see weights.h
+  Tensor positive_counts;  // int32, see weights.h
+  Tensor weights;          // any float dtype, finite and >= 0; sampling reads weight_sums instead
 
   int64_t num_rows() const { return indptr.shape[0] - 1; }
   int64_t num_edges() const { return indices.shape[0]; }
+  bool sorted_by_neighbor() const { return !times.defined(); }
 };
 
-// Checks dtypes and shapes, and that indptr starts at 0 and ends at num_edges. O(1).
-Csr make_csr(Tensor indptr, Tensor indices, Tensor edge_ids, int64_t num_cols);
+// What edges of a list carry besides their ends, one entry per edge; undefined where absent.
+struct EdgeData {
+  Tensor ids;      // int32 or int64; undefined: an edge's id is its position in the list
+  Tensor weights;  // float16, bfloat16, float32 or float64
+  Tensor times;    // int32 or int64
+};
 
-// Checks that indptr ascends, that indices lie in [0, num_cols), and that each row is in canonical order. O(edges).
+// Checks dtypes and shapes, and that indptr starts at 0 and ends at num_edges; gives `parts` back. O(1).
+Csr make_csr(Csr parts);
+
+// Checks that indptr ascends, that indices lie in [0, num_cols), that each row is in canonical order, and that sums of
+// weights are finite and do not descend. O(edges).
 void validate_csr(const Csr& csr, ThreadPool& pool);
 
-// Builds the canonical form of a COO list. `row`, `col` int32 or int64 [E]; `edge_ids` may be undefined: then an
-// edge's id is its position in the list. Indices are stored as int32 where num_cols fits, edge ids where they fit.
-// Ids outside [0, num_rows) x [0, num_cols) throw UnknownId with the id and its position.
-Csr build_csr(const Tensor& row, const Tensor& col, const Tensor& edge_ids, int64_t num_rows, int64_t num_cols,
+// Builds the canonical form of a COO list. `row`, `col` int32 or int64 [E]. Indices are stored as int32 where num_cols
+// fits, edge ids where they fit, times as int64; weights keep their dtype. Ids outside [0, num_rows) x [0, num_cols)
+// throw UnknownId with the id and its position; a weight that is negative, infinite or not a number throws
+// InvalidArgument.
+Csr build_csr(const Tensor& row, const Tensor& col, const EdgeData& data, int64_t num_rows, int64_t num_cols,
               ThreadPool& pool);
 
 // The rows `rows` (int32 or int64 [n]) in that order, with dtypes kept. Edge ids that were positions become explicit.
+// Takes times and weights along; weight_sums and positive_counts are made anew by sum_weights() (weights.h).
 Csr take_rows(const Csr& csr, const Tensor& rows, ThreadPool& pool);
 
 }  // namespace gld

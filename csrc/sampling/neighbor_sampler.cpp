@@ -77,11 +77,18 @@ const int64_t* optional_data(const Tensor& tensor) { return tensor.defined() ? t
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times) {
   if (draw.fanout != kTakeAll && draw.fanout < 1)
     throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 1, got ", draw.fanout));
-  if (draw.how.method == Method::kWeighted && !csr.weight_sums.defined())
+  const DrawMethod how = draw.how;
+  if (how.method == Method::kWeighted && !csr.weight_sums.defined())
     throw InvalidArgument("with_weight: weighted sampling was asked for, but the graph has no edge weights");
-  if (draw.how.times != TimeRule::kIgnore && (!csr.times.defined() || !nodes_have_times))
+  if (how.method == Method::kLabor && how.replace)
+    throw InvalidArgument("replace: LABOR samples without replacement; expected False, got True");
+  if (how.times == TimeRule::kIgnore) return;
+  if (!csr.times.defined() || !nodes_have_times)
     throw InvalidArgument(message("times: temporal sampling was asked for, but the ",
                                   csr.times.defined() ? "seeds have" : "graph has", " no times"));
+  if (how.times == TimeRule::kLatest && (how.method != Method::kUniform || how.replace))
+    throw InvalidArgument(
+        "times: the latest edges are taken and not drawn; expected no weights, no LABOR and no replacement");
 }
 
 OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool) {

@@ -10,15 +10,15 @@ namespace gld {
 
 enum class Method : uint8_t {
   kUniform,
-  kWeighted,  // by edge weight; the graph has weight_sums
-  kLabor,     // layer-neighbor: one random number per neighbor, shared by all nodes of the frontier
+  kWeighted,  // by edge weight; the graph has weight_sums. Edges of weight 0 are never drawn, not even by fan-out -1
+  kLabor,     // layer-neighbor: one random number per neighbor, shared by all nodes of the frontier (of their tree)
 };
 
 // What times mean, for nodes that have one. The graph has times unless they are ignored.
 enum class TimeRule : uint8_t {
   kIgnore,
   kBefore,  // edges later than the node's time are not there
-  kLatest,  // the same, and the latest edges are taken instead of random ones
+  kLatest,  // the same, and the latest edges are taken instead of random ones, in ascending order of time
 };
 
 // How neighbors along one edge type are drawn, in all hops of a loader.
@@ -50,7 +50,8 @@ struct OneHop {
   Tensor edge_ids;   // int64 [sum of counts], global; undefined unless asked for
 };
 
-// Throws InvalidArgument unless fanout is -1 or at least 1, and unless the graph has what the draw needs.
+// Throws InvalidArgument unless fanout is -1 or at least 1, the graph and the nodes have what the draw needs, and the
+// method makes sense: LABOR is without replacement, and the latest edges are drawn by no method and not replaced.
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times);
 
 // Draws depend on global ids (and trees and times) alone, so the result does not depend on how the graph is

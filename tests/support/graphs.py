@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,8 @@ class TestGraph:
         num_nodes: by node type.
         edges: by edge type, int64 ``[2, E]``: sources, targets.
         edge_ids: by edge type, distinct ids int64 ``[E]``; no entry where ids are positions.
+        weights: by edge type, float ``[E]``; no entry where there are none.
+        times: by edge type, int64 ``[E]``; no entry where there are none.
     """
 
     __test__ = False  # not a test class, whatever its name
@@ -30,6 +32,8 @@ class TestGraph:
     num_nodes: dict[Any, int]
     edges: dict[Any, torch.Tensor]
     edge_ids: dict[Any, torch.Tensor]
+    weights: dict[Any, torch.Tensor] = field(default_factory=dict)
+    times: dict[Any, torch.Tensor] = field(default_factory=dict)
 
     @property
     def is_homogeneous(self) -> bool:
@@ -38,6 +42,14 @@ class TestGraph:
     def ids_of(self, edge_type: Any) -> torch.Tensor:
         """The id of each edge, in the order of ``edges``."""
         return self.edge_ids.get(edge_type, torch.arange(self.edges[edge_type].size(1)))
+
+    def weights_of(self, edge_type: Any) -> torch.Tensor:
+        """The weight of each edge, in the order of ``edges``; 1 where there are none."""
+        return self.weights.get(edge_type, torch.ones(self.edges[edge_type].size(1)))
+
+    def times_of(self, edge_type: Any) -> torch.Tensor:
+        """The time of each edge, in the order of ``edges``; 0 where there are none."""
+        return self.times.get(edge_type, torch.zeros(self.edges[edge_type].size(1), dtype=torch.int64))
 
     def num_edge_ids(self, edge_type: Any) -> int:
         """Edge ids are below this."""
@@ -112,6 +124,31 @@ def typed_graph(
     }
     ids = {EDGE_TYPES[2]: _scattered_ids(edges[EDGE_TYPES[2]].size(1), seed)} if explicit_edge_ids else {}
     return TestGraph(counts, edges, ids)
+
+
+WEIGHT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+MAX_TIME = 20
+
+
+def with_weights(graph: TestGraph, seed: int, *, some_zero: bool, dtype: torch.dtype = torch.float32) -> TestGraph:
+    """The graph with weights over several powers of two; a third of the edges weighs nothing if asked for."""
+    draw = torch.Generator().manual_seed(seed)
+    weights = {}
+    for edge_type, edges in graph.edges.items():
+        values = torch.rand(edges.size(1), generator=draw) * 4.0 ** torch.randint(
+            -4, 5, edges.shape[1:], generator=draw
+        )
+        if some_zero:
+            values[torch.rand(edges.size(1), generator=draw) < 1 / 3] = 0
+        weights[edge_type] = values.to(dtype)
+    return replace(graph, weights=weights)
+
+
+def with_times(graph: TestGraph, seed: int) -> TestGraph:
+    """The graph with edge times in [0, MAX_TIME], many of them equal."""
+    draw = torch.Generator().manual_seed(seed)
+    times = {key: torch.randint(0, MAX_TIME + 1, edges.shape[1:], generator=draw) for key, edges in graph.edges.items()}
+    return replace(graph, times=times)
 
 
 def _scattered_ids(count: int, seed: int) -> torch.Tensor:

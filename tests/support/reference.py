@@ -5,6 +5,7 @@ Slow and obvious. The core has to agree with it bit by bit.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,14 +37,43 @@ def draw_key(seed: int, *counter: int) -> int:
     return key
 
 
+def bits(key: int, node: int, position: int) -> int:
+    """The position-th 64 bits of a node's stream."""
+    state = absorb(key, node)
+    return mix64((state + 0xD1342543DE82EF95 * (position + 1)) & MASK64)
+
+
 def below(key: int, node: int, position: int, bound: int) -> int:
     """The position-th draw of a node's stream, uniform in [0, bound)."""
-    state = absorb(key, node)
-    return (mix64((state + 0xD1342543DE82EF95 * (position + 1)) & MASK64) * bound) >> 64
+    return (bits(key, node, position) * bound) >> 64
+
+
+def unit(number: int) -> float:
+    """64 bits as a number in [0, 1)."""
+    return (number >> 11) / 2**53
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How neighbors are drawn; the same fields as ``graphlearn_dist.sampler.plan.Draw``."""
+
+    method: str = "uniform"
+    replace: bool = False
+    times: str = "ignore"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One edge of a node's row."""
+
+    neighbor: int
+    edge_id: int
+    weight: float = 1.0
+    time: int = 0
 
 
 def pick(key: int, node: int, degree: int, fanout: int, replace: bool) -> list[int]:
-    """Positions of the picked neighbors in the node's row."""
+    """Positions of the neighbors picked uniformly from the node's row."""
     if fanout == -1:
         return list(range(degree))
     if replace:
@@ -58,6 +88,70 @@ def pick(key: int, node: int, degree: int, fanout: int, replace: bool) -> list[i
     return picked
 
 
+def by_inverse(weights: Sequence[float], number: int) -> int:
+    """The position that 64 random bits lead to by the inverse of the cumulative weights."""
+    sums = list(itertools.accumulate(weights))
+    drawn = unit(number) * sums[-1]
+    return next(i for i, total in enumerate(sums) if total > drawn)
+
+
+def exponential(key: int, item: int) -> float:
+    """Exponentially distributed (von Neumann): of falling runs of numbers, the first of odd length starts with the
+    fraction, and the failed ones count the whole part."""
+    numbers = (bits(key, item, i) for i in itertools.count())
+    for whole in itertools.count():
+        run = [next(numbers)]
+        while (number := next(numbers)) < run[-1]:
+            run.append(number)
+        if len(run) % 2 == 1:
+            return whole + unit(run[0])
+    raise AssertionError("endless")
+
+
+def pick_weighted(key: int, node: int, weights: Sequence[float], fanout: int, replace: bool) -> list[int]:
+    """Positions picked by weight: draws by inverse cumulative weights, of which repeats are passed over; what is missing
+    after 4 * fanout + 16 of them comes from a race of exponential clocks."""
+    sums = [0.0, *itertools.accumulate(weights)]
+    positive = [i for i in range(len(weights)) if sums[i + 1] > sums[i]]
+    if replace and fanout != -1:
+        return [by_inverse(weights, bits(key, node, i)) for i in range(fanout)] if positive else []
+    if fanout == -1 or len(positive) <= fanout:
+        return positive
+    picked: list[int] = []
+    num_draws = 4 * fanout + 16
+    for i in range(num_draws):
+        position = by_inverse(weights, bits(key, node, i))
+        if position not in picked and len(picked) < fanout:
+            picked.append(position)
+    race_key = bits(key, node, num_draws)
+    clocks = [(exponential(race_key, i) / (sums[i + 1] - sums[i]), i) for i in positive if i not in picked]
+    return picked + [i for _, i in sorted(clocks)[: fanout - len(picked)]]
+
+
+def pick_labor(key: int, neighbors: Sequence[int], fanout: int) -> list[int]:
+    """Positions of the ``fanout`` neighbors with the smallest numbers, a function of key and neighbor alone."""
+    if fanout == -1:
+        return list(range(len(neighbors)))
+    ranked = sorted(range(len(neighbors)), key=lambda i: (absorb(key, neighbors[i]), i))
+    return sorted(ranked[:fanout])
+
+
+def pick_edges(key: int, node: int, row: Sequence[Edge], fanout: int, draw: Draw, time: int | None) -> list[Edge]:
+    """The edges picked from a node's row, which is in canonical order; ``key`` is that of the node's tree."""
+    if draw.times != "ignore":
+        assert time is not None
+        row = [edge for edge in row if edge.time <= time]
+    if draw.times == "latest":
+        return list(row[max(0, len(row) - fanout) :]) if fanout != -1 else list(row)
+    if draw.method == "weighted":
+        positions = pick_weighted(key, node, [edge.weight for edge in row], fanout, draw.replace)
+    elif draw.method == "labor":
+        positions = pick_labor(key, [edge.neighbor for edge in row], fanout)
+    else:
+        positions = pick(key, node, len(row), fanout, draw.replace)
+    return [row[position] for position in positions]
+
+
 @dataclass
 class ReferenceBatch:
     """A batch as lists by type, in the order of the schema's types."""
@@ -68,16 +162,19 @@ class ReferenceBatch:
     edge_ids: list[list[int]]
     num_sampled_nodes: list[list[int]]
     num_sampled_edges: list[list[int]]
+    trees: list[list[int]] | None = None
 
 
-def sorted_rows(graph: TestGraph, edge_type: Any, edge_dir: Direction) -> dict[int, list[tuple[int, int]]]:
-    """Per node (neighbor, edge id), sorted."""
+def sorted_rows(graph: TestGraph, edge_type: Any, edge_dir: Direction) -> dict[int, list[Edge]]:
+    """Per node its edges in canonical order: by (time, neighbor, edge id)."""
     source, target = graph.edges[edge_type].tolist()
     seeds, neighbors = (source, target) if edge_dir == "out" else (target, source)
-    rows: dict[int, list[tuple[int, int]]] = {}
-    for seed, neighbor, edge_id in zip(seeds, neighbors, graph.ids_of(edge_type).tolist(), strict=True):
-        rows.setdefault(seed, []).append((neighbor, edge_id))
-    return {seed: sorted(row) for seed, row in rows.items()}
+    weights = graph.weights_of(edge_type).tolist()
+    times = graph.times_of(edge_type).tolist()
+    rows: dict[int, list[Edge]] = {}
+    for seed, *edge in zip(seeds, neighbors, graph.ids_of(edge_type).tolist(), weights, times, strict=True):
+        rows.setdefault(seed, []).append(Edge(*edge))
+    return {seed: sorted(row, key=lambda edge: (edge.time, edge.neighbor, edge.edge_id)) for seed, row in rows.items()}
 
 
 def sample_batch(
@@ -88,18 +185,27 @@ def sample_batch(
     seeds: Sequence[int] | torch.Tensor,
     *,
     replace: bool = False,
+    draws: dict[Any, Draw] | None = None,
+    disjoint: bool = False,
+    times: Sequence[int] | None = None,
     seed: int = 0,
     epoch: int = 0,
     index: int = 0,
 ) -> ReferenceBatch:
-    """One batch: hop by hop, edge type by edge type (sorted), seed by seed, pick by pick."""
+    """One batch: hop by hop, edge type by edge type (sorted), seed by seed, pick by pick.
+
+    ``draws`` by edge type stands instead of ``replace``. Where ``disjoint``, each seed grows a tree of its own, of the
+    time ``times[i]``.
+    """
     node_types, edge_types = sorted(graph.num_nodes, key=str), sorted(graph.edges, key=lambda name: name or ())
     per_type = fanouts if isinstance(fanouts, dict) else dict.fromkeys(edge_types, fanouts)
+    draws = draws or dict.fromkeys(edge_types, Draw(replace=replace))
     rows_of = {edge_type: sorted_rows(graph, edge_type, edge_dir) for edge_type in edge_types}
-    nodes: dict[Any, list[int]] = {node_type: [] for node_type in node_types}
-    nodes[seed_type] = [int(node) for node in seeds]
+    # A node of the batch is (tree, id); without trees, all stand in tree 0.
+    nodes: dict[Any, list[tuple[int, int]]] = {node_type: [] for node_type in node_types}
+    nodes[seed_type] = [(i if disjoint else 0, int(node)) for i, node in enumerate(seeds)]
     begin, end = dict.fromkeys(node_types, 0), {name: len(ids) for name, ids in nodes.items()}
-    local: dict[Any, dict[int, int]] = {node_type: {} for node_type in node_types}
+    local: dict[Any, dict[tuple[int, int], int]] = {node_type: {} for node_type in node_types}
     for i, node in enumerate(nodes[seed_type]):
         local[seed_type].setdefault(node, i)
     batch = ReferenceBatch([], [], [], [], [[end[name]] for name in node_types], [[] for _ in edge_types])
@@ -112,19 +218,22 @@ def sample_batch(
                 from_type, to_type = ends if edge_dir == "out" else ends[::-1]
                 key = draw_key(seed, epoch, index, hop, type_index)
                 for col in range(begin[from_type], end[from_type]):
-                    node = nodes[from_type][col]
+                    tree, node = nodes[from_type][col]
                     row = rows_of[edge_type].get(node, [])
-                    for position in pick(key, node, len(row), per_type[edge_type][hop], replace):
-                        neighbor, edge_id = row[position]
-                        if neighbor not in local[to_type]:
-                            local[to_type][neighbor] = len(nodes[to_type])
-                            nodes[to_type].append(neighbor)
-                        edges[edge_type].append((local[to_type][neighbor], col, edge_id))
+                    tree_key = absorb(key, tree) if disjoint else key
+                    time = None if times is None else int(times[tree])
+                    for edge in pick_edges(tree_key, node, row, per_type[edge_type][hop], draws[edge_type], time):
+                        reached = (tree, edge.neighbor)
+                        if reached not in local[to_type]:
+                            local[to_type][reached] = len(nodes[to_type])
+                            nodes[to_type].append(reached)
+                        edges[edge_type].append((local[to_type][reached], col, edge.edge_id))
             batch.num_sampled_edges[type_index].append(len(edges[edge_type]) - before)
         for i, node_type in enumerate(node_types):
             begin[node_type], end[node_type] = end[node_type], len(nodes[node_type])
             batch.num_sampled_nodes[i].append(end[node_type] - begin[node_type])
-    batch.nodes = [nodes[node_type] for node_type in node_types]
+    batch.nodes = [[node for _, node in nodes[node_type]] for node_type in node_types]
+    batch.trees = [[tree for tree, _ in nodes[node_type]] for node_type in node_types] if disjoint else None
     for edge_type in edge_types:
         batch.rows.append([edge[0] for edge in edges[edge_type]])
         batch.cols.append([edge[1] for edge in edges[edge_type]])

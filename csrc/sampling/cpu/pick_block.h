@@ -16,15 +16,15 @@ namespace gld {
 constexpr int64_t kScanLimit = 96;
 constexpr int64_t kPrefetchRows = 16;
 
-// Reads edge ids of either dtype, or gives the position itself. The branch is the same for every edge of a graph.
-class EdgeIdReader {
+// Reads ids of either dtype, or gives the position itself. The branch is the same for every edge of a graph.
+class IdReader {
  public:
-  explicit EdgeIdReader(const Csr& csr) {
-    if (!csr.edge_ids.defined()) return;
-    if (csr.edge_ids.dtype == kInt32)
-      narrow_ = csr.edge_ids.as<int32_t>();
+  explicit IdReader(const Tensor& ids) {
+    if (!ids.defined()) return;
+    if (ids.dtype == kInt32)
+      narrow_ = ids.as<int32_t>();
     else
-      wide_ = csr.edge_ids.as<int64_t>();
+      wide_ = ids.as<int64_t>();
   }
   int64_t operator()(int64_t position) const {
     return narrow_ != nullptr ? narrow_[position] : wide_ != nullptr ? wide_[position] : position;
@@ -35,24 +35,74 @@ class EdgeIdReader {
   const int64_t* wide_ = nullptr;
 };
 
+struct EdgeIdReader : IdReader {
+  explicit EdgeIdReader(const Csr& csr) : IdReader(csr.edge_ids) {}
+};
+
 // Part of a row, positions [start, start + count) of the graph's arrays: the neighbors that may be drawn.
 struct Candidates {
   int64_t start, count;
 };
 
-// The random stream of one node of the frontier.
-inline NodeStream stream_of(uint64_t key, int64_t id, const int64_t* trees, int64_t i) {
-  return NodeStream(trees == nullptr ? key : absorb(key, static_cast<uint64_t>(trees[i])), id);
+// The random stream of one node of the frontier, and the key that all nodes of its tree share.
+struct PickStream : NodeStream {
+  uint64_t tree_key;
+  PickStream(uint64_t key, int64_t id) : NodeStream(key, id), tree_key(key) {}
+};
+
+inline PickStream stream_of(uint64_t key, int64_t id, const int64_t* trees, int64_t i) {
+  return PickStream(trees == nullptr ? key : absorb(key, static_cast<uint64_t>(trees[i])), id);
+}
+
+// Candidates where times do not matter: the whole row.
+struct WholeRows {
+  const int64_t* indptr;
+
+  Candidates operator()(int64_t row, int64_t) const { return {indptr[row], indptr[row + 1] - indptr[row]}; }
+};
+
+// Candidates of a node with a time: the row's edges that are not later. Rows are in the order of times.
+struct RowsUntil {
+  const int64_t* indptr;
+  const int64_t* edge_times;
+  const int64_t* node_times;  // of the frontier
+
+  Candidates operator()(int64_t row, int64_t i) const {
+    const int64_t *begin = edge_times + indptr[row], *end = edge_times + indptr[row + 1];
+    return {indptr[row], std::upper_bound(begin, end, node_times[i]) - begin};
+  }
+};
+
+// Calls body(pointer) with scratch memory for `count` values, on the stack for the fan-outs people use.
+template <typename Value, typename Body>
+inline void with_scratch(int64_t count, Body&& body) {
+  if (count <= kScanLimit) {
+    Value values[kScanLimit];
+    return body(values);
+  }
+  std::vector<Value> values(count);
+  body(values.data());
+}
+
+// Calls body(contains, record), which remember picks in the way that suits the fan-out (see pickers.h).
+template <typename Body>
+inline void with_memory_of_picks(int64_t fanout, const int64_t* positions, Body&& body) {
+  if (fanout <= kScanLimit) return body(ScanOfPicks<int64_t>{positions}, RecordNothing{});
+  std::unordered_set<int64_t> picked;
+  picked.reserve(fanout);
+  body([&picked](int64_t, int64_t position) { return picked.count(position) > 0; },
+       [&picked](int64_t, int64_t position) { picked.insert(position); });
 }
 
 // A picker has: candidates(row, i) of the i-th node of the frontier, num_picks(candidates), and pick(stream,
 // candidates, positions), which writes num_picks positions relative to candidates.start.
-struct UniformPicker {
-  const int64_t* indptr;
+template <typename Rows>
+struct UniformPickerOf {
+  Rows rows;
   int64_t fanout;
   bool replace;
 
-  Candidates candidates(int64_t row, int64_t) const { return {indptr[row], indptr[row + 1] - indptr[row]}; }
+  Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, replace); }
   void pick(NodeStream stream, Candidates from, int64_t* positions) const {
     if (fanout == kTakeAll) return pick_all(from.count, positions);
@@ -62,20 +112,96 @@ struct UniformPicker {
     }
     if (from.count <= fanout) return pick_all(from.count, positions);
     if (fanout <= kScanLimit) return pick_without_replacement(stream, from.count, fanout, positions);
-    std::unordered_set<int64_t> picked;
-    picked.reserve(fanout);
-    pick_without_replacement(
-        stream, from.count, fanout, positions,
-        [&picked](int64_t, int64_t position) { return picked.count(position) > 0; },
-        [&picked](int64_t, int64_t position) { picked.insert(position); });
+    with_memory_of_picks(fanout, positions, [&](auto contains, auto record) {
+      pick_without_replacement(stream, from.count, fanout, positions, contains, record);
+    });
   }
 };
 
-// Calls body(picker) with the picker that serves the draw. `times` are those of the frontier, or null.
+using UniformPicker = UniformPickerOf<WholeRows>;
+
+// Sums and counts are within rows, and candidates begin where their row does.
+template <typename Rows>
+struct WeightedPicker {
+  Rows rows;
+  const double* sums;
+  const int32_t* positive_counts;  // null: all weights are positive
+  int64_t fanout;
+  bool replace;
+
+  int64_t num_positive(Candidates from) const {
+    return from.count == 0 || positive_counts == nullptr ? from.count : positive_counts[from.start + from.count - 1];
+  }
+  Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
+  int64_t num_picks(Candidates from) const { return pick_count(num_positive(from), fanout, replace); }
+  void pick(NodeStream stream, Candidates from, int64_t* positions) const {
+    const double* row_sums = sums + from.start;
+    const int64_t num_candidates = num_positive(from);
+    if (num_candidates == 0) return;
+    if (replace && fanout != kTakeAll)
+      return pick_weighted_with_replacement(stream, row_sums, from.count, fanout, positions);
+    if (fanout == kTakeAll || num_candidates <= fanout) return pick_all_positive(row_sums, from.count, positions);
+    with_memory_of_picks(fanout, positions, [&](auto contains, auto record) {
+      with_scratch<double>(fanout, [&](double* keys) {
+        pick_weighted_without_replacement(stream, row_sums, from.count, fanout, positions, keys, contains, record);
+      });
+    });
+  }
+};
+
+template <typename Rows>
+struct LaborPicker {
+  Rows rows;
+  IdReader neighbor_at;
+  int64_t fanout;
+
+  Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
+  int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, false); }
+  void pick(const PickStream& stream, Candidates from, int64_t* positions) const {
+    if (fanout == kTakeAll || from.count <= fanout) return pick_all(from.count, positions);
+    const auto neighbor = [this, from](int64_t i) { return neighbor_at(from.start + i); };
+    with_scratch<uint64_t>(
+        fanout, [&](uint64_t* keys) { pick_labor(stream.tree_key, neighbor, from.count, fanout, positions, keys); });
+  }
+};
+
+// The last `fanout` edges that are not later than the node, in row order: ascending in time.
+struct LatestPicker {
+  RowsUntil rows;
+  int64_t fanout;
+
+  Candidates candidates(int64_t row, int64_t i) const {
+    const Candidates until = rows(row, i);
+    const int64_t count = pick_count(until.count, fanout, false);
+    return {until.start + until.count - count, count};
+  }
+  int64_t num_picks(Candidates from) const { return from.count; }
+  void pick(NodeStream, Candidates from, int64_t* positions) const { pick_all(from.count, positions); }
+};
+
+template <typename Rows, typename Body>
+void with_picker_of(const Csr& csr, const HopDraw& draw, Rows rows, Body&& body) {
+  switch (draw.how.method) {
+    case Method::kUniform:
+      return body(UniformPickerOf<Rows>{rows, draw.fanout, draw.how.replace});
+    case Method::kWeighted: {
+      const int32_t* counts = csr.positive_counts.defined() ? csr.positive_counts.as<int32_t>() : nullptr;
+      return body(WeightedPicker<Rows>{rows, csr.weight_sums.as<double>(), counts, draw.fanout, draw.how.replace});
+    }
+    case Method::kLabor:
+      return body(LaborPicker<Rows>{rows, IdReader(csr.indices), draw.fanout});
+  }
+}
+
+// Calls body(picker) with the picker that serves the draw, which check_draw() has passed. `times` are those of the
+// frontier, or null.
 template <typename Body>
 void with_picker(const Csr& csr, const HopDraw& draw, const int64_t* times, Body&& body) {
-  (void)times;
-  body(UniformPicker{csr.indptr.as<int64_t>(), draw.fanout, draw.how.replace});
+  const int64_t* indptr = csr.indptr.as<int64_t>();
+  if (draw.how.times == TimeRule::kIgnore) return with_picker_of(csr, draw, WholeRows{indptr}, body);
+  const RowsUntil until{indptr, csr.times.as<int64_t>(), times};
+  if (draw.how.times == TimeRule::kLatest) return body(LatestPicker{until, draw.fanout});
+  with_picker_of(csr, draw, until, body);
 }
 
 // The candidates of nodes [begin, end) of the frontier, into out[0 ...]; `row_of(i)` is the row of node i.
