@@ -17,7 +17,7 @@ from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
 from .feature import Feature
-from .graph import Graph, Topology
+from .graph import Graph, Topology, extent, to_coo
 from .random_split import random_split
 
 T = TypeVar("T")
@@ -89,6 +89,12 @@ def collect_node_types(edge_types: Any, node_types: Any = ()) -> tuple[NodeType 
     return tuple(sorted(found, key=lambda name: "" if name is None else name))
 
 
+def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any], what: str) -> None:
+    for key in values:
+        if key not in known:
+            raise InvalidArgumentError(f"{name}: unknown {what} {key!r}; expected some of {list(known)}")
+
+
 class Dataset:
     """Graph, features, labels and splits.
 
@@ -99,6 +105,9 @@ class Dataset:
         node_labels: a tensor ``[num_nodes, ...]``, or a dict by node type.
         edge_dir: ``"out"`` samples out-neighbors (rows are sources), ``"in"`` in-neighbors (rows are targets).
         node_split: (train, valid, test) ids.
+
+    Attributes:
+        node_times: by node type, int64 ``[num_nodes]``, as given to ``init_graph``.
     """
 
     def __init__(
@@ -117,6 +126,7 @@ class Dataset:
         self.edge_features = edge_features
         self.node_labels = convert_to_tensor(node_labels)
         self.edge_dir: EdgeDirection = edge_dir
+        self.node_times: dict[Any, torch.Tensor] = {}
         self._num_nodes: dict[Any, int] = {}
         self._label_rows: dict[Any, Any] = {}
         self.train_idx: Any = None
@@ -136,37 +146,85 @@ class Dataset:
         directed: bool = False,
         device: int | None = None,
         num_nodes: int | Mapping[NodeType, int] | None = None,
+        *,
+        edge_times: Any = None,
+        node_times: Any = None,
     ) -> None:
         """Builds the graph from edges; see ``Topology`` for shapes. ``directed`` changes nothing: edges are as given.
 
-        ``num_nodes`` (an int, or a dict by node type) counts nodes beyond the largest id in the edges.
+        Args:
+            edge_index: the edges of a homogeneous graph, or a dict by edge type; so are ids, weights and times.
+            edge_ids: ids of the edges.
+            edge_weights: weights of the edges; a typed graph may have them for some types only.
+            layout: how ``edge_index`` is given.
+            graph_mode: see ``Graph``.
+            directed: not used.
+            device: see ``Graph``.
+            num_nodes: an int, or a dict by node type: counts nodes beyond the largest id in the edges.
+            edge_times: times of the edges, in any unit; a typed graph may have them for some types only.
+            node_times: int ``[num_nodes]``, or a dict by node type: when each node came to be. An edge gets the time of
+                its neighbor, the end that sampling reaches.
+
+        Raises:
+            InvalidArgumentError: a wrong shape or dtype, an unknown type, or an edge type has times of both kinds.
+            UnknownIdError: an edge ends outside the graph.
         """
         edges = by_type(convert_to_tensor(edge_index) if not isinstance(edge_index, tuple) else edge_index)
-        ids, weights = by_type(edge_ids), by_type(edge_weights)
-        layouts = by_type(layout)
+        ids, weights, times, layouts = map(by_type, (edge_ids, edge_weights, edge_times, layout))
+        for name, values in (("edge_ids", ids), ("edge_weights", weights), ("edge_times", times)):
+            _check_types(name, values, edges, "edge type")
         self._num_nodes = self._count_nodes(edges, layouts, by_type(num_nodes))
+        self.node_times = self._check_node_times(by_type(node_times))
         graphs = {}
         for edge_type, pair in edges.items():
             source, target = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+            counts = (self._num_nodes[source], self._num_nodes[target])
+            coo = to_coo(pair, layouts.get(edge_type, layouts.get(None, "COO")))
             topology = Topology(
-                pair,
+                coo,
                 ids.get(edge_type),
                 weights.get(edge_type),
-                input_layout=layouts.get(edge_type, layouts.get(None, "COO")),
                 layout="CSR" if self.edge_dir == "out" else "CSC",
-                num_nodes=(self._num_nodes[source], self._num_nodes[target]),
+                num_nodes=counts,
+                edge_times=self._edge_times(edge_type, coo, times.get(edge_type)),
             )
             graphs[edge_type] = Graph(topology, graph_mode, device)
         self.graph = graphs.get(None, graphs)
+
+    def _check_node_times(self, node_times: dict[Any, Any]) -> dict[Any, torch.Tensor]:
+        """Node times by type as int64, after a look at their dtype and length."""
+        _check_types("node_times", node_times, self._num_nodes, "node type")
+        checked = {}
+        for node_type, values in node_times.items():
+            times, count = convert_to_tensor(values), self._num_nodes[node_type]
+            if times.dtype not in (torch.int32, torch.int64) or tuple(times.shape) != (count,):
+                raise InvalidArgumentError(
+                    f"node_times: expected int64 or int32 [{count}], got {times.dtype} {list(times.shape)}"
+                )
+            checked[node_type] = times.to(torch.int64)
+        return checked
+
+    def _edge_times(self, edge_type: Any, edges: tuple[torch.Tensor, torch.Tensor], times: Any) -> Any:
+        """Times as given for the edges, or those of the neighbors that they lead to."""
+        neighbor_type = edge_ends(edge_type, self.edge_dir)[1]
+        if neighbor_type not in self.node_times:
+            return times
+        if times is not None:
+            raise InvalidArgumentError(
+                f"edge_times, node_times: expected one of them for edges to {neighbor_type!r}, got both"
+            )
+        neighbors = edges[1] if self.edge_dir == "out" else edges[0]
+        neighbors = check_index_tensor(neighbors, "edge_index", num_ids=self._num_nodes[neighbor_type], what="node id")
+        return self.node_times[neighbor_type][neighbors]
 
     def _count_nodes(self, edges: dict[Any, Any], layouts: dict[Any, Any], given: dict[Any, int]) -> dict[Any, int]:
         counts: dict[Any, int] = dict(given)
         for node_type, feature in by_type(self.node_features).items():
             counts.setdefault(node_type, feature.size(0))
         for edge_type, pair in edges.items():
-            topology = Topology(pair, input_layout=layouts.get(edge_type, layouts.get(None, "COO")))
+            extents = (extent(ids) for ids in to_coo(pair, layouts.get(edge_type, layouts.get(None, "COO"))))
             ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-            for node_type, count in zip(ends, (topology.row_count, topology.num_cols), strict=True):
+            for node_type, count in zip(ends, extents, strict=True):
                 if node_type not in given:
                     counts[node_type] = max(counts.get(node_type, 0), count)
         return counts

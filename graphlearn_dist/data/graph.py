@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from .. import _C
-from ..core import available_cores, thread_pool, to_tensor
+from ..core import available_cores, thread_pool, to_optional_tensor, to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
@@ -29,27 +30,64 @@ def _expand(indptr: torch.Tensor) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
 
 
-def _extent(ids: torch.Tensor) -> int:
+def extent(ids: torch.Tensor) -> int:
+    """One more than the largest id; 0 without ids."""
     return int(ids.max()) + 1 if ids.numel() else 0
+
+
+def _per_edge(values: Any, name: str) -> torch.Tensor | None:
+    tensor = convert_to_tensor(values)
+    if tensor is None:
+        return None
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: expected a tensor with one entry per edge, got {type(values).__name__}")
+    return tensor.contiguous()
+
+
+def _as_weights(values: Any) -> torch.Tensor | None:
+    weights = _per_edge(values, "edge_weights")
+    if weights is None or weights.is_floating_point():
+        return weights
+    if weights.dtype == torch.bool or weights.is_complex():
+        raise InvalidArgumentError(f"edge_weights: expected floating-point or integer numbers, got {weights.dtype}")
+    return weights.to(torch.float32)
+
+
+@dataclass(frozen=True)
+class WeightSums:
+    """Cumulative weights (see ``csrc/graph/weights.h``).
+
+    Attributes:
+        sums: float64 ``[edge_count]``: within each row, the sum of the weights up to and with each edge.
+        positive_counts: int32 ``[edge_count]``: the number of edges of positive weight, likewise; None where all are.
+    """
+
+    sums: torch.Tensor
+    positive_counts: torch.Tensor | None
+
+    def share(self) -> WeightSums:
+        """The same in memory that other processes can map."""
+        return WeightSums(shared_memory.share(self.sums), shared_memory.share_all(self.positive_counts))
 
 
 class Topology:
     """The edges of one type as CSR (rows are sources) or CSC (rows are targets).
 
-    Each row is sorted by (neighbor id, edge id), whatever the order of the input. Ids are stored as int32 where they
-    fit.
+    Each row is sorted by (neighbor id, edge id), and with times by (time, neighbor id, edge id), whatever the order of
+    the input. Ids are stored as int32 where they fit.
 
     Args:
         edge_index: for COO int ``[2, E]`` (sources, targets); for CSR ``(indptr, targets)``; for CSC
             ``(sources, indptr)``.
         edge_ids: int ``[E]``, ids of the edges in the order of the input; their positions unless given.
-        edge_weights: not supported yet; must be None.
+        edge_weights: float ``[E]`` in the order of the input, finite and at least 0; integers are made float32.
         input_layout: ``"COO"``, ``"CSR"`` or ``"CSC"``.
         layout: the form to hold, ``"CSR"`` or ``"CSC"``.
         num_nodes: ``(number of sources, number of targets)``; the largest ids plus one unless given.
+        edge_times: int64 or int32 ``[E]`` in the order of the input, in any unit.
 
     Raises:
-        InvalidArgumentError: wrong shapes, dtypes or layouts.
+        InvalidArgumentError: wrong shapes, dtypes or layouts, or a weight that is negative, infinite or not a number.
         UnknownIdError: an id is negative or not below ``num_nodes``.
     """
 
@@ -61,37 +99,61 @@ class Topology:
         input_layout: str = "COO",
         layout: Layout = "CSR",
         num_nodes: tuple[int, int] | None = None,
+        *,
+        edge_times: Any = None,
     ) -> None:
-        if edge_weights is not None:
-            raise InvalidArgumentError("edge_weights: weighted graphs are not supported yet; expected None")
         if layout not in ("CSR", "CSC"):
             raise InvalidArgumentError(f"layout: expected 'CSR' or 'CSC', got {layout!r}")
-        source, target = _to_coo(edge_index, input_layout)
+        source, target = to_coo(edge_index, input_layout)
         if num_nodes is None:
-            num_nodes = (_extent(source), _extent(target))
+            num_nodes = (extent(source), extent(target))
         row, col = (source, target) if layout == "CSR" else (target, source)
         num_rows, num_cols = num_nodes if layout == "CSR" else (num_nodes[1], num_nodes[0])
-        ids = convert_to_tensor(edge_ids)
+        ids, times = _per_edge(edge_ids, "edge_ids"), _per_edge(edge_times, "edge_times")
+        weights = _as_weights(edge_weights)
         pool = thread_pool(available_cores())
-        arrays = _C.build_csr(row, col, None if ids is None else ids.contiguous(), num_rows, num_cols, pool)
-        indptr, indices, sorted_ids = map(to_tensor, arrays)
-        self._set(layout, indptr, indices, sorted_ids, num_cols)
+        arrays = _C.build_csr(row, col, ids, num_rows, num_cols, pool, times, weights)
+        indptr, indices, sorted_ids, *rest = map(to_tensor, arrays)
+        sorted_times = None if times is None else rest.pop(0)
+        self._set(layout, indptr, indices, sorted_ids, num_cols, rest.pop() if rest else None, sorted_times)
 
     @classmethod
     def from_arrays(
-        cls, indptr: torch.Tensor, indices: torch.Tensor, edge_ids: torch.Tensor, *, layout: Layout, num_cols: int
+        cls,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        edge_ids: torch.Tensor,
+        *,
+        layout: Layout,
+        num_cols: int,
+        edge_weights: torch.Tensor | None = None,
+        edge_times: torch.Tensor | None = None,
+        weight_sums: WeightSums | None = None,
     ) -> Topology:
-        """Wraps arrays that are in canonical order already, such as those of a partition directory. No copy."""
+        """Wraps arrays that are in canonical order already, such as those of a partition directory. No copy.
+
+        ``weight_sums`` are those of ``edge_weights``, where somebody has made them already.
+        """
         topology = cls.__new__(cls)
-        topology._set(layout, indptr, indices, edge_ids, num_cols)
+        topology._set(layout, indptr, indices, edge_ids, num_cols, edge_weights, edge_times)
+        topology._weight_sums = weight_sums
         return topology
 
     def _set(
-        self, layout: Layout, indptr: torch.Tensor, indices: torch.Tensor, edge_ids: torch.Tensor, num_cols: int
+        self,
+        layout: Layout,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        edge_ids: torch.Tensor,
+        num_cols: int,
+        edge_weights: torch.Tensor | None,
+        edge_times: torch.Tensor | None,
     ) -> None:
         self.layout: Layout = layout
         self.num_cols = num_cols
         self._indptr, self._indices, self._edge_ids = indptr, indices, edge_ids
+        self._edge_weights, self._edge_times = edge_weights, edge_times
+        self._weight_sums: WeightSums | None = None
 
     @property
     def indptr(self) -> torch.Tensor:
@@ -110,8 +172,25 @@ class Topology:
 
     @property
     def edge_weights(self) -> torch.Tensor | None:
-        """None: weights are not supported yet."""
-        return None
+        """float ``[edge_count]``, or None."""
+        return self._edge_weights
+
+    @property
+    def edge_times(self) -> torch.Tensor | None:
+        """int64 ``[edge_count]``, ascending within each row, or None."""
+        return self._edge_times
+
+    @property
+    def weight_sums(self) -> WeightSums | None:
+        """The cumulative weights that weighted sampling reads, made when first asked for; None without weights.
+
+        Raises:
+            InvalidArgumentError: a weight is negative, infinite or not a number, or a row sums to infinity.
+        """
+        if self._weight_sums is None and self._edge_weights is not None:
+            sums, counts = _C.sum_weights(self._indptr, self._edge_weights, thread_pool(available_cores()))
+            self._weight_sums = WeightSums(to_tensor(sums), to_optional_tensor(counts))
+        return self._weight_sums
 
     @property
     def degrees(self) -> torch.Tensor:
@@ -127,10 +206,10 @@ class Topology:
         return self._indices.numel()
 
     def to_coo(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """(sources, targets, edge ids, weights), int64 ``[edge_count]`` each."""
+        """(sources, targets, edge ids, weights): int64 ``[edge_count]`` each, weights float or None."""
         row, col = _expand(self._indptr), self._indices.to(torch.int64)
         source, target = (row, col) if self.layout == "CSR" else (col, row)
-        return source, target, self._edge_ids.to(torch.int64), None
+        return source, target, self._edge_ids.to(torch.int64), self._edge_weights
 
     def to_csr(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """(indptr, targets, edge ids, weights) by source."""
@@ -144,23 +223,35 @@ class Topology:
     def _as_layout(self, layout: Layout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         topology = self
         if layout != self.layout:
-            source, target, edge_ids, _ = self.to_coo()
+            source, target, edge_ids, weights = self.to_coo()
             counts = (self.row_count, self.num_cols) if self.layout == "CSR" else (self.num_cols, self.row_count)
-            topology = Topology((source, target), edge_ids, layout=layout, num_nodes=counts)
-        return topology._indptr, topology._indices.to(torch.int64), topology._edge_ids.to(torch.int64), None
+            topology = Topology(
+                (source, target), edge_ids, weights, layout=layout, num_nodes=counts, edge_times=self._edge_times
+            )
+        indices, edge_ids = topology._indices.to(torch.int64), topology._edge_ids.to(torch.int64)
+        return topology._indptr, indices, edge_ids, topology._edge_weights
 
     def share_memory_(self) -> Topology:
-        """Moves the arrays to memory that other processes can map; arrays mapped from files stay where they are."""
+        """Moves the arrays to memory that other processes can map; arrays mapped from files stay where they are.
+
+        Weights are summed first, so that the processes share one copy of the sums.
+        """
         self._indptr = shared_memory.share(self._indptr)
         self._indices = shared_memory.share(self._indices)
         self._edge_ids = shared_memory.share(self._edge_ids)
+        if self._edge_times is not None:
+            self._edge_times = shared_memory.share(self._edge_times)
+        if self.weight_sums is not None and self._edge_weights is not None:
+            self._edge_weights = shared_memory.share(self._edge_weights)
+            self._weight_sums = self.weight_sums.share()
         return self
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
 
 
-def _to_coo(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+def to_coo(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sources, targets) of edges given in one of the layouts of ``Topology``, in the order of the input."""
     first, second = _pair(edge_index)
     if input_layout == "COO":
         return first, second
@@ -189,18 +280,42 @@ class Graph:
         self.mode = mode
         self.device = device
         self._native: _C.Csr | None = None
+        self._native_weighted: _C.Csr | None = None
 
     def lazy_init(self) -> None:
         """Makes the native view, if it was not made yet."""
         if self._native is None:
-            self._native = _C.Csr(self.topo.indptr, self.topo.indices, self.topo.edge_ids, self.topo.num_cols)
+            topo = self.topo
+            self._native = _C.Csr(topo.indptr, topo.indices, topo.edge_ids, topo.num_cols, topo.edge_times)
 
     @property
     def graph_handler(self) -> _C.Csr:
-        """The native graph that the core samples from."""
+        """The native graph that the core samples from, by any method but by weight."""
         self.lazy_init()
         assert self._native is not None
         return self._native
+
+    @property
+    def weighted_handler(self) -> _C.Csr:
+        """The native graph with its cumulative weights, which are made when this is first asked for.
+
+        Raises:
+            InvalidArgumentError: the graph has no edge weights.
+        """
+        if self._native_weighted is None:
+            topo, weights = self.topo, self.topo.weight_sums
+            if weights is None:
+                raise InvalidArgumentError("with_weight: weighted sampling was asked for, but the graph has no weights")
+            self._native_weighted = _C.Csr(
+                topo.indptr,
+                topo.indices,
+                topo.edge_ids,
+                topo.num_cols,
+                topo.edge_times,
+                weights.sums,
+                weights.positive_counts,
+            )
+        return self._native_weighted
 
     def grow(self, num_rows: int, num_cols: int) -> None:
         """Adds rows without edges, and columns, up to these numbers; fewer change nothing."""
@@ -208,8 +323,17 @@ class Graph:
         missing = max(num_rows - topo.row_count, 0)
         indptr = torch.cat([topo.indptr, topo.indptr[-1:].expand(missing)])
         num_cols = max(num_cols, topo.num_cols)
-        self.topo = Topology.from_arrays(indptr, topo.indices, topo.edge_ids, layout=topo.layout, num_cols=num_cols)
-        self._native = None
+        self.topo = Topology.from_arrays(
+            indptr,
+            topo.indices,
+            topo.edge_ids,
+            layout=topo.layout,
+            num_cols=num_cols,
+            edge_weights=topo.edge_weights,
+            edge_times=topo.edge_times,
+            weight_sums=topo._weight_sums,
+        )
+        self._native = self._native_weighted = None
 
     def export_topology(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(indptr, indices, edge ids)."""

@@ -109,8 +109,8 @@ def exponential(key: int, item: int) -> float:
 
 
 def pick_weighted(key: int, node: int, weights: Sequence[float], fanout: int, replace: bool) -> list[int]:
-    """Positions picked by weight: draws by inverse cumulative weights, of which repeats are passed over; what is missing
-    after 4 * fanout + 16 of them comes from a race of exponential clocks."""
+    """Positions picked by weight: draws by inverse cumulative weights, of which repeats are passed over; what is
+    missing after 4 * fanout + 16 of them comes from a race of exponential clocks."""
     sums = [0.0, *itertools.accumulate(weights)]
     positive = [i for i in range(len(weights)) if sums[i + 1] > sums[i]]
     if replace and fanout != -1:

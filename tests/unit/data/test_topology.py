@@ -100,7 +100,7 @@ ZEROS = torch.zeros(2, 2, dtype=torch.int64)
         ({"edge_index": ZEROS, "layout": "COO"}, InvalidArgumentError, "layout"),
         ({"edge_index": ZEROS, "input_layout": "X"}, InvalidArgumentError, "input_layout"),
         ({"edge_index": ZEROS, "edge_ids": [1]}, InvalidArgumentError, "edge_ids"),
-        ({"edge_index": ZEROS, "edge_weights": [1, 1]}, InvalidArgumentError, "edge_weights"),
+        ({"edge_index": ZEROS, "edge_weights": [1, -1]}, InvalidArgumentError, "edge_weights"),
         ({"edge_index": torch.tensor([[0], [-1]])}, UnknownIdError, "-1 is outside"),
         ({"edge_index": torch.tensor([[0], [5]]), "num_nodes": (5, 5)}, UnknownIdError, "5 is outside"),
     ],
