@@ -45,8 +45,8 @@ TEST("csr: what cannot be a graph is refused, from any thread") {
   CHECK_THROWS(UnknownId, build_csr(ids({0, 9}), ids({0, 0}), {}, 2, 2, pool));
   CHECK_THROWS(UnknownId, build_csr(ids({0, 1}), ids({0, -1}), {}, 2, 2, pool));
   CHECK_THROWS(InvalidArgument, build_csr(ids({0, 1}), ids({0}), {}, 2, 2, pool));
-  CHECK_THROWS(InvalidArgument, make_csr(ids({0, 3}), ids({0}), {}, 2));
-  const Csr unsorted = make_csr(ids({0, 2}), ids({1, 0}), {}, 2);
+  CHECK_THROWS(InvalidArgument, make_csr({ids({0, 3}), ids({0}), {}, 2, {}, {}, {}, {}}));
+  const Csr unsorted = make_csr({ids({0, 2}), ids({1, 0}), {}, 2, {}, {}, {}, {}});
   CHECK_THROWS(InvalidArgument, validate_csr(unsorted, pool));
   const Csr csr = random_csr(5, 20, 1, pool);
   CHECK_THROWS(UnknownId, take_rows(csr, ids({5}), pool));
