@@ -68,7 +68,7 @@ class Adapter(Peer):
         return Work(sum(block.num_edges() for block in blocks), blocks[0].num_src_nodes())
 
     def lookup(self, batch: Any) -> torch.Tensor:
-        return self.rows[batch[0].long()]
+        return torch.index_select(self.rows, 0, batch[0].long())
 
     def loader(self, seeds: torch.Tensor) -> Iterator[Any]:
         import dgl
@@ -78,7 +78,7 @@ class Adapter(Peer):
         class FusedSampler(dgl.dataloading.Sampler):
             def sample(self, graph: Any, seed_nodes: torch.Tensor) -> Any:
                 nodes, blocks = peer.sample(seed_nodes)
-                return nodes, seed_nodes, blocks, peer.rows[nodes.long()]
+                return nodes, seed_nodes, blocks, peer.lookup((nodes, blocks))
 
         batches = dgl.dataloading.DataLoader(
             self.graph, seeds.to(self.dtype), FusedSampler(), batch_size=self.setting.batch_size, num_workers=0

@@ -49,7 +49,7 @@ class Adapter(Peer):
         return Work(sum(layer.indices.numel() for layer in layers), nodes.numel())
 
     def lookup(self, batch: Any) -> torch.Tensor:
-        return self.rows[batch[0].long()]
+        return torch.index_select(self.rows, 0, batch[0].long())
 
     def loader(self, seeds: torch.Tensor) -> Iterator[Any]:
         gb, setting = self.gb, self.setting

@@ -33,7 +33,7 @@ class PygPeer(Peer):
         self._loader_data: Any = None
 
     def lookup(self, batch: Any) -> torch.Tensor:
-        return self.rows[batch[2]]
+        return torch.index_select(self.rows, 0, batch[2])
 
     def work(self, batch: Any) -> Work:
         row, _, nodes = batch[:3]
