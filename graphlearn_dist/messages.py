@@ -22,7 +22,8 @@ class Subgraph:
         edge_ids: by edge type, int64 ``[num_edges]``, global; None unless asked for.
         num_sampled_nodes: by node type, new nodes per hop; entry 0 are the seeds.
         num_sampled_edges: by edge type, edges per hop.
-        trees: by node type, int64 ``[num_nodes]``, the seed whose tree each node stands in; None unless disjoint.
+        trees: by node type, int64 ``[num_nodes]``, the seed (or link) whose tree each node stands in; None unless
+            disjoint.
     """
 
     nodes: tuple[torch.Tensor, ...]
@@ -40,6 +41,28 @@ class Subgraph:
 
 
 @dataclass(frozen=True)
+class LinkLabels:
+    """The links of a batch, in local ids: positives in the order asked, then negatives.
+
+    Attributes:
+        edge_type: edge type of the links.
+        edge_label_index: int64 ``[2, num_links]``, sources and targets; None where negatives come as triplets.
+        edge_label: ``[num_links, ...]``, labels; None where there are none.
+        src_index: int64 ``[num_positives]``, sources of triplets; None otherwise, as the next two.
+        dst_pos_index: int64 ``[num_positives]``, targets of the positives.
+        dst_neg_index: int64 ``[num_positives]``, or ``[num_positives, amount]`` where there are several: targets that
+            were drawn.
+    """
+
+    edge_type: int
+    edge_label_index: torch.Tensor | None
+    edge_label: torch.Tensor | None
+    src_index: torch.Tensor | None
+    dst_pos_index: torch.Tensor | None
+    dst_neg_index: torch.Tensor | None
+
+
+@dataclass(frozen=True)
 class SampledBatch:
     """One mini-batch with what was looked up for it.
 
@@ -47,12 +70,15 @@ class SampledBatch:
         run: which iteration of the loader asked for it; a batch of an older run is dropped.
         epoch: the epoch whose draws it has.
         index: its index in the epoch's global list of batches.
-        seed_type: node type of the seeds.
-        input_positions: int64 ``[num_seeds]``, positions of the seeds in the loader's list of input nodes.
+        seed_type: node type of the seeds (of the sources, where links are sampled).
+        input_positions: int64 ``[num_seeds]``, positions of the seeds in the loader's list of input nodes or links.
         subgraph: the sampled neighborhood.
         node_features: by node type, ``[num_nodes, dim]``; None where a type has none.
         node_labels: by node type, ``[num_nodes, ...]``; None where a type has none.
         edge_features: by edge type, ``[num_edges, dim]``; None where a type has none or none were asked for.
+        seed_times: int64 ``[num_seeds]``, times of the seeds, or of all links, negatives too; None where there are none.
+        links: the links whose ends are the seeds; None unless links are sampled.
+        mapping: int64 ``[num_seeds]``, local ids of the seeds in an induced subgraph; None otherwise.
     """
 
     run: int
@@ -64,6 +90,9 @@ class SampledBatch:
     node_features: tuple[torch.Tensor | None, ...]
     node_labels: tuple[torch.Tensor | None, ...]
     edge_features: tuple[torch.Tensor | None, ...]
+    seed_times: torch.Tensor | None = None
+    links: LinkLabels | None = None
+    mapping: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +194,7 @@ class TensorHandle:
 
 MESSAGES = (
     Subgraph,
+    LinkLabels,
     SampledBatch,
     EndOfEpoch,
     WorkerFailure,

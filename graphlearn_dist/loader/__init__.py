@@ -1,6 +1,20 @@
 """What a training loop holds: PyG objects out."""
 
+from .link_loader import LinkLoader, get_edge_label_index
+from .link_neighbor_loader import LinkNeighborLoader
 from .neighbor_loader import NeighborLoader
-from .transform import to_pyg
+from .node_loader import NodeLoader
+from .subgraph_loader import SubGraphLoader
+from .transform import to_data, to_hetero_data, to_pyg
 
-__all__ = ["NeighborLoader", "to_pyg"]
+__all__ = [
+    "LinkLoader",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "NodeLoader",
+    "SubGraphLoader",
+    "get_edge_label_index",
+    "to_data",
+    "to_hetero_data",
+    "to_pyg",
+]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ..data.dataset import GraphSchema
-from ..messages import SampledBatch
-from ..typing import reverse_edge_type
+from ..messages import LinkLabels, SampledBatch
+from ..sampler.convert import link_attributes, message_type
+from ..sampler.outputs import HeteroSamplerOutput, SamplerOutput
+from ..typing import EdgeType, NodeType
 
 if TYPE_CHECKING:  # importing it takes as long as importing torch, and sampling workers never need it
     from torch_geometric.data import Data, HeteroData
@@ -21,12 +23,19 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> 
     """Makes ``Data`` of a homogeneous batch and ``HeteroData`` of any other.
 
     In PyG's convention: ``edge_index`` int64 ``[2, E]`` runs from neighbor to seed in local ids, ``n_id`` and ``e_id``
-    are global ids, the first ``batch_size`` nodes are the seeds, ``input_id`` are their positions in the loader's list
-    of input nodes, ``num_sampled_nodes``/``num_sampled_edges`` count per hop. GLT's names ``node``, ``edge`` and
-    ``batch`` (the seeds) stand beside them.
+    are global ids, ``num_sampled_nodes``/``num_sampled_edges`` count per hop. GLT's names ``node`` and ``edge`` stand
+    beside them.
+
+    - Nodes: the first ``batch_size`` nodes are the seeds, ``input_id`` are their positions in the loader's list of input
+      nodes, ``batch`` the seeds themselves, or in a disjoint batch the seed that each node belongs to.
+    - Links: ``input_id``, ``batch_size`` and ``edge_label_index``, ``edge_label``, ``edge_label_time``, from source to
+      target whatever the direction of sampling, stand in the batch, or where it is typed in the store of the links' own
+      edge type; triplets are ``src_index``, ``dst_pos_index``, ``dst_neg_index`` and ``seed_time`` in the stores of
+      their nodes.
+    - Induced subgraphs: ``mapping`` are the local ids of the seeds; edges belong to no hop.
     """
     typed = _to_hetero_data(batch, schema, with_edge_ids=with_edge_ids)
-    return _single_type(typed, batch) if schema.is_homogeneous else typed
+    return _single_type(typed) if schema.is_homogeneous else typed
 
 
 def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> HeteroData:
@@ -35,28 +44,22 @@ def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: 
     data = HeteroData()
     for index, node_type in enumerate(schema.node_types):
         _fill_nodes(data[node_type or _ONLY_NODE], batch, index)
-    seeds = data[schema.node_types[batch.seed_type] or _ONLY_NODE]
-    seeds.batch_size = batch.input_positions.numel()
-    seeds.input_id = batch.input_positions
-    seeds.batch = seeds.n_id[: seeds.batch_size]
     for index, edge_type in enumerate(schema.edge_types):
-        _fill_edges(data[_message_type(edge_type, schema)], batch, index, with_edge_ids=with_edge_ids)
+        store = data[_ONLY_EDGE if edge_type is None else message_type(edge_type, schema.edge_dir)]
+        _fill_edges(store, batch, index, with_edge_ids=with_edge_ids)
+    if batch.links is None:
+        _fill_seeds(data[schema.node_types[batch.seed_type] or _ONLY_NODE], batch)
+    else:
+        _fill_links(data, schema.edge_types[batch.links.edge_type] or _ONLY_EDGE, batch, batch.links)
     return data
-
-
-def _message_type(edge_type: Any, schema: GraphSchema) -> Any:
-    """The edge type under which messages flow from neighbor to seed."""
-    if edge_type is None:
-        return _ONLY_EDGE
-    if schema.edge_dir == "in":
-        return edge_type
-    return reverse_edge_type(edge_type)
 
 
 def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:
     store.n_id = store.node = batch.subgraph.nodes[index]
     store.num_nodes = store.n_id.numel()
     store.num_sampled_nodes = list(batch.subgraph.num_sampled_nodes[index])
+    if (trees := batch.subgraph.trees[index]) is not None:
+        store.batch = trees
     if (features := batch.node_features[index]) is not None:
         store.x = features
     if (labels := batch.node_labels[index]) is not None:
@@ -66,20 +69,132 @@ def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:
 def _fill_edges(store: Any, batch: SampledBatch, index: int, *, with_edge_ids: bool) -> None:
     subgraph = batch.subgraph
     store.edge_index = torch.stack([subgraph.rows[index], subgraph.cols[index]])
-    store.num_sampled_edges = list(subgraph.num_sampled_edges[index])
+    if batch.mapping is None:
+        store.num_sampled_edges = list(subgraph.num_sampled_edges[index])
     if with_edge_ids and (edge_ids := subgraph.edge_ids[index]) is not None:
         store.e_id = store.edge = edge_ids
     if (features := batch.edge_features[index]) is not None:
         store.edge_attr = features
 
 
-def _single_type(typed: HeteroData, batch: SampledBatch) -> Data:
+def _fill_seeds(store: Any, batch: SampledBatch) -> None:
+    store.batch_size = batch.input_positions.numel()
+    store.input_id = batch.input_positions
+    if batch.mapping is not None:
+        store.mapping = batch.mapping
+        store.batch = store.n_id[batch.mapping]
+    elif "batch" not in store:
+        store.batch = store.n_id[: store.batch_size]
+    if batch.seed_times is not None:
+        store.seed_time = batch.seed_times
+
+
+def _fill_links(data: HeteroData, edge_type: EdgeType, batch: SampledBatch, links: LinkLabels) -> None:
+    store = data[edge_type]
+    store.batch_size = batch.input_positions.numel()
+    store.input_id = batch.input_positions
+    if links.src_index is None:
+        store.update(link_attributes(links))
+        if batch.seed_times is not None:
+            store.edge_label_time = batch.seed_times
+        return
+    source, target = data[edge_type[0]], data[edge_type[2]]
+    source.src_index, target.dst_pos_index = links.src_index, links.dst_pos_index
+    target.dst_neg_index = links.dst_neg_index
+    if batch.seed_times is not None:
+        source.seed_time = target.seed_time = batch.seed_times
+
+
+def _single_type(typed: HeteroData) -> Data:
     """The one node type and the one edge type of a typed batch, as plain ``Data``."""
     from torch_geometric.data import Data
 
-    nodes, edges = typed[_ONLY_NODE], typed[_ONLY_EDGE]
     data = Data()
-    for store in (nodes, edges):
+    for store in (typed[_ONLY_NODE], typed[_ONLY_EDGE]):
         for key, value in store.items():
             data[key] = value
     return data
+
+
+def to_data(
+    sampler_out: SamplerOutput,
+    batch_labels: torch.Tensor | None = None,
+    node_feats: torch.Tensor | None = None,
+    edge_feats: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> Data:
+    """A sampler's output with looked-up rows as ``Data``; names as in ``to_pyg``.
+
+    Args:
+        sampler_out: what the sampler gave.
+        batch_labels: ``[num_nodes, ...]``, becomes ``y``.
+        node_feats: ``[num_nodes, dim]``, becomes ``x``.
+        edge_feats: ``[num_edges, dim]``, becomes ``edge_attr``.
+        **kwargs: further attributes.
+    """
+    from torch_geometric.data import Data
+
+    out = sampler_out
+    data = Data(x=node_feats, edge_index=torch.stack([out.row, out.col]), edge_attr=edge_feats, y=batch_labels)
+    data.n_id = data.node = out.node
+    data.num_nodes = out.node.numel()
+    attributes = {"e_id": out.edge, "edge": out.edge, "batch": out.batch}
+    attributes |= {"num_sampled_nodes": out.num_sampled_nodes, "num_sampled_edges": out.num_sampled_edges}
+    if out.batch is not None:
+        data.batch_size = out.batch.numel()
+    attributes |= out.metadata if isinstance(out.metadata, dict) else {"mapping": out.metadata}
+    for name, value in (attributes | kwargs).items():
+        if value is not None:
+            data[name] = value
+    return data
+
+
+def to_hetero_data(
+    hetero_sampler_out: HeteroSamplerOutput,
+    batch_label_dict: dict[NodeType, torch.Tensor] | None = None,
+    node_feat_dict: dict[NodeType, torch.Tensor] | None = None,
+    edge_feat_dict: dict[EdgeType, torch.Tensor] | None = None,
+    edge_dir: Literal["in", "out"] = "out",
+    **kwargs: Any,
+) -> HeteroData:
+    """A sampler's output with looked-up rows as ``HeteroData``; names as in ``to_pyg``.
+
+    Args:
+        hetero_sampler_out: what the sampler gave.
+        batch_label_dict: by node type ``[num_nodes, ...]``, becomes ``y``.
+        node_feat_dict: by node type ``[num_nodes, dim]``, becomes ``x``.
+        edge_feat_dict: by the graph's edge type ``[num_edges, dim]``, becomes ``edge_attr``.
+        edge_dir: the direction of sampling.
+        **kwargs: further attributes of the whole batch.
+    """
+    from torch_geometric.data import HeteroData
+
+    out, data = hetero_sampler_out, HeteroData()
+    features = {message_type(name, edge_dir): rows for name, rows in (edge_feat_dict or {}).items()}
+    for name, edge_index in out.get_edge_index().items():
+        data[name].edge_index = edge_index
+    for key, node in out.node.items():
+        data[key].n_id = data[key].node = node
+        data[key].num_nodes = node.numel()
+    by_name: dict[str, Any] = {"x": node_feat_dict, "y": batch_label_dict, "edge_attr": features, "e_id": out.edge}
+    by_name |= {"edge": out.edge, "batch": out.batch}
+    by_name |= {"num_sampled_nodes": out.num_sampled_nodes, "num_sampled_edges": out.num_sampled_edges}
+    for attribute, values in by_name.items():
+        for key, value in (values or {}).items():
+            data[key][attribute] = value
+    _fill_metadata(data, out)
+    for attribute, value in kwargs.items():
+        data[attribute] = value
+    return data
+
+
+def _fill_metadata(data: HeteroData, out: HeteroSamplerOutput) -> None:
+    """What a batch of links, or an induced subgraph, holds besides, in the stores it belongs to."""
+    if isinstance(out.input_type, str) and out.batch is not None:
+        data[out.input_type].batch_size = out.batch[out.input_type].numel()
+    if isinstance(out.metadata, dict) and out.input_type is not None:
+        places = {"src_index": out.input_type[0], "dst_pos_index": out.input_type[2], "dst_neg_index": out.input_type[2]}
+        for name, value in out.metadata.items():
+            data[places.get(name, out.input_type)][name] = value
+    elif out.metadata is not None:
+        data[out.input_type].mapping = out.metadata

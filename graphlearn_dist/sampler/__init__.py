@@ -2,25 +2,33 @@
 
 from .base import (
     BaseSampler,
-    EdgeIndex,
-    NeighborOutput,
+    EdgeSamplerInput,
+    NegativeSampling,
+    NegativeSamplingMode,
     NodeSamplerInput,
     RemoteNodeSplitSamplerInput,
     RemoteSamplerInput,
-    SamplerOutput,
     SamplingConfig,
     SamplingType,
 )
-from .neighbor_sampler import NeighborSampler, SubgraphSampler
+from .negative_sampler import RandomNegativeSampler
+from .neighbor_sampler import NeighborSampler
+from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .plan import SamplingPlan, build_plan
+from .ppr import personalized_pagerank
 from .schedule import SeedSchedule
 
 __all__ = [
     "BaseSampler",
     "EdgeIndex",
+    "EdgeSamplerInput",
+    "HeteroSamplerOutput",
+    "NegativeSampling",
+    "NegativeSamplingMode",
     "NeighborOutput",
     "NeighborSampler",
     "NodeSamplerInput",
+    "RandomNegativeSampler",
     "RemoteNodeSplitSamplerInput",
     "RemoteSamplerInput",
     "SamplerOutput",
@@ -28,6 +36,6 @@ __all__ = [
     "SamplingPlan",
     "SamplingType",
     "SeedSchedule",
-    "SubgraphSampler",
     "build_plan",
+    "personalized_pagerank",
 ]

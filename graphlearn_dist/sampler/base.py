@@ -1,89 +1,107 @@
-"""The carriers that samplers take and give."""
+"""What samplers take: seeds, links, and how to sample."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
 from ..errors import InvalidArgumentError
-from ..typing import NodeType, NumNeighbors, Split
+from ..typing import EdgeType, NodeType, NumNeighbors, Split
 from ..utils.mixin import CastMixin
+from .negative_sampler import NegativeSampling, NegativeSamplingMode
+from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
 
+__all__ = [
+    "BaseSampler",
+    "EdgeIndex",
+    "EdgeSamplerInput",
+    "HeteroSamplerOutput",
+    "NegativeSampling",
+    "NegativeSamplingMode",
+    "NeighborOutput",
+    "NodeSamplerInput",
+    "RemoteNodePathSamplerInput",
+    "RemoteNodeSplitSamplerInput",
+    "RemoteSamplerInput",
+    "SamplerOutput",
+    "SamplingConfig",
+    "SamplingType",
+]
 
-class EdgeIndex(NamedTuple):
-    """Edges of one layer: ``edge_index`` int64 ``[2, E]``, ``e_id`` int64 ``[E]`` or None, ``size`` (rows, columns)."""
+T = TypeVar("T", bound="_InputTensors")
+_STRATEGIES = ("random", "labor")
+_TEMPORAL_STRATEGIES = ("uniform", "last")
 
-    edge_index: torch.Tensor
-    e_id: torch.Tensor | None
-    size: tuple[int, int]
 
-    def to(self, *args: Any, **kwargs: Any) -> EdgeIndex:
+class _InputTensors(CastMixin):
+    """What both kinds of input do with each of their tensors."""
+
+    def _map(self: T, change: Any) -> T:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        changed = {name: change(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def __getitem__(self: T, index: torch.Tensor | Any) -> T:
+        """The entries at some positions (int or bool tensor, or a list)."""
+        where = index if isinstance(index, torch.Tensor) else torch.tensor(index, dtype=torch.int64)
+        return self._map(lambda tensor: tensor[where])
+
+    def share_memory(self: T) -> T:
+        """Moves the tensors to memory that other processes can map."""
+        return self._map(lambda tensor: tensor.share_memory_())
+
+    def to(self: T, device: torch.device | str) -> T:
         """The same on another device."""
-        e_id = None if self.e_id is None else self.e_id.to(*args, **kwargs)
-        return EdgeIndex(self.edge_index.to(*args, **kwargs), e_id, self.size)
+        return self._map(lambda tensor: tensor.to(device))
 
 
 @dataclass(frozen=True)
-class NodeSamplerInput(CastMixin):
-    """Seeds: ``node`` int64 ``[num_seeds]``, global ids, of node type ``input_type``."""
+class NodeSamplerInput(_InputTensors):
+    """Seeds.
+
+    Attributes:
+        node: int ``[num_seeds]``, global ids.
+        input_type: their node type; None where the graph has one unnamed type.
+        time: int64 ``[num_seeds]``: no edge that is later is sampled for the seed; None samples all edges.
+    """
 
     node: torch.Tensor
     input_type: NodeType | None = None
-
-    def __getitem__(self, index: torch.Tensor | Any) -> NodeSamplerInput:
-        if not isinstance(index, torch.Tensor):
-            index = torch.tensor(index, dtype=torch.int64)
-        return NodeSamplerInput(self.node[index], self.input_type)
+    time: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return self.node.numel()
 
 
 @dataclass(frozen=True)
-class SamplerOutput(CastMixin):
-    """A sampled subgraph of a homogeneous graph.
+class EdgeSamplerInput(_InputTensors):
+    """Links whose ends are the seeds.
 
     Attributes:
-        node: int64 ``[num_nodes]``, global ids, seeds first.
-        row: int64 ``[num_edges]``, local position of each edge's neighbor.
-        col: int64 ``[num_edges]``, local position of the node it was sampled for.
-        edge: int64 ``[num_edges]``, global edge ids, or None.
-        batch: int64 ``[num_seeds]``, the seeds.
-        num_sampled_nodes: new nodes per hop, seeds first.
-        num_sampled_edges: edges per hop.
-        device: where the tensors are.
-        metadata: anything the caller attached.
+        row: int ``[num_links]``, sources, global ids.
+        col: int ``[num_links]``, targets, global ids.
+        label: ``[num_links, ...]``, labels, or None. Where binary negatives are drawn, 0 is theirs.
+        input_type: edge type of the links; None where the graph has one unnamed type.
+        neg_sampling: which negatives are drawn; None draws none.
+        time: int64 ``[num_links]``: no edge that is later is sampled for the link; None samples all edges.
     """
 
-    node: torch.Tensor
     row: torch.Tensor
     col: torch.Tensor
-    edge: torch.Tensor | None = None
-    batch: torch.Tensor | None = None
-    num_sampled_nodes: list[int] | None = None
-    num_sampled_edges: list[int] | None = None
-    device: torch.device | None = None
-    metadata: Any | None = None
+    label: torch.Tensor | None = None
+    input_type: EdgeType | None = None
+    neg_sampling: NegativeSampling | None = None
+    time: torch.Tensor | None = None
 
-
-@dataclass(frozen=True)
-class NeighborOutput(CastMixin):
-    """One hop: ``nbr`` int64 ``[sum]`` grouped by seed, ``nbr_num`` int64 ``[num_seeds]``, ``edge`` int64 or None."""
-
-    nbr: torch.Tensor
-    nbr_num: torch.Tensor
-    edge: torch.Tensor | None
-
-    def to(self, device: torch.device) -> NeighborOutput:
-        edge = None if self.edge is None else self.edge.to(device)
-        return NeighborOutput(self.nbr.to(device), self.nbr_num.to(device), edge)
+    def __len__(self) -> int:
+        return self.row.numel()
 
 
 class SamplingType(Enum):
@@ -96,21 +114,25 @@ class SamplingType(Enum):
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """Everything besides the data set and the input nodes that a batch depends on, and which batches are wanted.
+    """Everything besides the data set and the input that a batch depends on, and which batches are wanted.
 
     Attributes:
         sampling_type: what is sampled.
-        num_neighbors: fan-outs by hop, or by edge type and hop.
-        batch_size: seeds of a batch.
-        shuffle: permute the input nodes in every epoch.
+        num_neighbors: fan-outs by hop, or by edge type and hop; None (subgraphs only) takes no hop.
+        batch_size: seeds, or links, of a batch.
+        shuffle: permute the input in every epoch.
         drop_last: leave out an incomplete last batch.
         with_edge: batches carry edge ids.
         collect_features: batches carry features and labels.
-        with_neg: sample negative edges.
-        with_weight: sample by edge weight.
+        with_neg: negatives are drawn for links.
+        with_weight: sample by edge weight, along the edge types that have weights.
         edge_dir: sample in- or out-neighbors.
         seed: seed of the shuffle and of all draws.
         replace: sample with replacement.
+        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        disjoint: every seed grows a tree of its own.
+        temporal_strategy: how neighbors not later than the seed's time are drawn, ``"uniform"`` or ``"last"`` (the most
+            recent ones), along the edge types that have times; None where seeds have no times.
     """
 
     sampling_type: SamplingType
@@ -125,32 +147,67 @@ class SamplingConfig:
     edge_dir: Literal["in", "out"]
     seed: int
     replace: bool = False
+    strategy: str = "random"
+    disjoint: bool = False
+    temporal_strategy: str | None = None
 
     def __post_init__(self) -> None:
-        if self.sampling_type is not SamplingType.NODE or self.with_neg or self.with_weight:
-            raise InvalidArgumentError(
-                "sampling_type, with_neg, with_weight: this version samples nodes uniformly; links, subgraphs and "
-                "weights are not supported yet"
-            )
         if self.edge_dir not in ("in", "out"):
             raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {self.edge_dir!r}")
         if not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 63:
             raise InvalidArgumentError(f"seed: expected an int of 64 bits, got {self.seed!r}")
+        if self.strategy not in _STRATEGIES:
+            raise InvalidArgumentError(f"strategy: expected one of {_STRATEGIES}, got {self.strategy!r}")
+        if self.temporal_strategy not in (None, *_TEMPORAL_STRATEGIES):
+            raise InvalidArgumentError(
+                f"temporal_strategy: expected one of {_TEMPORAL_STRATEGIES}, got {self.temporal_strategy!r}"
+            )
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        if self.with_neg and self.sampling_type is not SamplingType.LINK:
+            raise InvalidArgumentError("with_neg: negatives are drawn for links; expected False for nodes and subgraphs")
+        if self.strategy == "labor" and (self.with_weight or self.replace):
+            raise InvalidArgumentError(
+                "strategy: 'labor' draws without weights and without replacement; expected with_weight and replace False"
+            )
+        if self.temporal_strategy == "last" and (self.replace or self.with_weight or self.strategy != "random"):
+            raise InvalidArgumentError(
+                "temporal_strategy: 'last' takes the most recent neighbors and draws nothing; expected replace and "
+                "with_weight False and strategy 'random'"
+            )
+        if self.sampling_type is SamplingType.SUBGRAPH and self.is_disjoint:
+            raise InvalidArgumentError(
+                "disjoint, temporal_strategy: an induced subgraph has each node once; expected False and no times"
+            )
+
+    @property
+    def is_disjoint(self) -> bool:
+        """Whether each seed grows a tree of its own: where that is asked for, and where seeds have times."""
+        return self.disjoint or self.temporal_strategy is not None
 
 
 class BaseSampler(ABC):
     """A sampler: seeds in, a sampled subgraph out."""
 
     @abstractmethod
-    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput:
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
         """Samples the multi-hop neighborhood of nodes."""
+
+    @abstractmethod
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples the multi-hop neighborhood of the ends of links, and of negatives drawn for them."""
+
+    @abstractmethod
+    def subgraph(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """All edges between nodes and their sampled neighborhood."""
 
 
 class RemoteSamplerInput(ABC):
     """Seeds that are named here and looked up where the data set is."""
 
     @abstractmethod
-    def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput:
+    def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput | EdgeSamplerInput:
         """The seeds, from the server's data set."""
 
 

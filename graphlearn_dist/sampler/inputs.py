@@ -1,4 +1,4 @@
-"""From what a user calls "input nodes" to seeds."""
+"""From what a user calls "input nodes" and "edge label index" to seeds and links."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ from typing import Any
 import torch
 
 from ..core import check_index_tensor
-from ..data.dataset import Dataset, GraphSchema
+from ..data.dataset import Dataset, GraphSchema, by_type
 from ..errors import InvalidArgumentError
-from ..typing import Split
-from .base import NodeSamplerInput, RemoteNodeSplitSamplerInput, RemoteSamplerInput
+from ..typing import EdgeType, Split
+from .base import (
+    EdgeSamplerInput,
+    NegativeSampling,
+    NodeSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    RemoteSamplerInput,
+)
 
 
-def to_sampler_input(input_nodes: Any) -> NodeSamplerInput | RemoteSamplerInput:
+def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInput | RemoteSamplerInput:
     """Makes seeds of ids int ``[n]``, a boolean mask, a ``Split``, or ``(node type, one of these)``.
 
     Ids are checked against the graph where the graph is; their dtype and shape are checked here.
 
+    Args:
+        input_nodes: see above.
+        input_time: int64 ``[n]``, times of the seeds (of a mask: of the nodes it selects); None where they have none.
+
     Raises:
-        InvalidArgumentError: none of these.
+        InvalidArgumentError: none of these, or not one time for each seed.
         UnknownIdError: a negative id.
     """
     if isinstance(input_nodes, (NodeSamplerInput, RemoteSamplerInput)):
@@ -28,22 +38,143 @@ def to_sampler_input(input_nodes: Any) -> NodeSamplerInput | RemoteSamplerInput:
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         node_type, input_nodes = input_nodes
     if isinstance(input_nodes, Split):
+        if input_time is not None:
+            raise InvalidArgumentError("input_time: expected None with a split; give the ids themselves")
         return RemoteNodeSplitSamplerInput(input_nodes, node_type)
     if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
         if input_nodes.dim() != 1:
             raise InvalidArgumentError(f"input_nodes: expected a mask [num_nodes], got {tuple(input_nodes.shape)}")
         input_nodes = input_nodes.nonzero().view(-1)
-    return NodeSamplerInput(check_index_tensor(input_nodes, "input_nodes", what="node id").to(torch.int64), node_type)
+    node = check_index_tensor(input_nodes, "input_nodes", what="node id").to(torch.int64)
+    return NodeSamplerInput(node, node_type, _checked_times(input_time, node.numel(), "input_time"))
 
 
-def resolve_input(sampler_input: NodeSamplerInput | RemoteSamplerInput, dataset: Dataset) -> NodeSamplerInput:
-    """Looks up seeds that were named, and checks all of them against the graph."""
+def to_link_input(
+    edge_label_index: Any,
+    edge_label: torch.Tensor | None = None,
+    neg_sampling: Any = None,
+    edge_label_time: Any = None,
+) -> EdgeSamplerInput:
+    """Makes links of ``edge_label_index`` int ``[2, n]``, or ``(edge type, that)``.
+
+    Labels of positives are shifted up by one where binary negatives are drawn and a label is 0, which is then the label
+    of negatives.
+
+    Args:
+        edge_label_index: sources and targets, whatever the direction of sampling.
+        edge_label: ``[n, ...]``, or None.
+        neg_sampling: a ``NegativeSampling``, its mode as a string, or a tuple or dict of its arguments; None draws none.
+        edge_label_time: int64 ``[n]``, or None.
+
+    Raises:
+        InvalidArgumentError: wrong types, shapes or lengths, or labels together with triplets.
+        UnknownIdError: a negative id.
+    """
+    edge_type, index = _split_edge_type(edge_label_index)
+    if not isinstance(index, torch.Tensor) or index.dim() != 2 or index.size(0) != 2:
+        got = tuple(index.shape) if isinstance(index, torch.Tensor) else type(index).__name__
+        raise InvalidArgumentError(f"edge_label_index: expected a tensor [2, num_links], or (edge type, that), got {got}")
+    row, col = (check_index_tensor(ids, "edge_label_index", what="node id").to(torch.int64) for ids in index)
+    sampling = NegativeSampling.cast(neg_sampling)
+    if edge_label is not None:
+        if not isinstance(edge_label, torch.Tensor) or edge_label.dim() < 1 or edge_label.size(0) != row.numel():
+            got = tuple(edge_label.shape) if isinstance(edge_label, torch.Tensor) else type(edge_label).__name__
+            raise InvalidArgumentError(f"edge_label: expected one label for each of {row.numel()} links, got {got}")
+        if sampling is not None and sampling.is_triplet():
+            raise InvalidArgumentError("edge_label: expected None with triplet negatives, which have no labels")
+        if sampling is not None and edge_label.numel() and edge_label.min() == 0:
+            edge_label = edge_label + 1
+    times = _checked_times(edge_label_time, row.numel(), "edge_label_time")
+    return EdgeSamplerInput(row, col, edge_label, edge_type, sampling, times)
+
+
+def get_edge_label_index(data: Dataset, edge_label_index: Any) -> tuple[EdgeType | None, torch.Tensor]:
+    """The edge type of links, and the links, int ``[2, num_links]``.
+
+    Args:
+        data: where edges are looked up.
+        edge_label_index: a tensor; an edge type or None (in a homogeneous graph) for all edges, in the order of their
+            ids; or ``(edge type, tensor or None)``.
+
+    Raises:
+        InvalidArgumentError: an edge type that the data set does not have, or none where it has several.
+    """
+    edge_type, index = _split_edge_type(edge_label_index)
+    edge_type_index(data.schema, edge_type, "edge_label_index")
+    if index is not None:
+        return edge_type, index
+    source, target, edge_ids, _ = by_type(data.graph)[edge_type].topo.to_coo()
+    order = torch.argsort(edge_ids)
+    return edge_type, torch.stack([source[order], target[order]])
+
+
+def _split_edge_type(edge_label_index: Any) -> tuple[EdgeType | None, Any]:
+    if isinstance(edge_label_index, (tuple, list)):
+        if len(edge_label_index) == 3 and all(isinstance(part, str) for part in edge_label_index):
+            source, relation, target = edge_label_index
+            return (source, relation, target), None
+        if len(edge_label_index) == 2 and isinstance(edge_label_index[0], (tuple, list)):
+            return _split_edge_type(edge_label_index[0])[0], edge_label_index[1]
+        if len(edge_label_index) == 2 and all(isinstance(part, torch.Tensor) for part in edge_label_index):
+            return None, torch.stack(tuple(edge_label_index))
+    return None, edge_label_index
+
+
+def edge_type_index(schema: GraphSchema, edge_type: EdgeType | None, name: str) -> int:
+    """The number of an edge type.
+
+    Raises:
+        InvalidArgumentError: there is no such type; the error names the argument ``name``.
+    """
+    if edge_type not in schema.edge_types:
+        known = "no named types" if schema.edge_types == (None,) else ", ".join(map(str, schema.edge_types))
+        raise InvalidArgumentError(f"{name}: unknown edge type {edge_type!r}; the data set has {known}")
+    return schema.edge_types.index(edge_type)
+
+
+def _checked_times(times: Any, count: int, name: str) -> torch.Tensor | None:
+    if times is None:
+        return None
+    if not isinstance(times, torch.Tensor) or times.dtype not in (torch.int32, torch.int64):
+        got = times.dtype if isinstance(times, torch.Tensor) else type(times).__name__
+        raise InvalidArgumentError(f"{name}: expected a tensor of dtype int64, got {got}")
+    if times.shape != (count,):
+        raise InvalidArgumentError(f"{name}: expected one time for each of {count} seeds, got {tuple(times.shape)}")
+    return times.to(torch.int64).contiguous()
+
+
+def resolve_input(
+    sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput, dataset: Dataset
+) -> NodeSamplerInput | EdgeSamplerInput:
+    """Looks up seeds that were named, and checks all of them against the graph.
+
+    Raises:
+        InvalidArgumentError: an unknown type, or wrong dtypes, shapes or lengths.
+        UnknownIdError: an id outside the graph.
+    """
     if isinstance(sampler_input, RemoteSamplerInput):
         sampler_input = sampler_input.to_local_sampler_input(dataset)
     schema = dataset.schema
-    node_type = schema.node_type_index(sampler_input.input_type, "input_nodes")
-    check_index_tensor(sampler_input.node, "input_nodes", num_ids=schema.num_nodes[node_type], what="node id")
+    if isinstance(sampler_input, NodeSamplerInput):
+        _check_ids(schema, sampler_input.node, sampler_input.input_type, "input_nodes")
+        _checked_times(sampler_input.time, len(sampler_input), "input_time")
+        return sampler_input
+    edge_type_index(schema, sampler_input.input_type, "edge_label_index")
+    ends = (None, None) if sampler_input.input_type is None else sampler_input.input_type[::2]
+    for ids, node_type in zip((sampler_input.row, sampler_input.col), ends, strict=True):
+        _check_ids(schema, ids, node_type, "edge_label_index")
+    if sampler_input.row.shape != sampler_input.col.shape:
+        raise InvalidArgumentError(
+            f"edge_label_index: expected as many sources as targets, got {sampler_input.row.numel()} and "
+            f"{sampler_input.col.numel()}"
+        )
+    _checked_times(sampler_input.time, len(sampler_input), "edge_label_time")
     return sampler_input
+
+
+def _check_ids(schema: GraphSchema, ids: Any, node_type: str | None, name: str) -> None:
+    count = schema.num_nodes[schema.node_type_index(node_type, name)]
+    check_index_tensor(ids, name, num_ids=count, what="node id")
 
 
 def check_direction(schema: GraphSchema, edge_dir: str) -> None:

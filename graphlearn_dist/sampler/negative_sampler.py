@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
@@ -15,10 +15,14 @@ from .. import _C
 from ..core import check_index_tensor, thread_pool, to_tensor
 from ..data.graph import Graph
 from ..errors import InvalidArgumentError
+from ..utils.coroutines import run_local
 from ..utils.mixin import CastMixin
 
 HasEdge = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(sources int64 [n], targets int64 [n]), global ids, to bool [n]: whether there is an edge."""
+
+AsyncHasEdge = Callable[[torch.Tensor, torch.Tensor], Awaitable[torch.Tensor]]
+"""The same, answered by whoever owns the sources or targets."""
 
 DEFAULT_TRIALS = 5
 
@@ -176,7 +180,14 @@ class NegativePool:
     def binary(
         self, count: int, key: int, *, has_edge: HasEdge | None = None, trials: int = DEFAULT_TRIALS
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Up to ``count`` pairs (sources, targets), int64 ``[n]`` each, in the order of their slots.
+        """The sources and targets of ``draw_pairs``, from a graph in this process."""
+        src, dst, _ = run_local(self.draw_pairs(count, key, has_edge=_awaitable(has_edge), trials=trials))
+        return src, dst
+
+    async def draw_pairs(
+        self, count: int, key: int, *, has_edge: AsyncHasEdge | None = None, trials: int = DEFAULT_TRIALS
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Up to ``count`` pairs: sources, targets and the slots they fill, int64 ``[n]`` each, in the order of slots.
 
         Fewer than ``count`` come where all trials of a slot met edges (none from a complete graph), or where there are
         no nodes.
@@ -190,16 +201,16 @@ class NegativePool:
         slots = torch.arange(count)
         src, dst = self._draw_pairs(slots, key)
         if has_edge is None or count == 0:
-            return src, dst
-        slots = slots[has_edge(src, dst)]
+            return src, dst, slots
+        slots = slots[await has_edge(src, dst)]
         for trial in range(1, trials):
             if slots.numel() == 0:
-                return src, dst
+                return src, dst, torch.arange(count)
             src[slots], dst[slots] = self._draw_pairs(trial * count + slots, key)
-            slots = slots[has_edge(src[slots], dst[slots])]
+            slots = slots[await has_edge(src[slots], dst[slots])]
         filled = torch.ones(count, dtype=torch.bool)
         filled[slots] = False
-        return src[filled], dst[filled]
+        return src[filled], dst[filled], filled.nonzero().view(-1)
 
     def triplet(
         self,
@@ -208,6 +219,18 @@ class NegativePool:
         key: int,
         *,
         has_edge: HasEdge | None = None,
+        trials: int = DEFAULT_TRIALS,
+    ) -> torch.Tensor:
+        """The targets of ``draw_targets``, from a graph in this process."""
+        return run_local(self.draw_targets(src, amount, key, has_edge=_awaitable(has_edge), trials=trials))
+
+    async def draw_targets(
+        self,
+        src: torch.Tensor,
+        amount: int,
+        key: int,
+        *,
+        has_edge: AsyncHasEdge | None = None,
         trials: int = DEFAULT_TRIALS,
     ) -> torch.Tensor:
         """Targets for given sources, int64 ``[n, amount]``.
@@ -235,14 +258,14 @@ class NegativePool:
         slots = torch.arange(count)
         dst = self._draw_targets(slots, key)
         if has_edge is not None and count > 0:
-            slots = slots[has_edge(sources, dst)]
+            slots = slots[await has_edge(sources, dst)]
             for trial in range(1, trials):
                 if slots.numel() == 0:
                     break
                 dst[slots] = self._draw_targets(trial * count + slots, key)
-                slots = slots[has_edge(sources[slots], dst[slots])]
+                slots = slots[await has_edge(sources[slots], dst[slots])]
             if slots.numel() > 0:
-                dst[slots] = self._search(sources[slots], key, trials * count + slots, has_edge)
+                dst[slots] = await self._search(sources[slots], key, trials * count + slots, has_edge)
         return dst.view(src.numel(), amount)
 
     def _draw_pairs(self, positions: torch.Tensor, key: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,7 +274,9 @@ class NegativePool:
     def _draw_targets(self, positions: torch.Tensor, key: int) -> torch.Tensor:
         return _draw(key, positions, self.num_dst, self.dst_sums)
 
-    def _search(self, sources: torch.Tensor, key: int, positions: torch.Tensor, has_edge: HasEdge) -> torch.Tensor:
+    async def _search(
+        self, sources: torch.Tensor, key: int, positions: torch.Tensor, has_edge: AsyncHasEdge
+    ) -> torch.Tensor:
         """One target for each slot, drawn among all those that are not neighbors of the slot's source."""
         shares = to_tensor(_C.random_ids(key, positions, _MANTISSA)).to(torch.float64) / _MANTISSA
         weight = torch.ones(self.num_dst, dtype=torch.float64)
@@ -266,7 +291,7 @@ class NegativePool:
         at_once = max(1, _EXACT_PAIRS // self.num_dst)
         for begin in range(0, distinct.numel(), at_once):
             group = slice(begin, begin + at_once)
-            sums = (self._is_negative(distinct[group], has_edge) * weight).cumsum(1)
+            sums = (await self._is_negative(distinct[group], has_edge) * weight).cumsum(1)
             none = (sums[:, -1] <= 0).nonzero()
             if none.numel():
                 raise InvalidArgumentError(
@@ -280,14 +305,25 @@ class NegativePool:
             found[slots] = torch.searchsorted(sums, wanted * sums[:, -1:], right=True)[place]
         return found
 
-    def _is_negative(self, sources: torch.Tensor, has_edge: HasEdge) -> torch.Tensor:
+    async def _is_negative(self, sources: torch.Tensor, has_edge: AsyncHasEdge) -> torch.Tensor:
         """bool ``[n, num_dst]``: where there is no edge."""
         total = sources.numel() * self.num_dst
         answers = []
         for begin in range(0, total, _EXACT_PAIRS):
             pair = torch.arange(begin, min(begin + _EXACT_PAIRS, total))
-            answers.append(has_edge(sources[pair // self.num_dst], pair % self.num_dst))
+            answers.append(await has_edge(sources[pair // self.num_dst], pair % self.num_dst))
         return torch.cat(answers).logical_not().view(-1, self.num_dst)
+
+
+def _awaitable(has_edge: HasEdge | None) -> AsyncHasEdge | None:
+    """An answer that is there already, for who awaits it."""
+    if has_edge is None:
+        return None
+
+    async def answer(src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+        return has_edge(src, dst)
+
+    return answer
 
 
 def _check_counts(count: int, trials: int) -> None:

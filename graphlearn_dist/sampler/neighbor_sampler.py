@@ -3,105 +3,53 @@
 from __future__ import annotations
 
 import itertools
-import threading
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from .. import _C
 from ..core import check_index_tensor, thread_pool, to_optional_tensor, to_tensor
-from ..data.dataset import GraphSchema, by_type, collect_node_types, edge_ends
+from ..data.dataset import Dataset, by_type
 from ..data.graph import Graph
 from ..errors import InvalidArgumentError
-from ..messages import Subgraph
-from ..typing import EdgeType, NumNeighbors
-from .base import BaseSampler, NeighborOutput, NodeSamplerInput, SamplerOutput
-from .plan import Draw, SamplingPlan, build_plan
-
-
-def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
-    """A ``Subgraph`` from what ``_C.BatchBuilder`` hands out."""
-    nodes, rows, cols, edge_ids, num_nodes, num_edges, trees = arrays
-    return Subgraph(
-        nodes=tuple(map(to_tensor, nodes)),
-        rows=tuple(map(to_tensor, rows)),
-        cols=tuple(map(to_tensor, cols)),
-        edge_ids=tuple(map(to_optional_tensor, edge_ids)),
-        num_sampled_nodes=tuple(map(tuple, num_nodes)),
-        num_sampled_edges=tuple(map(tuple, num_edges)),
-        trees=tuple(map(to_optional_tensor, trees)),
-    )
-
-
-class BuilderPool:
-    """Batch builders for reuse: each holds relabel tables as large as the graph. Thread-safe."""
-
-    def __init__(self, schema: GraphSchema) -> None:
-        self._schema = schema
-        self._idle: list[_C.BatchBuilder] = []
-        self._lock = threading.Lock()
-
-    def take(self) -> _C.BatchBuilder:
-        """A builder for one batch; give it back afterwards."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return _C.BatchBuilder(list(self._schema.num_nodes), list(self._schema.edge_specs))
-
-    def give_back(self, builder: _C.BatchBuilder) -> None:
-        with self._lock:
-            self._idle.append(builder)
-
-
-class SubgraphSampler:
-    """Samples batches of a plan from graphs held whole; safe to call from several threads at once.
-
-    Args:
-        graphs: one ``Graph`` per edge type of the plan's schema, in its order.
-        plan: how to sample.
-        num_threads: threads of one batch; the result does not depend on them.
-    """
-
-    def __init__(self, graphs: list[Graph], plan: SamplingPlan, num_threads: int = 1) -> None:
-        self.plan = plan
-        self._graphs = [graph.graph_handler for graph in graphs]
-        self._builders = BuilderPool(plan.schema)
-        self._pool = thread_pool(num_threads)
-
-    def sample(self, seeds: torch.Tensor, seed_type: int, *, epoch: int, index: int) -> Subgraph:
-        """The batch of ``seeds`` (int ``[num_seeds]``, global ids) with the draws of (epoch, index).
-
-        Raises:
-            UnknownIdError: a seed is outside the graph.
-        """
-        plan = self.plan
-        builder = self._builders.take()
-        builder.begin(seeds.numel(), plan.max_new_nodes(seeds.numel()), plan.with_edge_ids, plan.disjoint)
-        builder.add_seeds(seed_type, seeds)
-        counter = [plan.seed, epoch, index]
-        arrays = builder.sample(self._graphs, plan.fanouts, plan.native_draws, plan.with_edge_ids, counter, self._pool)
-        self._builders.give_back(builder)
-        return to_subgraph(arrays)
+from ..messages import SampledBatch
+from ..typing import EdgeType, NodeType, NumNeighbors
+from ..utils.coroutines import run_local
+from .base import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from .batch_maker import BatchMaker
+from .batches import make_plan, resolve_draws
+from .convert import to_hetero_sampler_output, to_pyg_v1, to_sampler_output
+from .inputs import edge_type_index, resolve_input
+from .local_graph import LocalGraph
+from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
+from .probability import sampling_probability
 
 
 class NeighborSampler(BaseSampler):
-    """Multi-hop uniform neighbor sampling from local graphs.
+    """Multi-hop neighbor sampling from local graphs.
 
     Successive calls are successive batches of epoch 0: call ``n`` after construction has batch index ``n``, unless
     ``epoch`` and ``index`` are given.
 
     Args:
         graph: a ``Graph``, or a dict by edge type.
-        num_neighbors: fan-outs by hop (-1: all), or a dict of such lists by edge type.
+        num_neighbors: fan-outs by hop (-1: all), or a dict of such lists by edge type. None is enough for
+            ``sample_one_hop``, and for subgraphs of the seeds alone.
         device: where results go; only the CPU is served yet.
         with_edge: results carry edge ids.
-        with_neg: not supported yet.
-        with_weight: not supported yet.
-        strategy: ``"random"``, the only one.
+        with_neg: accepted; negatives are drawn where the input asks for them.
+        with_weight: sample by edge weight.
+        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
         edge_dir: which neighbors the rows of the graph hold.
         seed: seed of all draws; 0 unless given.
         replace: sample with replacement (False on every device by default).
         num_threads: threads of one batch.
+        disjoint: every seed grows a tree of its own.
+        temporal_strategy: ``"uniform"`` or ``"last"``, for seeds that have times.
+
+    Raises:
+        InvalidArgumentError: settings that contradict each other or the graph.
     """
 
     def __init__(
@@ -117,82 +65,141 @@ class NeighborSampler(BaseSampler):
         seed: int | None = None,
         replace: bool = False,
         num_threads: int = 1,
+        *,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
     ) -> None:
-        if strategy != "random" or with_neg or with_weight:
-            raise InvalidArgumentError(
-                f"strategy, with_neg, with_weight: expected 'random', False, False, got {strategy!r}, {with_neg}, "
-                f"{with_weight}"
-            )
         if device is not None and torch.device(device).type != "cpu":
             raise InvalidArgumentError(f"device: expected the CPU, got {device}; GPU sampling is not built yet")
         self.graph = graph
-        self.edge_dir = edge_dir
-        self.with_edge = with_edge
-        self.replace = replace
-        self.seed = 0 if seed is None else seed
+        self.num_threads = num_threads
+        self.temporal_strategy = temporal_strategy
+        self.config = SamplingConfig(
+            sampling_type=SamplingType.NODE,
+            num_neighbors=num_neighbors,
+            batch_size=1,
+            shuffle=False,
+            drop_last=False,
+            with_edge=with_edge,
+            collect_features=False,
+            with_neg=False,
+            with_weight=with_weight,
+            edge_dir=edge_dir,
+            seed=0 if seed is None else seed,
+            replace=replace,
+            strategy=strategy,
+            disjoint=disjoint,
+        )
+        self._dataset = Dataset(graph=graph, edge_dir=edge_dir)
+        self._schema = self._dataset.schema
+        self._draws = resolve_draws(self._dataset, self.config)
         self._pool = thread_pool(num_threads)
-        self._schema = _schema_of(graph, edge_dir)
         self._calls = itertools.count()
-        self._sampler: SubgraphSampler | None = None
+        self._graphs: dict[tuple[SamplingType, bool], LocalGraph] = {}
         if num_neighbors is not None:
-            draws = [Draw(replace=replace)] * len(self._schema.edge_types)
-            plan = build_plan(self._schema, num_neighbors, draws=draws, with_edge_ids=with_edge, seed=self.seed)
-            graphs = by_type(graph)
-            ordered = [graphs[edge_type] for edge_type in self._schema.edge_types]
-            self._sampler = SubgraphSampler(ordered, plan, num_threads)
+            self._graph_for(self.config)
+
+    @classmethod
+    def of_dataset(cls, data: Dataset, num_neighbors: NumNeighbors | None, **settings: Any) -> NeighborSampler:
+        """A sampler of a data set's graph; ``settings`` as for the class.
+
+        Raises:
+            InvalidArgumentError: the data set has no graph.
+        """
+        if data.graph is None:
+            raise InvalidArgumentError("data: expected a data set with a graph; call init_graph() first")
+        return cls(data.graph, num_neighbors, edge_dir=data.edge_dir, **settings)
+
+    def config_of(self, sampling_type: SamplingType, *, timed: bool, **changes: Any) -> SamplingConfig:
+        """The settings of this sampler for one kind of input, with ``changes``."""
+        strategy = self.temporal_strategy if timed else None
+        return replace(self.config, sampling_type=sampling_type, temporal_strategy=strategy, **changes)
+
+    def _graph_for(self, config: SamplingConfig) -> LocalGraph:
+        """The graph as sampled with a config of this sampler; its builders are kept for the next call."""
+        key = config.sampling_type, config.temporal_strategy is not None
+        if key not in self._graphs:
+            self._graphs[key] = LocalGraph(self._dataset, make_plan(self._dataset, config), self.num_threads)
+        return self._graphs[key]
+
+    def _sample(
+        self, inputs: NodeSamplerInput | EdgeSamplerInput, sampling_type: SamplingType, kwargs: dict[str, Any]
+    ) -> SampledBatch:
+        if unknown := kwargs.keys() - {"epoch", "index"}:
+            raise InvalidArgumentError(f"expected the keywords epoch and index, got {sorted(unknown)}")
+        inputs = resolve_input(inputs, self._dataset)
+        config = self.config_of(sampling_type, timed=inputs.time is not None)
+        maker = BatchMaker(self._graph_for(config), self._schema, inputs, config)
+        index = kwargs["index"] if "index" in kwargs else next(self._calls)
+        return run_local(maker.make_of(torch.arange(len(inputs)), kwargs.get("epoch", 0), index))
+
+    def _output(self, batch: SampledBatch) -> SamplerOutput | HeteroSamplerOutput:
+        if self._schema.is_homogeneous:
+            return to_sampler_output(batch)
+        return to_hetero_sampler_output(batch, self._schema)
+
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """The multi-hop neighborhood of nodes; keywords ``epoch`` and ``index`` choose the draws.
+
+        Raises:
+            InvalidArgumentError: no fan-outs were given at construction, or the input does not fit the graph.
+            UnknownIdError: a seed is outside the graph.
+        """
+        return self._output(self._sample(NodeSamplerInput.cast(inputs), SamplingType.NODE, kwargs))
+
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """The multi-hop neighborhood of the ends of links and of their negatives; see ``sample_from_nodes``."""
+        return self._output(self._sample(EdgeSamplerInput.cast(inputs), SamplingType.LINK, kwargs))
+
+    def subgraph(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """All edges between nodes and their sampled neighborhood; ``metadata`` are the seeds' local ids."""
+        return self._output(self._sample(NodeSamplerInput.cast(inputs), SamplingType.SUBGRAPH, kwargs))
+
+    def sample_pyg_v1(self, ids: torch.Tensor, **kwargs: Any) -> tuple[int, torch.Tensor, list[EdgeIndex]]:
+        """The neighborhood of nodes of a homogeneous graph as layers, see ``sampler.convert.to_pyg_v1``."""
+        if not self._schema.is_homogeneous:
+            raise InvalidArgumentError("graph: expected a homogeneous graph; layers of a typed one have no such form")
+        return to_pyg_v1(self._sample(NodeSamplerInput(ids), SamplingType.NODE, kwargs))
 
     def sample_one_hop(
         self, input_seeds: torch.Tensor, req_num: int, etype: EdgeType | None = None, *, index: int | None = None
     ) -> NeighborOutput:
-        """Up to ``req_num`` neighbors of each seed, grouped by seed in the order asked."""
-        graphs = by_type(self.graph)
-        if etype not in graphs:
-            raise InvalidArgumentError(f"etype: unknown edge type {etype!r}")
+        """Up to ``req_num`` neighbors of each seed (-1: all), grouped by seed in the order asked."""
+        edge_type = edge_type_index(self._schema, etype, "etype")
+        graph = by_type(self.graph)[etype]
+        ids = check_index_tensor(input_seeds, "input_seeds", num_ids=graph.row_count)
         call = next(self._calls) if index is None else index
-        edge_type = self._schema.edge_types.index(etype)
-        ids = check_index_tensor(input_seeds, "input_seeds", num_ids=graphs[etype].row_count)
-        key = _C.draw_key(self.seed, 0, call, 0, edge_type)
+        key = _C.draw_key(self.config.seed, 0, call, 0, edge_type)
         counts, neighbors, edge_ids = _C.sample_neighbors(
-            graphs[etype].graph_handler,
+            graph.graph_handler,
             ids,
             None,
             req_num,
-            Draw(replace=self.replace).native,
+            self._draws[edge_type].native,
             key,
-            self.with_edge,
+            self.config.with_edge,
             self._pool,
         )
         return NeighborOutput(to_tensor(neighbors).to(torch.int64), to_tensor(counts), to_optional_tensor(edge_ids))
 
-    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput:
-        """The multi-hop neighborhood of ``inputs.node``; keywords ``epoch`` and ``index`` choose the draws."""
-        if self._sampler is None:
-            raise InvalidArgumentError("num_neighbors: expected fan-outs at construction, got None")
-        if len(self._schema.node_types) > 1:
-            raise InvalidArgumentError("graph: typed graphs are sampled through a loader; this method takes one type")
+    def sample_prob(
+        self, inputs: NodeSamplerInput, node_cnt: int | dict[NodeType, int]
+    ) -> torch.Tensor | dict[NodeType, torch.Tensor]:
+        """How likely each node is in a batch of these seeds, see ``sampler.probability.sampling_probability``.
+
+        Args:
+            inputs: the seeds.
+            node_cnt: nodes of the graph, by type where it is typed.
+
+        Returns:
+            float64 ``[node_cnt]``, or such tensors by node type.
+        """
         inputs = NodeSamplerInput.cast(inputs)
-        seeds = check_index_tensor(inputs.node, "inputs.node", num_ids=self._schema.num_nodes[0])
-        index = kwargs["index"] if "index" in kwargs else next(self._calls)
-        sampled = self._sampler.sample(seeds, 0, epoch=kwargs.get("epoch", 0), index=index)
-        return SamplerOutput(
-            node=sampled.nodes[0],
-            row=sampled.rows[0],
-            col=sampled.cols[0],
-            edge=sampled.edge_ids[0],
-            batch=sampled.nodes[0][: seeds.numel()],
-            num_sampled_nodes=list(sampled.num_sampled_nodes[0]),
-            num_sampled_edges=list(sampled.num_sampled_edges[0]),
-            device=torch.device("cpu"),
-        )
-
-
-def _schema_of(graph: Any, edge_dir: Literal["in", "out"]) -> GraphSchema:
-    graphs = by_type(graph)
-    edge_types = tuple(sorted(graphs, key=lambda edge_type: edge_type or ()))
-    node_types = collect_node_types(edge_types)
-    counts = dict.fromkeys(node_types, 0)
-    for edge_type, entry in graphs.items():
-        extents = (entry.row_count, entry.col_count)
-        for node_type, extent in zip(edge_ends(edge_type, edge_dir), extents, strict=True):
-            counts[node_type] = max(counts[node_type], extent)
-    return GraphSchema(node_types, edge_types, tuple(counts[name] for name in node_types), edge_dir)
+        resolve_input(inputs, self._dataset)
+        plan = self._graph_for(self.config).plan
+        graphs = by_type(self.graph)
+        topologies = [graphs[edge_type].topo for edge_type in self._schema.edge_types]
+        counts = by_type(node_cnt)
+        expected = [max(counts.get(name, 0), n) for name, n in zip(plan.schema.node_types, plan.schema.num_nodes)]
+        found = sampling_probability(plan, topologies, inputs, expected)
+        return found[0] if self._schema.is_homogeneous else dict(zip(plan.schema.node_types, found))  # type: ignore[arg-type]

@@ -93,6 +93,7 @@ def build_plan(
     schema: GraphSchema,
     num_neighbors: Any,
     *,
+    optional: bool = False,
     draws: Sequence[Draw] | None = None,
     disjoint: bool = False,
     with_edge_ids: bool = False,
@@ -100,12 +101,13 @@ def build_plan(
 ) -> SamplingPlan:
     """Resolves ``num_neighbors`` (a list by hop, or a dict of such lists by edge type) against a schema.
 
-    ``draws`` is by edge type of the schema; uniform without replacement unless given.
+    ``draws`` is by edge type of the schema; uniform without replacement unless given. Where fan-outs are ``optional``,
+    None means no hop at all.
 
     Raises:
         InvalidArgumentError: a fan-out is 0 or below -1, lists differ in length, or an edge type is unknown.
     """
-    per_type = _lists_by_edge_type(schema, num_neighbors)
+    per_type = {} if optional and num_neighbors is None else _lists_by_edge_type(schema, num_neighbors)
     lengths = {len(hops) for hops in per_type.values()}
     if len(lengths) > 1:
         raise InvalidArgumentError(f"num_neighbors: expected as many hops for every edge type, got {sorted(lengths)}")
@@ -140,8 +142,10 @@ def _checked(hops: Any) -> list[int]:
     return list(hops)
 
 
-def check_num_neighbors(num_neighbors: Any) -> Any:
-    """Checks fan-outs as far as that goes without a data set, and returns them."""
+def check_num_neighbors(num_neighbors: Any, *, optional: bool = False) -> Any:
+    """Checks fan-outs as far as that goes without a data set, and returns them; None only where it is allowed."""
+    if optional and num_neighbors is None:
+        return None
     for hops in num_neighbors.values() if isinstance(num_neighbors, Mapping) else [num_neighbors]:
         _checked(hops)
     return num_neighbors

@@ -1,0 +1,84 @@
+"""Loaders whose seeds are nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..data.dataset import Dataset
+from ..errors import InvalidArgumentError
+from ..sampler.base import BaseSampler, NodeSamplerInput, SamplingType
+from ..sampler.inputs import to_sampler_input
+from ..sampler.neighbor_sampler import NeighborSampler
+from .local_loader import LocalLoader, Transform
+
+
+def check_sampler(sampler: Any, name: str) -> NeighborSampler:
+    """Returns the sampler; an error names the argument where it is of another kind."""
+    if not isinstance(sampler, NeighborSampler):
+        raise InvalidArgumentError(f"{name}: expected a NeighborSampler, got {type(sampler).__name__}")
+    return sampler
+
+
+class NodeLoader(LocalLoader):
+    """Mini-batches around nodes, as a sampler's settings say.
+
+    Args:
+        data: graph, features and labels.
+        node_sampler: a ``NeighborSampler``: its settings and its seed are the loader's.
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, or ``(node type, one of these)``.
+        device: where batches go; None leaves them on the host.
+        batch_size: seeds of a batch.
+        shuffle: permute the seeds in every epoch.
+        drop_last: leave out an incomplete last batch.
+        input_time: int64 ``[n]``, times of the seeds; None where they have none.
+        sampling_type: neighborhoods, or induced subgraphs of them.
+        transform: called with each batch, in the thread that iterates.
+        num_threads: threads of one batch; never changes it.
+        prefetch: background threads that make batches ahead, 0 for none; never changes them.
+        as_pyg_v1: yield (batch size, ids, layers) instead of PyG objects; see ``sampler.convert.to_pyg_v1``.
+
+    Raises:
+        InvalidArgumentError: arguments that contradict each other or the data set; the error names them.
+        UnknownIdError: a seed is outside the graph.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        node_sampler: BaseSampler,
+        input_nodes: Any,
+        device: torch.device | None = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        input_time: torch.Tensor | None = None,
+        sampling_type: SamplingType = SamplingType.NODE,
+        transform: Transform | None = None,
+        num_threads: int = 1,
+        prefetch: int = 2,
+        as_pyg_v1: bool = False,
+    ) -> None:
+        sampler_input = to_sampler_input(input_nodes, input_time)
+        config = check_sampler(node_sampler, "node_sampler").config_of(
+            sampling_type,
+            timed=isinstance(sampler_input, NodeSamplerInput) and sampler_input.time is not None,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            collect_features=not as_pyg_v1,
+        )
+        if as_pyg_v1 and (not data.schema.is_homogeneous or sampling_type is not SamplingType.NODE):
+            raise InvalidArgumentError("as_pyg_v1: expected False: only neighborhoods in a homogeneous graph have layers")
+        super().__init__(
+            data,
+            sampler_input,
+            config,
+            device=device,
+            transform=transform,
+            num_threads=num_threads,
+            prefetch=prefetch,
+            as_pyg_v1=as_pyg_v1,
+        )

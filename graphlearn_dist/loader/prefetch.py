@@ -1,0 +1,45 @@
+"""Batches made ahead, in background threads, handed out in their order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from ..errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+
+def check_prefetch(prefetch: int) -> int:
+    """Returns the number of threads; an error names the argument where it is none."""
+    if not isinstance(prefetch, int) or isinstance(prefetch, bool) or prefetch < 0:
+        raise InvalidArgumentError(f"prefetch: expected a number of threads, 0 for none, got {prefetch!r}")
+    return prefetch
+
+
+def made_ahead(make: Callable[[int], T], count: int, num_threads: int) -> Generator[T, None, None]:
+    """``make(0)``, ``make(1)``, … ``make(count - 1)``, in this order.
+
+    Each call is made by one of ``num_threads`` background threads, or by the caller where that is 0. At most two
+    calls per thread are ahead of the one that is handed out. An exception is raised at the place of its call and ends
+    the iteration. When the iterator ends, is closed or is dropped, calls that have not begun never do, and the threads
+    end with those that have.
+    """
+    if num_threads == 0:
+        yield from map(make, range(count))
+        return
+    threads = ThreadPoolExecutor(num_threads, thread_name_prefix="gld-prefetch")
+    ahead: deque[Future[T]] = deque()
+    indices = iter(range(count))
+    try:
+        for index in indices:
+            ahead.append(threads.submit(make, index))
+            if len(ahead) > 2 * num_threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        # Not waiting: a dropped iterator may be cleared by the garbage collector, in any thread, even one of these.
+        threads.shutdown(wait=False, cancel_futures=True)

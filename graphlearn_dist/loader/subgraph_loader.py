@@ -1,0 +1,95 @@
+"""Mini-batches of induced subgraphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..data.dataset import Dataset
+from ..sampler.base import SamplingType
+from ..sampler.neighbor_sampler import NeighborSampler
+from ..sampler.plan import check_num_neighbors
+from ..typing import NumNeighbors
+from .local_loader import Transform
+from .node_loader import NodeLoader
+
+
+class SubGraphLoader(NodeLoader):
+    """Mini-batches of all edges between seeds and their sampled neighborhood, from a data set in this process.
+
+    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Each ``iter()`` starts
+    the next epoch, from 0.
+
+    Args:
+        data: graph, features and labels.
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, or ``(node type, one of these)``.
+        num_neighbors: fan-out per hop (-1: all neighbors) of the neighborhood, or a dict of such lists by edge type;
+            None takes the seeds alone.
+        neighbor_sampler: sample with the settings of this one instead of those given here.
+        batch_size: seeds of a batch.
+        shuffle: permute the seeds in every epoch.
+        drop_last: leave out an incomplete last batch.
+        with_edge: batches carry ``e_id``.
+        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        device: where batches go; None leaves them on the host.
+        seed: seed of the shuffle and of all draws; 0 unless given.
+        with_weight: sample by edge weight, along the edge types that have weights.
+        replace: sample with replacement.
+        transform: called with each batch, in the thread that iterates.
+        num_threads: threads of one batch; never changes it.
+        prefetch: background threads that make batches ahead, 0 for none; never changes them.
+
+    Yields:
+        ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``: each node once, seeds first in order
+        of first appearance; ``mapping`` int64 ``[batch_size]`` are the local ids of the seeds. Messages run from
+        neighbor to the node whose neighbor it is.
+
+    Raises:
+        InvalidArgumentError: arguments that contradict each other or the data set; the error names them.
+        UnknownIdError: a seed is outside the graph.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        input_nodes: Any,
+        num_neighbors: NumNeighbors | None = None,
+        neighbor_sampler: NeighborSampler | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        strategy: str = "random",
+        device: torch.device | None = None,
+        seed: int | None = None,
+        *,
+        with_weight: bool = False,
+        replace: bool = False,
+        transform: Transform | None = None,
+        num_threads: int = 1,
+        prefetch: int = 2,
+    ) -> None:
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler.of_dataset(
+                data,
+                check_num_neighbors(num_neighbors, optional=True),
+                with_edge=with_edge,
+                with_weight=with_weight,
+                strategy=strategy,
+                seed=seed,
+                replace=replace,
+            )
+        super().__init__(
+            data,
+            neighbor_sampler,
+            input_nodes,
+            device,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            sampling_type=SamplingType.SUBGRAPH,
+            transform=transform,
+            num_threads=num_threads,
+            prefetch=prefetch,
+        )

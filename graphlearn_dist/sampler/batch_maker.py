@@ -1,0 +1,100 @@
+"""One mini-batch from its name (epoch, index): the same code whether the graph is here or with several owners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, GraphSchema, store_name
+from ..messages import SampledBatch
+from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from .schedule import SeedSchedule
+from .tasks import GraphAccess, make_task
+
+
+def make_schedule(sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig) -> SeedSchedule:
+    """The schedule of a loader."""
+    return SeedSchedule(len(sampler_input), config.batch_size, config.shuffle, config.drop_last, config.seed)
+
+
+class BatchMaker:
+    """Makes the batches of one loader.
+
+    Args:
+        graph: answers for the graph.
+        schema: types and counts of the data set.
+        sampler_input: the loader's input, checked.
+        config: how to sample.
+
+    Raises:
+        InvalidArgumentError: input and config do not belong together.
+    """
+
+    def __init__(
+        self,
+        graph: GraphAccess,
+        schema: GraphSchema,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput,
+        config: SamplingConfig,
+    ) -> None:
+        self.schedule = make_schedule(sampler_input, config)
+        self._graph = graph
+        self._task = make_task(sampler_input, schema, config)
+
+    async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
+        """Batch ``index`` of ``epoch`` without the rows that are looked up for it (see ``wanted_rows``)."""
+        return await self.make_of(self.schedule.positions(epoch, index), epoch, index, run)
+
+    async def make_of(self, positions: torch.Tensor, epoch: int, index: int, run: int = 0) -> SampledBatch:
+        """The batch of the seeds at some positions of the input, with the draws of (epoch, index)."""
+        made = await self._task.sample(self._graph, positions, epoch=epoch, index=index)
+        node_rows, edge_rows = (None,) * len(made.subgraph.nodes), (None,) * len(made.subgraph.rows)
+        return SampledBatch(
+            run=run,
+            epoch=epoch,
+            index=index,
+            seed_type=self._task.seed_type,
+            input_positions=positions,
+            subgraph=made.subgraph,
+            node_features=node_rows,
+            node_labels=node_rows,
+            edge_features=edge_rows,
+            seed_times=made.seed_times,
+            links=made.links,
+            mapping=made.mapping,
+        )
+
+
+def wanted_rows(batch: SampledBatch, stores: frozenset[str]) -> dict[str, torch.Tensor]:
+    """Which ids (int64) of which stores a batch needs."""
+    wanted = {}
+    for node_type, nodes in enumerate(batch.subgraph.nodes):
+        for kind in (NODE_FEATURE, NODE_LABEL):
+            if (name := store_name(kind, node_type)) in stores:
+                wanted[name] = nodes
+    for edge_type, edge_ids in enumerate(batch.subgraph.edge_ids):
+        if edge_ids is not None and (name := store_name(EDGE_FEATURE, edge_type)) in stores:
+            wanted[name] = edge_ids
+    return wanted
+
+
+def rows_by_store(batch: SampledBatch) -> dict[str, torch.Tensor]:
+    """The looked-up rows of a batch by the name of their store."""
+    kinds = ((NODE_FEATURE, batch.node_features), (NODE_LABEL, batch.node_labels), (EDGE_FEATURE, batch.edge_features))
+    return {store_name(kind, i): rows for kind, by in kinds for i, rows in enumerate(by) if rows is not None}
+
+
+def with_rows(batch: SampledBatch, rows: Mapping[str, torch.Tensor]) -> SampledBatch:
+    """The batch with these looked-up rows (by the name of their store) and no others."""
+
+    def by_type(kind: str, old: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        return tuple(rows.get(store_name(kind, i)) for i in range(len(old)))
+
+    return replace(
+        batch,
+        node_features=by_type(NODE_FEATURE, batch.node_features),
+        node_labels=by_type(NODE_LABEL, batch.node_labels),
+        edge_features=by_type(EDGE_FEATURE, batch.edge_features),
+    )

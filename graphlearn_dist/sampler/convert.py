@@ -1,0 +1,92 @@
+"""From a sampled batch to what samplers give when they are called directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..data.dataset import EdgeDirection, GraphSchema
+from ..messages import LinkLabels, SampledBatch
+from ..typing import EdgeType, reverse_edge_type
+from .outputs import EdgeIndex, HeteroSamplerOutput, SamplerOutput
+
+
+def message_type(edge_type: EdgeType, edge_dir: EdgeDirection) -> EdgeType:
+    """The edge type under which messages run from neighbor to seed."""
+    return edge_type if edge_dir == "in" else reverse_edge_type(edge_type)
+
+
+def link_attributes(links: LinkLabels) -> dict[str, torch.Tensor]:
+    """By PyG's names, what a batch of links holds besides its nodes."""
+    names = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index")
+    return {name: value for name in names if (value := getattr(links, name)) is not None}
+
+
+def _metadata(batch: SampledBatch) -> Any:
+    return link_attributes(batch.links) if batch.links is not None else batch.mapping
+
+
+def to_sampler_output(batch: SampledBatch) -> SamplerOutput:
+    """A batch of a homogeneous graph."""
+    sampled, trees = batch.subgraph, batch.subgraph.trees[0]
+    seeds = sampled.nodes[0][: sampled.num_sampled_nodes[0][0]]
+    return SamplerOutput(
+        node=sampled.nodes[0],
+        row=sampled.rows[0],
+        col=sampled.cols[0],
+        edge=sampled.edge_ids[0],
+        batch=seeds if trees is None else trees,
+        num_sampled_nodes=list(sampled.num_sampled_nodes[0]),
+        num_sampled_edges=list(sampled.num_sampled_edges[0]) or None,
+        device=torch.device("cpu"),
+        metadata=_metadata(batch),
+    )
+
+
+def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> HeteroSamplerOutput:
+    """A batch of a typed graph. Types that the batch did not reach are left out."""
+    sampled, links = batch.subgraph, batch.links
+    nodes = {name: i for i, name in enumerate(schema.node_types) if sampled.nodes[i].numel()}
+    edges = {
+        message_type(name, schema.edge_dir): i
+        for i, name in enumerate(schema.edge_types)
+        if name is not None and sampled.rows[i].numel()
+    }
+    edge_ids = {name: ids for name, i in edges.items() if (ids := sampled.edge_ids[i]) is not None}
+    trees = {name: tree for name, i in nodes.items() if (tree := sampled.trees[i]) is not None}
+    seed_type = schema.node_types[batch.seed_type]
+    seeds = sampled.nodes[batch.seed_type][: sampled.num_sampled_nodes[batch.seed_type][0]]
+    by_hop = {name: list(sampled.num_sampled_edges[i]) for name, i in edges.items()}
+    return HeteroSamplerOutput(
+        node={name: sampled.nodes[i] for name, i in nodes.items()},
+        row={name: sampled.rows[i] for name, i in edges.items()},
+        col={name: sampled.cols[i] for name, i in edges.items()},
+        edge=edge_ids or None,
+        batch=trees or {seed_type: seeds},
+        num_sampled_nodes={name: list(sampled.num_sampled_nodes[i]) for name, i in nodes.items()},
+        num_sampled_edges=by_hop if any(by_hop.values()) else None,
+        edge_types=[message_type(name, schema.edge_dir) for name in schema.edge_types if name is not None],
+        input_type=seed_type if links is None else schema.edge_types[links.edge_type],
+        device=torch.device("cpu"),
+        metadata=_metadata(batch),
+    )
+
+
+def to_pyg_v1(batch: SampledBatch) -> tuple[int, torch.Tensor, list[EdgeIndex]]:
+    """(batch size, global ids int64 ``[num_nodes]``, layers, outermost first), as PyG's first ``NeighborSampler``.
+
+    The layer of hop ``k`` sends from all nodes within ``k + 1`` hops to all those within ``k``, over the edges that were
+    sampled for these.
+    """
+    sampled = batch.subgraph
+    edge_index = torch.stack([sampled.rows[0], sampled.cols[0]])
+    layers = []
+    num_edges, num_targets = 0, sampled.num_sampled_nodes[0][0]
+    for new_nodes, new_edges in zip(sampled.num_sampled_nodes[0][1:], sampled.num_sampled_edges[0], strict=True):
+        num_edges += new_edges
+        ids = sampled.edge_ids[0]
+        size = (num_targets + new_nodes, num_targets)
+        layers.append(EdgeIndex(edge_index[:, :num_edges], None if ids is None else ids[:num_edges], size))
+        num_targets += new_nodes
+    return batch.input_positions.numel(), sampled.nodes[0], layers[::-1]

@@ -1,0 +1,108 @@
+"""A graph held whole in this process, as batches are made from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..core import thread_pool, to_optional_tensor, to_tensor
+from ..data.dataset import Dataset, GraphSchema, by_type
+from ..messages import Subgraph
+from .plan import SamplingPlan
+from .tasks import InducedEdges, SeedList
+
+
+def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
+    """A ``Subgraph`` from what ``_C.BatchBuilder`` hands out."""
+    nodes, rows, cols, edge_ids, num_nodes, num_edges, trees = arrays
+    return Subgraph(
+        nodes=tuple(map(to_tensor, nodes)),
+        rows=tuple(map(to_tensor, rows)),
+        cols=tuple(map(to_tensor, cols)),
+        edge_ids=tuple(map(to_optional_tensor, edge_ids)),
+        num_sampled_nodes=tuple(map(tuple, num_nodes)),
+        num_sampled_edges=tuple(map(tuple, num_edges)),
+        trees=tuple(map(to_optional_tensor, trees)),
+    )
+
+
+class BuilderPool:
+    """Batch builders for reuse: each holds relabel tables as large as the graph. Thread-safe."""
+
+    def __init__(self, schema: GraphSchema) -> None:
+        self._schema = schema
+        self._idle: list[_C.BatchBuilder] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> _C.BatchBuilder:
+        """A builder for one batch; give it back afterwards."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return _C.BatchBuilder(list(self._schema.num_nodes), list(self._schema.edge_specs))
+
+    def give_back(self, builder: _C.BatchBuilder) -> None:
+        """Takes a builder back whose batch is finished."""
+        with self._lock:
+            self._idle.append(builder)
+
+
+def begin_batch(
+    builder: _C.BatchBuilder, plan: SamplingPlan, seeds: Sequence[SeedList]
+) -> tuple[torch.Tensor, ...]:
+    """Starts a batch with its seeds; gives the local ids of each list, int64 ``[n]``.
+
+    Raises:
+        UnknownIdError: a seed is outside the graph.
+    """
+    count = sum(part.ids.numel() for part in seeds)
+    builder.begin(count, plan.max_new_nodes(count), plan.with_edge_ids, plan.disjoint)
+    return tuple(to_tensor(builder.add_seeds(part.node_type, part.ids, part.times, part.unique)) for part in seeds)
+
+
+class LocalGraph:
+    """A ``GraphAccess`` that never waits; safe to use from several threads at once.
+
+    Args:
+        dataset: the graph.
+        plan: how to sample.
+        num_threads: threads of one batch; the result does not depend on them.
+    """
+
+    def __init__(self, dataset: Dataset, plan: SamplingPlan, num_threads: int = 1) -> None:
+        graphs = by_type(dataset.graph)
+        self.plan = plan
+        self._graphs = [graphs[edge_type].graph_handler for edge_type in plan.schema.edge_types]
+        self._builders = BuilderPool(plan.schema)
+        self._pool = thread_pool(num_threads)
+
+    async def sample(
+        self, seeds: Sequence[SeedList], *, epoch: int, index: int
+    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+        """See ``GraphAccess``: every hop of a batch in one native call."""
+        plan = self.plan
+        builder = self._builders.take()
+        local_ids = begin_batch(builder, plan, seeds)
+        counter = [plan.seed, epoch, index]
+        arrays = builder.sample(self._graphs, plan.fanouts, plan.native_draws, plan.with_edge_ids, counter, self._pool)
+        self._builders.give_back(builder)
+        return to_subgraph(arrays), local_ids
+
+    async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See ``GraphAccess``."""
+        rows, cols = (sources, targets) if self.plan.schema.edge_dir == "out" else (targets, sources)
+        return to_tensor(_C.has_edges(self._graphs[edge_type], rows, cols, self._pool)).to(torch.bool)
+
+    async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
+        """See ``GraphAccess``."""
+        with_edge_ids, found = self.plan.with_edge_ids, []
+        for graph, (seed_type, neighbor_type) in zip(self._graphs, self.plan.schema.edge_specs, strict=True):
+            counts, neighbors, edge_ids = _C.induced_edges(
+                graph, nodes[seed_type], None, nodes[neighbor_type], with_edge_ids, self._pool
+            )
+            found.append(InducedEdges(to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)))
+        return tuple(found)

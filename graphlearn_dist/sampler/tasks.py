@@ -1,0 +1,222 @@
+"""What is sampled: nodes, links or subgraphs. Each knows a batch's seeds, and what the batch holds besides nodes.
+
+A task asks a ``GraphAccess`` for everything that needs the graph, and does not know whether that is in this process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from ..data.dataset import GraphSchema
+from ..errors import InvalidArgumentError
+from ..messages import LinkLabels, Subgraph
+from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from .inputs import edge_type_index
+from .negative_sampler import NegativePool, negative_key
+
+
+@dataclass(frozen=True)
+class SeedList:
+    """Seeds of one node type.
+
+    Attributes:
+        node_type: its number.
+        ids: int ``[n]``, global.
+        times: int64 ``[n]``, or None.
+        unique: collapse nodes that stand in the batch already; not in disjoint batches.
+    """
+
+    node_type: int
+    ids: torch.Tensor
+    times: torch.Tensor | None = None
+    unique: bool = False
+
+
+@dataclass(frozen=True)
+class InducedEdges:
+    """Edges of one type between the nodes of a batch, grouped by the node they are edges of.
+
+    Attributes:
+        counts: int64 ``[num nodes of the seed type]``, edges of each of them.
+        neighbors: int64 ``[sum of counts]``, local ids.
+        edge_ids: int64 ``[sum of counts]``, global, or None.
+    """
+
+    counts: torch.Tensor
+    neighbors: torch.Tensor
+    edge_ids: torch.Tensor | None
+
+
+class GraphAccess(Protocol):
+    """A graph that batches are made from, in this process or in several. All ids are global."""
+
+    async def sample(
+        self, seeds: Sequence[SeedList], *, epoch: int, index: int
+    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+        """The sampled neighborhood of the seeds, and for each list of seeds their local ids, int64 ``[n]``."""
+
+    async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """bool ``[n]``: whether there is an edge between each source and target (int64 ``[n]``)."""
+
+    async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
+        """By edge type, all edges between nodes (by node type int64 ``[n]``, distinct)."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """A batch without the rows that are looked up for it; see ``messages.SampledBatch``."""
+
+    subgraph: Subgraph
+    seed_times: torch.Tensor | None = None
+    links: LinkLabels | None = None
+    mapping: torch.Tensor | None = None
+
+
+class NodeTask:
+    """Neighborhoods of nodes: seeds come first, each as often as it was asked for."""
+
+    def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema) -> None:
+        self._inputs = inputs
+        self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
+
+    async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
+        inputs = self._inputs[positions]
+        seeds = SeedList(self.seed_type, inputs.node, inputs.time)
+        subgraph, _ = await graph.sample((seeds,), epoch=epoch, index=index)
+        return TaskResult(subgraph, inputs.time)
+
+
+class SubgraphTask:
+    """All edges between the sampled neighborhoods of nodes; each node stands in a batch once."""
+
+    def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema) -> None:
+        self._nodes = inputs.node
+        self._edge_specs = schema.edge_specs
+        self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
+
+    async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
+        seeds = SeedList(self.seed_type, self._nodes[positions], unique=True)
+        sampled, (mapping,) = await graph.sample((seeds,), epoch=epoch, index=index)
+        induced = await graph.induced(sampled.nodes)
+        subgraph = replace(
+            sampled,
+            rows=tuple(edges.neighbors for edges in induced),
+            cols=tuple(torch.repeat_interleave(edges.counts) for edges in induced),
+            edge_ids=tuple(edges.edge_ids for edges in induced),
+            num_sampled_edges=((),) * len(induced),  # they belong to no hop
+        )
+        return TaskResult(subgraph, mapping=mapping)
+
+
+@dataclass(frozen=True)
+class LinkEnds:
+    """The links of a batch: positives, then negatives.
+
+    Attributes:
+        sources: int64 ``[num_sources]``, global ids.
+        targets: int64 ``[num_targets]``, global ids.
+        source_links: int64 ``[num_sources]``, the positive that each belongs to.
+        target_links: int64 ``[num_targets]``, likewise.
+    """
+
+    sources: torch.Tensor
+    targets: torch.Tensor
+    source_links: torch.Tensor
+    target_links: torch.Tensor
+
+
+class LinkTask:
+    """Neighborhoods of both ends of links, and of negatives that are drawn for them.
+
+    The seeds are the sources, then the targets, both with positives before negatives. In disjoint batches each end
+    grows a tree of its own, numbered by its link: a negative belongs to the positive that stands at its position modulo
+    their number, as in PyG.
+    """
+
+    def __init__(self, inputs: EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig) -> None:
+        self._inputs = inputs
+        self._config = config
+        self._edge_type = edge_type_index(schema, inputs.input_type, "edge_label_index")
+        ends = (None, None) if inputs.input_type is None else (inputs.input_type[0], inputs.input_type[2])
+        self.seed_type, self._target_type = map(schema.node_types.index, ends)
+        self._negatives: NegativePool | None = None
+        if inputs.neg_sampling is not None:
+            counts = (schema.num_nodes[self.seed_type], schema.num_nodes[self._target_type])
+            self._negatives = NegativePool.of(*counts, inputs.neg_sampling)
+
+    async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
+        inputs = self._inputs[positions]
+        ends = await self._with_negatives(graph, inputs, epoch, index)
+        disjoint, times = self._config.is_disjoint, inputs.time
+        source_times = None if times is None else times[ends.source_links]
+        target_times = None if times is None else times[ends.target_links]
+        seeds = (
+            SeedList(self.seed_type, ends.sources, source_times, unique=not disjoint),
+            SeedList(self._target_type, ends.targets, target_times, unique=not disjoint),
+        )
+        subgraph, (sources, targets) = await graph.sample(seeds, epoch=epoch, index=index)
+        if disjoint:
+            link_of_tree = torch.cat([ends.source_links, ends.target_links])
+            subgraph = replace(subgraph, trees=tuple(None if t is None else link_of_tree[t] for t in subgraph.trees))
+        return TaskResult(subgraph, source_times, self._labels(inputs, sources, targets))
+
+    async def _with_negatives(self, graph: GraphAccess, inputs: EdgeSamplerInput, epoch: int, index: int) -> LinkEnds:
+        sampling, links = inputs.neg_sampling, torch.arange(len(inputs))
+        if sampling is None or self._negatives is None:
+            return LinkEnds(inputs.row, inputs.col, links, links)
+        key = negative_key(self._config.seed, epoch, index, self._edge_type)
+        check = functools.partial(graph.has_edges, self._edge_type) if sampling.strict else None
+        if sampling.is_triplet():
+            drawn = await self._negatives.draw_targets(inputs.row, int(sampling.amount), key, has_edge=check)
+            targets = torch.cat([inputs.col, drawn.t().reshape(-1)])
+            return LinkEnds(inputs.row, targets, links, links.repeat(1 + drawn.size(1)))
+        sources, targets, slots = await self._negatives.draw_pairs(sampling.count(len(inputs)), key, has_edge=check)
+        belongs = torch.cat([links, slots % len(inputs)])
+        return LinkEnds(torch.cat([inputs.row, sources]), torch.cat([inputs.col, targets]), belongs, belongs)
+
+    def _labels(self, inputs: EdgeSamplerInput, sources: torch.Tensor, targets: torch.Tensor) -> LinkLabels:
+        """The links in local ids."""
+        num_positives, sampling = len(inputs), inputs.neg_sampling
+        if sampling is not None and sampling.is_triplet():
+            drawn = targets[num_positives:].view(-1, num_positives).t().contiguous()
+            drawn = drawn.view(-1) if drawn.size(1) == 1 else drawn
+            return LinkLabels(self._edge_type, None, None, sources, targets[:num_positives].contiguous(), drawn)
+        label = inputs.label
+        if sampling is not None:
+            label = torch.ones(num_positives) if label is None else label
+            zeros = label.new_zeros((sources.numel() - num_positives, *label.shape[1:]))
+            label = torch.cat([label, zeros])
+        return LinkLabels(self._edge_type, torch.stack([sources, targets]), label, None, None, None)
+
+
+Task = NodeTask | LinkTask | SubgraphTask
+
+
+def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig) -> Task:
+    """The task of a config.
+
+    Raises:
+        InvalidArgumentError: links where nodes were expected or the other way round, a type that the data set does not
+            have, or times without ``temporal_strategy`` (or that without times).
+    """
+    if (inputs.time is None) != (config.temporal_strategy is None):
+        raise InvalidArgumentError(
+            f"time, temporal_strategy: expected both or none, got {'no ' if inputs.time is None else ''}times and "
+            f"{config.temporal_strategy!r}"
+        )
+    match config.sampling_type, inputs:
+        case SamplingType.NODE, NodeSamplerInput():
+            return NodeTask(inputs, schema)
+        case SamplingType.SUBGRAPH, NodeSamplerInput():
+            return SubgraphTask(inputs, schema)
+        case SamplingType.LINK, EdgeSamplerInput():
+            return LinkTask(inputs, schema, config)
+    raise InvalidArgumentError(
+        f"sampler_input: expected {'links' if config.sampling_type is SamplingType.LINK else 'nodes'} to sample "
+        f"{config.sampling_type.value}s, got {type(inputs).__name__}"
+    )
