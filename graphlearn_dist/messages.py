@@ -76,7 +76,7 @@ class SampledBatch:
         node_features: by node type, ``[num_nodes, dim]``; None where a type has none.
         node_labels: by node type, ``[num_nodes, ...]``; None where a type has none.
         edge_features: by edge type, ``[num_edges, dim]``; None where a type has none or none were asked for.
-        seed_times: int64 ``[num_seeds]``, times of the seeds, or of all links, negatives too; None where there are none.
+        seed_times: int64 ``[num_seeds]``, times of the seeds, or of links, negatives too; None where they have none.
         links: the links whose ends are the seeds; None unless links are sampled.
         mapping: int64 ``[num_seeds]``, local ids of the seeds in an induced subgraph; None otherwise.
     """
@@ -156,6 +156,49 @@ class OneHopReply:
 
 
 @dataclass(frozen=True)
+class EdgeCheckRequest:
+    """Asks the owner of some nodes whether they have an edge to others.
+
+    Attributes:
+        edge_type: along which edge type.
+        ids: int64 ``[n]``, global ids of nodes the receiver owns.
+        neighbors: int64 ``[n]``, global ids of the other ends.
+    """
+
+    edge_type: int
+    ids: torch.Tensor
+    neighbors: torch.Tensor
+
+
+@dataclass(frozen=True)
+class EdgeCheckReply:
+    """The answers, bool ``[n]``."""
+
+    found: torch.Tensor
+
+
+@dataclass(frozen=True)
+class InducedRequest:
+    """Asks the owner of some nodes for their edges to the nodes of a batch; all edge types travel in one request.
+
+    Attributes:
+        edge_types: the edge types asked for.
+        ids: for each of them int64 ``[num_ids]``, global ids of nodes the receiver owns.
+        member_types: for each of them the place in ``members`` of the nodes at the other end.
+        members: int64 ``[num_members]`` each, global ids of the batch's nodes.
+        with_edge_ids: return edge ids.
+
+    Answered by a ``OneHopReply`` whose neighbors are positions in ``members``.
+    """
+
+    edge_types: tuple[int, ...]
+    ids: tuple[torch.Tensor, ...]
+    member_types: tuple[int, ...]
+    members: tuple[torch.Tensor, ...]
+    with_edge_ids: bool
+
+
+@dataclass(frozen=True)
 class FeatureRequest:
     """Asks the owner of some rows for them; all stores that concern it travel in one request.
 
@@ -200,6 +243,9 @@ MESSAGES = (
     WorkerFailure,
     OneHopRequest,
     OneHopReply,
+    EdgeCheckRequest,
+    EdgeCheckReply,
+    InducedRequest,
     FeatureRequest,
     FeatureReply,
     TensorHandle,

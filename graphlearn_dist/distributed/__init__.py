@@ -3,7 +3,16 @@
 from ..data.dataset import GraphSchema
 from ..messages import MESSAGES
 from ..rpc.codec import register_message
-from ..sampler.base import NodeSamplerInput, RemoteNodeSplitSamplerInput, SamplingConfig, SamplingType
+from ..sampler.base import (
+    EdgeSamplerInput,
+    NegativeSampling,
+    NegativeSamplingMode,
+    NodeSamplerInput,
+    RemoteNodePathSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
 from ..typing import Split
 from . import worker_messages
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
@@ -52,7 +61,10 @@ for _message in (
     BookHandle,
     DatasetHandle,
     EdgeHandle,
+    EdgeSamplerInput,
     GraphSchema,
+    NegativeSampling,
+    NegativeSamplingMode,
     NodeHandle,
     NodeSamplerInput,
     PartitionHolders,
@@ -60,6 +72,7 @@ for _message in (
     ProducerInfo,
     ProducerRequest,
     RemoteDistSamplingWorkerOptions,
+    RemoteNodePathSamplerInput,
     RemoteNodeSplitSamplerInput,
     SamplingConfig,
     SamplingType,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 
 import torch
 
-from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ..messages import SampledBatch
-from ..sampler.base import NodeSamplerInput, SamplingConfig
-from ..sampler.batches import assemble, make_plan, make_schedule, wanted_rows
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from ..sampler.batch_maker import BatchMaker, rows_by_store, wanted_rows, with_rows
+from ..sampler.batches import make_plan
+from ..sampler.local_graph import LocalGraph
+from ..sampler.tasks import GraphAccess
 from .dist_dataset import DistDataset
 from .feature_collector import FeatureCollector
 from .partition_service import PartitionService
-from .partitioned_sampler import PartitionedSubgraphSampler, Peers, WholeGraphSampler
+from .partitioned_sampler import PartitionedGraph, Peers
 
 Place = Callable[[SampledBatch], SampledBatch]
 
@@ -26,32 +27,12 @@ class NoPeers:
         raise LookupError(f"partition {partition} was asked for, but there is only one")
 
 
-def rows_by_store(batch: SampledBatch) -> dict[str, torch.Tensor]:
-    """The looked-up rows of a batch by the name of their store."""
-    kinds = ((NODE_FEATURE, batch.node_features), (NODE_LABEL, batch.node_labels), (EDGE_FEATURE, batch.edge_features))
-    return {store_name(kind, i): rows for kind, by in kinds for i, rows in enumerate(by) if rows is not None}
-
-
-def with_rows(batch: SampledBatch, rows: Mapping[str, torch.Tensor]) -> SampledBatch:
-    """The batch with other looked-up rows, by the name of their store."""
-
-    def by_type(kind: str, old: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-        return tuple(rows.get(store_name(kind, i)) for i in range(len(old)))
-
-    return replace(
-        batch,
-        node_features=by_type(NODE_FEATURE, batch.node_features),
-        node_labels=by_type(NODE_LABEL, batch.node_labels),
-        edge_features=by_type(EDGE_FEATURE, batch.edge_features),
-    )
-
-
 class PartitionedBatches:
     """The batches of one loader, computed by one sampling worker.
 
     Args:
         dataset: this process's partition.
-        sampler_input: the loader's input nodes, checked.
+        sampler_input: the loader's input nodes or links, checked.
         config: how to sample.
         service: answers for this partition.
         peers: the other partitions.
@@ -61,21 +42,20 @@ class PartitionedBatches:
     def __init__(
         self,
         dataset: DistDataset,
-        sampler_input: NodeSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput,
         config: SamplingConfig,
         service: PartitionService,
         peers: Peers,
         num_threads: int = 1,
     ) -> None:
-        self.schedule = make_schedule(sampler_input, config)
-        self._seeds = sampler_input.node
-        self._seed_type = dataset.schema.node_type_index(sampler_input.input_type, "input_nodes")
         plan = make_plan(dataset, config)
-        self._sampler = (
-            WholeGraphSampler(dataset, plan, num_threads)
-            if dataset.is_whole
-            else PartitionedSubgraphSampler(dataset, plan, service, peers, num_threads)
-        )
+        graph: GraphAccess
+        if dataset.is_whole:
+            graph = LocalGraph(dataset, plan, num_threads)
+        else:
+            graph = PartitionedGraph(dataset, plan, service, peers, num_threads)
+        self._maker = BatchMaker(graph, dataset.schema, sampler_input, config)
+        self.schedule = self._maker.schedule
         self._collector = FeatureCollector(dataset, peers, num_threads)
         self._stores = self._collector.store_names if config.collect_features else frozenset()
 
@@ -89,11 +69,10 @@ class PartitionedBatches:
             place: given the batch with looked-up rows still unwritten, returns the same batch in the memory where it
                 is wanted; the rows are then written there, once.
         """
-        positions = self.schedule.positions(epoch, index)
-        subgraph = await self._sampler.sample(self._seeds[positions], self._seed_type, epoch=epoch, index=index)
-        lookup = self._collector.start(wanted_rows(subgraph, self._stores))
+        batch = await self._maker.make(epoch, index, run)
+        lookup = self._collector.start(wanted_rows(batch, self._stores))
         # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
         unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        batch = place(assemble(run, epoch, index, self._seed_type, positions, subgraph, unwritten))
+        batch = place(with_rows(batch, unwritten))
         await lookup.fill(rows_by_store(batch))
         return batch

@@ -11,7 +11,7 @@ import torch
 from ..errors import ChannelClosedError, InvalidArgumentError
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
-from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
 from .dist_options import (
@@ -41,7 +41,7 @@ class Shard:
 
 def open_producer(
     data: DistDataset | None,
-    input_data: NodeSamplerInput | RemoteSamplerInput,
+    input_data: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
     config: SamplingConfig,
     options: AllDistSamplingWorkerOptions | None,
     shard: Shard,
@@ -89,7 +89,7 @@ class DistLoader:
     def __init__(
         self,
         data: DistDataset | None,
-        input_data: NodeSamplerInput | RemoteSamplerInput,
+        input_data: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         sampling_config: SamplingConfig,
         to_device: torch.device | None = None,
         worker_options: AllDistSamplingWorkerOptions | None = None,

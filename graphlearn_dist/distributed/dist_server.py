@@ -26,7 +26,7 @@ from ..errors import (
 from ..rpc import Endpoint
 from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, PeerAddress, current_peer
-from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.inputs import resolve_input
 from ..typing import EdgeType, NodeType
 from . import rpc
@@ -34,7 +34,7 @@ from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
 from .partition_peers import PartitionHolders
-from .partition_service import LOOKUP, ONE_HOP, PartitionService
+from .partition_service import PartitionService
 from .placing import REPLY_REGION_BYTES, ReplyRegion
 from .sampling_producer import SamplingProducer
 
@@ -85,8 +85,8 @@ class DistServer:
 
     def attach(self, endpoint: Endpoint) -> None:
         """Answers requests that arrive at an endpoint."""
-        endpoint.register(ONE_HOP, self._service.one_hop)
-        endpoint.register(LOOKUP, self._service.lookup)
+        for function, answer in self._service.functions.items():
+            endpoint.register(function, answer)
         self._loop = endpoint.loop
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
@@ -144,7 +144,7 @@ class DistServer:
 
     async def open_producer(
         self,
-        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         sampling_config: SamplingConfig,
         request: ProducerRequest,
     ) -> ProducerInfo:
@@ -155,7 +155,7 @@ class DistServer:
             UnknownIdError: an input node is outside the graph.
             SamplingWorkerError: a worker failed on its way up.
         """
-        if not isinstance(sampler_input, (NodeSamplerInput, RemoteSamplerInput)):
+        if not isinstance(sampler_input, (NodeSamplerInput, EdgeSamplerInput, RemoteSamplerInput)):
             raise InvalidArgumentError(f"input_nodes: expected sampler input, got {type(sampler_input).__name__}")
         await self._ready.wait()  # a client may be faster than the answer that lets us join
         owner = current_peer()
@@ -211,7 +211,7 @@ class DistServer:
 
     async def create_sampling_producer(
         self,
-        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         sampling_config: SamplingConfig,
         worker_options: RemoteDistSamplingWorkerOptions,
     ) -> int:

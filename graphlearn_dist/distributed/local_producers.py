@@ -20,12 +20,13 @@ from ..messages import EndOfEpoch, SampledBatch
 from ..rpc.codec import byte_array, decode
 from ..rpc.encoded import Encoded
 from ..rpc.threads import post
-from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.batch_maker import rows_by_store, with_rows
 from ..sampler.inputs import resolve_input
 from . import rpc
 from .batch_producer import BatchProducer
 from .batch_window import BatchRequest, BatchWindow
-from .batches import NoPeers, PartitionedBatches, rows_by_store, with_rows
+from .batches import NoPeers, PartitionedBatches
 from .dist_context import get_context
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
@@ -56,7 +57,7 @@ class CollocatedProducer(BatchProducer):
     def __init__(
         self,
         dataset: DistDataset,
-        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         config: SamplingConfig,
         options: CollocatedDistSamplingWorkerOptions,
     ) -> None:
@@ -112,7 +113,7 @@ class MpProducer(BatchProducer):
     def __init__(
         self,
         dataset: DistDataset,
-        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         config: SamplingConfig,
         options: MpDistSamplingWorkerOptions,
         shard: tuple[int, int] = (0, 1),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -10,7 +12,15 @@ from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..data.dataset import by_type
 from ..errors import InvalidArgumentError
-from ..messages import FeatureReply, FeatureRequest, OneHopReply, OneHopRequest
+from ..messages import (
+    EdgeCheckReply,
+    EdgeCheckRequest,
+    FeatureReply,
+    FeatureRequest,
+    InducedRequest,
+    OneHopReply,
+    OneHopRequest,
+)
 from ..rpc.encoded import Encoded, release
 from ..sampler.plan import Draw
 from .dist_dataset import DistDataset
@@ -18,6 +28,8 @@ from .placing import ReplyRegion
 
 ONE_HOP = "partition.one_hop"
 LOOKUP = "partition.lookup"
+HAS_EDGES = "partition.has_edges"
+INDUCED = "partition.induced"
 
 SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
@@ -59,6 +71,16 @@ class PartitionService:
         self._pool = thread_pool(num_threads)
         self._region = region
 
+    @property
+    def functions(self) -> dict[str, Callable[[Any], Any]]:
+        """By name, what others may ask of this partition."""
+        return {
+            ONE_HOP: self.one_hop,
+            LOOKUP: self.lookup,
+            HAS_EDGES: self.has_edges,
+            INDUCED: self.induced,
+        }
+
     def one_hop(self, request: OneHopRequest) -> OneHopReply:
         """Samples one hop for nodes of this partition.
 
@@ -71,13 +93,42 @@ class PartitionService:
         return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
 
     def _sample(self, edge_type: int, i: int, request: OneHopRequest) -> SampledPart:
-        if not 0 <= edge_type < len(self._graphs):
-            raise InvalidArgumentError(f"edge_types: expected less than {len(self._graphs)}, got {edge_type}")
         ids = request.ids[i]
-        rows = to_tensor(self._row_books[edge_type].local_rows(ids, self.partition_idx))
+        rows = self._rows(edge_type, ids)
         nodes = HopNodes(ids, rows, request.trees[i], request.times[i])
         draw = Draw(*request.draws[i]).native
         return self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
+
+    def _rows(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
+        if not 0 <= edge_type < len(self._graphs):
+            raise InvalidArgumentError(f"edge_types: expected less than {len(self._graphs)}, got {edge_type}")
+        return to_tensor(self._row_books[edge_type].local_rows(ids, self.partition_idx))
+
+    def has_edges(self, request: EdgeCheckRequest) -> EdgeCheckReply:
+        """Whether nodes of this partition have an edge to others; errors as of ``one_hop``."""
+        rows = self._rows(request.edge_type, request.ids)
+        return EdgeCheckReply(self.rows_have_edges(request.edge_type, rows, request.neighbors))
+
+    def rows_have_edges(self, edge_type: int, rows: torch.Tensor, neighbors: torch.Tensor) -> torch.Tensor:
+        """bool ``[n]``, for nodes whose rows are known."""
+        return to_tensor(_C.has_edges(self._graphs[edge_type], rows, neighbors, self._pool)).to(torch.bool)
+
+    def induced(self, request: InducedRequest) -> OneHopReply:
+        """All edges of nodes of this partition to the nodes of a batch; errors as of ``one_hop``."""
+        parts = []
+        for edge_type, ids, member_type in zip(request.edge_types, request.ids, request.member_types, strict=True):
+            rows, members = self._rows(edge_type, ids), request.members[member_type]
+            parts.append(self.induced_rows(edge_type, ids, rows, members, request.with_edge_ids))
+        counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
+        return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
+
+    def induced_rows(
+        self, edge_type: int, ids: torch.Tensor, rows: torch.Tensor, members: torch.Tensor, with_edge_ids: bool
+    ) -> SampledPart:
+        """The same for nodes whose rows are known: (counts, positions in ``members``, edge ids or None)."""
+        graph = self._graphs[edge_type]
+        counts, neighbors, edge_ids = _C.induced_edges(graph, ids, rows, members, with_edge_ids, self._pool)
+        return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
 
     def sample_rows(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
@@ -9,12 +10,12 @@ import torch
 
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
-from ..data.dataset import by_type
-from ..messages import OneHopReply, OneHopRequest, Subgraph
-from ..sampler.neighbor_sampler import BuilderPool, SubgraphSampler, to_subgraph
+from ..messages import EdgeCheckRequest, InducedRequest, OneHopReply, OneHopRequest, Subgraph
+from ..sampler.local_graph import BuilderPool, begin_batch, to_subgraph
 from ..sampler.plan import SamplingPlan
+from ..sampler.tasks import InducedEdges, SeedList
 from .dist_dataset import DistDataset
-from .partition_service import ONE_HOP, HopNodes, PartitionService, SampledPart
+from .partition_service import HAS_EDGES, INDUCED, ONE_HOP, HopNodes, PartitionService, SampledPart
 
 
 class Peers(Protocol):
@@ -79,8 +80,8 @@ def split_frontier(book: Any, frontier: tuple[Any, Any, Any], pool: _C.ThreadPoo
     return replace(split, trees=grouped_trees, times=None if times is None else times[split.positions])
 
 
-class PartitionedSubgraphSampler:
-    """Samples batches of a plan from a partitioned graph: the same batches as a ``SubgraphSampler`` of the whole.
+class PartitionedGraph:
+    """A ``GraphAccess`` to a partitioned graph, with the same answers as a ``LocalGraph`` of the whole.
 
     One request per peer and hop, whatever the number of edge types; none for an empty share.
 
@@ -104,18 +105,18 @@ class PartitionedSubgraphSampler:
         self._builders = BuilderPool(plan.schema)
         self._pool = thread_pool(num_threads)
 
-    async def sample(self, seeds: torch.Tensor, seed_type: int, *, epoch: int, index: int) -> Subgraph:
-        """The batch of ``seeds`` (int64 ``[num_seeds]``, global ids) with the draws of (epoch, index)."""
-        plan = self.plan
+    async def sample(
+        self, seeds: Sequence[SeedList], *, epoch: int, index: int
+    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+        """See ``GraphAccess``."""
         builder = self._builders.take()
-        builder.begin(seeds.numel(), plan.max_new_nodes(seeds.numel()), plan.with_edge_ids, plan.disjoint)
-        builder.add_seeds(seed_type, seeds)
-        for hop, fanouts in enumerate(plan.fanouts):
+        local_ids = begin_batch(builder, self.plan, seeds)
+        for hop, fanouts in enumerate(self.plan.fanouts):
             await self._sample_hop(builder, hop, fanouts, epoch, index)
             builder.next_hop()
         subgraph = to_subgraph(builder.finish())
         self._builders.give_back(builder)
-        return subgraph
+        return subgraph, local_ids
 
     async def _sample_hop(
         self, builder: _C.BatchBuilder, hop: int, fanouts: tuple[int, ...], epoch: int, index: int
@@ -180,20 +181,61 @@ class PartitionedSubgraphSampler:
     def _add(
         self, builder: _C.BatchBuilder, edge_type: int, split: OwnerSplit, parts: list[SampledPart | None]
     ) -> None:
+        counts, neighbors, edge_ids = self._stitch(split, parts)
+        builder.add_hop(edge_type, counts, neighbors, edge_ids)
+
+    def _stitch(self, split: OwnerSplit, parts: list[SampledPart | None]) -> SampledPart:
+        """What the owners gave, in the order asked."""
         stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool)
         counts, neighbors, edge_ids = to_tensor(stitched[0]), to_tensor(stitched[1]), to_optional_tensor(stitched[2])
         if self.plan.with_edge_ids and edge_ids is None:  # nobody had an edge to give
             edge_ids = torch.empty(0, dtype=torch.int64)
-        builder.add_hop(edge_type, counts, neighbors, edge_ids)
+        return counts, neighbors, edge_ids
 
+    async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See ``GraphAccess``: one request for each peer that owns some of the rows."""
+        ids, neighbors = (sources, targets) if self.plan.schema.edge_dir == "out" else (targets, sources)
+        split = split_by_owner(self._books[edge_type], ids, self._pool)
+        neighbors = neighbors[split.positions]
+        found = torch.empty(ids.numel(), dtype=torch.bool)
+        asked = {}
+        for partition in range(self._num_partitions):
+            if partition != self._own and split.count(partition):
+                request = EdgeCheckRequest(
+                    edge_type, split.part(split.ids, partition), split.part(neighbors, partition)
+                )
+                asked[partition] = self._peers.ask(partition, HAS_EDGES, request)
+        own_rows, own_neighbors = split.part(split.rows, self._own), split.part(neighbors, self._own)
+        own_found = self._service.rows_have_edges(edge_type, own_rows, own_neighbors)
+        found[split.part(split.positions, self._own)] = own_found
+        for partition, answer in asked.items():
+            found[split.part(split.positions, partition)] = (await answer).found
+        return found
 
-class WholeGraphSampler:
-    """The same interface where one partition is the whole graph: every hop of a batch in one native call."""
-
-    def __init__(self, dataset: DistDataset, plan: SamplingPlan, num_threads: int = 1) -> None:
-        graphs = by_type(dataset.graph)
-        self._sampler = SubgraphSampler([graphs[name] for name in plan.schema.edge_types], plan, num_threads)
-
-    async def sample(self, seeds: torch.Tensor, seed_type: int, *, epoch: int, index: int) -> Subgraph:
-        """The batch of ``seeds`` with the draws of (epoch, index)."""
-        return self._sampler.sample(seeds, seed_type, epoch=epoch, index=index)
+    async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
+        """See ``GraphAccess``: one request a peer, whatever the number of edge types."""
+        specs, with_edge_ids = self.plan.schema.edge_specs, self.plan.with_edge_ids
+        splits = [
+            split_by_owner(book, nodes[seed_type], self._pool)
+            for book, (seed_type, _) in zip(self._books, specs, strict=True)
+        ]
+        asked = {}
+        for partition in range(self._num_partitions):
+            edge_types = tuple(edge_type for edge_type, split in enumerate(splits) if split.count(partition))
+            if partition != self._own and edge_types:
+                ids = tuple(splits[edge_type].part(splits[edge_type].ids, partition) for edge_type in edge_types)
+                members = tuple(specs[edge_type][1] for edge_type in edge_types)
+                request = InducedRequest(edge_types, ids, members, nodes, with_edge_ids)
+                asked[partition] = edge_types, self._peers.ask(partition, INDUCED, request)
+        parts: list[list[SampledPart | None]] = [[None] * self._num_partitions for _ in splits]
+        for edge_type, split in enumerate(splits):
+            if split.count(self._own):
+                own_ids, own_rows = split.part(split.ids, self._own), split.part(split.rows, self._own)
+                parts[edge_type][self._own] = self._service.induced_rows(
+                    edge_type, own_ids, own_rows, nodes[specs[edge_type][1]], with_edge_ids
+                )
+        for partition, (edge_types, answer) in asked.items():
+            reply: OneHopReply = await answer
+            for i, edge_type in enumerate(edge_types):
+                parts[edge_type][partition] = reply.counts[i], reply.neighbors[i], reply.edge_ids[i]
+        return tuple(InducedEdges(*self._stitch(*of_type)) for of_type in zip(splits, parts, strict=True))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..data.dataset import GraphSchema
 from ..errors import InvalidArgumentError, PeerLostError, RpcError
 from ..messages import EndOfEpoch, SampledBatch
-from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from . import rpc
 from .batch_producer import BatchProducer
 from .dist_client import client_context
@@ -37,7 +37,7 @@ class RemoteProducer(BatchProducer):
 
     def __init__(
         self,
-        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         config: SamplingConfig,
         options: RemoteDistSamplingWorkerOptions,
         shard: tuple[int, int] = (0, 1),
@@ -55,7 +55,7 @@ class RemoteProducer(BatchProducer):
 
     def _open_producers(
         self,
-        sampler_input: NodeSamplerInput | RemoteSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         config: SamplingConfig,
         shard: tuple[int, int],
     ) -> list[ProducerInfo]:

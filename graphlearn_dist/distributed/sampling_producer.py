@@ -13,7 +13,7 @@ from ..errors import InvalidArgumentError
 from ..messages import EndOfEpoch
 from ..rpc.codec import encode
 from ..rpc.encoded import Encoded
-from ..sampler.base import NodeSamplerInput, SamplingConfig
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.batches import make_plan, make_schedule
 from .dist_dataset import DatasetHandle, DistDataset
 from .dist_options import ProducerRequest
@@ -42,7 +42,7 @@ class SamplingProducer:
         name: str,
         dataset: DistDataset,
         handle: DatasetHandle,
-        sampler_input: NodeSamplerInput,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput,
         config: SamplingConfig,
         request: ProducerRequest,
         holders: PartitionHolders,

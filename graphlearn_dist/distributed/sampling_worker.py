@@ -28,7 +28,8 @@ from ..messages import EndOfEpoch, SampledBatch
 from ..rpc.arena import SendingArena
 from ..rpc.codec import encode
 from ..rpc.encoded import Encoded
-from .batches import NoPeers, PartitionedBatches, rows_by_store, with_rows
+from ..sampler.batch_maker import rows_by_store, with_rows
+from .batches import NoPeers, PartitionedBatches
 from .control import Control, receive_message, send_message
 from .dist_dataset import DistDataset
 from .partition_peers import ServerPeers

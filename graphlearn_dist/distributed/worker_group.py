@@ -15,7 +15,7 @@ from ..rpc import Endpoint
 from .dist_context import DistContext
 from .dist_dataset import DistDataset
 from .partition_peers import PartitionHolders
-from .partition_service import LOOKUP, ONE_HOP, PartitionService
+from .partition_service import PartitionService
 from .placing import REPLY_REGION_BYTES, ReplyRegion
 
 _DESCRIBE = "worker.describe_partition"
@@ -63,8 +63,8 @@ class WorkerGroup:
                     return number
             number, suffix = len(self._served), self._suffix(len(self._served))
             service = PartitionService(dataset, region=ReplyRegion(REPLY_REGION_BYTES))
-            self._endpoint.register(ONE_HOP + suffix, service.one_hop)
-            self._endpoint.register(LOOKUP + suffix, service.lookup)
+            for function, answer in service.functions.items():
+                self._endpoint.register(function + suffix, answer)
             info = PartitionInfo(dataset.num_partitions, dataset.partition_idx, dataset.schema)
             self._served.append((dataset, info))
         self._endpoint.loop.call_soon_threadsafe(self._wake, number)

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ..sampler.base import NodeSamplerInput, SamplingConfig
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .dist_dataset import DatasetHandle
 from .partition_peers import PartitionHolders
 
@@ -31,7 +31,7 @@ class WorkerSetup:
 
     name: str
     dataset: DatasetHandle
-    sampler_input: NodeSamplerInput
+    sampler_input: NodeSamplerInput | EdgeSamplerInput
     config: SamplingConfig
     ring_path: str
     region_bytes: int

@@ -41,7 +41,7 @@ class LinkNeighborLoader(LinkLoader):
         seed: seed of the shuffle and of all draws; 0 unless given.
         replace: sample with replacement.
         disjoint: both ends of each link grow trees of their own; ``batch`` says which link each node belongs to.
-        edge_label_time: int64 ``[n]``, times of the links: no later edge is sampled for them. Batches are disjoint then.
+        edge_label_time: int64 ``[n]``, times of the links: no later edge is sampled for them, in disjoint batches.
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.

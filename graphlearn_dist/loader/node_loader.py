@@ -71,7 +71,9 @@ class NodeLoader(LocalLoader):
             collect_features=not as_pyg_v1,
         )
         if as_pyg_v1 and (not data.schema.is_homogeneous or sampling_type is not SamplingType.NODE):
-            raise InvalidArgumentError("as_pyg_v1: expected False: only neighborhoods in a homogeneous graph have layers")
+            raise InvalidArgumentError(
+                "as_pyg_v1: expected False: only neighborhoods in homogeneous graphs have layers"
+            )
         super().__init__(
             data,
             sampler_input,

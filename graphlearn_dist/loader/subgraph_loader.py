@@ -41,8 +41,8 @@ class SubGraphLoader(NodeLoader):
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
 
     Yields:
-        ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``: each node once, seeds first in order
-        of first appearance; ``mapping`` int64 ``[batch_size]`` are the local ids of the seeds. Messages run from
+        ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``: each node once, seeds first, in
+        order of first appearance; ``mapping`` int64 ``[batch_size]`` are the local ids of the seeds. Messages run from
         neighbor to the node whose neighbor it is.
 
     Raises:

@@ -26,8 +26,8 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> 
     are global ids, ``num_sampled_nodes``/``num_sampled_edges`` count per hop. GLT's names ``node`` and ``edge`` stand
     beside them.
 
-    - Nodes: the first ``batch_size`` nodes are the seeds, ``input_id`` are their positions in the loader's list of input
-      nodes, ``batch`` the seeds themselves, or in a disjoint batch the seed that each node belongs to.
+    - Nodes: the first ``batch_size`` nodes are the seeds, ``input_id`` are their positions in the loader's list of
+      input nodes, ``batch`` the seeds themselves, or in a disjoint batch the seed that each node belongs to.
     - Links: ``input_id``, ``batch_size`` and ``edge_label_index``, ``edge_label``, ``edge_label_time``, from source to
       target whatever the direction of sampling, stand in the batch, or where it is typed in the store of the links' own
       edge type; triplets are ``src_index``, ``dst_pos_index``, ``dst_neg_index`` and ``seed_time`` in the stores of
@@ -138,7 +138,7 @@ def to_data(
     data = Data(x=node_feats, edge_index=torch.stack([out.row, out.col]), edge_attr=edge_feats, y=batch_labels)
     data.n_id = data.node = out.node
     data.num_nodes = out.node.numel()
-    attributes = {"e_id": out.edge, "edge": out.edge, "batch": out.batch}
+    attributes: dict[str, Any] = {"e_id": out.edge, "edge": out.edge, "batch": out.batch}
     attributes |= {"num_sampled_nodes": out.num_sampled_nodes, "num_sampled_edges": out.num_sampled_edges}
     if out.batch is not None:
         data.batch_size = out.batch.numel()
@@ -193,7 +193,8 @@ def _fill_metadata(data: HeteroData, out: HeteroSamplerOutput) -> None:
     if isinstance(out.input_type, str) and out.batch is not None:
         data[out.input_type].batch_size = out.batch[out.input_type].numel()
     if isinstance(out.metadata, dict) and out.input_type is not None:
-        places = {"src_index": out.input_type[0], "dst_pos_index": out.input_type[2], "dst_neg_index": out.input_type[2]}
+        source, target = out.input_type[0], out.input_type[2]
+        places = {"src_index": source, "dst_pos_index": target, "dst_neg_index": target}
         for name, value in out.metadata.items():
             data[places.get(name, out.input_type)][name] = value
     elif out.metadata is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy
 import torch
 
 from ..errors import InvalidArgumentError
@@ -166,10 +167,12 @@ class SamplingConfig:
 
     def _check_combination(self) -> None:
         if self.with_neg and self.sampling_type is not SamplingType.LINK:
-            raise InvalidArgumentError("with_neg: negatives are drawn for links; expected False for nodes and subgraphs")
+            raise InvalidArgumentError(
+                "with_neg: expected False for nodes and subgraphs: negatives are drawn for links"
+            )
         if self.strategy == "labor" and (self.with_weight or self.replace):
             raise InvalidArgumentError(
-                "strategy: 'labor' draws without weights and without replacement; expected with_weight and replace False"
+                "strategy: 'labor' draws without weights or replacement; expected with_weight and replace False"
             )
         if self.temporal_strategy == "last" and (self.replace or self.with_weight or self.strategy != "random"):
             raise InvalidArgumentError(
@@ -220,3 +223,22 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
 
     def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput:
         return NodeSamplerInput(dataset.split_ids(self.split, self.input_type), self.input_type)
+
+
+@dataclass(frozen=True)
+class RemoteNodePathSamplerInput(RemoteSamplerInput):
+    """Nodes listed in a file of the server's host: an integer array ``[num_seeds]`` in NumPy's ``.npy`` format."""
+
+    node_path: str
+    input_type: NodeType | None = None
+
+    def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput:
+        try:
+            ids = numpy.load(self.node_path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"node_path: expected a .npy file of ids, got {self.node_path}: {error}"
+            ) from error
+        if not isinstance(ids, numpy.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InvalidArgumentError(f"node_path: expected a list of integers in {self.node_path}")
+        return NodeSamplerInput(torch.from_numpy(ids.astype(numpy.int64)), self.input_type)

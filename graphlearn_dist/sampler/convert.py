@@ -47,7 +47,8 @@ def to_sampler_output(batch: SampledBatch) -> SamplerOutput:
 def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> HeteroSamplerOutput:
     """A batch of a typed graph. Types that the batch did not reach are left out."""
     sampled, links = batch.subgraph, batch.links
-    nodes = {name: i for i, name in enumerate(schema.node_types) if sampled.nodes[i].numel()}
+    node_types = [name or "" for name in schema.node_types]
+    nodes = {name: i for i, name in enumerate(node_types) if sampled.nodes[i].numel()}
     edges = {
         message_type(name, schema.edge_dir): i
         for i, name in enumerate(schema.edge_types)
@@ -55,7 +56,7 @@ def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> Hetero
     }
     edge_ids = {name: ids for name, i in edges.items() if (ids := sampled.edge_ids[i]) is not None}
     trees = {name: tree for name, i in nodes.items() if (tree := sampled.trees[i]) is not None}
-    seed_type = schema.node_types[batch.seed_type]
+    seed_type = node_types[batch.seed_type]
     seeds = sampled.nodes[batch.seed_type][: sampled.num_sampled_nodes[batch.seed_type][0]]
     by_hop = {name: list(sampled.num_sampled_edges[i]) for name, i in edges.items()}
     return HeteroSamplerOutput(
@@ -76,8 +77,8 @@ def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> Hetero
 def to_pyg_v1(batch: SampledBatch) -> tuple[int, torch.Tensor, list[EdgeIndex]]:
     """(batch size, global ids int64 ``[num_nodes]``, layers, outermost first), as PyG's first ``NeighborSampler``.
 
-    The layer of hop ``k`` sends from all nodes within ``k + 1`` hops to all those within ``k``, over the edges that were
-    sampled for these.
+    The layer of hop ``k`` sends from all nodes within ``k + 1`` hops to all those within ``k``, over the edges that
+    were sampled for these.
     """
     sampled = batch.subgraph
     edge_index = torch.stack([sampled.rows[0], sampled.cols[0]])

@@ -63,7 +63,7 @@ def to_link_input(
     Args:
         edge_label_index: sources and targets, whatever the direction of sampling.
         edge_label: ``[n, ...]``, or None.
-        neg_sampling: a ``NegativeSampling``, its mode as a string, or a tuple or dict of its arguments; None draws none.
+        neg_sampling: a ``NegativeSampling``, its mode, or a tuple or dict of its arguments; None draws none.
         edge_label_time: int64 ``[n]``, or None.
 
     Raises:
@@ -73,7 +73,7 @@ def to_link_input(
     edge_type, index = _split_edge_type(edge_label_index)
     if not isinstance(index, torch.Tensor) or index.dim() != 2 or index.size(0) != 2:
         got = tuple(index.shape) if isinstance(index, torch.Tensor) else type(index).__name__
-        raise InvalidArgumentError(f"edge_label_index: expected a tensor [2, num_links], or (edge type, that), got {got}")
+        raise InvalidArgumentError(f"edge_label_index: expected a tensor [2, n], or (edge type, that), got {got}")
     row, col = (check_index_tensor(ids, "edge_label_index", what="node id").to(torch.int64) for ids in index)
     sampling = NegativeSampling.cast(neg_sampling)
     if edge_label is not None:
@@ -113,7 +113,7 @@ def _split_edge_type(edge_label_index: Any) -> tuple[EdgeType | None, Any]:
         if len(edge_label_index) == 3 and all(isinstance(part, str) for part in edge_label_index):
             source, relation, target = edge_label_index
             return (source, relation, target), None
-        if len(edge_label_index) == 2 and isinstance(edge_label_index[0], (tuple, list)):
+        if len(edge_label_index) == 2 and isinstance(edge_label_index[0], (tuple, list, type(None))):
             return _split_edge_type(edge_label_index[0])[0], edge_label_index[1]
         if len(edge_label_index) == 2 and all(isinstance(part, torch.Tensor) for part in edge_label_index):
             return None, torch.stack(tuple(edge_label_index))

@@ -51,9 +51,7 @@ class BuilderPool:
             self._idle.append(builder)
 
 
-def begin_batch(
-    builder: _C.BatchBuilder, plan: SamplingPlan, seeds: Sequence[SeedList]
-) -> tuple[torch.Tensor, ...]:
+def begin_batch(builder: _C.BatchBuilder, plan: SamplingPlan, seeds: Sequence[SeedList]) -> tuple[torch.Tensor, ...]:
     """Starts a batch with its seeds; gives the local ids of each list, int64 ``[n]``.
 
     Raises:

@@ -199,7 +199,7 @@ class NeighborSampler(BaseSampler):
         plan = self._graph_for(self.config).plan
         graphs = by_type(self.graph)
         topologies = [graphs[edge_type].topo for edge_type in self._schema.edge_types]
-        counts = by_type(node_cnt)
-        expected = [max(counts.get(name, 0), n) for name, n in zip(plan.schema.node_types, plan.schema.num_nodes)]
-        found = sampling_probability(plan, topologies, inputs, expected)
-        return found[0] if self._schema.is_homogeneous else dict(zip(plan.schema.node_types, found))  # type: ignore[arg-type]
+        asked, counts = by_type(node_cnt), dict(zip(self._schema.node_types, self._schema.num_nodes, strict=True))
+        num_nodes = [max(asked.get(name, 0), count) for name, count in counts.items()]
+        found = sampling_probability(plan, topologies, inputs, num_nodes)
+        return found[0] if self._schema.is_homogeneous else dict(zip(counts, found, strict=True))  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ class DirectPeers:
     async def ask(self, partition: int, function: str, request: Any) -> Any:
         service = self.services[partition]
         self.asked.append((partition, function, request))
-        return {ONE_HOP: service.one_hop, LOOKUP: service.lookup}[function](request)
+        return service.functions[function](request)
 
 
 def config_of(case: Case, *, with_edge: bool = True) -> SamplingConfig:
@@ -267,7 +267,7 @@ def collect(
     finally:
         shutdown_client()
     if shards:
-        assert sorted(seen) == list(range(len(local.batches._seeds)))  # every seed once, none twice
+        assert sorted(seen) == list(range(local.batches.schedule.num_inputs))  # every seed once, none twice
     return {"compared": compared, "per_epoch": len(local), "from_shards": len(seen)}
 
 

@@ -238,18 +238,36 @@ def test_edge_features_come_without_asking_for_edge_ids() -> None:
     assert batch.edge_attr.view(-1).tolist() == [7 / 4, 8 / 4]  # 3 -> 5 is edge 7, 4 -> 5 is edge 8
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 0},
-        {"with_weight": True},
-        {"as_pyg_v1": True},
-        {"strategy": "labor"},
-        {"neighbor_sampler": 1},
-        {"seed": 1 << 63},
-        {"seed": 1.5},
-    ],
-)
-def test_refuses(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        NeighborLoader(make_dataset(analytic_graph(6)), [1], torch.arange(6), **options)
+REFUSED = {
+    "batch_size": {"batch_size": 0},
+    "with_weight: expected edge weights in the data set, which has none": {"with_weight": True},
+    "strategy: expected one of": {"strategy": "best"},
+    "strategy: 'labor' draws without": {"strategy": "labor", "replace": True},
+    "neighbor_sampler|node_sampler": {"neighbor_sampler": 1},
+    "seed: expected an int of 64 bits, got 9": {"seed": 1 << 63},
+    "seed: expected an int of 64 bits, got 1.5": {"seed": 1.5},
+    "prefetch: expected": {"prefetch": -1},
+    "temporal_strategy: expected one of": {"temporal_strategy": "first", "input_time": torch.zeros(6).long()},
+    "temporal_strategy: 'last' takes": {
+        "temporal_strategy": "last",
+        "input_time": torch.zeros(6).long(),
+        "replace": True,
+    },
+    "input_time: expected edge times in the data set": {"input_time": torch.zeros(6).long()},
+    "input_time: expected one time for each of 6 seeds": {"input_time": torch.zeros(5).long()},
+    "input_time: expected a tensor of dtype int64": {"input_time": torch.zeros(6)},
+    "num_neighbors: expected a list": {"num_neighbors": None},
+    "num_neighbors: unknown edge type": {"num_neighbors": {EDGE_TYPES[0]: [1]}},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refuses(message: str) -> None:
+    arguments = {"num_neighbors": [1], "input_nodes": torch.arange(6), **REFUSED[message]}
+    with pytest.raises(InvalidArgumentError, match=message):
+        NeighborLoader(make_dataset(analytic_graph(6)), **arguments)
+
+
+def test_refuses_layers_of_a_typed_graph() -> None:
+    with pytest.raises(InvalidArgumentError, match="as_pyg_v1: expected False"):
+        NeighborLoader(make_dataset(typed_graph(5, 5, 9, 0)), [1], ("user", torch.arange(5)), as_pyg_v1=True)
