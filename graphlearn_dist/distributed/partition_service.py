@@ -64,7 +64,7 @@ class PartitionService:
         schema = dataset.schema
         graphs = by_type(dataset.graph)
         self.partition_idx = dataset.partition_idx
-        self._graphs = [graphs[edge_type].graph_handler for edge_type in schema.edge_types]
+        self._graphs = [graphs[edge_type] for edge_type in schema.edge_types]
         self._row_books = [book.native for book in dataset.row_books()]
         self._stores = dataset.stores()
         self._store_books = {name: book.native for name, book in dataset.store_books().items()}
@@ -96,7 +96,7 @@ class PartitionService:
         ids = request.ids[i]
         rows = self._rows(edge_type, ids)
         nodes = HopNodes(ids, rows, request.trees[i], request.times[i])
-        draw = Draw(*request.draws[i]).native
+        draw = Draw(*request.draws[i])
         return self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
 
     def _rows(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,9 @@ class PartitionService:
 
     def rows_have_edges(self, edge_type: int, rows: torch.Tensor, neighbors: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``, for nodes whose rows are known."""
-        return to_tensor(_C.has_edges(self._graphs[edge_type], rows, neighbors, self._pool)).to(torch.bool)
+        return to_tensor(_C.has_edges(self._graphs[edge_type].graph_handler, rows, neighbors, self._pool)).to(
+            torch.bool
+        )
 
     def induced(self, request: InducedRequest) -> OneHopReply:
         """All edges of nodes of this partition to the nodes of a batch; errors as of ``one_hop``."""
@@ -126,7 +128,7 @@ class PartitionService:
         self, edge_type: int, ids: torch.Tensor, rows: torch.Tensor, members: torch.Tensor, with_edge_ids: bool
     ) -> SampledPart:
         """The same for nodes whose rows are known: (counts, positions in ``members``, edge ids or None)."""
-        graph = self._graphs[edge_type]
+        graph = self._graphs[edge_type].graph_handler
         counts, neighbors, edge_ids = _C.induced_edges(graph, ids, rows, members, with_edge_ids, self._pool)
         return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
 
@@ -135,14 +137,22 @@ class PartitionService:
         edge_type: int,
         nodes: HopNodes,
         fanout: int,
-        draw: _C.DrawMethod,
+        draw: Draw,
         key: int,
         with_edge_ids: bool,
     ) -> SampledPart:
         """One hop for nodes whose rows are known: (counts, neighbors, edge ids or None)."""
-        graph = self._graphs[edge_type]
         counts, neighbors, edge_ids = _C.sample_neighbors(
-            graph, nodes.ids, nodes.rows, fanout, draw, key, with_edge_ids, self._pool, nodes.trees, nodes.times
+            draw.handler(self._graphs[edge_type]),
+            nodes.ids,
+            nodes.rows,
+            fanout,
+            draw.native,
+            key,
+            with_edge_ids,
+            self._pool,
+            nodes.trees,
+            nodes.times,
         )
         return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
 

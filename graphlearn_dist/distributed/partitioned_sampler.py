@@ -175,7 +175,7 @@ class PartitionedGraph:
         )
 
     def _sample_own(self, edge_type: int, split: OwnerSplit, fanout: int, key: int) -> SampledPart:
-        draw = self.plan.native_draws[edge_type]
+        draw = self.plan.draws[edge_type]
         return self._service.sample_rows(edge_type, split.nodes(self._own), fanout, draw, key, self.plan.with_edge_ids)
 
     def _add(

@@ -41,7 +41,7 @@ def resolve_draws(dataset: Dataset, config: SamplingConfig) -> list[Draw]:
     graphs = by_type(dataset.graph)
     topologies = [graphs[edge_type].topo for edge_type in dataset.schema.edge_types]
     have_weights = [topo.edge_weights is not None for topo in topologies]
-    have_times = [getattr(topo, "edge_times", None) is not None for topo in topologies]
+    have_times = [topo.edge_times is not None for topo in topologies]
     if config.with_weight and not any(have_weights):
         raise InvalidArgumentError("with_weight: expected edge weights in the data set, which has none")
     if config.temporal_strategy is not None and not any(have_times):

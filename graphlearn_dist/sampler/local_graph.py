@@ -74,7 +74,8 @@ class LocalGraph:
     def __init__(self, dataset: Dataset, plan: SamplingPlan, num_threads: int = 1) -> None:
         graphs = by_type(dataset.graph)
         self.plan = plan
-        self._graphs = [graphs[edge_type].graph_handler for edge_type in plan.schema.edge_types]
+        ordered = [graphs[edge_type] for edge_type in plan.schema.edge_types]
+        self._graphs = [draw.handler(graph) for draw, graph in zip(plan.draws, ordered, strict=True)]
         self._builders = BuilderPool(plan.schema)
         self._pool = thread_pool(num_threads)
 

@@ -171,7 +171,7 @@ class NeighborSampler(BaseSampler):
         call = next(self._calls) if index is None else index
         key = _C.draw_key(self.config.seed, 0, call, 0, edge_type)
         counts, neighbors, edge_ids = _C.sample_neighbors(
-            graph.graph_handler,
+            self._draws[edge_type].handler(graph),
             ids,
             None,
             req_num,

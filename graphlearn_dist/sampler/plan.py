@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _C
 from ..data.dataset import GraphSchema
+from ..data.graph import Graph
 from ..errors import InvalidArgumentError
 
 UNBOUNDED = -1
@@ -41,6 +42,10 @@ class Draw:
                 f"method, times: expected one of {list(METHODS)} and one of {list(TIME_RULES)}, got {self}"
             )
         return _C.DrawMethod(METHODS[self.method], self.replace, TIME_RULES[self.times])
+
+    def handler(self, graph: Graph) -> _C.Csr:
+        """The native graph, with weights where this draw reads them."""
+        return graph.weighted_handler if self.method == "weighted" else graph.graph_handler
 
 
 @dataclass(frozen=True)
