@@ -212,7 +212,7 @@ def print_group(title: str, rows: Sequence[dict[str, Any]]) -> None:
     lines = []
     for row in sorted(rows, key=lambda row: "problem" in row):
         if "problem" in row:
-            lines.append([row["mode"], row["peer"], row["problem"].splitlines()[-1]])
+            lines.append([row["mode"], row["peer"], row["problem"][:60]])
             continue
         figures = [spread(row["medges_per_s"]), f"{median(row['medges_per_cpu_s']):.3g}", spread(row["batches_per_s"])]
         counts = [f"{row['edges_per_batch']:,.0f}", f"{row['nodes_per_batch']:,.0f}"]

@@ -126,7 +126,7 @@ def find_peers(entries: Sequence[Entry], pythons: Sequence[str]) -> tuple[list[F
                 found.append(Found(entry, python, reply["version"], reply["replace"], reply["kind"]))
                 missing.pop(entry.label, None)
                 break
-            missing.setdefault(entry.label, reply.get("missing") or reply.get("error", "").splitlines()[-1])
+            missing.setdefault(entry.label, reply.get("missing") or reply["error"])
     return found, missing
 
 

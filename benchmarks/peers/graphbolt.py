@@ -17,6 +17,7 @@ class Adapter(Peer):
     kind = RESAMPLES
     ids = ("int32", "int64")
     weighted = True
+    hetero = True
 
     @staticmethod
     def version() -> str:
@@ -29,24 +30,64 @@ class Adapter(Peer):
         import dgl.graphbolt as gb
 
         self.gb = gb
-        indptr, indices = self.arrays()
-        self.dtype = indices.dtype
-        attributes = {"weight": self.edge_weights()} if self.setting.weighted else None
-        self.graph = gb.fused_csc_sampling_graph(indptr.to(self.dtype), indices, edge_attributes=attributes)
+        self.dtype = getattr(torch, self.setting.ids)
+        if self.setting.is_typed:
+            self.graph = self._typed_graph()
+        else:
+            indptr, indices = self.arrays()
+            attributes = {"weight": self.edge_weights()} if self.setting.weighted else None
+            self.graph = gb.fused_csc_sampling_graph(indptr.to(self.dtype), indices, edge_attributes=attributes)
         self.rows = self.feature_rows() if self.setting.features else None
 
+    def _typed_graph(self) -> Any:
+        """One graph of all types, as GraphBolt wants it: node ids one type after the other, edges of a row by type."""
+        edge_types = self.setting.edge_types
+        counts = {edge_type[2]: self.setting.graph(edge_type).nodes for edge_type in edge_types}
+        names = sorted(counts)
+        offsets = torch.tensor([0, *(counts[name] for name in names)]).cumsum(0)
+        first = dict(zip(names, offsets.tolist(), strict=False))
+        parts = {edge_type: self.arrays(edge_type) for edge_type in edge_types}
+        indptr = torch.zeros(int(offsets[-1]) + 1, dtype=torch.int64)
+        for (_, _, target), (starts, _) in parts.items():
+            indptr[first[target] + 1 : first[target] + starts.numel()] += starts.diff()
+        indptr = indptr.cumsum(0)
+        indices = torch.empty(int(indptr[-1]), dtype=self.dtype)
+        types = torch.empty(int(indptr[-1]), dtype=torch.uint8)
+        free = indptr[:-1].clone()  # of each row, the first place not yet taken
+        for number, ((source, _, target), (starts, neighbors)) in enumerate(parts.items()):
+            rows, degrees = slice(first[target], first[target] + starts.numel() - 1), starts.diff()
+            places = torch.repeat_interleave(free[rows] - starts[:-1], degrees) + torch.arange(neighbors.numel())
+            indices[places] = neighbors + first[source]
+            types[places] = number
+            free[rows] += degrees
+        return self.gb.fused_csc_sampling_graph(
+            indptr.to(self.dtype),
+            indices,
+            node_type_offset=offsets.to(self.dtype),
+            type_per_edge=types,
+            node_type_to_id={name: number for number, name in enumerate(names)},
+            edge_type_to_id={":".join(edge_type): number for number, edge_type in enumerate(edge_types)},
+        )
+
     def sample(self, seeds: torch.Tensor) -> Any:
-        nodes, layers = seeds.to(self.dtype), []
+        nodes: Any = seeds.to(self.dtype)
+        if self.setting.is_typed:
+            nodes = {name: nodes[:0] for name in self.graph.node_type_to_id} | {self.setting.seed_type: nodes}
+        layers: list[Any] = []
         prob = "weight" if self.setting.weighted else None
         for fanout in self.setting.fanout:
-            sampled = self.graph.sample_neighbors(nodes, torch.LongTensor([fanout]), False, prob)
+            fanouts = torch.LongTensor([fanout] * len(self.setting.directories))
+            sampled = self.graph.sample_neighbors(nodes, fanouts, False, prob)
             nodes, compacted = self.gb.unique_and_compact_csc_formats(sampled.sampled_csc, nodes)
             layers.insert(0, compacted)
         return nodes, layers
 
     def work(self, batch: Any) -> Work:
         nodes, layers = batch
-        return Work(sum(layer.indices.numel() for layer in layers), nodes.numel())
+        if not self.setting.is_typed:
+            return Work(sum(layer.indices.numel() for layer in layers), nodes.numel())
+        edges = sum(part.indices.numel() for layer in layers for part in layer.values())
+        return Work(edges, sum(part.numel() for part in nodes.values()))
 
     def lookup(self, batch: Any) -> torch.Tensor:
         return torch.index_select(self.rows, 0, batch[0].long())

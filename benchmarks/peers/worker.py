@@ -107,6 +107,10 @@ def answer(peer: Peer | None, module: str, command: dict[str, Any]) -> tuple[Pee
     return peer, run(peer, command["mode"], command["first"], command["count"])
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def serve(module: str, commands: TextIO, answers: TextIO) -> None:
     """Answers until the commands end; an error is an answer."""
     peer: Peer | None = None
@@ -116,9 +120,9 @@ def serve(module: str, commands: TextIO, answers: TextIO) -> None:
         except Unsupported as error:
             reply = {"unsupported": str(error)}
         except (ImportError, OSError) as error:
-            reply = {"missing": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-        except Exception:  # whatever a peer throws belongs in the table, not in a dead process
-            reply = {"error": traceback.format_exc()}
+            reply = {"missing": _first_line(error)}
+        except Exception as error:  # whatever a peer throws belongs in the table, not in a dead process
+            reply = {"error": _first_line(error), "traceback": traceback.format_exc()}
         print(json.dumps(reply), file=answers, flush=True)
 
 
