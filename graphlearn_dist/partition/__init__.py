@@ -1,7 +1,23 @@
 """Partition books, partitioners, and the directory they write."""
 
-from .base import PartitionBook
-from .layout import GraphArrays, PartitionArrays, PartitionLayout, load_partition, load_partition_layout
+from .base import (
+    PartitionBook,
+    build_partition_feature,
+    cat_feature_cache,
+    load_feature_partition_data,
+    load_graph_partition_data,
+    load_partition,
+    save_edge_pb,
+    save_feature_partition,
+    save_feature_partition_cache,
+    save_feature_partition_chunk,
+    save_graph_cache,
+    save_graph_partition,
+    save_meta,
+    save_node_pb,
+)
+from .frequency_partitioner import FrequencyPartitioner
+from .layout import CachedRows, GraphArrays, PartitionArrays, PartitionLayout, load_partition_layout
 from .partition_book import (
     GLTPartitionBook,
     OffsetId2Index,
@@ -13,6 +29,8 @@ from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner, T
 from .sources import partition_file, partition_pyg, partition_source, verify
 
 __all__ = [
+    "CachedRows",
+    "FrequencyPartitioner",
     "GLTPartitionBook",
     "GraphArrays",
     "OffsetId2Index",
@@ -26,10 +44,22 @@ __all__ = [
     "RangePartitioner",
     "TablePartitionBook",
     "TablePartitioner",
+    "build_partition_feature",
+    "cat_feature_cache",
+    "load_feature_partition_data",
+    "load_graph_partition_data",
     "load_partition",
     "load_partition_layout",
     "partition_file",
     "partition_pyg",
     "partition_source",
+    "save_edge_pb",
+    "save_feature_partition",
+    "save_feature_partition_cache",
+    "save_feature_partition_chunk",
+    "save_graph_cache",
+    "save_graph_partition",
+    "save_meta",
+    "save_node_pb",
     "verify",
 ]

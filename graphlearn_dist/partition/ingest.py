@@ -174,7 +174,7 @@ def _edge_input(key: EdgeKey, counts: Mapping[NodeKey, int], pair: Any, ids: Any
         limit = 1 << 62 if feat is None else len(feat)
         checked = id_vector(label_of("edge_ids", key), ids, limit, "rows of edge_feat")
         rows_tensor(label_of("edge_ids", key), checked, len(row), "edge")
-        _check_distinct(label_of("edge_ids", key), checked)
+        check_distinct(label_of("edge_ids", key), checked)
         num_ids = len(feat) if feat is not None else int(checked.max()) + 1 if len(checked) else 0
     if feat is not None:
         feat = rows_tensor(label_of("edge_feat", key), feat, num_ids, "edge")
@@ -185,7 +185,8 @@ def _edge_input(key: EdgeKey, counts: Mapping[NodeKey, int], pair: Any, ids: Any
     return EdgeInput(row, col, checked, weights, feat, num_ids)
 
 
-def _check_distinct(name: str, ids: torch.Tensor) -> None:
+def check_distinct(name: str, ids: torch.Tensor) -> None:
+    """InvalidArgumentError, with two positions, unless all ids differ."""
     ordered = ids.sort().values
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     if repeated.numel():

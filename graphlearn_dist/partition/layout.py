@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import torch
 
-from ..errors import InvalidArgumentError, PartitionFormatError
-from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType, as_str
-from .base import PartitionBook, check_partition_idx
+from ..errors import PartitionFormatError
+from ..typing import EdgeType, NodeType, as_str
+from .book_base import PartitionBook, check_partition_idx
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
 from .storage import ArrayFile, check_size, open_array
 
@@ -79,11 +80,20 @@ class GraphArrays:
 
 
 @dataclass(frozen=True)
+class CachedRows:
+    """Copies of feature rows that other partitions own: ``feats`` ``[n, ...]`` of the ids ``ids`` int64 ``[n]``."""
+
+    ids: torch.Tensor
+    feats: torch.Tensor
+
+
+@dataclass(frozen=True)
 class PartitionArrays:
     """All arrays of one partition, memory-mapped copy-on-write.
 
     ``node_feats`` and ``node_labels`` ``[nodes of this partition, ...]`` in local-row order; ``edge_feats`` likewise,
-    by the edge types' feature books. Types without the array are missing.
+    by the edge types' feature books; ``node_caches`` and ``edge_caches`` where other partitions' rows were copied.
+    Types without the array are missing.
     """
 
     partition_idx: int
@@ -91,6 +101,8 @@ class PartitionArrays:
     node_feats: Mapping[NodeKey, torch.Tensor]
     node_labels: Mapping[NodeKey, torch.Tensor]
     edge_feats: Mapping[EdgeKey, torch.Tensor]
+    node_caches: Mapping[NodeKey, CachedRows] = field(default_factory=dict)
+    edge_caches: Mapping[EdgeKey, CachedRows] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -182,6 +194,8 @@ class _PartitionReader:
             node_feats=self._rows("node_feat", "x", node_sizes),
             node_labels=self._rows("node_label", "y", node_sizes),
             edge_feats=self._rows("edge_feat", "x", edge_sizes),
+            node_caches=self._caches("node_feat", layout.nodes),
+            edge_caches=self._caches("edge_feat", layout.edges),
         )
 
     def _open(self, group: str, key: NodeKey | EdgeKey, name: str, num_rows: int) -> torch.Tensor | None:
@@ -211,6 +225,19 @@ class _PartitionReader:
     def _rows(self, group: str, name: str, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
         opened = {key: self._open(group, key, name, size) for key, size in sizes.items()}
         return {key: tensor for key, tensor in opened.items() if tensor is not None}
+
+    def _caches(self, group: str, keys: Iterable[Any]) -> dict[Any, CachedRows]:
+        caches = {}
+        for key in keys:
+            file = self.layout.files.get(array_path(group, key, "cache_ids", self.partition_idx))
+            if file is None:
+                continue
+            ids = self._open(group, key, "cache_ids", file.shape[0])
+            feats = self._open(group, key, "cache_x", file.shape[0])
+            if ids is None or feats is None:
+                raise PartitionFormatError(f"{self.layout.root / file.path}: expected cache_x beside it")
+            caches[key] = CachedRows(ids, feats)
+        return caches
 
 
 def resolve_verify(files: Iterable[ArrayFile], verify: bool | None) -> bool:
@@ -272,13 +299,13 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
             path = array_path("node_split", key, name)
             if path in files:
                 split[name] = open_array(root, files[path], verify=verify)
-        book = _read_book(root, entry["book"], key, files, verify)
+        book = _read_book(root, entry["book"], "node_book", key, files, verify)
         _check_book(f"nodes of type {key}", book, num_parts, entry["count"])
         nodes[key] = NodeInfo(int(entry["count"]), book, split)
     edges: dict[EdgeKey, EdgeInfo] = {}
     for entry in meta["edges"]:
         etype = None if entry["type"] is None else _edge_type(entry["type"])
-        book = _read_book(root, entry["feature_book"], None, files, verify)
+        book = _read_book(root, entry["feature_book"], "edge_book", etype, files, verify)
         part_counts = tuple(map(int, entry["part_counts"]))
         _check_book(f"edges of type {etype}", book, num_parts, book.num_ids)
         if len(part_counts) != num_parts or sum(part_counts) != entry["count"]:
@@ -301,61 +328,60 @@ def _check_book(what: str, book: AnyBook, num_parts: int, num_ids: int) -> None:
 
 
 def _read_book(
-    root: Path, description: dict[str, Any], key: NodeKey, files: Mapping[str, ArrayFile], verify: bool
+    root: Path,
+    description: dict[str, Any],
+    group: str,
+    key: NodeKey | EdgeKey,
+    files: Mapping[str, ArrayFile],
+    verify: bool,
 ) -> AnyBook:
     if description["kind"] != "table":
         return from_dict(description)
-    owners, rows = (open_array(root, files[array_path("node_book", key, n)], verify=verify) for n in ("owners", "rows"))
+    owners, rows = (open_array(root, files[array_path(group, key, n)], verify=verify) for n in ("owners", "rows"))
     return from_dict(description, tables=(owners, rows))
 
 
-# --- the shape in which GraphLearn-for-PyTorch loads a partition -----------------------------------------------------
+# --- what META.json says, for writers --------------------------------------------------------------------------------
 
 
-def _coo(layout: PartitionLayout, arrays: PartitionArrays, key: EdgeKey) -> GraphPartitionData:
-    graph = arrays.graphs[key]
-    local = layout.nodes[layout.row_type(key)].book.local_ids(arrays.partition_idx)
-    rows = local.repeat_interleave(graph.indptr.diff())
-    cols = graph.indices.long()
-    edge_index = (rows, cols) if layout.edge_dir == "out" else (cols, rows)
-    return GraphPartitionData(edge_index, graph.edge_ids.long(), graph.weights)
+def node_entry(key: NodeKey, book: AnyBook) -> dict[str, Any]:
+    """The entry of a node type in META.json."""
+    sizes = [book.partition_size(p) for p in range(book.num_partitions)]
+    return {"type": key, "count": book.num_ids, "part_counts": sizes, "book": book.to_dict()}
 
 
-def load_partition(
-    root_dir: str | Path,
-    partition_idx: int,
-    graph_caching: bool = False,
-    device: torch.device | str = "cpu",
-    *,
-    verify: bool | None = None,
-) -> tuple[int, int, Any, Any, Any, Any, Any]:
-    """Loads one partition as COO lists.
+def edge_entry(key: EdgeKey, part_counts: Sequence[int], feature_book: AnyBook) -> dict[str, Any]:
+    """The entry of an edge type in META.json."""
+    return {
+        "type": None if key is None else list(key),
+        "count": sum(part_counts),
+        "part_counts": list(part_counts),
+        "feature_book": feature_book.to_dict(),
+    }
 
-    Memory-mapped arrays without this expansion come from ``load_partition_layout(...).open_partition(...)``.
 
-    Returns:
-        ``(num_parts, partition_idx, graph, node_feat, edge_feat, node_pb, edge_pb)``: a GraphPartitionData,
-        FeaturePartitionData or None, and books; for a heterogeneous graph, dictionaries of them by type (None where
-        no type has features). ``edge_pb`` says who owns which edge *feature*; an edge itself lies with its source
-        (``by_src``) or target (``by_dst``) node.
+def make_meta(
+    num_parts: int,
+    edge_dir: str,
+    nodes: Sequence[dict[str, Any]],
+    edges: Sequence[dict[str, Any]],
+    files: Iterable[ArrayFile],
+) -> dict[str, Any]:
+    """META.json: entries of ``node_entry`` and ``edge_entry``, and all files."""
+    return {
+        "format": FORMAT_NAME,
+        "version": FORMAT_VERSION,
+        "num_parts": num_parts,
+        "data_cls": "homo" if [entry["type"] for entry in nodes] == [None] else "hetero",
+        "edge_dir": edge_dir,
+        "nodes": list(nodes),
+        "edges": list(edges),
+        "files": [file.to_dict() for file in files],
+    }
 
-    Raises:
-        PartitionFormatError: see ``load_partition_layout``.
-        InvalidArgumentError: ``graph_caching``, or a device other than the host.
-    """
-    if graph_caching:
-        raise InvalidArgumentError("graph_caching: expected False; partitions hold no copy of the whole graph")
-    if torch.device(device).type != "cpu":
-        raise InvalidArgumentError(f"device: expected cpu (arrays are memory-mapped), got {device}")
-    layout = load_partition_layout(root_dir, verify=verify)
-    arrays = layout.open_partition(partition_idx, verify=verify)
-    node_pbs = {key: layout.node_book(key, partition_idx) for key in layout.nodes}
-    edge_pbs = {key: layout.edge_feature_book(key, partition_idx) for key in layout.edges}
-    graphs = {key: _coo(layout, arrays, key) for key in layout.edges}
-    node_feats = {key: FeaturePartitionData(x, node_pbs[key].local_ids()) for key, x in arrays.node_feats.items()}
-    edge_feats = {key: FeaturePartitionData(x, edge_pbs[key].local_ids()) for key, x in arrays.edge_feats.items()}
-    if layout.is_hetero:
-        parts = (graphs, node_feats or None, edge_feats or None, node_pbs, edge_pbs)
-        return layout.num_parts, partition_idx, *parts
-    single = (graphs[None], node_feats.get(None), edge_feats.get(None), node_pbs[None], edge_pbs[None])
-    return layout.num_parts, partition_idx, *single
+
+def write_meta(root: Path, meta: Mapping[str, Any], name: str = META_FILE) -> None:
+    """Writes META.json at once or not at all; last, as without it nothing is a partition directory."""
+    temporary = root / f".{name}.{os.getpid()}"
+    temporary.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, root / name)

@@ -10,7 +10,7 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
-from .base import PartitionBook, check_partition_idx
+from .book_base import PartitionBook, check_partition_idx
 
 
 class OffsetId2Index:

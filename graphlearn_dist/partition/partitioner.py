@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ import torch
 from .. import _C
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
+from .assembly import as_stored_book, write_tables
+from .book_base import PartitionBook
 from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs
-from .layout import FORMAT_NAME, FORMAT_VERSION, META_FILE, AnyBook, EdgeKey, NodeKey, array_path
+from .layout import AnyBook, EdgeKey, NodeKey, array_path, edge_entry, make_meta, node_entry, write_meta
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
-from .storage import ArrayFile, write_array, write_tensor
+from .storage import ArrayFile, row_chunks, write_array, write_tensor
 
 _EDGE_DIRS = {"by_src": "out", "by_dst": "in"}
 
@@ -28,13 +30,8 @@ def _from_core(capsules: Sequence[Any]) -> list[torch.Tensor]:
     return [torch.utils.dlpack.from_dlpack(capsule) for capsule in capsules]
 
 
-def _row_chunks(data: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype, chunk_size: int) -> Iterator[torch.Tensor]:
-    for begin in range(0, len(ids), chunk_size):
-        yield data[ids[begin : begin + chunk_size]].to(dtype)
-
-
-class PartitionerBase:
-    """Writes a partition directory (docs/partition_format.md).
+class PartitionerBase(ABC):
+    """Writes a partition directory (docs/partition_format.md). Subclasses say which partition gets which node.
 
     Homogeneous graphs are given as tensors, heterogeneous ones as dictionaries by node or edge type; ``num_nodes``
     decides which. Every id is checked here, so that later stages can rely on it.
@@ -101,8 +98,30 @@ class PartitionerBase:
         self.edges: dict[EdgeKey, EdgeInput] = edge_inputs(counts, edge_index, edge_ids, edge_weights, edge_feat)
         self._pool = _C.ThreadPool(num_threads)
 
-    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
-        raise NotImplementedError
+    @abstractmethod
+    def _partition_node(self, ntype: NodeType | None = None) -> tuple[Sequence[torch.Tensor] | None, PartitionBook]:
+        """Assigns the nodes of a type; what a partitioner of your own has to define.
+
+        Returns:
+            The ids of each partition, or None, and a book that says the same: one of this package, or an owner for
+            each id as a ``GLTPartitionBook``. Rows are in the order of the book; ids that contradict it are an error.
+        """
+
+    def _cache_node(self, ntype: NodeType | None = None) -> Sequence[torch.Tensor | None]:
+        """For each partition the ids, int64, of other partitions' nodes whose features it keeps a copy of, or None."""
+        return [None] * self.num_parts
+
+    def _node_book(self, key: NodeKey) -> AnyBook:
+        ids, given = self._partition_node(key)
+        name, count = label_of("_partition_node", key), self.nodes[key].count
+        book = as_stored_book(given, self.num_parts)
+        if book.num_ids != count:
+            raise InvalidArgumentError(f"{name}: expected a book of {count} nodes, got one of {book.num_ids}")
+        if ids is not None:
+            sizes = [book.partition_size(p) for p in range(self.num_parts)]
+            if [len(part) for part in ids] != sizes or any(bool((book[part] != p).any()) for p, part in enumerate(ids)):
+                raise InvalidArgumentError(f"{name}: the ids of the partitions are not what the book says")
+        return book
 
     def get_edge_index(self, etype: EdgeType | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Sources and targets of an edge type."""
@@ -121,21 +140,17 @@ class PartitionerBase:
 
         Args:
             with_feature: also write node and edge features.
-            graph_caching: must be False.
+            graph_caching: changes nothing: the directory holds the whole graph, a partition in each ``part<i>``, and
+                ``load_partition(..., graph_caching=True)`` puts it together where all of them are.
 
         Returns:
             ``output_dir``. An interrupted run leaves none, at most a hidden ``.<name>.partial-*`` directory.
         """
-        if graph_caching:
-            raise InvalidArgumentError("graph_caching: expected False; partitions hold no copy of the whole graph")
         parent = self.output_dir.absolute().parent
         temporary = parent / f".{self.output_dir.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
         temporary.mkdir(parents=True)
         try:
-            meta = _Writer(self, temporary, with_feature).write()
-            # META.json last: without it nothing is a partition directory.
-            text = json.dumps(meta, indent=1)
-            (temporary / META_FILE).write_text(text + "\n", encoding="utf-8")
+            write_meta(temporary, _Writer(self, temporary, with_feature).write())
             os.replace(temporary, self.output_dir)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -146,11 +161,16 @@ class PartitionerBase:
 class RandomPartitioner(PartitionerBase):
     """Assigns nodes at random, evenly, by a keyed bijection of their ids: no table, no memory. See PartitionerBase."""
 
-    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
-        if self.num_parts == 1:  # nothing to spread: rows in the order of ids let a batch be sampled in one call
-            return RangePartitionBook.near_equal(num_nodes, 1)
-        digest = hashlib.blake2b(f"{self.seed}/{ntype or ''}".encode(), digest_size=8).digest()
-        return PermutedPartitionBook(num_nodes, self.num_parts, int.from_bytes(digest, "little"))
+    def _partition_node(self, ntype: NodeType | None = None) -> tuple[None, PartitionBook]:
+        return None, random_book(self.nodes[ntype].count, self.num_parts, self.seed, ntype)
+
+
+def random_book(num_nodes: int, num_parts: int, seed: int, ntype: NodeKey) -> AnyBook:
+    """The random assignment of a node type: a function of these four, wherever it is asked for."""
+    if num_parts == 1:  # nothing to spread: rows in the order of ids let a batch be sampled in one call
+        return RangePartitionBook.near_equal(num_nodes, 1)
+    digest = hashlib.blake2b(f"{seed}/{ntype or ''}".encode(), digest_size=8).digest()
+    return PermutedPartitionBook(num_nodes, num_parts, int.from_bytes(digest, "little"))
 
 
 class RangePartitioner(PartitionerBase):
@@ -164,15 +184,16 @@ class RangePartitioner(PartitionerBase):
         super().__init__(*args, **options)
         self._ranges = by_type("partition_ranges", partition_ranges, self.nodes)
 
-    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
+    def _partition_node(self, ntype: NodeType | None = None) -> tuple[None, PartitionBook]:
+        num_nodes = self.nodes[ntype].count
         if ntype not in self._ranges:
-            return RangePartitionBook.near_equal(num_nodes, self.num_parts)
+            return None, RangePartitionBook.near_equal(num_nodes, self.num_parts)
         ranges, name = self._ranges[ntype], label_of("partition_ranges", ntype)
         if len(ranges) != self.num_parts:
             raise InvalidArgumentError(f"{name}: expected {self.num_parts} ranges, one a partition, got {len(ranges)}")
         if ranges[-1][1] != num_nodes:
             raise InvalidArgumentError(f"{name}: expected to end at num_nodes={num_nodes}, got {ranges[-1][1]}")
-        return RangePartitionBook(ranges, 0)
+        return None, RangePartitionBook(ranges, 0)
 
 
 class TablePartitioner(PartitionerBase):
@@ -186,13 +207,13 @@ class TablePartitioner(PartitionerBase):
         super().__init__(*args, **options)
         self._owners = by_type("node_owners", node_owners, self.nodes)
 
-    def _make_node_book(self, ntype: NodeKey, num_nodes: int) -> AnyBook:
-        owners = self._owners.get(ntype)
+    def _partition_node(self, ntype: NodeType | None = None) -> tuple[None, PartitionBook]:
+        owners, num_nodes = self._owners.get(ntype), self.nodes[ntype].count
         name = label_of("node_owners", ntype)
         if owners is None or len(owners) != num_nodes:
             found = "None" if owners is None else len(owners)
             raise InvalidArgumentError(f"{name}: expected the owners of {num_nodes} nodes, got {found}")
-        return TablePartitionBook.from_owners(torch.as_tensor(owners), self.num_parts)
+        return None, TablePartitionBook.from_owners(torch.as_tensor(owners), self.num_parts)
 
 
 class _Writer:
@@ -208,32 +229,23 @@ class _Writer:
     def write(self) -> dict[str, Any]:
         """Writes all arrays; returns what META.json will say."""
         source = self.source
-        for key, node in source.nodes.items():
-            self.books[key] = source._make_node_book(key, node.count)
-        return {
-            "format": FORMAT_NAME,
-            "version": FORMAT_VERSION,
-            "num_parts": source.num_parts,
-            "data_cls": "homo" if None in source.nodes else "hetero",
-            "edge_dir": source.edge_dir,
-            "nodes": [self._write_nodes(key, node) for key, node in source.nodes.items()],
-            "edges": [self._write_edges(key, edge) for key, edge in source.edges.items()],
-            "files": [file.to_dict() for file in self.files],
-        }
+        for key in source.nodes:
+            self.books[key] = source._node_book(key)
+        nodes = [self._write_nodes(key, node) for key, node in source.nodes.items()]
+        edges = [self._write_edges(key, edge) for key, edge in source.edges.items()]
+        return make_meta(source.num_parts, source.edge_dir, nodes, edges, self.files)
 
     def _add(self, path: str, tensor: torch.Tensor) -> None:
         self.files.append(write_tensor(self.root, path, tensor))
 
     def _add_rows(self, path: str, data: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype | None) -> None:
         stored = data.dtype if dtype is None else dtype
-        chunks = _row_chunks(data, ids, stored, self.source.chunk_size)
+        chunks = row_chunks(data, ids, stored, self.source.chunk_size)
         self.files.append(write_array(self.root, path, chunks, stored, (len(ids), *data.shape[1:])))
 
     def _write_nodes(self, key: NodeKey, node: NodeInput) -> dict[str, Any]:
         book = self.books[key]
-        if isinstance(book, TablePartitionBook):
-            self._add(array_path("node_book", key, "owners"), book.owners)
-            self._add(array_path("node_book", key, "rows"), book.rows)
+        self.files += write_tables(self.root, "node_book", key, book)
         for name, ids in node.split.items():
             self._add(array_path("node_split", key, name), ids)
         for p in range(self.source.num_parts):
@@ -243,8 +255,15 @@ class _Writer:
                 self._add_rows(path, node.feat, local_ids, self.source.node_feat_dtype)
             if node.label is not None:
                 self._add_rows(array_path("node_label", key, "y", p), node.label, local_ids, None)
-        sizes = [book.partition_size(p) for p in range(self.source.num_parts)]
-        return {"type": key, "count": node.count, "part_counts": sizes, "book": book.to_dict()}
+        if node.feat is not None and self.with_feature:
+            self._write_caches(key, node.feat)
+        return node_entry(key, book)
+
+    def _write_caches(self, key: NodeKey, feat: torch.Tensor) -> None:
+        for p, ids in enumerate(self.source._cache_node(key)):
+            if ids is not None:
+                self._add(array_path("node_feat", key, "cache_ids", p), ids)
+                self._add_rows(array_path("node_feat", key, "cache_x", p), feat, ids, self.source.node_feat_dtype)
 
     def _write_edges(self, key: EdgeKey, edge: EdgeInput) -> dict[str, Any]:
         outgoing = self.source.edge_dir == "out"
@@ -263,13 +282,7 @@ class _Writer:
                 self._add(array_path("graph", key, name, p), tensor)
             if edge.weights is not None:
                 self._add(array_path("graph", key, "weights", p), edge.weights[positions[edge_ids]])
-        feature_book = self._write_edge_feat(key, edge)
-        return {
-            "type": None if key is None else list(key),
-            "count": len(edge.row),
-            "part_counts": part_counts,
-            "feature_book": feature_book.to_dict(),
-        }
+        return edge_entry(key, part_counts, self._write_edge_feat(key, edge))
 
     def _write_edge_feat(self, key: EdgeKey, edge: EdgeInput) -> AnyBook:
         book = RangePartitionBook.near_equal(edge.num_edge_ids, self.source.num_parts)

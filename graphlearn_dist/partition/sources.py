@@ -11,6 +11,7 @@ from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError, PartitionFormatError
 from .layout import load_partition_layout
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner
+from .piece_assembler import check_complete
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -82,6 +83,7 @@ def verify(root_dir: str | Path) -> str:
     Raises:
         PartitionFormatError: something is damaged; the message names the file.
     """
+    check_complete(root_dir)
     layout = load_partition_layout(root_dir, verify=True)
     lines = [f"{layout.root}: {layout.num_parts} partitions, {layout.edge_dir}-neighbors"]
     for index in range(layout.num_parts):

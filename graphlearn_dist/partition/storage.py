@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -80,7 +80,8 @@ def dtype_name(dtype: torch.dtype) -> str:
     return name
 
 
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+def stored_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """numpy's dtype of what is in the file; bfloat16 is stored as its bits."""
     stored = torch.int16 if dtype == torch.bfloat16 else dtype
     return torch.empty(0, dtype=stored).numpy().dtype
 
@@ -99,7 +100,7 @@ def write_array(
     target.parent.mkdir(parents=True, exist_ok=True)
     num_rows = 0
     with open(target, "wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(_numpy_dtype(dtype)), "fortran_order": False, "shape": shape}
+        header = {"descr": np.lib.format.dtype_to_descr(stored_dtype(dtype)), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         file.flush()
         checksum = zlib.crc32(target.read_bytes())
@@ -117,6 +118,12 @@ def write_array(
     if num_rows != shape[0]:
         raise StorageError(f"{path}: expected {shape[0]} rows, got {num_rows}")
     return ArrayFile(path, name, shape, num_bytes, f"{checksum:08x}")
+
+
+def row_chunks(data: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype, chunk_size: int) -> Iterator[torch.Tensor]:
+    """The rows ``ids`` of ``data`` in ``dtype``, ``chunk_size`` at a time."""
+    for begin in range(0, len(ids), chunk_size):
+        yield data[ids[begin : begin + chunk_size]].to(dtype)
 
 
 def write_tensor(root: Path, path: str, tensor: torch.Tensor) -> ArrayFile:
@@ -164,7 +171,7 @@ def open_array(root: Path, file: ArrayFile, *, verify: bool) -> torch.Tensor:
         array = np.load(path, mmap_mode=None if empty else "c", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise PartitionFormatError(f"{path}: expected a .npy array, got {error}") from error
-    if array.shape != file.shape or array.dtype != _numpy_dtype(dtype) or not array.flags.c_contiguous:
+    if array.shape != file.shape or array.dtype != stored_dtype(dtype) or not array.flags.c_contiguous:
         raise PartitionFormatError(
             f"{path}: expected {file.dtype} {list(file.shape)}, found {array.dtype} {list(array.shape)}"
         )

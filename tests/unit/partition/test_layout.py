@@ -159,7 +159,5 @@ def test_file_with_the_wrong_number_of_rows(directory: Path) -> None:
 def test_arguments(directory: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="partition_idx: expected 0 to 1, got 2"):
         load_partition_layout(directory).open_partition(2)
-    with pytest.raises(InvalidArgumentError, match="graph_caching"):
-        load_partition(directory, 0, graph_caching=True)
     with pytest.raises(InvalidArgumentError, match="device"):
         load_partition(directory, 0, device="cuda:0")

@@ -288,8 +288,6 @@ def test_does_not_overwrite(tmp_path: Path) -> None:
     make("random", tmp_path / "g", 2, inputs).partition()  # an empty directory will do
     with pytest.raises(InvalidArgumentError, match="output_dir: expected a new or an empty directory"):
         make("random", tmp_path / "g", 2, inputs)
-    with pytest.raises(InvalidArgumentError, match="graph_caching"):
-        make("random", tmp_path / "h", 2, inputs).partition(graph_caching=True)
 
 
 def test_a_failing_run_leaves_nothing(tmp_path: Path) -> None:
