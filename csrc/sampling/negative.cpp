@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "common/rng.h"
-#include "subgraph/row_search.h"
 
 namespace gld {
 namespace {
@@ -64,7 +63,7 @@ Tensor has_edges(const Csr& csr, const Tensor& rows, const Tensor& cols, ThreadP
         using Row = decltype(row_tag);
         using Col = decltype(col_tag);
         const HasEdgesKernel<Row, Col, decltype(index_tag)> kernel{csr, rows.as<Row>(), cols.as<Col>(),
-                                                                   rows_ascend(csr)};
+                                                                   csr.sorted_by_neighbor()};
         pool.parallel_for(count, kPairGrain,
                           [&](int64_t begin, int64_t end) { kernel.run(begin, end, out.as<uint8_t>()); });
       });

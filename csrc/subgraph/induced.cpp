@@ -61,7 +61,7 @@ class InducedKernel {
         num_members_(num_members),
         with_positions_(with_positions),
         table_(members, num_members) {
-    if (!rows_ascend(csr) || num_members == 0) return;
+    if (!csr.sorted_by_neighbor() || num_members == 0) return;
     int64_t in_long_rows = 0;
     for (RowSpan span : spans) in_long_rows += is_long(span) ? span.end - span.begin : 0;
     if (in_long_rows > kSortingPays * num_members) sorted_ = sorted_members<Index>(members, num_members);

@@ -7,9 +7,6 @@
 
 namespace gld {
 
-// Whether the neighbors of a row ascend, so that they may be searched by halving. The one place that decides it.
-inline bool rows_ascend(const Csr& csr) { return !csr.times.defined(); }  // otherwise they are sorted by time first
-
 // The first position in [begin, end) of the ascending `values` that holds at least `wanted`. Doubles its steps from
 // `begin`, so that a walk through a whole row costs the logarithms of the gaps (Bentley, Yao: "An almost optimal
 // algorithm for unbounded searching", 1976).

@@ -2,12 +2,14 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 #include <vector>
 
 #include "common/rng.h"
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "graph/csr.h"
+#include "graph/weights.h"
 
 namespace gld::test {
 
@@ -43,6 +45,12 @@ inline Csr random_csr(int64_t num_nodes, int64_t num_edges, uint64_t key, Thread
   std::vector<int64_t> row = random_numbers(num_edges, num_nodes, key);
   for (int64_t e = 0; e < num_edges / 8; ++e) row[e] = 0;
   return build_csr(ids(row), ids(random_numbers(num_edges, num_nodes, key + 1)), {}, num_nodes, num_nodes, pool);
+}
+
+// The graph with the sums that weighted sampling reads.
+inline Csr with_sums(Csr csr, ThreadPool& pool) {
+  std::tie(csr.weight_sums, csr.positive_counts) = sum_weights(csr.indptr, csr.weights, pool);
+  return csr;
 }
 
 }  // namespace gld::test

@@ -52,6 +52,33 @@ TEST("csr: what cannot be a graph is refused, from any thread") {
   CHECK_THROWS(UnknownId, take_rows(csr, ids({5}), pool));
 }
 
+TEST("csr: weights and times go with their edges, with any number of threads") {
+  const int64_t num_nodes = 5000, num_edges = 30000;
+  const std::vector<int64_t> row = random_numbers(num_edges, num_nodes, 11), col = random_numbers(num_edges, 90, 12);
+  const std::vector<int64_t> times = random_numbers(num_edges, 40, 13);
+  std::vector<float> weights(num_edges);
+  for (int64_t e = 0; e < num_edges; ++e) weights[e] = static_cast<float>(e % 7);
+  const EdgeData data{{}, tensor(weights, {Kind::kFloat, 32}), ids(times)};
+  ThreadPool one(1);
+  const Csr expected = with_sums(build_csr(ids(row), ids(col), data, num_nodes, 90, one), one);
+  for (int64_t e = 0; e < num_edges; ++e) {
+    const int32_t id = expected.edge_ids.as<int32_t>()[e];
+    CHECK_EQUAL(expected.times.as<int64_t>()[e], times[id]);
+    CHECK_EQUAL(expected.weights.as<float>()[e], weights[id]);
+    CHECK_EQUAL(expected.indices.as<int32_t>()[e], col[id]);
+  }
+  for (int threads = 2; threads <= 4; ++threads) {
+    ThreadPool pool(threads);
+    const Csr csr = with_sums(build_csr(ids(row), ids(col), data, num_nodes, 90, pool), pool);
+    validate_csr(csr, pool);
+    CHECK(same(csr.edge_ids, expected.edge_ids) && same(csr.times, expected.times));
+    CHECK(same(csr.weight_sums, expected.weight_sums) && same(csr.positive_counts, expected.positive_counts));
+    const std::vector<int64_t> rows = random_numbers(9000, num_nodes, 14);
+    const Csr taken = take_rows(csr, ids(rows), pool), again = take_rows(csr, ids(rows), one);
+    CHECK(same(taken.times, again.times) && same(taken.weights, again.weights));
+  }
+}
+
 TEST("csr: a graph without edges") {
   ThreadPool pool(2);
   const Csr csr = build_csr(ids({}), ids({}), {}, 3, 0, pool);

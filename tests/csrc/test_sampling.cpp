@@ -9,16 +9,33 @@
 namespace gld::test {
 namespace {
 
-constexpr int64_t kUsers = 1500, kItems = 400;
+constexpr int64_t kUsers = 1500, kItems = 400, kLikes = 12000, kKnows = 9000, kTimes = 1000;
 
 struct Typed {
   Csr likes, knows;  // users to items, users to users
 };
 
-Typed typed_graph(ThreadPool& pool) {
-  return {build_csr(ids(random_numbers(12000, kUsers, 61)), ids(random_numbers(12000, kItems, 62)), {}, kUsers, kItems,
-                    pool),
-          random_csr(kUsers, 9000, 63, pool)};
+// What edges carry, where a draw needs it: a fifth of the weights are 0.
+EdgeData edge_data(int64_t num_edges, DrawMethod how) {
+  EdgeData data;
+  if (how.method == Method::kWeighted) {
+    std::vector<float> weights;
+    for (int64_t number : random_numbers(num_edges, 5, 65)) weights.push_back(static_cast<float>(number));
+    data.weights = tensor(weights, {Kind::kFloat, 32});
+  }
+  if (how.times != TimeRule::kIgnore) data.times = ids(random_numbers(num_edges, kTimes, 66));
+  return data;
+}
+
+Typed typed_graph(DrawMethod how, ThreadPool& pool) {
+  std::vector<int64_t> hub = random_numbers(kKnows, kUsers, 63);  // a third of the edges leave one user
+  for (int64_t e = 0; e < kKnows / 3; ++e) hub[e] = 7;
+  Typed graph{
+      build_csr(ids(random_numbers(kLikes, kUsers, 61)), ids(random_numbers(kLikes, kItems, 62)),
+                edge_data(kLikes, how), kUsers, kItems, pool),
+      build_csr(ids(hub), ids(random_numbers(kKnows, kUsers, 64)), edge_data(kKnows, how), kUsers, kUsers, pool)};
+  if (how.method != Method::kWeighted) return graph;
+  return {with_sums(graph.likes, pool), with_sums(graph.knows, pool)};
 }
 
 BatchBuilder make_builder() { return BatchBuilder({kUsers, kItems}, {{0, 1}, {0, 0}}); }
@@ -26,9 +43,10 @@ BatchBuilder make_builder() { return BatchBuilder({kUsers, kItems}, {{0, 1}, {0,
 // Three hops from a hundred users; `here` samples with the builder, otherwise hops are sampled apart and added.
 SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how, int64_t fanout, bool disjoint,
                        bool here, ThreadPool& pool) {
-  const Tensor seeds = ids(random_numbers(100, kUsers, 64));
+  const Tensor seeds = ids(random_numbers(100, kUsers, 67));
+  const Tensor times = how.times == TimeRule::kIgnore ? Tensor{} : ids(random_numbers(100, kTimes, 68));
   builder.begin(100, -1, true, disjoint);
-  builder.add_seeds(0, seeds, {}, false);
+  builder.add_seeds(0, seeds, times, false);
   for (uint64_t hop = 0; hop < 3; ++hop) {
     for (int type = 0; type < 2; ++type) {
       const Csr& csr = type == 0 ? graph.likes : graph.knows;
@@ -58,29 +76,42 @@ bool equal(const SampledSubgraph& a, const SampledSubgraph& b) {
          a.num_sampled_edges == b.num_sampled_edges;
 }
 
-TEST("batches: equal with any number of threads, sampled here or elsewhere") {
+void check_method(DrawMethod how, bool disjoint) {
   ThreadPool one(1);
-  const Typed graph = typed_graph(one);
-  for (bool disjoint : {false, true})
-    for (int64_t fanout : {3, 120, -1})
-      for (bool replace : {false, true}) {
-        if (fanout == -1 && (replace || disjoint)) continue;
-        BatchBuilder builder = make_builder();
-        DrawMethod how;
-        how.replace = replace;
-        const SampledSubgraph expected = sample(builder, graph, how, fanout, disjoint, true, one);
-        CHECK(expected.rows[0].numel() > 300);
-        for (int threads = 1; threads <= 4; ++threads) {
-          ThreadPool pool(threads);
-          CHECK(equal(sample(builder, graph, how, fanout, disjoint, true, pool), expected));
-          CHECK(equal(sample(builder, graph, how, fanout, disjoint, false, pool), expected));
-        }
-      }
+  const Typed graph = typed_graph(how, one);
+  BatchBuilder builder = make_builder();
+  for (int64_t fanout : {3, 120, -1}) {
+    if (fanout == -1 && disjoint && how.times == TimeRule::kIgnore) continue;  // large, and the same as the others
+    const SampledSubgraph expected = sample(builder, graph, how, fanout, disjoint, true, one);
+    CHECK(expected.rows[0].numel() > 100);
+    for (int threads = 1; threads <= 4; ++threads) {
+      ThreadPool pool(threads);
+      CHECK(equal(sample(builder, graph, how, fanout, disjoint, true, pool), expected));
+      CHECK(equal(sample(builder, graph, how, fanout, disjoint, false, pool), expected));
+    }
+  }
+}
+
+TEST("batches: equal with any number of threads, sampled here or elsewhere") {
+  for (bool disjoint : {false, true}) {
+    for (bool replace : {false, true})
+      for (Method method : {Method::kUniform, Method::kWeighted})
+        check_method({method, replace, TimeRule::kIgnore}, disjoint);
+    check_method({Method::kLabor, false, TimeRule::kIgnore}, disjoint);
+  }
+}
+
+TEST("batches: the same with times") {
+  for (bool replace : {false, true})
+    for (Method method : {Method::kUniform, Method::kWeighted})
+      check_method({method, replace, TimeRule::kBefore}, true);
+  check_method({Method::kLabor, false, TimeRule::kBefore}, true);
+  check_method({Method::kUniform, false, TimeRule::kLatest}, true);
 }
 
 TEST("batches: several callers share the graph and the threads") {
   ThreadPool pool(3);
-  const Typed graph = typed_graph(pool);
+  const Typed graph = typed_graph({}, pool);
   BatchBuilder first = make_builder();
   const SampledSubgraph expected = sample(first, graph, {}, 5, false, true, pool);
   std::vector<int> right(3, 0);
@@ -97,10 +128,10 @@ TEST("batches: several callers share the graph and the threads") {
 
 TEST("batches: edges point into the batch, and ids are those of the graph") {
   ThreadPool pool(2);
-  const Typed graph = typed_graph(pool);
+  const Typed graph = typed_graph({}, pool);
   BatchBuilder builder = make_builder();
   const SampledSubgraph batch = sample(builder, graph, {}, 4, false, true, pool);
-  const std::vector<int64_t> users = random_numbers(12000, kUsers, 61), items = random_numbers(12000, kItems, 62);
+  const std::vector<int64_t> users = random_numbers(kLikes, kUsers, 61), items = random_numbers(kLikes, kItems, 62);
   for (int64_t e = 0; e < batch.rows[0].numel(); ++e) {
     const int64_t item = batch.rows[0].as<int64_t>()[e], user = batch.cols[0].as<int64_t>()[e];
     CHECK(item >= 0 && item < batch.nodes[1].numel() && user >= 0 && user < batch.nodes[0].numel());
@@ -112,7 +143,7 @@ TEST("batches: edges point into the batch, and ids are those of the graph") {
 
 TEST("batches: what cannot be sampled is refused") {
   ThreadPool pool(2);
-  const Typed graph = typed_graph(pool);
+  const Typed graph = typed_graph({}, pool);
   BatchBuilder builder = make_builder();
   builder.begin(2, -1, false, false);
   CHECK_THROWS(UnknownId, builder.add_seeds(0, ids({kUsers}), {}, false));
