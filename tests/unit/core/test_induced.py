@@ -69,6 +69,14 @@ def test_long_rows_are_searched_to_the_same_end(num_cols: int) -> None:
         assert induced(csr, A([0, 1, 0, 2]), A(members)) == expected(triples, [0, 1, 0, 2], members)
 
 
+def test_rows_sorted_by_time_are_not_halved() -> None:
+    """Neighbors descend as time goes on: a long row whose neighbors do not ascend is read through."""
+    neighbors = torch.arange(5000).flip(0)
+    csr = _C.Csr(A([0, 5000]), neighbors, None, 5000, times=torch.arange(5000))
+    assert induced(csr, A([0]), A([4990, 0, 17])) == ([3], [0, 2, 1], [9, 4982, 4999])
+    assert to_tensor(_C.has_edges(csr, A([0, 0]), A([17, 4999]), POOLS[1])).tolist() == [1, 1]
+
+
 def test_complete_graph_gives_all_pairs() -> None:
     row, col = torch.cartesian_prod(torch.arange(7), torch.arange(7)).T
     csr = csr_of(row.contiguous(), col.contiguous(), 7, 7)
