@@ -1,4 +1,4 @@
-"""Collocated and multiprocessing mode: the local loader's bits whatever the partitions, and what goes wrong in them."""
+"""Collocated and multiprocessing mode give the local loader's bits, whatever the partitions and the workers."""
 
 from __future__ import annotations
 
