@@ -28,6 +28,7 @@ LAYERS: dict[str, int] = {
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.transform"): "the distributed loaders hand out the same PyG objects as the local ones",
     ("channel", "rpc.codec"): "a message has one encoding, whether it crosses a queue or a connection",
+    ("channel", "distributed.remote_channel"): "a name of GraphLearn-for-PyTorch, which has that channel there",
     ("channel", "rpc.encoded"): "a message has one encoding, whether it crosses a queue or a connection",
 }
 

@@ -18,13 +18,18 @@ from . import worker_messages
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
 from .dist_dataset import BookHandle, DatasetHandle, DistDataset, EdgeHandle, NodeHandle
+from .dist_feature import DistFeature
+from .dist_graph import DistGraph
+from .dist_loader import DistLoader
 from .dist_neighbor_loader import DistNeighborLoader
+from .dist_neighbor_sampler import DistNeighborSampler
 from .dist_options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
     ProducerRequest,
     RemoteDistSamplingWorkerOptions,
 )
+from .dist_sampling_producer import DistCollocatedSamplingProducer, DistMpSamplingProducer, MpCommand
 from .dist_server import (
     DistServer,
     ProducerInfo,
@@ -33,6 +38,7 @@ from .dist_server import (
     shutdown_server,
     wait_and_shutdown_server,
 )
+from .event_loop import ConcurrentEventLoop, wrap_torch_future
 from .partition_peers import PartitionHolders
 from .rpc import (
     RpcCalleeBase,
@@ -87,11 +93,19 @@ for _message in (
 
 __all__ = [
     "CollocatedDistSamplingWorkerOptions",
+    "ConcurrentEventLoop",
+    "DistCollocatedSamplingProducer",
     "DistContext",
     "DistDataset",
+    "DistFeature",
+    "DistGraph",
+    "DistLoader",
+    "DistMpSamplingProducer",
     "DistNeighborLoader",
+    "DistNeighborSampler",
     "DistRole",
     "DistServer",
+    "MpCommand",
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
     "RpcCalleeBase",
@@ -124,4 +138,5 @@ __all__ = [
     "shutdown_rpc",
     "shutdown_server",
     "wait_and_shutdown_server",
+    "wrap_torch_future",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..core import pooled_empty
 from ..messages import SampledBatch
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.batch_maker import BatchMaker, rows_by_store, wanted_rows, with_rows
@@ -25,6 +26,55 @@ class NoPeers:
 
     def ask(self, partition: int, function: str, request: object) -> None:
         raise LookupError(f"partition {partition} was asked for, but there is only one")
+
+
+class PartitionedSampler:
+    """Samples from a partitioned graph, and looks up what belongs to what was sampled.
+
+    Args:
+        dataset: this process's partition.
+        config: how to sample; which batches a loader wants does not matter here.
+        service: answers for this partition.
+        peers: the other partitions.
+        num_threads: threads of one batch; a batch does not depend on them.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        config: SamplingConfig,
+        service: PartitionService,
+        peers: Peers,
+        num_threads: int = 1,
+    ) -> None:
+        plan = make_plan(dataset, config)
+        self._schema = dataset.schema
+        self._graph: GraphAccess
+        if dataset.is_whole:
+            self._graph = LocalGraph(dataset, plan, num_threads)
+        else:
+            self._graph = PartitionedGraph(dataset, plan, service, peers, num_threads)
+        self._collector = FeatureCollector(dataset, peers, num_threads)
+        self._stores = self._collector.store_names if config.collect_features else frozenset()
+
+    def maker(self, sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig) -> BatchMaker:
+        """Makes batches of an input, checked; ``config`` may differ from the sampler's in what is sampled."""
+        return BatchMaker(self._graph, self._schema, sampler_input, config)
+
+    async def fill(self, batch: SampledBatch, place: Place) -> SampledBatch:
+        """The batch with the rows that are looked up for it.
+
+        Args:
+            batch: without them.
+            place: given the batch with looked-up rows still unwritten, returns the same batch in the memory where it
+                is wanted; the rows are then written there, once.
+        """
+        lookup = self._collector.start(wanted_rows(batch, self._stores))
+        # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
+        unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
+        placed = place(with_rows(batch, unwritten))
+        await lookup.fill(rows_by_store(placed))
+        return placed
 
 
 class PartitionedBatches:
@@ -48,31 +98,16 @@ class PartitionedBatches:
         peers: Peers,
         num_threads: int = 1,
     ) -> None:
-        plan = make_plan(dataset, config)
-        graph: GraphAccess
-        if dataset.is_whole:
-            graph = LocalGraph(dataset, plan, num_threads)
-        else:
-            graph = PartitionedGraph(dataset, plan, service, peers, num_threads)
-        self._maker = BatchMaker(graph, dataset.schema, sampler_input, config)
+        self._sampler = PartitionedSampler(dataset, config, service, peers, num_threads)
+        self._maker = self._sampler.maker(sampler_input, config)
         self.schedule = self._maker.schedule
-        self._collector = FeatureCollector(dataset, peers, num_threads)
-        self._stores = self._collector.store_names if config.collect_features else frozenset()
 
     async def make(self, epoch: int, index: int, run: int, place: Place) -> SampledBatch:
-        """Batch ``index`` of ``epoch``.
+        """Batch ``index`` of ``epoch`` for the iteration ``run``; see ``PartitionedSampler.fill`` for ``place``."""
+        return await self._sampler.fill(await self._maker.make(epoch, index, run), place)
 
-        Args:
-            epoch: whose draws.
-            index: which batch.
-            run: the iteration that asked.
-            place: given the batch with looked-up rows still unwritten, returns the same batch in the memory where it
-                is wanted; the rows are then written there, once.
-        """
-        batch = await self._maker.make(epoch, index, run)
-        lookup = self._collector.start(wanted_rows(batch, self._stores))
-        # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
-        unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        batch = place(with_rows(batch, unwritten))
-        await lookup.fill(rows_by_store(batch))
-        return batch
+
+def place_in_pool(batch: SampledBatch) -> SampledBatch:
+    """The batch with rows in warm memory of this process, still to be written."""
+    rows = rows_by_store(batch).items()
+    return with_rows(batch, {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows})

@@ -12,28 +12,22 @@ from typing import Any
 import numpy
 
 from .. import _C
-from ..config import job_token, master_from_environ
-from ..core import pooled_empty
 from ..data.dataset import GraphSchema
-from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import EndOfEpoch, SampledBatch
 from ..rpc.codec import byte_array, decode
 from ..rpc.encoded import Encoded
 from ..rpc.threads import post
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
-from ..sampler.batch_maker import rows_by_store, with_rows
 from ..sampler.inputs import resolve_input
-from . import rpc
 from .batch_producer import BatchProducer
 from .batch_window import BatchRequest, BatchWindow
-from .batches import NoPeers, PartitionedBatches
+from .batches import PartitionedBatches, place_in_pool
 from .dist_context import get_context
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
 from .event_loop import LoopThread
-from .partition_peers import EndpointPeers, PartitionHolders
+from .group_peers import find_holders, open_peers
 from .partition_service import PartitionService
-from .partitioned_sampler import Peers
 from .sampling_producer import SamplingProducer
 
 _numbers = itertools.count()
@@ -184,12 +178,6 @@ class MpProducer(BatchProducer):
             self._thread.stop()
 
 
-def place_in_pool(batch: SampledBatch) -> SampledBatch:
-    """The batch with rows in warm memory, still to be written."""
-    rows = rows_by_store(batch).items()
-    return with_rows(batch, {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows})
-
-
 def decode_here(encoded: Encoded) -> Any:
     """A worker's message in this process; call it on the loop that releases its memory.
 
@@ -205,55 +193,6 @@ def decode_here(encoded: Encoded) -> Any:
     slot = numpy.frombuffer(payload, dtype=numpy.uint8)
     weakref.finalize(slot, post, asyncio.get_running_loop(), encoded.on_released).atexit = False
     return decode(encoded.head, slot)
-
-
-def find_holders(
-    dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions
-) -> PartitionHolders:
-    """Who serves the other partitions; joins the group where the caller has not.
-
-    Raises:
-        NotInitializedError: there are other partitions, and this process is no worker.
-        InvalidArgumentError: the group has too few workers to hold all partitions, or nobody said where it meets.
-    """
-    if dataset.num_partitions == 1:
-        return PartitionHolders({})
-    context = get_context()
-    if context is None or not context.is_worker():
-        raise NotInitializedError(
-            f"data: it is one of {dataset.num_partitions} partitions, and this process is in no group of workers that "
-            "hold the others: call init_worker_group first (or have servers sample: RemoteDistSamplingWorkerOptions)"
-        )
-    if context.world_size < dataset.num_partitions:
-        raise InvalidArgumentError(
-            f"data: expected a worker for each of {dataset.num_partitions} partitions, got {context.world_size} workers"
-        )
-    if not rpc.rpc_is_initialized():
-        address, port = _meeting_point(options)
-        rpc.init_rpc(address, port, options.rpc_threads, options.rpc_timeout, token=job_token())
-    return rpc.get_worker_group().find_holders(dataset, options.rpc_timeout)
-
-
-def _meeting_point(
-    options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions,
-) -> tuple[str, int]:
-    address, port = master_from_environ()
-    address = options.master_addr or address
-    port = int(options.master_port) if options.master_port is not None else port
-    if address is None or port is None:
-        raise InvalidArgumentError(
-            "worker_options: expected master_addr and master_port, where the workers of the group meet (or MASTER_ADDR "
-            "and MASTER_PORT in the environment, or a call of init_rpc before)"
-        )
-    return address, port
-
-
-def open_peers(dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions) -> Peers:
-    """The other partitions, asked over this process's endpoint."""
-    holders = find_holders(dataset, options)
-    if not holders.addresses:
-        return NoPeers()
-    return EndpointPeers(rpc.get_endpoint(), holders, options.rpc_timeout)
 
 
 def _own_name() -> str:

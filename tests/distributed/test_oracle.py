@@ -27,7 +27,7 @@ from graphlearn_dist.distributed.batches import PartitionedBatches
 from graphlearn_dist.distributed.partition_service import LOOKUP, ONE_HOP, PartitionService
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
-from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch, Subgraph
+from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.utils.common import get_free_port
@@ -50,6 +50,7 @@ from tests.support.oracle import (
     in_any_order,
     input_of,
     load_partitions,
+    tensors_of,
     write_partitions,
 )
 from tests.support.processes import assert_nothing_left, start
@@ -79,24 +80,6 @@ def config_of(case: Case, *, with_edge: bool = True) -> SamplingConfig:
         SamplingType.NODE, case.fanouts, case.batch_size, case.shuffle, False, with_edge, True, False, False,
         case.edge_dir, case.seed, case.replace,
     )  # fmt: skip
-
-
-def tensors_of(batch: SampledBatch) -> dict[str, Any]:
-    """Everything in a batch that may not differ, flat and by name."""
-    subgraph: Subgraph = batch.subgraph
-    groups = {
-        "nodes": subgraph.nodes,
-        "rows": subgraph.rows,
-        "cols": subgraph.cols,
-        "edge_ids": subgraph.edge_ids,
-        "x": batch.node_features,
-        "y": batch.node_labels,
-        "edge_attr": batch.edge_features,
-        "input_positions": (batch.input_positions,),
-        "counts": (torch.tensor(subgraph.num_sampled_nodes), torch.tensor(subgraph.num_sampled_edges)),
-        "seed_type": (torch.tensor(batch.seed_type),),
-    }
-    return {f"{name}[{i}]": tensor for name, group in groups.items() for i, tensor in enumerate(group)}
 
 
 def make_all(batches: PartitionedBatches, epoch: int) -> list[SampledBatch]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from graphlearn_dist.distributed import DistDataset
+from graphlearn_dist.messages import SampledBatch, Subgraph
 from graphlearn_dist.partition import RandomPartitioner, RangePartitioner
 from tests.support.graphs import Direction, TestGraph, random_graph, typed_graph
 
@@ -61,6 +62,24 @@ def load_partitions(directory: Path, num_parts: int) -> list[DistDataset]:
     for partition, dataset in enumerate(datasets):
         dataset.load(directory, partition)
     return datasets
+
+
+def tensors_of(batch: SampledBatch) -> dict[str, Any]:
+    """Everything in a batch that may not differ, flat and by name."""
+    subgraph: Subgraph = batch.subgraph
+    groups = {
+        "nodes": subgraph.nodes,
+        "rows": subgraph.rows,
+        "cols": subgraph.cols,
+        "edge_ids": subgraph.edge_ids,
+        "x": batch.node_features,
+        "y": batch.node_labels,
+        "edge_attr": batch.edge_features,
+        "input_positions": (batch.input_positions,),
+        "counts": (torch.tensor(subgraph.num_sampled_nodes), torch.tensor(subgraph.num_sampled_edges)),
+        "seed_type": (torch.tensor(batch.seed_type),),
+    }
+    return {f"{name}[{i}]": tensor for name, group in groups.items() for i, tensor in enumerate(group)}
 
 
 def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:

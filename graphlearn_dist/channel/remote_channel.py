@@ -1,0 +1,5 @@
+"""The client's end of remote sampling, under GraphLearn-for-PyTorch's name."""
+
+from ..distributed.remote_channel import RemoteReceivingChannel
+
+__all__ = ["RemoteReceivingChannel"]
