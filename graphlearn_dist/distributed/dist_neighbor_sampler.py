@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from ..channel.base import ChannelBase
 from ..errors import ChannelTimeoutError, InvalidArgumentError, NotInitializedError
-from ..messages import SampledBatch
-from ..sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
+from ..messages import SampledBatch, WorkerFailure
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from ..sampler.batch_maker import BatchMaker
 from ..sampler.inputs import resolve_input
 from ..typing import NumNeighbors
 from .batches import PartitionedSampler, place_in_pool
@@ -34,7 +37,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         data: this worker's partition.
         num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
         with_edge: batches carry edge ids.
-        with_neg: must be False; negative edges belong to link sampling.
+        with_neg: not used: links say themselves which negatives are drawn for them.
         with_weight: sample by edge weight.
         edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the partitions hold.
         collect_features: batches carry features and labels.
@@ -43,6 +46,9 @@ class DistNeighborSampler(ConcurrentEventLoop):
         device: must be None or the CPU.
         seed: seed of all draws; 0 unless given.
         replace: sample with replacement.
+        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        disjoint: every seed grows a tree of its own.
+        temporal_strategy: ``"uniform"`` or ``"last"`` where seeds have times.
         worker_options: threads, times, and where the other workers are.
     """
 
@@ -61,6 +67,9 @@ class DistNeighborSampler(ConcurrentEventLoop):
         seed: int | None = None,
         *,
         replace: bool = False,
+        strategy: str = "random",
+        disjoint: bool = False,
+        temporal_strategy: str | None = None,
         worker_options: CollocatedDistSamplingWorkerOptions | None = None,
     ) -> None:
         super().__init__(concurrency)
@@ -74,11 +83,14 @@ class DistNeighborSampler(ConcurrentEventLoop):
             drop_last=False,
             with_edge=with_edge,
             collect_features=collect_features,
-            with_neg=with_neg,
+            with_neg=False,
             with_weight=with_weight,
             edge_dir=edge_dir,
             seed=0 if seed is None else seed,
             replace=replace,
+            strategy=strategy,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
         )
         self._data = data
         self._channel = channel
@@ -105,7 +117,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         """The multi-hop neighborhood of nodes.
 
         Args:
-            inputs: int64 ``[num_seeds]``, global ids, and their type.
+            inputs: global ids, and their type.
             **kwargs: ``epoch`` and ``index`` choose the draws.
 
         Returns:
@@ -116,23 +128,46 @@ class DistNeighborSampler(ConcurrentEventLoop):
             UnknownIdError: a seed is outside the graph.
             PeerLostError: a worker whose partition is needed is gone (without a channel).
         """
+        return self._sample(NodeSamplerInput.cast(inputs), SamplingType.NODE, **kwargs)
+
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> SampledBatch | None:
+        """The multi-hop neighborhood of the ends of links, and of negatives drawn for them; else as for nodes."""
+        return self._sample(EdgeSamplerInput.cast(inputs), SamplingType.LINK, **kwargs)
+
+    def subgraph(self, inputs: NodeSamplerInput, **kwargs: Any) -> SampledBatch | None:
+        """All edges between nodes and their sampled neighborhood; else as ``sample_from_nodes``."""
+        return self._sample(NodeSamplerInput.cast(inputs), SamplingType.SUBGRAPH, **kwargs)
+
+    def _sample(
+        self,
+        inputs: NodeSamplerInput | EdgeSamplerInput,
+        kind: SamplingType,
+        *,
+        epoch: int = 0,
+        index: int | None = None,
+        **_: Any,
+    ) -> SampledBatch | None:
         if self._sampler is None:
             raise NotInitializedError("the sampler does not run: call start_loop() first")
-        inputs = resolve_input(NodeSamplerInput.cast(inputs), self._data)
-        epoch, index = kwargs.get("epoch", 0), kwargs["index"] if "index" in kwargs else next(self._calls)
-        sampling = self._sampler.sample(
-            inputs, torch.arange(len(inputs)), epoch=epoch, index=index, run=0, place=place_in_pool
-        )
+        inputs = resolve_input(inputs, self._data)
+        has_negatives = isinstance(inputs, EdgeSamplerInput) and inputs.neg_sampling is not None
+        maker = self._sampler.maker(inputs, replace(self._config, sampling_type=kind, with_neg=has_negatives))
+        call = next(self._calls) if index is None else index
+        sampling = self._make(self._sampler, maker, torch.arange(len(inputs)), epoch, call)
         if self._channel is None:
             return self.run_task(sampling, self._options.rpc_timeout)
-        self.add_task(self._send(sampling, epoch, index))
+        self.add_task(self._send(self._channel, sampling, epoch, call))
         return None
 
-    async def _send(self, sampling: Any, epoch: int, index: int) -> None:
-        channel = self._channel
-        if channel is None:
-            raise NotInitializedError("channel: there is none")
-        item: Any
+    @staticmethod
+    async def _make(
+        sampler: PartitionedSampler, maker: BatchMaker, positions: torch.Tensor, epoch: int, index: int
+    ) -> SampledBatch:
+        return await sampler.fill(await maker.make_of(positions, epoch, index), place_in_pool)
+
+    @staticmethod
+    async def _send(channel: ChannelBase, sampling: Coroutine[Any, Any, SampledBatch], epoch: int, index: int) -> None:
+        item: SampledBatch | WorkerFailure
         try:
             item = await sampling
         except Exception as error:  # whoever reads the channel is told

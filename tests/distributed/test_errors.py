@@ -205,7 +205,7 @@ def test_a_batch_too_large_for_the_buffer(tmp_path: Path) -> None:
     directory = make_partitions(tmp_path / "graph", 1, num_features=20_000)  # 80 000 bytes a node
     with running_servers(directory) as job, job.client():
         loader = make_loader(batch_size=20, buffer_size="1MB")
-        with pytest.raises(SamplingWorkerError, match=r"MessageTooLargeError: buffer_size or channel_size: expected room") as caught:
+        with pytest.raises(SamplingWorkerError, match="buffer_size or channel_size: expected room") as caught:
             list(loader)
         assert "worker traceback" in str(caught.value)
         assert "batch 0 of epoch 0" in str(caught.value)
