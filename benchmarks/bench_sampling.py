@@ -21,13 +21,15 @@ from typing import Any
 import ceilings
 from graphs import GraphFiles, PowerLaw, default_cache, make_graph, open_graph, read_graph
 from harness import median, print_table, spread, write_json
-from peers.base import FEATURES, LOADER, SAMPLE, Setting
+from peers.base import FEATURES, LABOR, LOADER, SAMPLE, WEIGHTED, Setting
 from peers.driver import ENTRIES, OURS, Found, Worker, WorkerLost, build, find_peers, run
 from report import summarize, write_plot
 
 HEADLINE = PowerLaw(2_400_000, 124_000_000)
 TYPED_EDGES = ("paper__cites__paper", "author__writes__paper", "paper__written_by__author")
 MODES = (SAMPLE, FEATURES, LOADER)
+TYPED = "typed"
+ALSO = (WEIGHTED, LABOR, TYPED)
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,13 @@ def plan_groups(args: argparse.Namespace) -> list[Group]:
             setting = replace(plain, threads=threads, ids=ids, features=features)
             title = f"{threads} thread{'s' * (threads > 1)}, {ids}"
             groups.append(Group(title, setting, tuple(args.modes)))
-    if "weighted" in args.also:
-        files.with_weights()
-        groups.append(Group("1 thread, int32, weighted", replace(plain, weighted=True, ids="int32"), (SAMPLE,)))
-    if "typed" in args.also:
+    for draw in (WEIGHTED, LABOR):
+        if draw in args.also:
+            files.with_weights()
+            groups.append(Group(f"1 thread, int32, {draw}", replace(plain, draw=draw, ids="int32"), (SAMPLE,)))
+    if TYPED in args.also:
         typed = replace(plain, directories=typed_graphs(args), fanout=args.typed_fanout)
-        groups += [Group(f"1 thread, {ids}, typed", replace(typed, ids=ids), (SAMPLE,)) for ids in args.ids]
+        groups += [Group(f"1 thread, {ids}, {TYPED}", replace(typed, ids=ids), (SAMPLE,)) for ids in args.ids]
     return groups
 
 
@@ -238,7 +241,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="+", help="default 1 to the cores of this machine, doubling")
     parser.add_argument("--ids", nargs="+", choices=("int32", "int64"), default=["int32", "int64"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--also", nargs="*", choices=("weighted", "typed"), default=["weighted", "typed"])
+    parser.add_argument("--also", nargs="*", choices=ALSO, default=list(ALSO))
     parser.add_argument("--batches", type=int, default=10, help="of one turn")
     parser.add_argument("--turn-seconds", type=float, default=3.0, help="a slower peer makes fewer batches, at least 2")
     parser.add_argument("--memory-share", type=float, default=0.6, help="of the available memory for peers")

@@ -12,14 +12,14 @@ from harness import median
 OURS = "graphlearn_dist"
 PYG = ("pyg-lib", "torch-sparse")
 DGL = ("DGL fused",)
+KINDS = ("typed", "weighted", "labor")  # of groups that stand for themselves
 Row = dict[str, Any]
 
 
 def summarize(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Ratios of this project to its peers, each with the goal and whether it is met; only what was measured."""
-    plain = [
-        row for row in rows if "problem" not in row and "typed" not in row["group"] and "weighted" not in row["group"]
-    ]
+    measured = [row for row in rows if "problem" not in row]
+    plain = [row for row in measured if not any(kind in row["group"] for kind in KINDS)]
     lines = []
     for threads in sorted({row["threads"] for row in plain}):
         here = [row for row in plain if row["threads"] == threads]
@@ -29,8 +29,8 @@ def summarize(rows: Sequence[Row]) -> list[dict[str, Any]]:
         lines.append(_compare(here, f"loader, {what}, PyG", "loader", "batches_per_s", PYG, 3.0))
         lines.append(_compare(here, f"loader, {what}, DGL", "loader", "batches_per_s", DGL, 1.5))
     lines.append(_scaling(plain))
-    for kind in ("typed", "weighted"):
-        special = [row for row in rows if "problem" not in row and kind in row["group"]]
+    for kind in KINDS:
+        special = [row for row in measured if kind in row["group"]]
         lines.append(_compare(special, f"sampling, 1 thread, {kind}", "sample", "medges_per_s", None, None))
     return [line for line in lines if line is not None]
 

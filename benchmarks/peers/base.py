@@ -16,6 +16,7 @@ import torch
 from graphs import GraphFiles, open_graph
 
 SAMPLE, FEATURES, LOADER = "sample", "features", "loader"
+UNIFORM, WEIGHTED, LABOR = "uniform", "weighted", "labor"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Setting:
         threads: threads a peer may use.
         ids: ``"int32"`` or ``"int64"``, storage of the graph.
         features: width of the float32 rows; 0 where none are looked up.
-        weighted: sample by edge weight.
+        draw: how neighbors are drawn: ``UNIFORM``, ``WEIGHTED`` (by edge weight) or ``LABOR`` (layer-neighbor, with one
+            random number for each node of a hop), without replacement.
     """
 
     directories: dict[str, str]
@@ -38,7 +40,11 @@ class Setting:
     threads: int
     ids: str = "int64"
     features: int = 0
-    weighted: bool = False
+    draw: str = UNIFORM
+
+    @property
+    def weighted(self) -> bool:
+        return self.draw == WEIGHTED
 
     @property
     def is_typed(self) -> bool:
@@ -79,14 +85,14 @@ class Peer(ABC):
         kind: how its work differs from the others' ("" where it does not).
         ids: the id widths it can store.
         hetero: samples typed graphs.
-        weighted: samples by weight.
+        draws: how it can draw neighbors.
     """
 
     replace = False
     kind = ""
     ids: tuple[str, ...] = ("int64",)
     hetero = False
-    weighted = False
+    draws: tuple[str, ...] = (UNIFORM,)
 
     def __init__(self, setting: Setting) -> None:
         """Loads nothing: ``build`` does.
@@ -96,8 +102,8 @@ class Peer(ABC):
         """
         for wanted, able, what in (
             (setting.is_typed, self.hetero, "typed graphs"),
-            (setting.weighted, self.weighted, "weights"),
-            (setting.ids not in self.ids, False, f"{setting.ids} storage"),
+            (True, setting.draw in self.draws, f"{setting.draw} draws"),
+            (True, setting.ids in self.ids, f"{setting.ids} storage"),
         ):
             if wanted and not able:
                 raise Unsupported(f"no {what}")

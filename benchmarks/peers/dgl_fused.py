@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from peers.base import Peer, Work
+from peers.base import UNIFORM, WEIGHTED, Peer, Work
 
 RESAMPLES = "samples the nodes found before again in each layer"
 
@@ -18,7 +18,7 @@ class Adapter(Peer):
 
     kind = RESAMPLES
     ids = ("int32", "int64")
-    weighted = True
+    draws = (UNIFORM, WEIGHTED)
     hetero = True
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from peers.base import Peer, Work
+from peers.base import UNIFORM, WEIGHTED, Peer, Work
 
 
 class Adapter(Peer):
@@ -15,7 +15,7 @@ class Adapter(Peer):
 
     replace = True
     kind = "samples with replacement where a node has more neighbors than the fan-out"
-    weighted = True
+    draws = (UNIFORM, WEIGHTED)
     seed: int | None = 1
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from peers.base import Peer, Work
+from peers.base import LABOR, UNIFORM, WEIGHTED, Peer, Work
 from peers.dgl_fused import RESAMPLES
 
 
@@ -16,7 +16,7 @@ class Adapter(Peer):
 
     kind = RESAMPLES
     ids = ("int32", "int64")
-    weighted = True
+    draws = (UNIFORM, WEIGHTED, LABOR)
     hetero = True
 
     @staticmethod
@@ -75,9 +75,10 @@ class Adapter(Peer):
             nodes = {name: nodes[:0] for name in self.graph.node_type_to_id} | {self.setting.seed_type: nodes}
         layers: list[Any] = []
         prob = "weight" if self.setting.weighted else None
+        draw = self.graph.sample_layer_neighbors if self.setting.draw == LABOR else self.graph.sample_neighbors
         for fanout in self.setting.fanout:
             fanouts = torch.LongTensor([fanout] * len(self.setting.directories))
-            sampled = self.graph.sample_neighbors(nodes, fanouts, False, prob)
+            sampled = draw(nodes, fanouts, False, prob)
             nodes, compacted = self.gb.unique_and_compact_csc_formats(sampled.sampled_csc, nodes)
             layers.insert(0, compacted)
         return nodes, layers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,17 +9,20 @@ import torch
 
 import graphlearn_dist as gld
 from graphlearn_dist.data import Dataset, Graph, Topology
-from graphlearn_dist.data.dataset import by_type
 from graphlearn_dist.loader import NeighborLoader
-from graphlearn_dist.sampler.neighbor_sampler import SubgraphSampler
-from graphlearn_dist.sampler.plan import build_plan
-from peers.base import Peer, Work
+from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput
+from peers.base import LABOR, UNIFORM, WEIGHTED, Peer, Work
 
 
 class Adapter(Peer):
-    """The sampler below every loader, and ``NeighborLoader``; int32 storage is what ``init_graph`` chooses."""
+    """``NeighborSampler`` and ``NeighborLoader``; int32 storage is what ``init_graph`` chooses by itself.
+
+    With one thread the loader makes batches in the thread that asks for them; with more it has as many threads making
+    whole batches ahead.
+    """
 
     hetero = True
+    draws = (UNIFORM, WEIGHTED, LABOR)
     ids = ("int32", "int64")
 
     @staticmethod
@@ -36,25 +38,33 @@ class Adapter(Peer):
         self.data = Dataset(graphs, edge_dir="in")
         if setting.features:
             self.data.init_node_features(self.feature_rows())
-        plan = build_plan(self.data.schema, setting.fanout)
-        ordered = [by_type(graphs)[edge_type] for edge_type in plan.schema.edge_types]
-        self.sampler = SubgraphSampler(ordered, plan, setting.threads)
-        self.seed_type = plan.schema.node_type_index(setting.seed_type if setting.is_typed else None)
-        self.index = itertools.count()
+        self.sampler = NeighborSampler.of_dataset(
+            self.data, setting.fanout, **self._draw(), num_threads=setting.threads
+        )
+        self.seed_type = setting.seed_type if setting.is_typed else None
+
+    def _draw(self) -> dict[str, Any]:
+        strategy = "labor" if self.setting.draw == LABOR else "random"
+        return {"with_weight": self.setting.weighted, "strategy": strategy}
 
     def _graph(self, edge_type: Any) -> Graph:
         indptr, indices = self.arrays(edge_type)
+        weights = self.edge_weights() if self.setting.weighted else None
         nodes = self.setting.graph(edge_type).nodes
-        return Graph(Topology.from_arrays(indptr, indices, None, layout="CSC", num_cols=nodes))
+        topology = Topology.from_arrays(indptr, indices, None, layout="CSC", num_cols=nodes, edge_weights=weights)
+        return Graph(topology)
 
     def sample(self, seeds: torch.Tensor) -> Any:
-        return self.sampler.sample(seeds, self.seed_type, epoch=0, index=next(self.index))
+        return self.sampler.sample_from_nodes(NodeSamplerInput(seeds, self.seed_type))
 
     def work(self, batch: Any) -> Work:
-        return Work(batch.num_edges, sum(nodes.numel() for nodes in batch.nodes))
+        rows, nodes = batch.row, batch.node
+        if self.setting.is_typed:
+            return Work(sum(map(torch.numel, rows.values())), sum(map(torch.numel, nodes.values())))
+        return Work(rows.numel(), nodes.numel())
 
     def lookup(self, batch: Any) -> torch.Tensor:
-        return self.data.node_features[batch.nodes[0]]
+        return self.data.node_features[batch.node]
 
     def loader(self, seeds: torch.Tensor) -> Iterator[Any]:
         setting = self.setting

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from peers.base import UNIFORM, WEIGHTED
 from peers.pyg import PygPeer
 
 
@@ -13,7 +14,7 @@ class Adapter(PygPeer):
     """One thread within a batch; ids of either width."""
 
     ids = ("int32", "int64")
-    weighted = True
+    draws = (UNIFORM, WEIGHTED)
 
     @staticmethod
     def version() -> str:

@@ -23,6 +23,8 @@ import torch
 
 from peers.base import FEATURES, LOADER, Peer, Setting, Unsupported, Work, batch_seeds
 
+_LOADER_WARM_UP = 2  # batches: the first may start threads and processes
+
 
 def load_peer(module: str) -> type[Peer]:
     """The adapter of a module of this package: its class ``Adapter``."""
@@ -75,9 +77,11 @@ def run(peer: Peer, mode: str, first: int, count: int) -> dict[str, Any]:
 
 
 def _run_loader(peer: Peer, first: int, count: int, clock: Clock, seen: list[Work]) -> None:
-    """Steady state of a loader: its first batch, which may start threads and processes, is not measured."""
-    batches = peer.loader(batch_seeds(peer.setting, first, count + 1))
-    next(batches)
+    """Steady state of a loader: what it makes ahead before the clock starts, it makes ahead of what follows too."""
+    ahead = 4 * peer.setting.threads
+    batches = peer.loader(batch_seeds(peer.setting, first, _LOADER_WARM_UP + count + ahead))
+    for _ in range(_LOADER_WARM_UP):
+        next(batches)
     for _ in range(count):
         with clock:
             batch = next(batches)

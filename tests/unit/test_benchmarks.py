@@ -131,7 +131,7 @@ def test_a_run_counts_the_work_of_its_batches(files: GraphFiles) -> None:
         run_in_process(peer, FEATURES, 0, 1)
 
 
-@pytest.mark.parametrize(("change", "what"), [({"weighted": True}, "weights"), ({"ids": "int32"}, "int32 storage")])
+@pytest.mark.parametrize(("change", "what"), [({"draw": "labor"}, "labor draws"), ({"ids": "int32"}, "int32 storage")])
 def test_a_setting_beyond_a_peer_is_refused(files: GraphFiles, change: dict[str, Any], what: str) -> None:
     with pytest.raises(Unsupported, match=f"no {what}"):
         Counting(setting_of(files, **change))
@@ -181,7 +181,7 @@ def test_smoke_run_measures_every_kind_of_row(tmp_path: Path, capsys: pytest.Cap
     content = bench_sampling.main(["--smoke", "--cache", str(tmp_path)])
     measured = {(row["group"], row["mode"]) for row in content["rows"] if "problem" not in row}
     assert {("1 thread, int32", mode) for mode in (SAMPLE, FEATURES, LOADER)} <= measured
-    assert ("1 thread, int64, typed", SAMPLE) in measured
+    assert {(f"1 thread, int32, {kind}", SAMPLE) for kind in ("weighted", "labor", "typed")} <= measured
     by_ids = {row["ids"]: row for row in content["rows"] if row["mode"] == SAMPLE and "," not in row["group"][10:]}
     assert by_ids["int32"]["edges_per_batch"] == by_ids["int64"]["edges_per_batch"]
     assert set(content["ceilings"]) == {"memcpy_bytes", "random_4_byte_reads", "random_64_byte_reads"}
