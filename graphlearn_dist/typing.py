@@ -54,12 +54,13 @@ class GraphPartitionData(NamedTuple):
     """The edges of one partition, as COO.
 
     Fields: ``edge_index`` a pair of int64 ``[num_edges]`` (source ids, target ids, both global), ``eids`` int64
-    ``[num_edges]`` (global), ``weights`` float32 ``[num_edges]`` or None.
+    ``[num_edges]`` (global), ``weights`` float ``[num_edges]`` or None, ``times`` int64 ``[num_edges]`` or None.
     """
 
     edge_index: tuple[torch.Tensor, torch.Tensor]
     eids: torch.Tensor
     weights: torch.Tensor | None = None
+    times: torch.Tensor | None = None
 
 
 class FeaturePartitionData(NamedTuple):

@@ -13,7 +13,7 @@ from ..core import available_cores, thread_pool
 from ..data import shared_memory
 from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, Dataset, EdgeDirection, by_type, store_name
 from ..data.feature import DeviceGroup, Feature
-from ..data.graph import Graph, Layout, Topology
+from ..data.graph import Graph, Layout, Topology, WeightSums
 from ..errors import InvalidArgumentError
 from ..messages import TensorHandle
 from ..partition import PartitionBook, RangePartitionBook, load_partition_layout
@@ -52,6 +52,10 @@ class EdgeHandle:
     edge_ids: TensorHandle
     feature_book: BookHandle
     features: TensorHandle | None
+    weights: TensorHandle | None = None
+    times: TensorHandle | None = None
+    weight_sums: TensorHandle | None = None
+    positive_counts: TensorHandle | None = None
 
 
 @dataclass(frozen=True)
@@ -116,11 +120,17 @@ class DistDataset(Dataset):
         layout = load_partition_layout(root_dir, verify=verify)
         check_partition_idx(partition_idx, layout.num_parts)
         arrays = layout.open_partition(partition_idx, verify=verify)
-        if any(graph.weights is not None for graph in arrays.graphs.values()):
-            raise InvalidArgumentError("root_dir: weighted graphs are not supported yet")
         self.edge_dir = layout.edge_dir  # type: ignore[assignment]  # checked on reading META.json
         graphs = {
-            edge_type: (graph.indptr, graph.indices, graph.edge_ids, graph.num_cols)
+            edge_type: Topology.from_arrays(
+                graph.indptr,
+                graph.indices,
+                graph.edge_ids,
+                layout=_LAYOUTS[self.edge_dir],
+                num_cols=graph.num_cols,
+                edge_weights=graph.weights,
+                edge_times=graph.times,
+            )
             for edge_type, graph in arrays.graphs.items()
         }
         self._set(
@@ -142,16 +152,14 @@ class DistDataset(Dataset):
         schema = dataset.schema
         whole = cls(edge_dir=dataset.edge_dir)
         counts = dict(zip(schema.node_types, schema.num_nodes, strict=True))
-        graphs = {}
-        for edge_type, graph in by_type(dataset.graph).items():
-            graphs[edge_type] = (*graph.export_topology(), graph.col_count)
+        graphs = {edge_type: graph.topo for edge_type, graph in by_type(dataset.graph).items()}
         whole._set(
             0,
             counts,
             {node_type: RangePartitionBook.near_equal(count, 1) for node_type, count in counts.items()},
             {
-                edge_type: RangePartitionBook.near_equal(int(arrays[1].numel()), 1)
-                for edge_type, arrays in graphs.items()
+                edge_type: RangePartitionBook.near_equal(topology.edge_count, 1)
+                for edge_type, topology in graphs.items()
             },
             graphs,
             (
@@ -172,7 +180,7 @@ class DistDataset(Dataset):
         num_nodes: Mapping[Any, int],
         node_books: Mapping[Any, PartitionBook],
         edge_books: Mapping[Any, PartitionBook],
-        graphs: Mapping[Any, tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]],
+        graphs: Mapping[Any, Topology],
         rows: tuple[Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor]],
         *,
         graph_mode: str = "ZERO_COPY",
@@ -182,12 +190,7 @@ class DistDataset(Dataset):
         self.num_partitions = next(iter(node_books.values())).num_partitions
         self._num_nodes = dict(num_nodes)
         self._node_books, self._edge_books = dict(node_books), dict(edge_books)
-        layout: Layout = "CSR" if self.edge_dir == "out" else "CSC"
-        made = {}
-        for edge_type, (indptr, indices, edge_ids, num_cols) in graphs.items():
-            topology = Topology.from_arrays(indptr, indices, edge_ids, layout=layout, num_cols=num_cols)
-            made[edge_type] = Graph(topology, graph_mode, device)
-        self.graph = _unwrap(made)
+        self.graph = _unwrap({edge_type: Graph(topo, graph_mode, device) for edge_type, topo in graphs.items()})
         node_features, node_labels, edge_features = rows
         self.node_features = _unwrap(
             {key: Feature(tensor, self._node_books[key].id2index) for key, tensor in node_features.items()}
@@ -260,6 +263,7 @@ class DistDataset(Dataset):
         edges = []
         for edge_type, graph in by_type(self.graph).items():
             topology = graph.topo.share_memory_()
+            sums = topology.weight_sums
             book = _book_handle(self._edge_books[edge_type])
             features = _rows_handle(edge_features.get(edge_type))
             handle = EdgeHandle(
@@ -270,6 +274,10 @@ class DistDataset(Dataset):
                 edge_ids=shared_memory.to_handle(topology.edge_ids),
                 feature_book=book,
                 features=features,
+                weights=_optional_handle(topology.edge_weights),
+                times=_optional_handle(topology.edge_times),
+                weight_sums=None if sums is None else shared_memory.to_handle(sums.sums),
+                positive_counts=None if sums is None else _optional_handle(sums.positive_counts),
             )
             edges.append(handle)
         return DatasetHandle(self.partition_idx, self.edge_dir, nodes, tuple(edges))
@@ -286,15 +294,7 @@ class DistDataset(Dataset):
             {node.node_type: node.count for node in nodes},
             {node.node_type: _open_book(node.book, index) for node in nodes},
             {edge.edge_type: _open_book(edge.feature_book, index) for edge in edges},
-            {
-                edge.edge_type: (
-                    open_tensor(edge.indptr),
-                    open_tensor(edge.indices),
-                    open_tensor(edge.edge_ids),
-                    edge.num_cols,
-                )
-                for edge in edges
-            },
+            {edge.edge_type: _open_topology(edge, _LAYOUTS[dataset.edge_dir]) for edge in edges},
             (
                 {node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
                 {node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
@@ -315,6 +315,7 @@ class DistDataset(Dataset):
 
 
 _SPLITS = ("train", "val", "test")
+_LAYOUTS: dict[str, Layout] = {"out": "CSR", "in": "CSC"}
 
 
 def _unwrap(values: dict[Any, Any]) -> Any:
@@ -331,6 +332,27 @@ def _rows_by_id(feature: Feature) -> torch.Tensor:
 
 def _rows_handle(feature: Feature | None) -> TensorHandle | None:
     return None if feature is None else shared_memory.to_handle(feature.share_memory_().feature_tensor)
+
+
+def _optional_handle(tensor: torch.Tensor | None) -> TensorHandle | None:
+    return None if tensor is None else shared_memory.to_handle(tensor)
+
+
+def _open_topology(edge: EdgeHandle, layout: Layout) -> Topology:
+    def optional(handle: TensorHandle | None) -> torch.Tensor | None:
+        return None if handle is None else shared_memory.from_handle(handle)
+
+    sums = optional(edge.weight_sums)
+    return Topology.from_arrays(
+        shared_memory.from_handle(edge.indptr),
+        shared_memory.from_handle(edge.indices),
+        shared_memory.from_handle(edge.edge_ids),
+        layout=layout,
+        num_cols=edge.num_cols,
+        edge_weights=optional(edge.weights),
+        edge_times=optional(edge.times),
+        weight_sums=None if sums is None else WeightSums(sums, optional(edge.positive_counts)),
+    )
 
 
 def _book_handle(book: PartitionBook) -> BookHandle:

@@ -55,7 +55,8 @@ class PartitionEdges:
         rows: int ``[num_edges]``, local rows of the endpoint that the partition owns.
         cols: int ``[num_edges]``, global ids of the other endpoint.
         edge_ids: int ``[num_edges]``, distinct global ids.
-        weights: float32 ``[num_edges]``, or None.
+        weights: float ``[num_edges]``, or None.
+        times: int ``[num_edges]``, or None.
         num_rows: nodes of the partition.
         num_cols: nodes of the other endpoint's type, over all partitions.
         end_edge_id: all edge ids, of other partitions too, are below this; it decides how wide they are stored.
@@ -65,29 +66,28 @@ class PartitionEdges:
     cols: torch.Tensor
     edge_ids: torch.Tensor
     weights: torch.Tensor | None
+    times: torch.Tensor | None
     num_rows: int
     num_cols: int
     end_edge_id: int
 
 
 def write_graph(root: Path, key: EdgeKey, partition_idx: int, edges: PartitionEdges, pool: Any) -> list[ArrayFile]:
-    """Writes the rows of a partition in canonical order, sorted by (neighbor id, edge id).
+    """Writes the rows of a partition in canonical order, sorted by (neighbor id, edge id), with times by time first.
 
     Raises:
-        InvalidArgumentError: two edges have one id.
+        InvalidArgumentError: two edges have one id, or a weight is negative, infinite or not a number.
         UnknownIdError: an endpoint is outside the graph.
     """
     check_distinct(f"{label_of('edge_ids', key)} of partition {partition_idx}", edges.edge_ids)
     coo = (edges.rows.contiguous(), edges.cols.contiguous(), edges.edge_ids.contiguous())
-    arrays = _C.build_csr(*coo, edges.num_rows, edges.num_cols, pool)
-    indptr, indices, edge_ids = (torch.utils.dlpack.from_dlpack(capsule) for capsule in arrays)
+    data = {"times": edges.times, "weights": edges.weights}
+    names = ["indptr", "indices", "edge_ids", *(name for name, tensor in data.items() if tensor is not None)]
+    capsules = _C.build_csr(*coo, edges.num_rows, edges.num_cols, pool, **data)
+    arrays = dict(zip(names, map(torch.utils.dlpack.from_dlpack, capsules), strict=True))
     if edges.end_edge_id > _INT32_END:
-        edge_ids = edge_ids.long()
-    named = [("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)]
-    if edges.weights is not None:
-        by_id = edges.edge_ids.long().sort()
-        named.append(("weights", edges.weights[by_id.indices[torch.searchsorted(by_id.values, edge_ids.long())]]))
-    return [write_tensor(root, array_path("graph", key, name, partition_idx), tensor) for name, tensor in named]
+        arrays["edge_ids"] = arrays["edge_ids"].long()
+    return [write_tensor(root, array_path("graph", key, name, partition_idx), arrays[name]) for name in names]
 
 
 class RowsFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,10 @@ class EdgeInput:
     Attributes:
         row, col: int32 or int64 ``[num_edges]``: source and target ids, checked.
         edge_ids: int32 or int64 ``[num_edges]``, distinct; None where an edge's id is its position.
-        weights: float32 ``[num_edges]``, or None.
+        weights: float ``[num_edges]``, or None.
         feat: ``[num_edge_ids, ...]``, by edge id, or None.
         num_edge_ids: ids are below this.
+        times: int64 or int32 ``[num_edges]``, or None.
     """
 
     row: torch.Tensor
@@ -34,6 +35,7 @@ class EdgeInput:
     weights: torch.Tensor | None
     feat: torch.Tensor | None
     num_edge_ids: int
+    times: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,12 @@ def _split(given: Mapping[str, dict[Any, Any]], key: NodeKey, count: int) -> dic
 
 
 def edge_inputs(
-    counts: Mapping[NodeKey, int], edge_index: Any, edge_ids: Any, weights: Any, feats: Any
+    counts: Mapping[NodeKey, int],
+    edge_index: Any,
+    edge_ids: Any,
+    weights: Any,
+    feats: Any,
+    times: Any,
 ) -> dict[EdgeKey, EdgeInput]:
     """Checks everything about edges."""
     if None in counts:
@@ -150,16 +157,18 @@ def edge_inputs(
             )
     indices = by_type("edge_index", edge_index, keys)
     ids, weights = by_type("edge_ids", edge_ids, keys), by_type("edge_weights", weights, keys)
-    feats = by_type("edge_feat", feats, keys)
+    feats, times = by_type("edge_feat", feats, keys), by_type("edge_times", times, keys)
     if None in keys and None not in indices:
         raise InvalidArgumentError("edge_index: expected [2, num_edges], got None")
     return {
-        key: _edge_input(key, counts, pair, ids.get(key), weights.get(key), feats.get(key))
+        key: _edge_input(key, counts, pair, ids.get(key), weights.get(key), feats.get(key), times.get(key))
         for key, pair in indices.items()
     }
 
 
-def _edge_input(key: EdgeKey, counts: Mapping[NodeKey, int], pair: Any, ids: Any, weights: Any, feat: Any) -> EdgeInput:
+def _edge_input(
+    key: EdgeKey, counts: Mapping[NodeKey, int], pair: Any, ids: Any, weights: Any, feat: Any, times: Any
+) -> EdgeInput:
     name = label_of("edge_index", key)
     if len(pair) != 2:
         raise InvalidArgumentError(f"{name}: expected [2, num_edges], got a first extent of {len(pair)}")
@@ -178,11 +187,54 @@ def _edge_input(key: EdgeKey, counts: Mapping[NodeKey, int], pair: Any, ids: Any
         num_ids = len(feat) if feat is not None else int(checked.max()) + 1 if len(checked) else 0
     if feat is not None:
         feat = rows_tensor(label_of("edge_feat", key), feat, num_ids, "edge")
-    if weights is not None:
-        weights = rows_tensor(label_of("edge_weights", key), weights, len(row), "edge").float()
-        if weights.dim() != 1:
-            raise InvalidArgumentError(f"{label_of('edge_weights', key)}: expected [num_edges], got {weights.shape}")
-    return EdgeInput(row, col, checked, weights, feat, num_ids)
+    weights = weights_tensor(label_of("edge_weights", key), weights, len(row))
+    times = times_tensor(label_of("edge_times", key), times, len(row))
+    return EdgeInput(row, col, checked, weights, feat, num_ids, times)
+
+
+def _per_edge(name: str, values: Any, num_edges: int) -> torch.Tensor | None:
+    if values is None:
+        return None
+    rows = rows_tensor(name, values, num_edges, "edge")
+    if rows.dim() != 1:
+        raise InvalidArgumentError(f"{name}: expected [num_edges], got {list(rows.shape)}")
+    return rows.contiguous()
+
+
+def weights_tensor(name: str, values: Any, count: int) -> torch.Tensor | None:
+    """Weights ``[count]``: floats keep their dtype, integers become float32; None stays None."""
+    weights = _per_edge(name, values, count)
+    return weights if weights is None or weights.is_floating_point() else weights.float()
+
+
+def times_tensor(name: str, values: Any, count: int) -> torch.Tensor | None:
+    """Times int64 or int32 ``[count]``; None stays None."""
+    times = _per_edge(name, values, count)
+    if times is not None and times.dtype not in _INDEX_DTYPES:
+        raise InvalidArgumentError(f"{name}: expected int64 or int32, got {times.dtype}")
+    return times
+
+
+def with_node_times(
+    edges: Mapping[EdgeKey, EdgeInput], counts: Mapping[NodeKey, int], node_times: Any, edge_dir: str
+) -> dict[EdgeKey, EdgeInput]:
+    """Edges whose sampled end (the target where ``edge_dir`` is "out") has a time get that time."""
+    times = {
+        node_type: times_tensor(label_of("node_times", node_type), values, counts[node_type])
+        for node_type, values in by_type("node_times", node_times, counts).items()
+    }
+    timed = dict(edges)
+    for key, edge in edges.items():
+        neighbor_type = None if key is None else key[2 if edge_dir == "out" else 0]
+        of_nodes = times.get(neighbor_type)
+        if of_nodes is None:
+            continue
+        if edge.times is not None:
+            raise InvalidArgumentError(
+                f"{label_of('edge_times', key)}: expected None beside node_times of its neighbors"
+            )
+        timed[key] = replace(edge, times=of_nodes[(edge.col if edge_dir == "out" else edge.row).long()])
+    return timed
 
 
 def check_distinct(name: str, ids: torch.Tensor) -> None:

@@ -62,14 +62,15 @@ class GraphArrays:
     """The rows that one partition has of one edge type.
 
     Rows are the partition's own nodes, in the order of its local rows: sources where ``edge_dir`` is "out", targets
-    where it is "in". A row is sorted by (neighbor id, edge id).
+    where it is "in". A row is sorted by (neighbor id, edge id), with times by (time, neighbor id, edge id).
 
     Attributes:
         indptr: int64 ``[num_rows + 1]``.
         indices: int32 or int64 ``[num_edges]``, global ids of the other endpoint.
         edge_ids: int32 or int64 ``[num_edges]``, global.
-        weights: float32 ``[num_edges]``, or None.
+        weights: float ``[num_edges]``, or None.
         num_cols: number of nodes of the other endpoint's type, over all partitions.
+        times: int64 ``[num_edges]``, or None.
     """
 
     indptr: torch.Tensor
@@ -77,6 +78,7 @@ class GraphArrays:
     edge_ids: torch.Tensor
     weights: torch.Tensor | None
     num_cols: int
+    times: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -219,8 +221,13 @@ class _PartitionReader:
                 f"{where}: expected int64 from 0 to {num_edges}, found {indptr.dtype} from {indptr[0]} to {indptr[-1]}"
             )
         weights = self._open("graph", key, "weights", num_edges)
+        times = self._open("graph", key, "times", num_edges)
+        if (weights is not None and not weights.is_floating_point()) or (
+            times is not None and times.dtype != torch.int64
+        ):
+            raise PartitionFormatError(f"{where.parent}: expected weights of a float dtype and times int64")
         num_cols = self.layout.nodes[self.layout.col_type(key)].count
-        return GraphArrays(indptr, indices, edge_ids, weights, num_cols)
+        return GraphArrays(indptr, indices, edge_ids, weights, num_cols, times)
 
     def _rows(self, group: str, name: str, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
         opened = {key: self._open(group, key, name, size) for key, size in sizes.items()}

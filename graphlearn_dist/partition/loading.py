@@ -158,16 +158,19 @@ def _coo(layout: PartitionLayout, arrays: PartitionArrays, key: EdgeKey) -> Grap
     rows = local.repeat_interleave(graph.indptr.diff())
     cols = graph.indices.long()
     edge_index = (rows, cols) if layout.edge_dir == "out" else (cols, rows)
-    return GraphPartitionData(edge_index, graph.edge_ids.long(), graph.weights)
+    return GraphPartitionData(edge_index, graph.edge_ids.long(), graph.weights, graph.times)
 
 
 def _concatenate(parts: list[GraphPartitionData]) -> GraphPartitionData:
     if len(parts) == 1:
         return parts[0]
     weights = [part.weights for part in parts if part.weights is not None]
+    times = [part.times for part in parts if part.times is not None]
     sources, targets = (torch.cat([part.edge_index[end] for part in parts]) for end in (0, 1))
     eids = torch.cat([part.eids for part in parts])
-    return GraphPartitionData((sources, targets), eids, torch.cat(weights) if weights else None)
+    return GraphPartitionData(
+        (sources, targets), eids, torch.cat(weights) if weights else None, torch.cat(times) if times else None
+    )
 
 
 def _features(rows: Any, caches: Any, books: Any) -> dict[Any, FeaturePartitionData]:

@@ -18,7 +18,7 @@ from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from .assembly import as_stored_book, write_tables
 from .book_base import PartitionBook
-from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs
+from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs, with_node_times
 from .layout import AnyBook, EdgeKey, NodeKey, array_path, edge_entry, make_meta, node_entry, write_meta
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
 from .storage import ArrayFile, row_chunks, write_array, write_tensor
@@ -45,7 +45,7 @@ class PartitionerBase(ABC):
         node_feat_dtype: what features are stored as; None keeps their dtype.
         edge_feat: ``[num_edges, ...]``, by edge id (by edge type).
         edge_feat_dtype: likewise.
-        edge_weights: ``[num_edges]``, in the order of ``edge_index`` (by edge type).
+        edge_weights: ``[num_edges]``, in the order of ``edge_index``, finite and at least 0 (by edge type).
         edge_assign_strategy: ``"by_src"``: a partition has the out-edges of its nodes; ``"by_dst"``: the in-edges.
         chunk_size: feature rows in memory at a time while writing.
         node_labels: ``[num_nodes, ...]``, any dtype (by node type).
@@ -53,6 +53,9 @@ class PartitionerBase(ABC):
         edge_ids: distinct ids of the edges, in the order of ``edge_index`` (by edge type); default: positions.
         seed: decides a random assignment; the same seed gives the same partitions.
         num_threads: threads for sorting edges; it does not change the result.
+        edge_times: int64 or int32 ``[num_edges]``, in the order of ``edge_index`` (by edge type).
+        node_times: int64 or int32 ``[num_nodes]`` (by node type): an edge gets the time of its neighbor, the end that
+            sampling reaches.
 
     Raises:
         InvalidArgumentError: an argument is wrong.
@@ -78,6 +81,8 @@ class PartitionerBase(ABC):
         edge_ids: Any = None,
         seed: int = 0,
         num_threads: int = 1,
+        edge_times: Any = None,
+        node_times: Any = None,
     ) -> None:
         for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
             if not isinstance(value, int) or value < 1:
@@ -95,7 +100,8 @@ class PartitionerBase(ABC):
         self.edge_feat_dtype = edge_feat_dtype
         self.nodes: dict[NodeKey, NodeInput] = node_inputs(num_nodes, node_feat, node_labels, node_split)
         counts = {key: node.count for key, node in self.nodes.items()}
-        self.edges: dict[EdgeKey, EdgeInput] = edge_inputs(counts, edge_index, edge_ids, edge_weights, edge_feat)
+        edges = edge_inputs(counts, edge_index, edge_ids, edge_weights, edge_feat, edge_times)
+        self.edges: dict[EdgeKey, EdgeInput] = with_node_times(edges, counts, node_times, self.edge_dir)
         self._pool = _C.ThreadPool(num_threads)
 
     @abstractmethod
@@ -271,17 +277,18 @@ class _Writer:
         row, col = (edge.row, edge.col) if outgoing else (edge.col, edge.row)
         num_rows, num_cols = self.source.nodes[row_type].count, self.source.nodes[col_type].count
         pool = self.source._pool
-        csr = _from_core(_C.build_csr(row, col, edge.edge_ids, num_rows, num_cols, pool))
-        positions = _Positions(edge)
+        csr = _C.build_csr(row, col, edge.edge_ids, num_rows, num_cols, pool, edge.times, edge.weights)
+        names = ["indptr", "indices", "edge_ids"]
+        names += ["times"] * (edge.times is not None) + ["weights"] * (edge.weights is not None)
+        whole = dict(zip(names, _from_core(csr), strict=True))
         part_counts = []
         for p in range(self.source.num_parts):
-            taken = _C.take_csr_rows(csr[0], csr[1], csr[2], self.books[row_type].local_ids(p), num_cols, pool)
-            indptr, indices, edge_ids = _from_core(taken)
-            part_counts.append(len(indices))
-            for name, tensor in (("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)):
+            ids, data = self.books[row_type].local_ids(p), (whole.get("times"), whole.get("weights"))
+            taken = _C.take_csr_rows(whole["indptr"], whole["indices"], whole["edge_ids"], ids, num_cols, pool, *data)
+            arrays = dict(zip(names, _from_core(taken), strict=True))
+            part_counts.append(len(arrays["indices"]))
+            for name, tensor in arrays.items():
                 self._add(array_path("graph", key, name, p), tensor)
-            if edge.weights is not None:
-                self._add(array_path("graph", key, "weights", p), edge.weights[positions[edge_ids]])
         return edge_entry(key, part_counts, self._write_edge_feat(key, edge))
 
     def _write_edge_feat(self, key: EdgeKey, edge: EdgeInput) -> AnyBook:
@@ -291,15 +298,3 @@ class _Writer:
                 path = array_path("edge_feat", key, "x", p)
                 self._add_rows(path, edge.feat, book.local_ids(p), self.source.edge_feat_dtype)
         return book
-
-
-class _Positions:
-    """Where edges stand in the input, by edge id."""
-
-    def __init__(self, edge: EdgeInput) -> None:
-        self._sorted = None if edge.edge_ids is None else edge.edge_ids.long().sort()
-
-    def __getitem__(self, edge_ids: torch.Tensor) -> torch.Tensor:
-        if self._sorted is None:
-            return edge_ids.long()
-        return self._sorted.indices[torch.searchsorted(self._sorted.values, edge_ids.long())]

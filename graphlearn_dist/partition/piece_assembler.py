@@ -182,9 +182,10 @@ class PieceAssembler:
     def _write_graphs_of(self, draft: Draft, key: EdgeKey, edge_dir: str, pieces: list[Piece]) -> list[ArrayFile]:
         row_type, col_type = _end_types(key, edge_dir)
         book, num_cols = self._node_book(draft, row_type), self._node_book(draft, col_type).num_ids
-        weights = [piece.open("weights") for piece in pieces]
-        if len({weight is None for weight in weights}) > 1:
-            raise InvalidArgumentError(f"{label_of('graph', key)}: expected weights in all partitions or in none")
+        data = {name: [piece.open(name) for piece in pieces] for name in ("weights", "times")}
+        for name, tensors in data.items():
+            if len({tensor is None for tensor in tensors}) > 1:
+                raise InvalidArgumentError(f"{label_of('graph', key)}: expected {name} in all partitions or in none")
         written = []
         for p, piece in enumerate(pieces):
             ends = [piece.tensor("sources"), piece.tensor("targets")]
@@ -193,7 +194,8 @@ class PieceAssembler:
                 rows=book.for_partition(p).id2index[own],
                 cols=other,
                 edge_ids=piece.tensor("edge_ids"),
-                weights=weights[p],
+                weights=data["weights"][p],
+                times=data["times"][p],
                 num_rows=book.partition_size(p),
                 num_cols=num_cols,
                 end_edge_id=max(map(_end_edge_id, pieces)),

@@ -18,7 +18,7 @@ import torch
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
 from .book_base import PartitionBook, check_partition_idx
-from .ingest import by_type, id_vector, label_of, rows_tensor, to_tensor
+from .ingest import by_type, id_vector, label_of, rows_tensor, times_tensor, to_tensor, weights_tensor
 from .layout import array_path, load_partition_layout
 from .partition_book import GLTPartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
 from .piece_assembler import GROUPS, PieceAssembler, register_files
@@ -105,12 +105,13 @@ def save_graph_partition(
             partition's sources nor all of its targets.
     """
     name = label_of("graph_partition", etype)
-    (sources, targets), eids, weights = graph_partition[:3]
+    (sources, targets), eids, weights, times = GraphPartitionData(*graph_partition)
     tensors: dict[str, torch.Tensor | None] = {
         "sources": id_vector(f"{name}.edge_index[0]", sources, _ANY_ID, "nodes"),
         "targets": id_vector(f"{name}.edge_index[1]", targets, _ANY_ID, "nodes"),
         "edge_ids": id_vector(f"{name}.eids", eids, _ANY_ID, "edges"),
-        "weights": None if weights is None else to_tensor(f"{name}.weights", weights).float(),
+        "weights": weights_tensor(f"{name}.weights", weights, len(eids)),
+        "times": times_tensor(f"{name}.times", times, len(eids)),
     }
     lengths = {key: len(tensor) for key, tensor in tensors.items() if tensor is not None}
     if len(set(lengths.values())) > 1:

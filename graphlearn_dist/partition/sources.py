@@ -92,9 +92,12 @@ def verify(root_dir: str | Path) -> str:
             continue
         arrays = layout.open_partition(index, verify=True)
         for edge_type, graph in arrays.graphs.items():
-            csr = _C.Csr(graph.indptr, graph.indices, graph.edge_ids, graph.num_cols)
+            csr = _C.Csr(graph.indptr, graph.indices, graph.edge_ids, graph.num_cols, graph.times)
+            pool = thread_pool(available_cores())
             try:
-                csr.validate(thread_pool(available_cores()))
+                csr.validate(pool)
+                if graph.weights is not None:
+                    _C.sum_weights(graph.indptr, graph.weights, pool)
             except InvalidArgumentError as error:
                 raise PartitionFormatError(f"{layout.root}: partition {index}, edges {edge_type}: {error}") from error
         num_bytes = sum(file.num_bytes for file in layout.partition_files(index))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -107,6 +109,72 @@ def test_take_rows_equals_numpy(edges: Any, data: st.DataObject, implicit: bool,
         assert out_indices[mine].tolist() == indices[whole].tolist()
         assert out_ids[mine].tolist() == edge_ids[whole].tolist()
     assert out_indptr[-1] == out_indices.numel() == out_ids.numel()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@given(edges=coo(), data=st.data(), threads=st.integers(1, 3))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_weights_go_where_their_edges_go(dtype: torch.dtype, edges: Any, data: st.DataObject, threads: int) -> None:
+    """Built and taken, with and without times, in any float dtype."""
+    num_rows, num_cols, row, col, ids = edges
+    n = len(row)
+    ids = np.arange(n) if ids is None else ids
+    weights = torch.rand(n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    times = np.random.default_rng(n).integers(-3, 3, n) if data.draw(st.booleans()) else None
+    inputs = [torch.from_numpy(array) for array in (row, col, ids)]
+    given_times = None if times is None else torch.from_numpy(times)
+    pool = POOLS[threads]
+    built = [to_tensor(a) for a in _C.build_csr(*inputs, num_rows, num_cols, pool, given_times, weights)]
+    order = np.lexsort((ids, col, np.zeros(n) if times is None else times, row))
+    expected = [ids[order].tolist(), weights[torch.from_numpy(order)].tolist()]
+    assert [built[2].tolist(), built[-1].tolist()] == expected
+    assert built[-1].dtype == dtype
+    rows = torch.tensor(data.draw(st.lists(st.integers(0, num_rows - 1), max_size=10)), dtype=torch.int64)
+    carried = (None if times is None else built[3], built[-1])
+    taken = [to_tensor(a) for a in _C.take_csr_rows(*built[:3], rows, num_cols, pool, *carried)]
+    assert [tensor.dtype for tensor in taken] == [tensor.dtype for tensor in built]
+    spans = [slice(built[0][r], built[0][r + 1]) for r in rows.tolist()]
+    for whole, part in zip(built[1:], taken[1:], strict=True):
+        assert part.tolist() == [value for span in spans for value in whole[span].tolist()]
+
+
+def test_offsets_beyond_32_bits() -> None:
+    """A graph of 2^31 + 50 edges: one hub with nearly all of them, and neighbors, ids, times and weights of the last
+    rows lie beyond what 32 bits count. The arrays are files with holes: only pages that are read exist."""
+    num_edges, tail = 2**31 + 50, 40
+    indptr = torch.tensor([0, num_edges - tail, num_edges - 10, num_edges])
+    arrays = {dtype: _sparse(num_edges, dtype) for dtype in (torch.int32, torch.int64, torch.float64)}
+    indices, times, sums = arrays[torch.int32], arrays[torch.int64], arrays[torch.float64]
+    indices[-tail:] = torch.arange(tail)
+    times[-tail:] = torch.cat([torch.arange(30), torch.arange(10)])
+    sums[-tail:] = torch.cat([torch.arange(1.0, 31), torch.arange(1.0, 11)])
+    csr = _C.Csr(indptr, indices, None, 100, times, sums)
+    assert csr.num_edges == num_edges
+    first = num_edges - tail
+    for method in (_C.Method.UNIFORM, _C.Method.WEIGHTED, _C.Method.LABOR):
+        for rule in (_C.TimeRule.IGNORE, _C.TimeRule.BEFORE):
+            how = _C.DrawMethod(method, False, rule)
+            nodes, now = torch.tensor([2, 1]), torch.tensor([4, 7])
+            found = _C.sample_neighbors(csr, nodes, None, 6, how, 1, True, POOLS[1], None, now)
+            counts, neighbors, edges = map(to_tensor, found)
+            assert counts.tolist() == ([6, 6] if rule == _C.TimeRule.IGNORE else [5, 6])
+            assert (edges - first).tolist() == neighbors.tolist()
+            assert all(v >= 30 for v in neighbors[: counts[0]].tolist())
+            assert all(v < 30 for v in neighbors[counts[0] :].tolist())
+    hub = _C.sample_neighbors(csr, torch.tensor([0]), None, 5, _C.DrawMethod(), 3, True, POOLS[1])
+    picked = to_tensor(hub[2]).tolist()
+    assert len(set(picked)) == 5
+    assert max(picked) < first
+    assert max(picked) > 2**29
+
+
+def _sparse(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros in a file with holes."""
+    descriptor = os.memfd_create("sparse")
+    os.ftruncate(descriptor, count * dtype.itemsize)
+    mapping = mmap.mmap(descriptor, count * dtype.itemsize)
+    os.close(descriptor)
+    return torch.frombuffer(mapping, dtype=dtype, count=count)
 
 
 A = torch.tensor
