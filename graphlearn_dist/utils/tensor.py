@@ -62,3 +62,8 @@ def tensor_equal_with_device(lhs: torch.Tensor, rhs: torch.Tensor) -> bool:
 def squeeze(data: Any) -> Any:
     """Every tensor in ``data`` without its dimensions of extent one."""
     return apply_to_all_tensor(data, torch.Tensor.squeeze)
+
+
+def share_memory(data: Any) -> Any:
+    """Moves every tensor in ``data`` to memory that other processes can map; the rest stays."""
+    return apply_to_all_tensor(data, lambda tensor: tensor.share_memory_())

@@ -158,7 +158,13 @@ def _scattered_ids(count: int, seed: int) -> torch.Tensor:
 def make_dataset(graph: TestGraph, edge_dir: Direction = "out", *, edge_features: bool = True) -> Dataset:
     """The graph with its features and labels, held whole."""
     dataset = Dataset(edge_dir=edge_dir)
-    dataset.init_graph(graph.unwrap(graph.edges), graph.unwrap(graph.edge_ids), num_nodes=graph.unwrap(graph.num_nodes))
+    dataset.init_graph(
+        graph.unwrap(graph.edges),
+        graph.unwrap(graph.edge_ids),
+        graph.unwrap(graph.weights),
+        num_nodes=graph.unwrap(graph.num_nodes),
+        edge_times=graph.unwrap(graph.times),
+    )
     dataset.init_node_features(graph.unwrap(graph.node_features()))
     dataset.init_node_labels(graph.unwrap(graph.node_labels()))
     if edge_features and graph.edge_features():

@@ -188,6 +188,7 @@ def sample_batch(
     draws: dict[Any, Draw] | None = None,
     disjoint: bool = False,
     times: Sequence[int] | None = None,
+    more_seeds: Sequence[tuple[Any, Sequence[int]]] = (),
     seed: int = 0,
     epoch: int = 0,
     index: int = 0,
@@ -195,7 +196,7 @@ def sample_batch(
     """One batch: hop by hop, edge type by edge type (sorted), seed by seed, pick by pick.
 
     ``draws`` by edge type stands instead of ``replace``. Where ``disjoint``, each seed grows a tree of its own, of the
-    time ``times[i]``.
+    time ``times[i]``; ``more_seeds``, by type, are numbered after the others.
     """
     node_types, edge_types = sorted(graph.num_nodes, key=str), sorted(graph.edges, key=lambda name: name or ())
     per_type = fanouts if isinstance(fanouts, dict) else dict.fromkeys(edge_types, fanouts)
@@ -203,11 +204,14 @@ def sample_batch(
     rows_of = {edge_type: sorted_rows(graph, edge_type, edge_dir) for edge_type in edge_types}
     # A node of the batch is (tree, id); without trees, all stand in tree 0.
     nodes: dict[Any, list[tuple[int, int]]] = {node_type: [] for node_type in node_types}
-    nodes[seed_type] = [(i if disjoint else 0, int(node)) for i, node in enumerate(seeds)]
+    trees = itertools.count()
+    for name, ids in ((seed_type, seeds), *more_seeds):
+        nodes[name] += [(next(trees) if disjoint else 0, int(node)) for node in ids]
     begin, end = dict.fromkeys(node_types, 0), {name: len(ids) for name, ids in nodes.items()}
     local: dict[Any, dict[tuple[int, int], int]] = {node_type: {} for node_type in node_types}
-    for i, node in enumerate(nodes[seed_type]):
-        local[seed_type].setdefault(node, i)
+    for name in node_types:
+        for i, node in enumerate(nodes[name]):
+            local[name].setdefault(node, i)
     batch = ReferenceBatch([], [], [], [], [[end[name]] for name in node_types], [[] for _ in edge_types])
     edges: dict[Any, list[tuple[int, int, int]]] = {edge_type: [] for edge_type in edge_types}
     for hop in range(len(next(iter(per_type.values())))):

@@ -1,0 +1,36 @@
+"""Which device a worker uses."""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import InvalidArgumentError
+
+
+def get_available_device(device: torch.device | str | None = None) -> torch.device:
+    """The device asked for; without one, the current GPU where there is any, else the CPU.
+
+    Raises:
+        InvalidArgumentError: a GPU that is not there.
+    """
+    if device is None:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device(device)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InvalidArgumentError(f"device: {device} was asked for, {torch.cuda.device_count()} GPUs are usable")
+    return device
+
+
+def assign_device() -> torch.device:
+    """A GPU for this process, in turn by the rank of its worker; the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    rank = torch.distributed.get_rank() if ready else 0
+    return torch.device("cuda", rank % torch.cuda.device_count())
+
+
+def ensure_device(device: torch.device | str | None) -> None:
+    """Makes a GPU the current one; does nothing for the CPU and for None."""
+    if device is not None and torch.device(device).type == "cuda":
+        torch.cuda.set_device(get_available_device(device))

@@ -1,0 +1,179 @@
+"""Batches made ahead: the same ones, in their order, by threads that end with the loop."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from graphlearn_dist.loader.prefetch import made_ahead
+from tests.support.graphs import make_dataset, random_graph
+
+HANG_S = 30.0  # generous: only a hang takes as long
+
+
+def prefetchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gld-prefetch")]
+
+
+def wait_until_gone() -> None:
+    """Threads end when the call they are in does; that is waited for, and fails where it takes too long."""
+    for thread in prefetchers():
+        thread.join(HANG_S)
+    assert prefetchers() == []
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    wait_until_gone()
+
+
+def loaders(prefetch: int) -> list[Any]:
+    dataset = make_dataset(random_graph(80, 600, 1))
+    options: dict[str, Any] = {"batch_size": 9, "shuffle": True, "prefetch": prefetch, "with_edge": True}
+    return [
+        NeighborLoader(dataset, [3, 2], torch.arange(80), **options),
+        LinkNeighborLoader(dataset, [3], neg_sampling="binary", **options),
+        SubGraphLoader(dataset, torch.arange(80), [3], **options),
+    ]
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_batches_do_not_depend_on_prefetching(prefetch: int) -> None:
+    for ahead, plain in zip(loaders(prefetch), loaders(0), strict=True):
+        for _ in range(2):
+            for one, other in zip(ahead, plain, strict=True):
+                assert one.to_dict().keys() == other.to_dict().keys()
+                for name, value in one.to_dict().items():
+                    assert torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_calls_come_back_in_their_order(num_threads: int) -> None:
+    later = threading.Event()
+
+    def make(index: int) -> int:
+        if num_threads > 1:  # the first call ends after the second has begun: it was made by another thread meanwhile
+            assert index != 0 or later.wait(HANG_S)
+            if index == 1:
+                later.set()
+        return index * index
+
+    assert list(made_ahead(make, 20, num_threads)) == [i * i for i in range(20)]
+    assert list(made_ahead(make, 0, num_threads)) == []
+
+
+def test_not_more_is_made_ahead_than_two_calls_a_thread() -> None:
+    begun: list[int] = []
+    calls = made_ahead(lambda index: begun.append(index), 100, 2)
+    next(calls)
+    wait_for(lambda: len(begun) == 5)
+    next(calls)
+    wait_for(lambda: len(begun) == 6)
+    calls.close()
+    wait_until_gone()
+    assert sorted(begun) == list(range(6))
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_an_exception_comes_at_its_place(num_threads: int) -> None:
+    def make(index: int) -> int:
+        if index == 7:
+            raise InvalidArgumentError("index: expected any but 7")
+        return index
+
+    seen: list[int] = []
+    calls = made_ahead(make, 20, num_threads)
+    with pytest.raises(InvalidArgumentError, match="any but 7"):
+        seen.extend(calls)
+    assert seen == list(range(7))
+    assert next(calls, None) is None
+    wait_until_gone()  # although the iterator is still held
+
+
+def test_threads_end_where_a_loop_is_left() -> None:
+    loader = loaders(3)[0]
+    for _ in loader:
+        assert prefetchers()
+        break
+    wait_until_gone()
+
+
+def test_threads_end_where_an_iterator_is_dropped() -> None:
+    for loader in loaders(2):
+        iterator = iter(loader)
+        next(iterator)
+        del iterator
+        wait_until_gone()
+    loader = loaders(2)[0]
+    cycle: list[Any] = [iter(loader)]
+    next(cycle[0])
+    cycle.append(cycle)  # only the garbage collector finds it
+    del cycle
+    gc.collect()
+    wait_until_gone()
+
+
+def test_threads_end_where_a_transform_fails() -> None:
+    def fail(_: Any) -> None:
+        raise KeyError("no such attribute")
+
+    dataset = make_dataset(random_graph(40, 100, 0))
+    iterator = iter(NeighborLoader(dataset, [2], torch.arange(40), batch_size=4, transform=fail))
+    with pytest.raises(KeyError):
+        next(iterator)
+    wait_until_gone()
+
+
+def test_transform_runs_in_the_thread_that_iterates() -> None:
+    dataset = make_dataset(random_graph(40, 100, 0))
+    seen = set()
+
+    def note(batch: Any) -> Any:
+        seen.add(threading.get_ident())
+        return batch
+
+    assert len(list(NeighborLoader(dataset, [2], torch.arange(40), batch_size=4, transform=note))) == 10
+    assert seen == {threading.get_ident()}
+
+
+def test_next_of_a_loader_goes_on_in_the_latest_epoch() -> None:
+    loader = loaders(1)[0]
+    first = next(loader)
+    assert torch.equal(first.input_id, loader.batch(0, 0).input_id)
+    assert torch.equal(next(loader).input_id, loader.batch(0, 1).input_id)
+    iterator = iter(loader)
+    assert torch.equal(next(loader).input_id, loader.batch(1, 0).input_id)
+    assert torch.equal(next(iterator).input_id, loader.batch(1, 1).input_id)
+    assert sum(1 for _ in iterator) == len(loader) - 2
+    with pytest.raises(StopIteration):
+        next(loader)
+    del iterator
+
+
+def test_several_epochs_at_once() -> None:
+    loader = loaders(2)[0]
+    for index, (one, other) in enumerate(zip(loader, loader, strict=True)):
+        assert torch.equal(one.input_id, loader.batch(0, index).input_id)
+        assert torch.equal(other.input_id, loader.batch(1, index).input_id)
+
+
+@pytest.mark.parametrize("prefetch", [-1, True, 1.5, None])
+def test_refuses(prefetch: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="prefetch: expected a number of threads"):
+        loaders(prefetch)
