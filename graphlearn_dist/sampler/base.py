@@ -50,8 +50,8 @@ class _InputTensors(CastMixin):
         return replace(self, **changed)  # type: ignore[type-var]
 
     def __getitem__(self: T, index: torch.Tensor | Any) -> T:
-        """The entries at some positions (int or bool tensor, or a list)."""
-        where = index if isinstance(index, torch.Tensor) else torch.tensor(index, dtype=torch.int64)
+        """The entries at some positions: an int or bool tensor, a list, or a slice."""
+        where = index if isinstance(index, (torch.Tensor, slice)) else torch.tensor(index, dtype=torch.int64)
         return self._map(lambda tensor: tensor[where])
 
     def share_memory(self: T) -> T:

@@ -27,16 +27,23 @@ def _metadata(batch: SampledBatch) -> Any:
     return link_attributes(batch.links) if batch.links is not None else batch.mapping
 
 
+def _seeds(batch: SampledBatch) -> torch.Tensor:
+    """The seeds of a batch, global ids; of links, their distinct ends."""
+    nodes = batch.subgraph.nodes[batch.seed_type]
+    if batch.mapping is not None:
+        return nodes[batch.mapping]
+    return nodes[: batch.subgraph.num_sampled_nodes[batch.seed_type][0]]
+
+
 def to_sampler_output(batch: SampledBatch) -> SamplerOutput:
     """A batch of a homogeneous graph."""
     sampled, trees = batch.subgraph, batch.subgraph.trees[0]
-    seeds = sampled.nodes[0][: sampled.num_sampled_nodes[0][0]]
     return SamplerOutput(
         node=sampled.nodes[0],
         row=sampled.rows[0],
         col=sampled.cols[0],
         edge=sampled.edge_ids[0],
-        batch=seeds if trees is None else trees,
+        batch=_seeds(batch) if trees is None else trees,
         num_sampled_nodes=list(sampled.num_sampled_nodes[0]),
         num_sampled_edges=list(sampled.num_sampled_edges[0]) or None,
         device=torch.device("cpu"),
@@ -57,14 +64,13 @@ def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> Hetero
     edge_ids = {name: ids for name, i in edges.items() if (ids := sampled.edge_ids[i]) is not None}
     trees = {name: tree for name, i in nodes.items() if (tree := sampled.trees[i]) is not None}
     seed_type = node_types[batch.seed_type]
-    seeds = sampled.nodes[batch.seed_type][: sampled.num_sampled_nodes[batch.seed_type][0]]
     by_hop = {name: list(sampled.num_sampled_edges[i]) for name, i in edges.items()}
     return HeteroSamplerOutput(
         node={name: sampled.nodes[i] for name, i in nodes.items()},
         row={name: sampled.rows[i] for name, i in edges.items()},
         col={name: sampled.cols[i] for name, i in edges.items()},
         edge=edge_ids or None,
-        batch=trees or {seed_type: seeds},
+        batch=trees or {seed_type: _seeds(batch)},
         num_sampled_nodes={name: list(sampled.num_sampled_nodes[i]) for name, i in nodes.items()},
         num_sampled_edges=by_hop if any(by_hop.values()) else None,
         edge_types=[message_type(name, schema.edge_dir) for name in schema.edge_types if name is not None],

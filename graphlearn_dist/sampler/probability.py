@@ -40,7 +40,7 @@ def sampling_probability(
             degrees = topology.degrees
             picked = frontier[seed_type][: degrees.numel()].clone()
             if fanout > 0:
-                picked *= (fanout / degrees.clamp(min=1)).clamp(max=1)
+                picked *= (fanout / degrees.clamp(min=1).to(torch.float64)).clamp(max=1)
             per_edge = torch.repeat_interleave(torch.log1p(-picked), degrees)
             missed[neighbor_type].index_add_(0, topology.indices.to(torch.int64), per_edge)
         frontier = [1 - torch.exp(log) for log in missed]
