@@ -120,7 +120,7 @@ def measure(
     """The two loaders in turns; the first round warms up and is not counted."""
     glt.distributed.init_client(args.servers, 1, 0, "127.0.0.1", port)
     inputs = torch.arange(args.nodes)
-    local = NeighborLoader(whole, args.fanout, inputs, batch_size=args.batch_size, shuffle=True)
+    local = NeighborLoader(whole, args.fanout, inputs, batch_size=args.batch_size, shuffle=True, prefetch=0)
     options = RemoteDistSamplingWorkerOptions(server_rank=list(range(args.servers)), buffer_size=args.buffer)
     remote = DistNeighborLoader(
         None, args.fanout, inputs, args.batch_size, True, edge_dir="in", collect_features=True, worker_options=options

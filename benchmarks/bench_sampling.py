@@ -21,7 +21,7 @@ from typing import Any
 import ceilings
 from graphs import GraphFiles, PowerLaw, default_cache, make_graph, open_graph, read_graph
 from harness import median, print_table, spread, write_json
-from peers.base import FEATURES, LABOR, LOADER, SAMPLE, WEIGHTED, Setting
+from peers.base import FEATURES, LABOR, LOADER, SAMPLE, TEMPORAL, WEIGHTED, Setting
 from peers.driver import ENTRIES, OURS, Found, Worker, WorkerLost, build, find_peers, run
 from report import summarize, write_plot
 
@@ -29,7 +29,7 @@ HEADLINE = PowerLaw(2_400_000, 124_000_000)
 TYPED_EDGES = ("paper__cites__paper", "author__writes__paper", "paper__written_by__author")
 MODES = (SAMPLE, FEATURES, LOADER)
 TYPED = "typed"
-ALSO = (WEIGHTED, LABOR, TYPED)
+ALSO = (WEIGHTED, LABOR, TEMPORAL, TYPED)
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ def plan_groups(args: argparse.Namespace) -> list[Group]:
             setting = replace(plain, threads=threads, ids=ids, features=features)
             title = f"{threads} thread{'s' * (threads > 1)}, {ids}"
             groups.append(Group(title, setting, tuple(args.modes)))
-    for draw in (WEIGHTED, LABOR):
+    for draw in (WEIGHTED, LABOR, TEMPORAL):
         if draw in args.also:
             files.with_weights()
+            files.with_times()
             groups.append(Group(f"1 thread, int32, {draw}", replace(plain, draw=draw, ids="int32"), (SAMPLE,)))
     if TYPED in args.also:
         typed = replace(plain, directories=typed_graphs(args), fanout=args.typed_fanout)
@@ -113,7 +114,7 @@ def available_bytes() -> int:
 def needed_bytes(setting: Setting) -> float:
     """What one peer holds, with half as much again for edge ids, batches and what the library needs itself."""
     graphs = [open_graph(Path(directory)) for directory in setting.directories.values()]
-    width = (4 if setting.ids == "int32" else 8) + (4 if setting.weighted else 0)
+    width = (4 if setting.ids == "int32" else 8) + {WEIGHTED: 4, TEMPORAL: 8}.get(setting.draw, 0)
     return 1.5 * sum(graph.edges * width + graph.nodes * (8 + 4 * setting.features) for graph in graphs) + (1 << 29)
 
 
@@ -198,6 +199,7 @@ def row_of(
     batches = sum(answer["batches"] for answer in answers)
     return {
         **row,
+        "kind": answers[0]["kind"],
         "edges_per_batch": sum(answer["edges"] for answer in answers) / batches,
         "nodes_per_batch": sum(answer["nodes"] for answer in answers) / batches,
         "medges_per_s": [answer["edges"] / answer["seconds"] / 1e6 for answer in answers],

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 FORMAT = 3  # part of every cached name: raise it where a generator changes
+TIMES = 1_000_000  # of edges, uniform
 _CHUNK_EDGES = 4_000_000
 
 
@@ -58,7 +59,8 @@ class GraphFiles:
 
     Files: ``indptr.npy`` int64 ``[nodes + 1]``, ``indices.npy`` int64 and ``indices32.npy`` int32 ``[edges]``,
     ``seeds.npy`` int64 ``[nodes]`` (all nodes in random order), ``weights.npy`` float32 ``[edges]`` in (0, 1],
-    ``features-<dim>.npy`` float32 ``[nodes, dim]``. The last two are made when first asked for.
+    ``times.npy`` int64 ``[edges]`` in [0, TIMES), ``features-<dim>.npy`` float32 ``[nodes, dim]``. The last three are
+    made when first asked for.
     """
 
     directory: Path
@@ -79,6 +81,12 @@ class GraphFiles:
             rows = np.random.default_rng(1).random((self.nodes, dim), dtype=np.float32)
             _save(self.directory / f"{name}.npy", rows)
         return name
+
+    def with_times(self) -> str:
+        """The name of the file of edge times, made if it is not there."""
+        if not (self.directory / "times.npy").exists():
+            _save(self.directory / "times.npy", np.random.default_rng(4).integers(0, TIMES, self.edges))
+        return "times"
 
     def with_weights(self) -> str:
         """The name of the file of edge weights, made if it is not there."""

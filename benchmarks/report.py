@@ -12,7 +12,7 @@ from harness import median
 OURS = "graphlearn_dist"
 PYG = ("pyg-lib", "torch-sparse")
 DGL = ("DGL fused",)
-KINDS = ("typed", "weighted", "labor")  # of groups that stand for themselves
+KINDS = ("typed", "weighted", "labor", "temporal")  # of groups that stand for themselves
 Row = dict[str, Any]
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from graphs import GraphFiles, open_graph
+from graphs import TIMES, GraphFiles, open_graph
 
 SAMPLE, FEATURES, LOADER = "sample", "features", "loader"
-UNIFORM, WEIGHTED, LABOR = "uniform", "weighted", "labor"
+UNIFORM, WEIGHTED, LABOR, TEMPORAL = "uniform", "weighted", "labor", "temporal"
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class Setting:
         threads: threads a peer may use.
         ids: ``"int32"`` or ``"int64"``, storage of the graph.
         features: width of the float32 rows; 0 where none are looked up.
-        draw: how neighbors are drawn: ``UNIFORM``, ``WEIGHTED`` (by edge weight) or ``LABOR`` (layer-neighbor, with one
-            random number for each node of a hop), without replacement.
+        draw: how neighbors are drawn, without replacement: ``UNIFORM``, ``WEIGHTED`` (by edge weight), ``LABOR``
+            (layer-neighbor, one random number for each node of a hop) or ``TEMPORAL`` (uniform, edges no later than
+            the seed's time, one tree per seed; half of all edges are).
     """
 
     directories: dict[str, str]
@@ -149,6 +150,14 @@ class Peer(ABC):
     def edge_weights(self) -> torch.Tensor:
         """float32 ``[edges]``."""
         return torch.from_numpy(self.setting.graph().load("weights"))
+
+    def edge_times(self) -> torch.Tensor:
+        """int64 ``[edges]``."""
+        return torch.from_numpy(self.setting.graph().load("times"))
+
+    def seed_times(self, seeds: torch.Tensor) -> torch.Tensor:
+        """int64, one for each seed."""
+        return torch.full_like(seeds, TIMES // 2, dtype=torch.int64)
 
     def feature_rows(self) -> torch.Tensor:
         """float32 ``[nodes, features]``."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from peers.base import LABOR, UNIFORM, WEIGHTED, Peer, Work
+from peers.base import LABOR, TEMPORAL, UNIFORM, WEIGHTED, Peer, Work
 from peers.dgl_fused import RESAMPLES
 
 
@@ -16,7 +16,7 @@ class Adapter(Peer):
 
     kind = RESAMPLES
     ids = ("int32", "int64")
-    draws = (UNIFORM, WEIGHTED, LABOR)
+    draws = (UNIFORM, WEIGHTED, LABOR, TEMPORAL)
     hetero = True
 
     @staticmethod
@@ -36,6 +36,9 @@ class Adapter(Peer):
         else:
             indptr, indices = self.arrays()
             attributes = {"weight": self.edge_weights()} if self.setting.weighted else None
+            if self.setting.draw == TEMPORAL:
+                attributes = {"time": self.edge_times()}
+                self.kind = f"{RESAMPLES}, and merges no nodes"
             self.graph = gb.fused_csc_sampling_graph(indptr.to(self.dtype), indices, edge_attributes=attributes)
         self.rows = self.feature_rows() if self.setting.features else None
 
@@ -69,7 +72,19 @@ class Adapter(Peer):
             edge_type_to_id={":".join(edge_type): number for number, edge_type in enumerate(edge_types)},
         )
 
+    def _sample_temporal(self, nodes: torch.Tensor, times: torch.Tensor) -> Any:
+        layers: list[Any] = []
+        for fanout in self.setting.fanout:
+            sampled = self.graph.temporal_sample_neighbors(
+                nodes, times, torch.LongTensor([fanout]), edge_timestamp_attr_name="time"
+            )
+            nodes, compacted, times = self.gb.compact_csc_format(sampled.sampled_csc, nodes, times)
+            layers.insert(0, compacted)
+        return nodes, layers
+
     def sample(self, seeds: torch.Tensor) -> Any:
+        if self.setting.draw == TEMPORAL:
+            return self._sample_temporal(seeds.to(self.dtype), self.seed_times(seeds))
         nodes: Any = seeds.to(self.dtype)
         if self.setting.is_typed:
             nodes = {name: nodes[:0] for name in self.graph.node_type_to_id} | {self.setting.seed_type: nodes}

@@ -11,7 +11,7 @@ import graphlearn_dist as gld
 from graphlearn_dist.data import Dataset, Graph, Topology
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput
-from peers.base import LABOR, UNIFORM, WEIGHTED, Peer, Work
+from peers.base import LABOR, TEMPORAL, UNIFORM, WEIGHTED, Peer, Work
 
 
 class Adapter(Peer):
@@ -22,7 +22,7 @@ class Adapter(Peer):
     """
 
     hetero = True
-    draws = (UNIFORM, WEIGHTED, LABOR)
+    draws = (UNIFORM, WEIGHTED, LABOR, TEMPORAL)
     ids = ("int32", "int64")
 
     @staticmethod
@@ -50,12 +50,21 @@ class Adapter(Peer):
     def _graph(self, edge_type: Any) -> Graph:
         indptr, indices = self.arrays(edge_type)
         weights = self.edge_weights() if self.setting.weighted else None
-        nodes = self.setting.graph(edge_type).nodes
-        topology = Topology.from_arrays(indptr, indices, None, layout="CSC", num_cols=nodes, edge_weights=weights)
+        times = self.edge_times() if self.setting.draw == TEMPORAL else None
+        topology = Topology.from_arrays(
+            indptr,
+            indices,
+            None,
+            layout="CSC",
+            num_cols=self.setting.graph(edge_type).nodes,
+            edge_weights=weights,
+            edge_times=times,
+        )
         return Graph(topology)
 
     def sample(self, seeds: torch.Tensor) -> Any:
-        return self.sampler.sample_from_nodes(NodeSamplerInput(seeds, self.seed_type))
+        times = self.seed_times(seeds) if self.setting.draw == TEMPORAL else None
+        return self.sampler.sample_from_nodes(NodeSamplerInput(seeds, self.seed_type, times))
 
     def work(self, batch: Any) -> Work:
         rows, nodes = batch.row, batch.node

@@ -67,6 +67,7 @@ def run(peer: Peer, mode: str, first: int, count: int) -> dict[str, Any]:
             with clock:
                 del batch, rows
     return {
+        "kind": peer.kind,
         "resident": resident_bytes(),
         "seconds": clock.wall,
         "cpu_seconds": clock.cpu,

@@ -181,7 +181,7 @@ def test_smoke_run_measures_every_kind_of_row(tmp_path: Path, capsys: pytest.Cap
     content = bench_sampling.main(["--smoke", "--cache", str(tmp_path)])
     measured = {(row["group"], row["mode"]) for row in content["rows"] if "problem" not in row}
     assert {("1 thread, int32", mode) for mode in (SAMPLE, FEATURES, LOADER)} <= measured
-    assert {(f"1 thread, int32, {kind}", SAMPLE) for kind in ("weighted", "labor", "typed")} <= measured
+    assert {(f"1 thread, int32, {kind}", SAMPLE) for kind in bench_sampling.ALSO} <= measured
     by_ids = {row["ids"]: row for row in content["rows"] if row["mode"] == SAMPLE and "," not in row["group"][10:]}
     assert by_ids["int32"]["edges_per_batch"] == by_ids["int64"]["edges_per_batch"]
     assert set(content["ceilings"]) == {"memcpy_bytes", "random_4_byte_reads", "random_64_byte_reads"}
