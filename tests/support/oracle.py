@@ -53,6 +53,8 @@ def write_partitions(graph: TestGraph, root: Path, kind: str, num_parts: int, ed
         edge_assign_strategy="by_src" if edge_dir == "out" else "by_dst",
         node_labels=graph.unwrap(graph.node_labels()),
         edge_ids=graph.unwrap(graph.edge_ids),
+        edge_weights=graph.unwrap(graph.weights),
+        edge_times=graph.unwrap(graph.times),
     )
     return partitioner.partition()
 
@@ -78,6 +80,9 @@ def tensors_of(batch: SampledBatch) -> dict[str, Any]:
         "input_positions": (batch.input_positions,),
         "counts": (torch.tensor(subgraph.num_sampled_nodes), torch.tensor(subgraph.num_sampled_edges)),
         "seed_type": (torch.tensor(batch.seed_type),),
+        "trees": subgraph.trees,
+        "seeds": (batch.seed_times, batch.mapping),
+        "links": () if batch.links is None else tuple(vars(batch.links).values()),
     }
     return {f"{name}[{i}]": tensor for name, group in groups.items() for i, tensor in enumerate(group)}
 
