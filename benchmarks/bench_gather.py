@@ -21,7 +21,7 @@ from ceilings import ROW_BYTES, seconds
 from graphs import PowerLaw, default_cache, make_graph
 from harness import median, print_table, spread, write_json
 from peers.base import SAMPLE, Setting
-from peers.driver import OURS, Worker, build, run
+from peers.driver import OURS, Entry, Worker, build, run
 
 from graphlearn_dist.data import Feature
 
@@ -49,28 +49,36 @@ def measure_width(width: int, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Bytes of the process with the data loaded and one batch made, beside the bytes of the data."""
+    """Bytes that a process grew by to hold graph and features, and after some batches, beside the bytes of both."""
     files = make_graph(PowerLaw(args.nodes, args.edges), args.cache)
-    features = files.load(files.with_features(args.features), mapped=True).nbytes
-    found: dict[str, Any] = {"features": features}
-    for ids, width in (("int32", 4), ("int64", 8)):
-        graph = (files.nodes + 1) * 8 + files.edges * width
-        setting = Setting({"": str(files.directory)}, [15, 10, 5], 1024, 1, ids, args.features)
-        with Worker(OURS, sys.executable, 1) as worker:
-            loaded = build(worker, setting)
-            batches = run(worker, SAMPLE, 0, 3)
-        growth = {
-            name: sum(reply[name].values())
-            for name, reply in (("resident_before", loaded), ("resident_after", loaded), ("resident", batches))
-        }
-        found[ids] = {
-            "graph": graph,
-            "loaded": growth["resident_after"] - growth["resident_before"],
-            "with_batches": growth["resident"] - growth["resident_before"],
-        }
-        found[ids]["ratio"] = found[ids]["loaded"] / (graph + features)
-        found[ids]["ratio_with_batches"] = found[ids]["with_batches"] / (graph + features)
-    return found
+    files.with_features(args.features)
+    setting = Setting({"": str(files.directory)}, [15, 10, 5], 1024, 1, "int32", args.features)
+    with Worker(Entry(OURS.label, "ours_init"), sys.executable, 1) as worker:
+        loaded = build(worker, setting)
+        batches = run(worker, SAMPLE, 0, 5)
+    before = sum(loaded["resident_before"].values())
+    stored = sum(loaded["stored"].values())
+    grown = {
+        "loaded": sum(loaded["resident_after"].values()) - before,
+        "with_batches": sum(batches["resident"].values()) - before,
+        "peak": loaded["peak"] - before,
+    }
+    ratios = {f"{name}_ratio": value / stored for name, value in grown.items()}
+    return {**loaded["stored"], "imports": before, **grown, **ratios}
+
+
+def print_memory(memory: dict[str, Any]) -> None:
+    """The figures in GB and relative to the data."""
+    print(
+        f"\nmemory: {memory['graph'] / 1e9:.2f} GB of graph and {memory['features'] / 1e9:.2f} GB of features; "
+        f"a process with nothing loaded has {memory['imports'] / 1e9:.2f} GB resident. It grew by"
+    )
+    for name, what in (
+        ("loaded", "with both loaded"),
+        ("with_batches", "after five batches"),
+        ("peak", "at most, loading"),
+    ):
+        print(f"  {memory[name] / 1e9:.2f} GB, {memory[f'{name}_ratio']:.3f} times, {what}")
 
 
 def main() -> None:
@@ -102,14 +110,8 @@ def main() -> None:
     print_table("feature gather, one thread, against prefetched copies of the same rows", header, rows)
     content: dict[str, Any] = {"gather": results}
     if not args.no_memory:
-        content["memory"] = memory = measure_memory(args)
-        for ids in ("int32", "int64"):
-            entry = memory[ids]
-            print(
-                f"resident memory, {ids} ids: {entry['loaded'] / 1e9:.2f} GB for {entry['graph'] / 1e9:.2f} GB of graph"
-                f" and {memory['features'] / 1e9:.2f} GB of features ({entry['ratio']:.3f} times); after three batches "
-                f"{entry['with_batches'] / 1e9:.2f} GB ({entry['ratio_with_batches']:.3f} times)"
-            )
+        content["memory"] = measure_memory(args)
+        print_memory(content["memory"])
     arguments = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     print(write_json(args.name, {"arguments": arguments, **content}))
 

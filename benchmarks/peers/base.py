@@ -127,6 +127,10 @@ class Peer(ABC):
     def work(self, batch: Any) -> Work:
         """Its edges, and its distinct nodes (seeds among them)."""
 
+    def stored_bytes(self) -> dict[str, int]:
+        """Bytes of what was loaded, by name; empty where a peer does not tell."""
+        return {}
+
     def lookup(self, batch: Any) -> torch.Tensor:
         """Feature rows of the batch's nodes as a new tensor."""
         raise Unsupported("features")

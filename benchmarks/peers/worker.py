@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import sys
 import time
 import traceback
@@ -106,6 +107,8 @@ def answer(peer: Peer | None, module: str, command: dict[str, Any]) -> tuple[Pee
             "build_seconds": time.perf_counter() - started,
             "resident_before": before,
             "resident_after": resident_bytes(),
+            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            "stored": peer.stored_bytes(),
         }
     if peer is None:
         raise RuntimeError("run: nothing was built")
