@@ -29,6 +29,7 @@ from .dist_options import (
     ProducerRequest,
     RemoteDistSamplingWorkerOptions,
 )
+from .dist_random_partitioner import DistRandomPartitioner
 from .dist_sampling_producer import DistCollocatedSamplingProducer, DistMpSamplingProducer, MpCommand
 from .dist_server import (
     DistServer,
@@ -103,6 +104,7 @@ __all__ = [
     "DistMpSamplingProducer",
     "DistNeighborLoader",
     "DistNeighborSampler",
+    "DistRandomPartitioner",
     "DistRole",
     "DistServer",
     "MpCommand",

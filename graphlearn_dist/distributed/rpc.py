@@ -367,12 +367,19 @@ def _callee_name(callee_id: int) -> str:
 
 
 def rpc_request_async(
-    worker_name: str, callee_id: int, args: Iterable[Any] | None = None, kwargs: dict[str, Any] | None = None
+    worker_name: str,
+    callee_id: int,
+    args: Iterable[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    fail_fast: bool = False,
 ) -> torch.futures.Future[Any]:
-    """Call a callee of a member of the role group; the result comes in a torch future."""
-    return to_torch_future(
-        get_endpoint().request(worker_name, _callee_name(callee_id), *(args or ()), **(kwargs or {}))
-    )
+    """Call a callee of a member of the role group; the result comes in a torch future.
+
+    ``fail_fast``: fail at once where the member cannot be reached, instead of trying until the deadline.
+    """
+    name, options = _callee_name(callee_id), kwargs or {}
+    return to_torch_future(get_endpoint().request(worker_name, name, *(args or ()), fail_fast=fail_fast, **options))
 
 
 def rpc_request(

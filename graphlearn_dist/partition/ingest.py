@@ -99,12 +99,18 @@ def rows_tensor(name: str, data: Any, num_rows: int, what: str) -> torch.Tensor:
     return rows
 
 
-def node_inputs(num_nodes: Any, feats: Any, labels: Any, splits: Any) -> dict[NodeKey, NodeInput]:
-    """Checks everything about nodes."""
-    counts = num_nodes if isinstance(num_nodes, dict) else {None: num_nodes}
+def check_node_counts(num_nodes: Any) -> dict[NodeKey, int]:
+    """The numbers of nodes by type; the one key None if homogeneous."""
+    counts: dict[NodeKey, int] = num_nodes if isinstance(num_nodes, dict) else {None: num_nodes}
     for key, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise InvalidArgumentError(f"{label_of('num_nodes', key)}: expected an int >= 0, got {count!r}")
+    return counts
+
+
+def node_inputs(num_nodes: Any, feats: Any, labels: Any, splits: Any) -> dict[NodeKey, NodeInput]:
+    """Checks everything about nodes."""
+    counts = check_node_counts(num_nodes)
     given = {
         "node_feat": by_type("node_feat", feats, counts),
         "node_labels": by_type("node_labels", labels, counts),
@@ -132,34 +138,31 @@ def _split(given: Mapping[str, dict[Any, Any]], key: NodeKey, count: int) -> dic
     return {part: id_vector(f"{name}.{part}", ids, count, "nodes").long() for part, ids in named if ids is not None}
 
 
-def edge_inputs(
-    counts: Mapping[NodeKey, int],
-    edge_index: Any,
-    edge_ids: Any,
-    weights: Any,
-    feats: Any,
-    times: Any,
-) -> dict[EdgeKey, EdgeInput]:
-    """Checks everything about edges."""
+def check_edge_keys(counts: Mapping[NodeKey, int], edge_index: Any) -> Collection[Any]:
+    """The edge types that ``edge_index`` is given for; (None,) if homogeneous."""
     if None in counts:
-        keys: Collection[Any] = (None,)
-    else:
-        if not isinstance(edge_index, dict):
-            raise InvalidArgumentError(
-                f"edge_index: expected a dictionary by edge type, got {type(edge_index).__name__}"
-            )
-        keys = edge_index.keys()
-    for key in keys:
+        if edge_index is None:
+            raise InvalidArgumentError("edge_index: expected [2, num_edges], got None")
+        return (None,)
+    if not isinstance(edge_index, dict):
+        raise InvalidArgumentError(f"edge_index: expected a dictionary by edge type, got {type(edge_index).__name__}")
+    for key in edge_index:
         known = key is None or (isinstance(key, tuple) and len(key) == 3 and key[0] in counts and key[2] in counts)
         if not known:
             raise InvalidArgumentError(
                 f"edge_index: expected keys (source type, relation, target type) with types of num_nodes, got {key!r}"
             )
+    return list(edge_index)
+
+
+def edge_inputs(
+    counts: Mapping[NodeKey, int], edge_index: Any, edge_ids: Any, weights: Any, feats: Any, times: Any
+) -> dict[EdgeKey, EdgeInput]:
+    """Checks everything about edges."""
+    keys = check_edge_keys(counts, edge_index)
     indices = by_type("edge_index", edge_index, keys)
     ids, weights = by_type("edge_ids", edge_ids, keys), by_type("edge_weights", weights, keys)
     feats, times = by_type("edge_feat", feats, keys), by_type("edge_times", times, keys)
-    if None in keys and None not in indices:
-        raise InvalidArgumentError("edge_index: expected [2, num_edges], got None")
     return {
         key: _edge_input(key, counts, pair, ids.get(key), weights.get(key), feats.get(key), times.get(key))
         for key, pair in indices.items()

@@ -21,9 +21,9 @@ from .book_base import PartitionBook
 from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs, with_node_times
 from .layout import AnyBook, EdgeKey, NodeKey, array_path, edge_entry, make_meta, node_entry, write_meta
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
-from .storage import ArrayFile, row_chunks, write_array, write_tensor
+from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor
 
-_EDGE_DIRS = {"by_src": "out", "by_dst": "in"}
+EDGE_DIRS = {"by_src": "out", "by_dst": "in"}
 
 
 def _from_core(capsules: Sequence[Any]) -> list[torch.Tensor]:
@@ -87,14 +87,12 @@ class PartitionerBase(ABC):
         for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
             if not isinstance(value, int) or value < 1:
                 raise InvalidArgumentError(f"{name}: expected an int >= 1, got {value!r}")
-        if edge_assign_strategy not in _EDGE_DIRS:
+        if edge_assign_strategy not in EDGE_DIRS:
             raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
-        self.output_dir = Path(output_dir)
-        if self.output_dir.exists() and (not self.output_dir.is_dir() or any(self.output_dir.iterdir())):
-            raise InvalidArgumentError(f"output_dir: expected a new or an empty directory, got {self.output_dir}")
+        self.output_dir = new_directory(output_dir)
         self.num_parts = num_parts
         self.seed = seed
-        self.edge_dir = _EDGE_DIRS[edge_assign_strategy]
+        self.edge_dir = EDGE_DIRS[edge_assign_strategy]
         self.chunk_size = chunk_size
         self.node_feat_dtype = node_feat_dtype
         self.edge_feat_dtype = edge_feat_dtype

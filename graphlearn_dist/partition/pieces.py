@@ -21,11 +21,11 @@ from .book_base import PartitionBook, check_partition_idx
 from .ingest import by_type, id_vector, label_of, rows_tensor, times_tensor, to_tensor, weights_tensor
 from .layout import array_path, load_partition_layout
 from .partition_book import GLTPartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
+from .partitioner import EDGE_DIRS
 from .piece_assembler import GROUPS, PieceAssembler, register_files
 from .piece_store import PieceStore
 from .storage import ArrayFile, row_chunks, write_array
 
-_EDGE_DIRS = {"by_src": "out", "by_dst": "in", None: None}
 _ANY_ID = 1 << 62
 
 
@@ -53,7 +53,7 @@ def save_meta(
     """
     if not isinstance(num_parts, int) or num_parts < 1:
         raise InvalidArgumentError(f"num_parts: expected an int >= 1, got {num_parts!r}")
-    if edge_assign_strategy not in _EDGE_DIRS:
+    if edge_assign_strategy is not None and edge_assign_strategy not in EDGE_DIRS:
         raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
     match data_cls:
         case "homo":
@@ -64,7 +64,7 @@ def save_meta(
             raise InvalidArgumentError(f"node_types, edge_types: expected the types, got {node_types}, {edge_types}")
         case _:
             raise InvalidArgumentError(f"data_cls: expected 'homo' or 'hetero', got {data_cls!r}")
-    edge_dir = _EDGE_DIRS[edge_assign_strategy]
+    edge_dir = None if edge_assign_strategy is None else EDGE_DIRS[edge_assign_strategy]
     values = {"num_parts": num_parts, "node_types": keys[0], "edge_types": keys[1], "edge_dir": edge_dir}
     _save(output_dir, "meta", values=values)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import PartitionFormatError, StorageError
+from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 
 _READ_BYTES = 8 << 20
 _DTYPES = {
@@ -89,6 +89,14 @@ def stored_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 def _as_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     tensor = tensor.detach().cpu().contiguous()
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def new_directory(path: str | os.PathLike[str]) -> Path:
+    """``path``; InvalidArgumentError unless nothing is there, or an empty directory."""
+    directory = Path(path)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InvalidArgumentError(f"output_dir: expected a new or an empty directory, got {directory}")
+    return directory
 
 
 def write_array(

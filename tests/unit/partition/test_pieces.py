@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from graphlearn_dist.partition import (
     GLTPartitionBook,
@@ -362,3 +363,18 @@ def test_every_order_of_the_smallest_graph(tmp_path: Path) -> None:
             arrays = load_partition_layout(root).open_partition(0)
             assert arrays.graphs[None].indices.tolist() == [0, 1, 2]
             assert torch.equal(arrays.edge_feats[None], torch.eye(3))
+
+
+def test_a_data_set_reads_a_directory_of_pieces(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    for call in homo_calls({**inputs, "edge_weights": None}):
+        call(tmp_path)
+    for p in range(PARTS):
+        dataset = DistDataset()
+        dataset.load(tmp_path, p)
+        dataset.validate()
+        edge_ids = (owners_of(400) == p).nonzero().flatten().flip(0)
+        assert torch.equal(dataset.edge_features[edge_ids], inputs["edge_feat"][edge_ids])
+        assert torch.equal(dataset.edge_pb[torch.arange(400)], owners_of(400))
+        same = DistDataset.from_ipc_handle(dataset.share_ipc())
+        assert torch.equal(same.edge_features[edge_ids], inputs["edge_feat"][edge_ids])
+        assert torch.equal(same.edge_pb[edge_ids], torch.full((len(edge_ids),), p))

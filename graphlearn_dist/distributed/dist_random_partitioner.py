@@ -1,0 +1,324 @@
+"""Random partitioning of a graph that no machine holds whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core import available_cores, thread_pool
+from ..errors import InvalidArgumentError, NotInitializedError
+from ..partition.assembly import PartitionEdges, write_graph
+from ..partition.ingest import (
+    by_type,
+    check_distinct,
+    check_edge_keys,
+    check_node_counts,
+    id_vector,
+    label_of,
+    rows_tensor,
+    to_tensor,
+)
+from ..partition.layout import EdgeKey, NodeKey, edge_entry, make_meta, node_entry, write_meta
+from ..partition.partitioner import EDGE_DIRS
+from ..partition.storage import ArrayFile, new_directory
+from ..typing import NodeType
+from . import rpc
+from .dist_context import get_context
+from .partition_exchange import Agreement, EdgeSlice, Inbox, Outbox, RowSlice, Slices, agree, chunks_of, step
+
+_ANY_ID = 1 << 62
+
+
+class DistRandomPartitioner:
+    """Partitions a graph of which each rank of a worker group holds a slice; each ends with one partition on disk.
+
+    The slices may be cut anyhow: an edge is on one rank, a feature row too, not necessarily the one that will own it.
+    All ranks construct the partitioner and call ``partition()``. The directory is, array by array, the one that
+    ``RandomPartitioner`` writes from the whole graph with the same seed: owners are a formula, so that no table
+    travels. A rank's memory holds the edges of one type of its partition, and chunks; feature rows are written where
+    they belong as they come.
+
+    Args:
+        output_dir: the directory to write; it must not exist, or be empty. On a file system of all ranks it holds all
+            partitions; else each machine has META.json and the partitions of its ranks.
+        num_nodes: number of nodes of the whole graph (by node type).
+        edge_index: int32 or int64 ``[2, n]``, or a pair: sources and targets of this rank's edges (by edge type).
+        edge_ids: int32 or int64 ``[n]``, distinct over all ranks (by edge type).
+        node_feat: ``[m, ...]``, this rank's rows of node features (by node type).
+        node_feat_ids: int ``[m]``, their nodes (by node type).
+        edge_feat: rows of edge features (by edge type).
+        edge_feat_ids: their edge ids (by edge type); ``edge_ids`` where not given.
+        num_parts: must be the number of ranks, which is the default.
+        current_partition_idx: the partition that this rank will hold; its rank by default.
+        node_feat_dtype, edge_feat_dtype: what features are stored as; None keeps their dtype.
+        edge_assign_strategy: ``"by_src"``: a partition has the out-edges of its nodes; ``"by_dst"``: the in-edges.
+        chunk_size: edges and rows sent at a time.
+        master_addr, master_port: where rank 0 hosts the registry; needed where ``init_rpc`` was not called. The RPC is
+            then open for the time of ``partition()``.
+        num_rpc_threads: threads that answer requests, in that case.
+        edge_weights: float ``[n]`` (by edge type).
+        node_labels: rows of labels, any dtype (by node type).
+        node_label_ids: their nodes (by node type); ``node_feat_ids`` where not given.
+        seed: decides the assignment.
+        timeout_s: how long a rank waits for the others at each step; the longest step is sending the edges of a type.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong.
+        UnknownIdError: an id outside the graph, with its position.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_nodes: int | dict[NodeType, int],
+        edge_index: Any,
+        edge_ids: Any,
+        node_feat: Any = None,
+        node_feat_ids: Any = None,
+        edge_feat: Any = None,
+        edge_feat_ids: Any = None,
+        num_parts: int | None = None,
+        current_partition_idx: int | None = None,
+        node_feat_dtype: torch.dtype | None = torch.float32,
+        edge_feat_dtype: torch.dtype | None = torch.float32,
+        edge_assign_strategy: str = "by_src",
+        chunk_size: int = 10000,
+        master_addr: str | None = None,
+        master_port: str | int | None = None,
+        num_rpc_threads: int = 16,
+        *,
+        edge_weights: Any = None,
+        node_labels: Any = None,
+        node_label_ids: Any = None,
+        seed: int = 0,
+        timeout_s: float = 3600.0,
+    ) -> None:
+        context = get_context()
+        if context is None:
+            raise NotInitializedError("DistRandomPartitioner: call init_worker_group first")
+        if edge_assign_strategy not in EDGE_DIRS:
+            raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
+        if not isinstance(chunk_size, int) or chunk_size < 1:
+            raise InvalidArgumentError(f"chunk_size: expected an int >= 1, got {chunk_size!r}")
+        self.output_dir = new_directory(output_dir)
+        self.num_parts = context.world_size if num_parts is None else num_parts
+        self.partition_idx = context.rank if current_partition_idx is None else current_partition_idx
+        self.edge_dir = EDGE_DIRS[edge_assign_strategy]
+        self.chunk_size = chunk_size
+        self.seed = seed
+        self.timeout_s = timeout_s
+        self._master = (master_addr, master_port, num_rpc_threads)
+        counts = check_node_counts(num_nodes)
+        edges = _edge_slices(counts, edge_index, edge_ids, edge_weights)
+        edge_id_slices = {key: edge.edge_ids for key, edge in edges.items()}
+        label_ids = node_feat_ids if node_label_ids is None else node_label_ids
+        self._slices = Slices(
+            counts,
+            edges,
+            {
+                **_row_slices("node_feat", counts, node_feat, node_feat_ids, node_feat_dtype, counts),
+                **_row_slices("node_label", counts, node_labels, label_ids, None, counts),
+                **_row_slices("edge_feat", edges, edge_feat, edge_feat_ids, edge_feat_dtype, {}, edge_id_slices),
+            },
+        )
+        self._inbox = Inbox()
+
+    def partition(self) -> Path:
+        """Partitions; collective. What one rank raises is raised on all, and then nothing is left on disk.
+
+        Returns:
+            ``output_dir``.
+
+        Raises:
+            InvalidArgumentError: the ranks contradict each other, or an id comes twice.
+            DeadlineExceededError: a rank did not come within ``timeout_s``.
+            PeerLostError: a rank died.
+            NotInitializedError: there is no RPC, and no ``master_addr`` and ``master_port`` to open it with.
+        """
+        if rpc.rpc_is_initialized():
+            return self._partition()
+        address, port, num_threads = self._master
+        if address is None or port is None:
+            raise NotInitializedError("master_addr, master_port: expected both, as init_rpc was not called")
+        rpc.init_rpc(address, int(port), num_threads)
+        try:
+            return self._partition()
+        finally:
+            rpc.shutdown_rpc()
+
+    def _partition(self) -> Path:
+        said = step(self._describe, self.timeout_s)
+        agreement = agree(said)
+        token = next(iter(said.values()))["token"]
+        temporary = self.output_dir.absolute().parent / f".{self.output_dir.name}.partial-{token}"
+        try:
+            return self._write(agreement, temporary)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        finally:
+            self._inbox.close()
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            **self._slices.describe(),
+            "num_parts": self.num_parts,
+            "partition_idx": self.partition_idx,
+            "seed": self.seed,
+            "edge_dir": self.edge_dir,
+            "token": f"{os.getpid()}-{secrets.token_hex(4)}",
+        }
+
+    def _write(self, agreement: Agreement, temporary: Path) -> Path:
+        callee_id = rpc.rpc_register(self._inbox)
+        outbox = Outbox(agreement.workers, callee_id, self._inbox, self.partition_idx)
+        step(lambda: self._prepare(agreement, temporary), self.timeout_s)
+        files: list[ArrayFile] = []
+        part_counts: dict[EdgeKey, list[int]] = {}
+        for key in agreement.end_edge_ids:
+            step(partial(self._send_edges, agreement, key, outbox), self.timeout_s)
+            counted = step(partial(self._write_edges, agreement, key, temporary, files), self.timeout_s)
+            part_counts[key] = [counted[worker] for worker in agreement.workers]
+        for number in range(len(agreement.stores)):
+            step(partial(self._send_rows, agreement, number, outbox), self.timeout_s)
+        written = step(partial(self._close_files, files), self.timeout_s)
+        meta = self._meta(agreement, part_counts, [written[worker] for worker in agreement.workers])
+        seen = [worker for worker in agreement.workers if (temporary / _marker(worker)).exists()]
+        step(lambda: None, self.timeout_s)  # everybody has looked, before anybody takes the marks away
+        is_first = seen[0] == agreement.workers[self.partition_idx]
+        step(partial(self._finish, temporary, meta, seen) if is_first else lambda: None, self.timeout_s)
+        return self.output_dir
+
+    def _prepare(self, agreement: Agreement, temporary: Path) -> None:
+        new_directory(self.output_dir)
+        temporary.mkdir(parents=True, exist_ok=True)
+        # Ranks that see each other's marks share a file system; the first of them finishes the directory.
+        (temporary / _marker(agreement.workers[self.partition_idx])).touch()
+        self._inbox.open(temporary, agreement, self.partition_idx)
+
+    # --- edges -------------------------------------------------------------------------------------------------
+
+    def _end_types(self, key: EdgeKey) -> tuple[NodeKey, NodeKey]:
+        if key is None:
+            return None, None
+        return (key[0], key[2]) if self.edge_dir == "out" else (key[2], key[0])
+
+    def _send_edges(self, agreement: Agreement, key: EdgeKey, outbox: Outbox) -> None:
+        edges = self._slices.edges.get(key)
+        if edges is None:
+            return
+        book, id_book = agreement.node_books[self._end_types(key)[0]], agreement.feature_books[key]
+        ends = (edges.sources, edges.targets)
+        own, other = ends if self.edge_dir == "out" else ends[::-1]
+        for part in chunks_of(len(own), self.chunk_size):
+            tensors = [own[part].long(), other[part].long(), edges.edge_ids[part].long()]
+            if agreement.has_weights[key] and edges.weights is not None:
+                tensors.append(edges.weights[part])
+            outbox.split("edges", book[tensors[0]], *tensors)
+            outbox.split("ids", id_book[tensors[2]], tensors[2])
+        outbox.flush()
+
+    def _write_edges(self, agreement: Agreement, key: EdgeKey, root: Path, files: list[ArrayFile]) -> int:
+        self._inbox.check_ids(label_of("edge_ids", key))
+        has_weights = agreement.has_weights[key]
+        own, other, edge_ids, *weights = self._inbox.take_edges(4 if has_weights else 3)
+        row_type, col_type = self._end_types(key)
+        book = agreement.node_books[row_type]
+        edges = PartitionEdges(
+            rows=book.for_partition(self.partition_idx).id2index[own],
+            cols=other,
+            edge_ids=edge_ids,
+            weights=weights[0].float() if has_weights else None,
+            num_rows=book.partition_size(self.partition_idx),
+            num_cols=agreement.node_books[col_type].num_ids,
+            end_edge_id=agreement.end_edge_ids[key],
+        )
+        files += write_graph(root, key, self.partition_idx, edges, thread_pool(available_cores()))
+        return len(edge_ids)
+
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def _send_rows(self, agreement: Agreement, number: int, outbox: Outbox) -> None:
+        store = agreement.stores[number]
+        held = self._slices.rows.get((store.group, store.key))
+        if held is None:
+            return
+        for part in chunks_of(len(held.ids), self.chunk_size):
+            ids = held.ids[part].long()
+            outbox.split("rows", store.book[ids], number, ids, held.rows[part].to(store.dtype))
+        outbox.flush()
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _close_files(self, files: list[ArrayFile]) -> list[dict[str, Any]]:
+        return [file.to_dict() for file in (*files, *self._inbox.close_files())]
+
+    def _meta(
+        self, agreement: Agreement, part_counts: Mapping[EdgeKey, list[int]], written: list[list[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        nodes = [node_entry(key, book) for key, book in agreement.node_books.items()]
+        edges = [edge_entry(key, part_counts[key], book) for key, book in agreement.feature_books.items()]
+        files = [ArrayFile.from_dict(entry) for part in written for entry in part]
+        return make_meta(self.num_parts, self.edge_dir, nodes, edges, files)
+
+    def _finish(self, temporary: Path, meta: dict[str, Any], workers: list[str]) -> None:
+        for worker in workers:
+            (temporary / _marker(worker)).unlink()
+        write_meta(temporary, meta)
+        os.replace(temporary, self.output_dir)
+
+
+def _marker(worker: str) -> str:
+    return f".written-by-{worker}"
+
+
+def _edge_slices(
+    counts: Mapping[NodeKey, int], edge_index: Any, edge_ids: Any, weights: Any
+) -> dict[EdgeKey, EdgeSlice]:
+    pairs = by_type("edge_index", edge_index, check_edge_keys(counts, edge_index))
+    ids, weights = by_type("edge_ids", edge_ids, pairs), by_type("edge_weights", weights, pairs)
+    slices = {}
+    for key, pair in pairs.items():
+        name = label_of("edge_index", key)
+        if len(pair) != 2:
+            raise InvalidArgumentError(f"{name}: expected [2, num_edges], got a first extent of {len(pair)}")
+        ends = (None, None) if key is None else (key[0], key[2])
+        sources, targets = (
+            id_vector(f"{name}[{i}]", pair[i], counts[end], label_of("nodes", end)) for i, end in enumerate(ends)
+        )
+        rows_tensor(f"{name}[1]", targets, len(sources), "source")
+        id_name = label_of("edge_ids", key)
+        own_ids = rows_tensor(id_name, id_vector(id_name, ids.get(key), _ANY_ID, "edges"), len(sources), "edge")
+        check_distinct(id_name, own_ids)
+        weight = weights.get(key)
+        if weight is not None:
+            weight = rows_tensor(label_of("edge_weights", key), weight, len(sources), "edge").float()
+        slices[key] = EdgeSlice(sources, targets, own_ids, weight)
+    return slices
+
+
+def _row_slices(
+    group: str,
+    keys: Mapping[Any, Any],
+    given: Any,
+    given_ids: Any,
+    dtype: torch.dtype | None,
+    counts: Mapping[Any, int],
+    default_ids: Mapping[Any, torch.Tensor] | None = None,
+) -> dict[tuple[str, Any], RowSlice]:
+    slices = {}
+    ids_by_key = by_type(f"{group}_ids", given_ids, keys) or dict(default_ids or {})
+    for key, data in by_type(group, given, keys).items():
+        name = label_of(f"{group}_ids", key)
+        ids = id_vector(name, ids_by_key.get(key), counts.get(key, _ANY_ID), "ids")
+        check_distinct(name, ids)
+        rows = rows_tensor(label_of(group, key), to_tensor(label_of(group, key), data), len(ids), "id")
+        slices[group, key] = RowSlice(ids, rows, dtype or rows.dtype)
+    return slices

@@ -1,0 +1,307 @@
+"""Ranks that hold slices write, array by array, what RandomPartitioner writes from the whole graph."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.distributed import (
+    DistRandomPartitioner,
+    init_rpc,
+    init_worker_group,
+    rpc_is_initialized,
+    shutdown_rpc,
+)
+from graphlearn_dist.distributed.dist_context import _reset_context
+from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, NotInitializedError, UnknownIdError
+from graphlearn_dist.partition import RandomPartitioner, load_partition_layout, verify
+from tests.support.processes import assert_nothing_left, run_processes, start
+from tests.unit.partition.graphs import EDGE_TYPES, hetero_inputs, homo_inputs
+
+HERE = "tests.distributed.test_random_partitioner"
+DEADLINE_S = 60.0  # only ever reached by a hang
+CASES = [(kind, strategy) for kind in ("homo", "hetero") for strategy in ("by_src", "by_dst")]
+NAMES = {"node_feat": "node_feat_ids", "node_labels": "node_label_ids", "edge_feat": "edge_feat_ids"}
+
+
+# --- slices of a whole graph -----------------------------------------------------------------------------------
+
+
+def whole_graph(kind: str) -> dict[str, Any]:
+    inputs = homo_inputs() if kind == "homo" else hetero_inputs()
+    return {name: value for name, value in inputs.items() if name != "node_split"}
+
+
+def typed(data: Any) -> dict[Any, Any]:
+    return data if isinstance(data, dict) else {None: data}
+
+
+def bare(data: dict[Any, Any]) -> Any:
+    return data.get(None, data)
+
+
+def held_by(count: int, rank: int, world_size: int, key: Any = None) -> torch.Tensor:
+    """Ids of a rank: no range, no order, and not those of the partition that it will hold. Rank 0 has nothing of the
+    last edge type, where there is another rank."""
+    ids = torch.randperm(count, generator=torch.Generator().manual_seed(count))
+    holder = ids * 7 % world_size
+    if key == EDGE_TYPES[2]:
+        holder[holder == 0] = world_size - 1
+    return ids[holder == rank]
+
+
+def slice_of(inputs: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+    """What one rank brings of a whole graph."""
+    pairs, weights = typed(inputs["edge_index"]), typed(inputs["edge_weights"])
+    edge_ids = {key: held_by(pair.shape[1], rank, world_size, key) for key, pair in pairs.items()}
+    edge_ids = {key: ids for key, ids in edge_ids.items() if key is None or len(ids)}
+    made = {
+        "num_nodes": inputs["num_nodes"],
+        "edge_index": bare({key: pairs[key][:, ids] for key, ids in edge_ids.items()}),
+        "edge_ids": bare(edge_ids),
+        "edge_weights": bare({key: weights[key][ids] for key, ids in edge_ids.items() if key in weights}),
+    }
+    for name, ids_name in NAMES.items():
+        ids = {key: held_by(len(rows), rank, world_size) for key, rows in typed(inputs[name]).items()}
+        made[name] = bare({key: rows[ids[key]] for key, rows in typed(inputs[name]).items()})
+        made[ids_name] = bare(ids)
+    return made
+
+
+# --- what the processes run ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def member(rank: int, world_size: int, port: int, fd: int) -> Iterator[None]:
+    init_worker_group(world_size, rank)
+    init_rpc("127.0.0.1", port, num_rpc_threads=2, rpc_timeout=DEADLINE_S, master_fd=fd if rank == 0 else -1)
+    try:
+        yield
+    finally:
+        shutdown_rpc()
+
+
+def partition(rank: int, world_size: int, port: int, fd: int, directory: str) -> None:
+    """Partitions the slices of this rank, a directory for each kind of graph and strategy."""
+    with member(rank, world_size, port, fd):
+        for kind, strategy in CASES:
+            options = {"edge_assign_strategy": strategy, "chunk_size": 17, "seed": 5}
+            own = slice_of(whole_graph(kind), rank, world_size)
+            DistRandomPartitioner(f"{directory}/{kind}-{strategy}", **own, **options).partition()
+
+
+def partition_own_disk(rank: int, world_size: int, port: int, fd: int, directory: str) -> None:
+    """As on machines of their own: each rank writes somewhere else, and holds another partition than its rank."""
+    own = slice_of(whole_graph("homo"), rank, world_size)
+    with member(rank, world_size, port, fd):
+        index = (rank + 1) % world_size
+        DistRandomPartitioner(f"{directory}/{rank}/g", **own, current_partition_idx=index).partition()
+
+
+def spoil(wrong: str, own: dict[str, Any], options: dict[str, Any]) -> None:
+    """What rank 1 does wrong."""
+    match wrong:
+        case "nodes":
+            own["num_nodes"] = 54
+        case "seed":
+            options["seed"] = 1
+        case "partition":
+            options["current_partition_idx"] = 0
+        case "missing row":
+            own["node_feat"], own["node_feat_ids"] = own["node_feat"][1:], own["node_feat_ids"][1:]
+        case "double row":
+            own["node_feat_ids"][0] = held_by(53, 0, 2)[0]
+        case "double edge":
+            own["edge_ids"][0] = held_by(400, 0, 2)[0]
+        case "edge without feature":
+            own["edge_ids"][0] = 400
+        case "row of another shape":
+            own["node_feat"] = own["node_feat"][:, :1]
+        case "dtype":
+            options["node_feat_dtype"] = torch.float16
+        case "weights":
+            own["edge_weights"] = None
+
+
+def partition_wrong(rank: int, world_size: int, port: int, fd: int, directory: str) -> list[tuple[str, str]]:
+    """The errors that this rank sees where rank 1 does something wrong, one run after the other."""
+    errors = []
+    with member(rank, world_size, port, fd):
+        for wrong in [*WRONG, "nothing"]:
+            own, options = slice_of(whole_graph("homo"), rank, world_size), {}
+            if rank == 1:
+                spoil(wrong, own, options)
+            try:
+                DistRandomPartitioner(f"{directory}/{wrong}", **own, **options, chunk_size=50).partition()
+            except GraphLearnError as error:
+                errors.append((type(error).__name__, str(error)))
+    return errors
+
+
+def partition_and_die(rank: int, world_size: int, port: int, fd: int, directory: str) -> str:
+    """Rank 1 is killed in the middle; the error of the others."""
+    from graphlearn_dist.distributed import partition_exchange
+
+    own = slice_of(whole_graph("homo"), rank, world_size)
+    init_worker_group(world_size, rank)
+    init_rpc("127.0.0.1", port, rpc_timeout=DEADLINE_S, master_fd=fd if rank == 0 else -1)
+    if rank == 1:
+        partition_exchange.Inbox.call = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    try:
+        DistRandomPartitioner(f"{directory}/g", **own).partition()
+    except GraphLearnError as error:
+        return type(error).__name__
+    finally:
+        shutdown_rpc(graceful=False)
+    return "nothing"
+
+
+def partition_without_rpc(rank: int, world_size: int, port: int, directory: str) -> bool:
+    """The partitioner opens the RPC itself, and closes it."""
+    init_worker_group(world_size, rank)
+    own = slice_of(whole_graph("homo"), rank, world_size)
+    for name in ("a", "b"):
+        DistRandomPartitioner(f"{directory}/{name}", **own, master_addr="127.0.0.1", master_port=str(port)).partition()
+    return rpc_is_initialized()
+
+
+def run_group(function: str, world_size: int, **kwargs: Any) -> list[Any]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, fd = listener.getsockname()[1], listener.fileno()
+        shared = {"world_size": world_size, "port": port, "fd": fd, **kwargs}
+        ranks = [(f"{HERE}.{function}", {"rank": rank, **shared}) for rank in range(world_size)]
+        return run_processes(ranks, DEADLINE_S, pass_fds=[fd])
+
+
+# --- tests -----------------------------------------------------------------------------------------------------
+
+
+def meta_of(directory: Path) -> dict[str, Any]:
+    """META.json, with files by path: checksums of all arrays are in it."""
+    meta = json.loads((directory / "META.json").read_text())
+    return {**meta, "files": {file["path"]: file for file in meta["files"]}}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_equal_to_one_machine(tmp_path: Path, world_size: int) -> None:
+    run_group("partition", world_size, directory=str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted("-".join(case) for case in CASES)
+    for kind, strategy in CASES:
+        made, whole = tmp_path / f"{kind}-{strategy}", tmp_path / f"whole-{kind}-{strategy}"
+        RandomPartitioner(whole, world_size, **whole_graph(kind), edge_assign_strategy=strategy, seed=5).partition()
+        assert meta_of(made) == meta_of(whole)
+        verify(made)
+        assert sorted(path.name for path in made.iterdir()) == ["META.json", *(f"part{p}" for p in range(world_size))]
+
+
+def test_machines_with_disks_of_their_own(tmp_path: Path) -> None:
+    run_group("partition_own_disk", 2, directory=str(tmp_path))
+    RandomPartitioner(tmp_path / "whole", 2, **whole_graph("homo")).partition()
+    for rank in range(2):
+        directory = tmp_path / str(rank) / "g"
+        assert meta_of(directory) == meta_of(tmp_path / "whole")
+        assert sorted(path.name for path in directory.iterdir()) == ["META.json", f"part{1 - rank}"]
+        verify(directory)
+        whole = load_partition_layout(tmp_path / "whole").open_partition(1 - rank)
+        own = load_partition_layout(directory).open_partition(1 - rank)
+        assert torch.equal(own.graphs[None].indices, whole.graphs[None].indices)
+        assert torch.equal(own.node_feats[None], whole.node_feats[None])
+
+
+WRONG = {
+    "nodes": ("InvalidArgumentError", "num_nodes: .*_1 has .*54.*53"),
+    "seed": ("InvalidArgumentError", "seed: .*_1 has 1, .*_0 0"),
+    "partition": ("InvalidArgumentError", r"each of 2 partitions on one rank, got \[0, 0\]"),
+    "missing row": ("InvalidArgumentError", "node_feat: expected 53 rows over all ranks, one for each id, got 52"),
+    "double row": ("InvalidArgumentError", "node_feat ids.*this row came before"),
+    "double edge": ("InvalidArgumentError", "edge_ids: expected distinct ids, got [0-9]+ twice"),
+    "edge without feature": ("UnknownIdError", "edge_ids: id 400: expected 0 <= id < 400"),
+    "row of another shape": ("InvalidArgumentError", "node_feat: .*_1 has rows"),
+    "dtype": ("InvalidArgumentError", "node_feat: .*_1 has rows torch.float16"),
+    "weights": ("InvalidArgumentError", "edge_weights: expected weights on all ranks or on none"),
+}
+
+
+def test_what_is_wrong_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
+    for errors in run_group("partition_wrong", 2, directory=str(tmp_path)):
+        assert len(errors) == len(WRONG)
+        for (name, text), (expected_name, expected_text) in zip(errors, WRONG.values(), strict=True):
+            assert name == expected_name
+            assert re.search(expected_text, text), text
+    assert [path.name for path in tmp_path.iterdir()] == ["nothing"]  # the failed runs left nothing on disk
+    verify(tmp_path / "nothing")
+
+
+def test_a_rank_that_dies(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, fd = listener.getsockname()[1], listener.fileno()
+        shared = {"world_size": 3, "port": port, "fd": fd, "directory": str(tmp_path)}
+        with contextlib.ExitStack() as stack:
+            processes = [
+                stack.enter_context(start(f"{HERE}.partition_and_die", pass_fds=[fd], rank=rank, **shared))
+                for rank in range(3)
+            ]
+            assert [processes[rank].wait(DEADLINE_S) for rank in (0, 2)] == ["PeerLostError"] * 2
+            assert processes[1].poll() == -signal.SIGKILL
+    assert_nothing_left(*(process.pid for process in processes))
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_opens_the_rpc_where_nobody_did(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    shared = {"world_size": 2, "port": port, "directory": str(tmp_path)}
+    ranks = [(f"{HERE}.partition_without_rpc", {"rank": rank, **shared}) for rank in range(2)]
+    assert run_processes(ranks, DEADLINE_S) == [False, False]
+    assert meta_of(tmp_path / "a") == meta_of(tmp_path / "b")
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"edge_index": torch.tensor([[0], [4]])}, UnknownIdError, r"edge_index\[1\]\[0\]=4"),
+    ({"edge_index": None}, InvalidArgumentError, r"edge_index: expected \[2, num_edges\], got None"),
+    ({"edge_ids": None}, InvalidArgumentError, "edge_ids"),
+    ({"edge_ids": torch.tensor([0, 1])}, InvalidArgumentError, "edge_ids: expected 1 rows, one for each edge"),
+    ({"node_feat": torch.zeros(2)}, InvalidArgumentError, "node_feat_ids"),
+    ({"node_feat": torch.zeros(2), "node_feat_ids": torch.tensor([0, 4])}, UnknownIdError, r"node_feat_ids\[1\]=4"),
+    ({"node_feat": torch.zeros(2), "node_feat_ids": torch.tensor([1, 1])}, InvalidArgumentError, "distinct ids, got 1"),
+    ({"edge_assign_strategy": "x"}, InvalidArgumentError, "by_src or by_dst"),
+    ({"chunk_size": 0}, InvalidArgumentError, "chunk_size"),
+    ({"num_nodes": {"a": 4}}, InvalidArgumentError, "edge_index: expected a dictionary by edge type"),
+]
+
+
+@pytest.fixture
+def lone_worker() -> Iterator[None]:
+    init_worker_group(1, 0)
+    yield
+    _reset_context()
+
+
+@pytest.mark.parametrize(("wrong", "error", "text"), BAD)
+@pytest.mark.usefixtures("lone_worker")
+def test_input_is_checked(tmp_path: Path, wrong: dict[str, Any], error: type[Exception], text: str) -> None:
+    given = {"num_nodes": 4, "edge_index": torch.tensor([[0], [1]]), "edge_ids": torch.tensor([0]), **wrong}
+    with pytest.raises(error, match=text):
+        DistRandomPartitioner(tmp_path / "g", **given)
+
+
+def test_it_needs_a_group(tmp_path: Path) -> None:
+    given = {"num_nodes": 4, "edge_index": torch.tensor([[0], [1]]), "edge_ids": torch.tensor([0])}
+    with pytest.raises(NotInitializedError, match="init_worker_group"):
+        DistRandomPartitioner(tmp_path / "g", **given)
+    init_worker_group(1, 0)
+    try:
+        with pytest.raises(NotInitializedError, match="master_addr, master_port"):
+            DistRandomPartitioner(tmp_path / "g", **given).partition()
+    finally:
+        _reset_context()
