@@ -23,7 +23,9 @@ from ..partition.ingest import (
     id_vector,
     label_of,
     rows_tensor,
+    times_tensor,
     to_tensor,
+    weights_tensor,
 )
 from ..partition.layout import EdgeKey, NodeKey, edge_entry, make_meta, node_entry, write_meta
 from ..partition.partitioner import EDGE_DIRS
@@ -63,7 +65,8 @@ class DistRandomPartitioner:
         master_addr, master_port: where rank 0 hosts the registry; needed where ``init_rpc`` was not called. The RPC is
             then open for the time of ``partition()``.
         num_rpc_threads: threads that answer requests, in that case.
-        edge_weights: float ``[n]`` (by edge type).
+        edge_weights: ``[n]``, finite and at least 0 (by edge type).
+        edge_times: int64 or int32 ``[n]`` (by edge type).
         node_labels: rows of labels, any dtype (by node type).
         node_label_ids: their nodes (by node type); ``node_feat_ids`` where not given.
         seed: decides the assignment.
@@ -95,6 +98,7 @@ class DistRandomPartitioner:
         num_rpc_threads: int = 16,
         *,
         edge_weights: Any = None,
+        edge_times: Any = None,
         node_labels: Any = None,
         node_label_ids: Any = None,
         seed: int = 0,
@@ -116,7 +120,7 @@ class DistRandomPartitioner:
         self.timeout_s = timeout_s
         self._master = (master_addr, master_port, num_rpc_threads)
         counts = check_node_counts(num_nodes)
-        edges = _edge_slices(counts, edge_index, edge_ids, edge_weights)
+        edges = _edge_slices(counts, edge_index, edge_ids, edge_weights, edge_times)
         edge_id_slices = {key: edge.edge_ids for key, edge in edges.items()}
         label_ids = node_feat_ids if node_label_ids is None else node_label_ids
         self._slices = Slices(
@@ -219,23 +223,24 @@ class DistRandomPartitioner:
         own, other = ends if self.edge_dir == "out" else ends[::-1]
         for part in chunks_of(len(own), self.chunk_size):
             tensors = [own[part].long(), other[part].long(), edges.edge_ids[part].long()]
-            if agreement.has_weights[key] and edges.weights is not None:
-                tensors.append(edges.weights[part])
+            tensors += [edges.data[name][part] for name in agreement.edge_data[key]]
             outbox.split("edges", book[tensors[0]], *tensors)
             outbox.split("ids", id_book[tensors[2]], tensors[2])
         outbox.flush()
 
     def _write_edges(self, agreement: Agreement, key: EdgeKey, root: Path, files: list[ArrayFile]) -> int:
         self._inbox.check_ids(label_of("edge_ids", key))
-        has_weights = agreement.has_weights[key]
-        own, other, edge_ids, *weights = self._inbox.take_edges(4 if has_weights else 3)
+        dtypes = agreement.edge_data[key]
+        own, other, edge_ids, *more = self._inbox.take_edges([torch.int64] * 3 + list(dtypes.values()))
+        data = dict(zip(dtypes, more, strict=True))
         row_type, col_type = self._end_types(key)
         book = agreement.node_books[row_type]
         edges = PartitionEdges(
             rows=book.for_partition(self.partition_idx).id2index[own],
             cols=other,
             edge_ids=edge_ids,
-            weights=weights[0].float() if has_weights else None,
+            weights=data.get("weights"),
+            times=data.get("times"),
             num_rows=book.partition_size(self.partition_idx),
             num_cols=agreement.node_books[col_type].num_ids,
             end_edge_id=agreement.end_edge_ids[key],
@@ -280,10 +285,11 @@ def _marker(worker: str) -> str:
 
 
 def _edge_slices(
-    counts: Mapping[NodeKey, int], edge_index: Any, edge_ids: Any, weights: Any
+    counts: Mapping[NodeKey, int], edge_index: Any, edge_ids: Any, weights: Any, times: Any
 ) -> dict[EdgeKey, EdgeSlice]:
     pairs = by_type("edge_index", edge_index, check_edge_keys(counts, edge_index))
-    ids, weights = by_type("edge_ids", edge_ids, pairs), by_type("edge_weights", weights, pairs)
+    ids, times = by_type("edge_ids", edge_ids, pairs), by_type("edge_times", times, pairs)
+    weights = by_type("edge_weights", weights, pairs)
     slices = {}
     for key, pair in pairs.items():
         name = label_of("edge_index", key)
@@ -297,10 +303,12 @@ def _edge_slices(
         id_name = label_of("edge_ids", key)
         own_ids = rows_tensor(id_name, id_vector(id_name, ids.get(key), _ANY_ID, "edges"), len(sources), "edge")
         check_distinct(id_name, own_ids)
-        weight = weights.get(key)
-        if weight is not None:
-            weight = rows_tensor(label_of("edge_weights", key), weight, len(sources), "edge").float()
-        slices[key] = EdgeSlice(sources, targets, own_ids, weight)
+        data = {
+            "weights": weights_tensor(label_of("edge_weights", key), weights.get(key), len(sources)),
+            "times": times_tensor(label_of("edge_times", key), times.get(key), len(sources)),
+        }
+        given = {name: tensor for name, tensor in data.items() if tensor is not None}
+        slices[key] = EdgeSlice(sources, targets, own_ids, given)
     return slices
 
 

@@ -28,12 +28,12 @@ _RowTotal: TypeAlias = "tuple[int, torch.dtype, tuple[int, ...]]"
 
 @dataclass(frozen=True)
 class EdgeSlice:
-    """A rank's edges of one type: int32 or int64 ``[n]`` each; ``weights`` float32 ``[n]`` or None."""
+    """A rank's edges of one type, int32 or int64 ``[n]`` each; ``data``: ``weights`` and ``times``, if given."""
 
     sources: torch.Tensor
     targets: torch.Tensor
     edge_ids: torch.Tensor
-    weights: torch.Tensor | None
+    data: Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Slices:
         return {
             "num_nodes": dict(self.num_nodes),
             "edges": [
-                (key, len(edges.edge_ids), _end(edges.edge_ids), edges.weights is not None)
+                (key, len(edges.edge_ids), _end(edges.edge_ids), {name: x.dtype for name, x in edges.data.items()})
                 for key, edges in self.edges.items()
             ],
             "rows": [
@@ -96,7 +96,7 @@ class Agreement:
         num_parts: number of partitions, and of ranks.
         node_books, feature_books: who owns which node, which edge feature; by type.
         end_edge_ids: edge ids are below this, by type.
-        has_weights: whether edges have weights, by type.
+        edge_data: dtypes of ``weights`` and ``times``, where edges have them, by type.
         stores: feature and label stores.
         workers: names of the ranks, by partition.
     """
@@ -105,7 +105,7 @@ class Agreement:
     node_books: Mapping[NodeKey, AnyBook]
     feature_books: Mapping[EdgeKey, AnyBook]
     end_edge_ids: Mapping[EdgeKey, int]
-    has_weights: Mapping[EdgeKey, bool]
+    edge_data: Mapping[EdgeKey, Mapping[str, torch.dtype]]
     stores: tuple[StoreSpec, ...]
     workers: tuple[str, ...]
 
@@ -131,7 +131,7 @@ def agree(said: Mapping[str, Mapping[str, Any]]) -> Agreement:
         )
     node_books = {key: random_book(count, num_parts, first["seed"], key) for key, count in num_nodes.items()}
     row_totals = _row_totals(said)
-    end_ids, weighted = _edge_facts(said)
+    end_ids, edge_data = _edge_facts(said)
     feature_books: dict[EdgeKey, AnyBook] = {}
     for key, end in end_ids.items():
         count = row_totals.get(("edge_feat", key), (end,))[0]
@@ -147,7 +147,7 @@ def agree(said: Mapping[str, Mapping[str, Any]]) -> Agreement:
             )
         stores.append(StoreSpec(group, key, book, dtype, row_shape))
     workers = tuple(holders[p] for p in range(num_parts))
-    return Agreement(num_parts, node_books, feature_books, end_ids, weighted, tuple(stores), workers)
+    return Agreement(num_parts, node_books, feature_books, end_ids, edge_data, tuple(stores), workers)
 
 
 def _row_totals(
@@ -165,17 +165,19 @@ def _row_totals(
     return totals
 
 
-def _edge_facts(said: Mapping[str, Mapping[str, Any]]) -> tuple[dict[EdgeKey, int], dict[EdgeKey, bool]]:
+def _edge_facts(
+    said: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[EdgeKey, int], dict[EdgeKey, dict[str, torch.dtype]]]:
     end_ids: dict[EdgeKey, int] = {}
-    with_weights: dict[EdgeKey, set[bool]] = {}
-    for other in said.values():
-        for key, count, end, has_weights in other["edges"]:
+    given: dict[EdgeKey, dict[str, torch.dtype]] = {}
+    for name, other in said.items():
+        for key, count, end, data in other["edges"]:
             end_ids[key] = max(end_ids.get(key, 0), end)
-            with_weights.setdefault(key, set()).update({has_weights} if count else ())
-    for key, answers in with_weights.items():
-        if len(answers) > 1:
-            raise InvalidArgumentError(f"{label_of('edge_weights', key)}: expected weights on all ranks or on none")
-    return end_ids, {key: True in answers for key, answers in with_weights.items()}
+            if count and given.setdefault(key, data) != data:
+                raise InvalidArgumentError(
+                    f"{label_of('edge_weights, edge_times', key)}: {name} has {data}, others {given[key]}"
+                )
+    return end_ids, {key: given.get(key, {}) for key in end_ids}
 
 
 class Inbox(rpc.RpcCalleeBase):
@@ -219,11 +221,11 @@ class Inbox(rpc.RpcCalleeBase):
                 case _:
                     raise InvalidArgumentError(f"kind: expected edges, ids or rows, got {kind!r}")
 
-    def take_edges(self, num_tensors: int) -> list[torch.Tensor]:
-        """The edges that came since the last call, as ``num_tensors`` tensors, in any order."""
+    def take_edges(self, dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+        """The edges that came since the last call, as tensors of these dtypes, in any order."""
         chunks, self._edges = self._edges, []
         if not chunks:
-            return [torch.empty(0, dtype=torch.int64)] * num_tensors
+            return [torch.empty(0, dtype=dtype) for dtype in dtypes]
         return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
 
     def check_ids(self, name: str) -> None:

@@ -39,7 +39,9 @@ NAMES = {"node_feat": "node_feat_ids", "node_labels": "node_label_ids", "edge_fe
 
 def whole_graph(kind: str) -> dict[str, Any]:
     inputs = homo_inputs() if kind == "homo" else hetero_inputs()
-    return {name: value for name, value in inputs.items() if name != "node_split"}
+    times = {key: torch.arange(pair.shape[1]) * 31 % 50 for key, pair in typed(inputs["edge_index"]).items()}
+    times.pop(EDGE_TYPES[1], None)  # one type has none
+    return {**{name: value for name, value in inputs.items() if name != "node_split"}, "edge_times": bare(times)}
 
 
 def typed(data: Any) -> dict[Any, Any]:
@@ -62,15 +64,17 @@ def held_by(count: int, rank: int, world_size: int, key: Any = None) -> torch.Te
 
 def slice_of(inputs: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
     """What one rank brings of a whole graph."""
-    pairs, weights = typed(inputs["edge_index"]), typed(inputs["edge_weights"])
+    pairs = typed(inputs["edge_index"])
     edge_ids = {key: held_by(pair.shape[1], rank, world_size, key) for key, pair in pairs.items()}
     edge_ids = {key: ids for key, ids in edge_ids.items() if key is None or len(ids)}
     made = {
         "num_nodes": inputs["num_nodes"],
         "edge_index": bare({key: pairs[key][:, ids] for key, ids in edge_ids.items()}),
         "edge_ids": bare(edge_ids),
-        "edge_weights": bare({key: weights[key][ids] for key, ids in edge_ids.items() if key in weights}),
     }
+    for name in ("edge_weights", "edge_times"):
+        given = typed(inputs[name])
+        made[name] = bare({key: given[key][ids] for key, ids in edge_ids.items() if key in given})
     for name, ids_name in NAMES.items():
         ids = {key: held_by(len(rows), rank, world_size) for key, rows in typed(inputs[name]).items()}
         made[name] = bare({key: rows[ids[key]] for key, rows in typed(inputs[name]).items()})
@@ -228,7 +232,7 @@ WRONG = {
     "edge without feature": ("UnknownIdError", "edge_ids: id 400: expected 0 <= id < 400"),
     "row of another shape": ("InvalidArgumentError", "node_feat: .*_1 has rows"),
     "dtype": ("InvalidArgumentError", "node_feat: .*_1 has rows torch.float16"),
-    "weights": ("InvalidArgumentError", "edge_weights: expected weights on all ranks or on none"),
+    "weights": ("InvalidArgumentError", "edge_weights, edge_times: .*_1 has {.times.: torch.int64}, others {.weights.: torch.float32"),
 }
 
 
