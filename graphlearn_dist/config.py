@@ -120,3 +120,8 @@ def master_from_environ(environ: Mapping[str, str] = os.environ) -> tuple[str | 
     """Where workers meet by default: ``MASTER_ADDR``, and the port after ``MASTER_PORT``, which torch itself uses."""
     port = _integer(environ, "MASTER_PORT", -1)
     return environ.get("MASTER_ADDR"), port + 1 if port >= 0 else None
+
+
+def share_partitions(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether processes of one host read each other's partitions in place; ``GLD_SHARE_PARTITIONS=0`` says no."""
+    return _integer(environ, "GLD_SHARE_PARTITIONS", 1) != 0

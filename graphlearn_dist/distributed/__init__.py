@@ -40,6 +40,7 @@ from .dist_server import (
     wait_and_shutdown_server,
 )
 from .event_loop import ConcurrentEventLoop, wrap_torch_future
+from .host_partitions import SharedPartition
 from .partition_peers import PartitionHolders
 from .rpc import (
     RpcCalleeBase,
@@ -83,6 +84,7 @@ for _message in (
     RemoteNodeSplitSamplerInput,
     SamplingConfig,
     SamplingType,
+    SharedPartition,
     Split,
     worker_messages.ReleaseSlots,
     worker_messages.StartRun,

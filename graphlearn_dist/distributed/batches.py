@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -34,7 +34,7 @@ class PartitionedSampler:
     Args:
         dataset: this process's partition.
         config: how to sample; which batches a loader wants does not matter here.
-        service: answers for this partition.
+        services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch; a batch does not depend on them.
     """
@@ -43,7 +43,7 @@ class PartitionedSampler:
         self,
         dataset: DistDataset,
         config: SamplingConfig,
-        service: PartitionService,
+        services: Sequence[PartitionService],
         peers: Peers,
         num_threads: int = 1,
     ) -> None:
@@ -53,8 +53,8 @@ class PartitionedSampler:
         if dataset.is_whole:
             self._graph = LocalGraph(dataset, plan, num_threads)
         else:
-            self._graph = PartitionedGraph(dataset, plan, service, peers, num_threads)
-        self._collector = FeatureCollector(dataset, peers, num_threads)
+            self._graph = PartitionedGraph(dataset, plan, services, peers, num_threads)
+        self._collector = FeatureCollector(dataset, services, peers, num_threads)
         self._stores = self._collector.store_names if config.collect_features else frozenset()
 
     def maker(self, sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig) -> BatchMaker:
@@ -84,7 +84,7 @@ class PartitionedBatches:
         dataset: this process's partition.
         sampler_input: the loader's input nodes or links, checked.
         config: how to sample.
-        service: answers for this partition.
+        services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch; a batch does not depend on them.
     """
@@ -94,11 +94,11 @@ class PartitionedBatches:
         dataset: DistDataset,
         sampler_input: NodeSamplerInput | EdgeSamplerInput,
         config: SamplingConfig,
-        service: PartitionService,
+        services: Sequence[PartitionService],
         peers: Peers,
         num_threads: int = 1,
     ) -> None:
-        self._sampler = PartitionedSampler(dataset, config, service, peers, num_threads)
+        self._sampler = PartitionedSampler(dataset, config, services, peers, num_threads)
         self._maker = self._sampler.maker(sampler_input, config)
         self.schedule = self._maker.schedule
 

@@ -23,7 +23,6 @@ from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
 from .group_peers import open_peers
 from .output_channel import SEND_WAIT_S, send_for
-from .partition_service import PartitionService
 from .worker_failure import describe_failure
 
 
@@ -107,10 +106,8 @@ class DistNeighborSampler(ConcurrentEventLoop):
             DeadlineExceededError: another worker did not come so far.
         """
         if self._sampler is None:
-            peers = open_peers(self._data, self._options)
-            threads = self._options.num_threads
-            service = PartitionService(self._data, threads)
-            self._sampler = PartitionedSampler(self._data, self._config, service, peers, threads)
+            services, peers = open_peers(self._data, self._options)
+            self._sampler = PartitionedSampler(self._data, self._config, services, peers, self._options.num_threads)
         super().start_loop()
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SampledBatch | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..config import LaunchContext, RpcSettings, job_token
+from ..config import LaunchContext, RpcSettings, job_token, share_partitions
 from ..core import check_index_tensor, to_tensor
 from ..data.dataset import GraphSchema, by_type
 from ..errors import (
@@ -24,6 +24,7 @@ from ..errors import (
     SamplingWorkerError,
 )
 from ..rpc import Endpoint
+from ..rpc.callees import current_connection
 from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, PeerAddress, current_peer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
@@ -33,12 +34,14 @@ from . import rpc
 from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
+from .host_partitions import SharedPartition, describe_partition
 from .partition_peers import PartitionHolders
 from .partition_service import PartitionService
 from .placing import REPLY_REGION_BYTES, ReplyRegion
 from .sampling_producer import SamplingProducer
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
+SHARE_PARTITION = "DistServer.share_partition"
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class DistServer:
         self._ready = asyncio.Event()
         self._producers: dict[int, _Held] = {}
         self._next_id = itertools.count()
-        self._peer_addresses: dict[int, PeerAddress] | None = None
+        self._holders: PartitionHolders | None = None
         self._gone_clients: set[int] = set()
         self._changed = threading.Condition()
         self._exiting = False
@@ -87,6 +90,7 @@ class DistServer:
         """Answers requests that arrive at an endpoint."""
         for function, answer in self._service.functions.items():
             endpoint.register(function, answer)
+        endpoint.register(SHARE_PARTITION, self.share_partition)
         self._loop = endpoint.loop
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
@@ -134,7 +138,7 @@ class DistServer:
         if member.role == "client":
             self.client_done(member.rank)
         else:
-            self._peer_addresses = None  # when it comes back it listens elsewhere
+            self._holders = None  # when it comes back it listens elsewhere
 
     async def _close_producers(self, wanted: Callable[[_Held], bool]) -> None:
         ids = [producer_id for producer_id, held in self._producers.items() if wanted(held)]
@@ -163,7 +167,7 @@ class DistServer:
         producer_id = next(self._next_id)
         context = get_context()
         name = f"{context.worker_name if context else 'server'}, producer {producer_id}"
-        holders = PartitionHolders(await self._find_peers())
+        holders = await self._find_holders()
         producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
         await producer.start()
         if self._loop is None:
@@ -172,34 +176,44 @@ class DistServer:
         self._producers[producer_id] = _Held(producer, owner)
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema)
 
-    async def _find_peers(self) -> dict[int, PeerAddress]:
-        """By other partition, the address of the first server that holds it."""
+    async def _find_holders(self) -> PartitionHolders:
+        """The first server that holds each other partition."""
         if self.dataset.num_partitions == 1:
-            return {}
-        if self._peer_addresses is None:
+            return PartitionHolders({})
+        if self._holders is None:
             endpoint = rpc.get_endpoint()
             context = get_context()
             assert context is not None  # init_server set it
             loop = asyncio.get_running_loop()
             members = await loop.run_in_executor(None, endpoint.wait_for_members, "server", context.world_size)
             others = [member for member in members if member.rank != context.rank]
-            answers = [endpoint.request(member.name, "DistServer.get_dataset_meta") for member in others]
-            found: dict[int, PeerAddress] = {}
+            answers = [endpoint.request(member.name, SHARE_PARTITION) for member in others]
+            found: dict[int, PeerAddress] = {self.dataset.partition_idx: rpc.get_endpoint().address}
+            shared: dict[int, SharedPartition] = {}
             for member, answer in zip(others, answers, strict=True):
-                num_partitions, partition, *_ = await asyncio.wrap_future(answer)
+                num_partitions, partition, in_place = await asyncio.wrap_future(answer)
                 if num_partitions != self.dataset.num_partitions:
                     raise InvalidArgumentError(
                         f"dataset: {member.name} serves a data set of {num_partitions} partitions, this server one of "
                         f"{self.dataset.num_partitions}"
                     )
-                found.setdefault(partition, member.address)
-            missing = set(range(self.dataset.num_partitions)) - {self.dataset.partition_idx, *found}
+                if partition in found:
+                    continue
+                found[partition] = member.address
+                if in_place is not None and share_partitions():
+                    shared[partition] = in_place
+            missing = set(range(self.dataset.num_partitions)) - {*found}
             if missing:
                 raise InvalidArgumentError(f"dataset: no server holds partitions {sorted(missing)}")
-            self._peer_addresses = found
-        return {
-            partition: a for partition, a in self._peer_addresses.items() if partition != self.dataset.partition_idx
-        }
+            del found[self.dataset.partition_idx]
+            self._holders = PartitionHolders(found, shared)
+        return self._holders
+
+    async def share_partition(self) -> tuple[int, int, SharedPartition | None]:
+        """(number of partitions, which one is here, how processes of this host read it in place)."""
+        on_this_host = current_connection().kind == "unix"
+        shared = describe_partition(self._handle) if on_this_host and share_partitions() else None
+        return self.dataset.num_partitions, self.dataset.partition_idx, shared
 
     def _producer(self, producer_id: int) -> SamplingProducer:
         held = self._producers.get(producer_id)

@@ -1,8 +1,8 @@
-"""Feature lookup over partitions: one request per peer for all stores, our own rows meanwhile."""
+"""Feature lookup over partitions: one request per peer for all stores, the rows at hand meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from .. import _C
 from ..core import thread_pool
 from ..messages import FeatureReply, FeatureRequest
 from .dist_dataset import DistDataset
-from .partition_service import LOOKUP
+from .partition_service import LOOKUP, PartitionService
 from .partitioned_sampler import OwnerSplit, Peers, split_by_owner
 
 
@@ -32,12 +32,15 @@ class FeatureCollector:
 
     Args:
         dataset: this process's partition.
+        services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one lookup.
     """
 
-    def __init__(self, dataset: DistDataset, peers: Peers, num_threads: int = 1) -> None:
-        self._own = dataset.partition_idx
+    def __init__(
+        self, dataset: DistDataset, services: Sequence[PartitionService], peers: Peers, num_threads: int = 1
+    ) -> None:
+        self._services = {service.partition_idx: service for service in services}
         self._num_partitions = dataset.num_partitions
         self._whole = dataset.is_whole
         self._stores = dataset.stores()
@@ -54,7 +57,7 @@ class FeatureCollector:
         asked = {}
         for partition in range(self._num_partitions):
             names = tuple(name for name, split in splits.items() if split.count(partition))
-            if partition != self._own and names:
+            if partition not in self._services and names:
                 ids = tuple(splits[name].part(splits[name].ids, partition) for name in names)
                 asked[partition] = names, self._peers.ask(partition, LOOKUP, FeatureRequest(names, ids))
         return Lookup(self, wanted, splits, asked)
@@ -74,11 +77,12 @@ class FeatureCollector:
         rows = self._stores[name].feature_tensor
         return RowSpec((ids.numel(), *rows.shape[1:]), rows.dtype)
 
-    def gather_own(self, name: str, split: OwnerSplit, out: torch.Tensor) -> None:
-        """Writes this partition's rows to their places."""
-        if split.count(self._own):
-            positions, rows = split.part(split.positions, self._own), split.part(split.rows, self._own)
-            self._stores[name].unified.gather_into(out, positions, rows)
+    def gather_at_hand(self, name: str, split: OwnerSplit, out: torch.Tensor) -> None:
+        """Writes the rows of the partitions at hand to their places."""
+        for partition, service in self._services.items():
+            if split.count(partition):
+                positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
+                service.gather_rows(name, rows, positions, out)
 
     def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
         """Writes the rows of ``ids`` in their order; only where this partition is the whole data set."""
@@ -106,7 +110,7 @@ class Lookup:
         """Writes every row into ``outputs`` (by store, of the shapes and dtypes that ``specs`` gave)."""
         for name, ids in self.wanted.items():
             if name in self.splits:
-                self.collector.gather_own(name, self.splits[name], outputs[name])
+                self.collector.gather_at_hand(name, self.splits[name], outputs[name])
             else:
                 self.collector.gather_whole(name, ids, outputs[name])
         for partition, (names, answer) in self.asked.items():

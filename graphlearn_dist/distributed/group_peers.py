@@ -9,7 +9,9 @@ from .batches import NoPeers
 from .dist_context import get_context
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
+from .host_partitions import open_partitions
 from .partition_peers import EndpointPeers, PartitionHolders
+from .partition_service import PartitionService
 from .partitioned_sampler import Peers
 
 
@@ -54,9 +56,13 @@ def _meeting_point(
     return address, port
 
 
-def open_peers(dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions) -> Peers:
-    """The other partitions, asked over this process's endpoint."""
+def open_peers(
+    dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions
+) -> tuple[list[PartitionService], Peers]:
+    """The partitions at hand, this process's own first, and the others, asked over this process's endpoint."""
     holders = find_holders(dataset, options)
+    own = PartitionService(dataset, options.num_threads)
     if not holders.addresses:
-        return NoPeers()
-    return EndpointPeers(rpc.get_endpoint(), holders, options.rpc_timeout)
+        return [own], NoPeers()
+    at_hand = open_partitions(holders.shared, options.num_threads)
+    return [own, *at_hand], EndpointPeers(rpc.get_endpoint(), holders, options.rpc_timeout)

@@ -27,7 +27,6 @@ from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
 from .event_loop import LoopThread
 from .group_peers import find_holders, open_peers
-from .partition_service import PartitionService
 from .sampling_producer import SamplingProducer
 
 _numbers = itertools.count()
@@ -57,9 +56,8 @@ class CollocatedProducer(BatchProducer):
     ) -> None:
         self._schema = dataset.schema
         seeds = resolve_input(sampler_input, dataset)
-        peers = open_peers(dataset, options)
-        service = PartitionService(dataset, options.num_threads)
-        self._batches = PartitionedBatches(dataset, seeds, config, service, peers, options.num_threads)
+        services, peers = open_peers(dataset, options)
+        self._batches = PartitionedBatches(dataset, seeds, config, services, peers, options.num_threads)
         self._thread = LoopThread("collocated sampling")
         self._window = BatchWindow(self._ask, options.prefetch_size, options.rpc_timeout, _this_process)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from ..config import RpcSettings, job_token
 from ..rpc import Endpoint
 from ..rpc.peers import PeerAddress
+from .host_partitions import SharedPartition
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,12 @@ class PartitionHolders:
 
     Attributes:
         addresses: by partition; empty where there are no others.
+        shared: those of them that another process of this host holds, to be read in place.
         suffix: of the names of the functions to call; tells several data sets of one process apart.
     """
 
     addresses: dict[int, PeerAddress]
+    shared: dict[int, SharedPartition] = field(default_factory=dict)
     suffix: str = ""
 
 

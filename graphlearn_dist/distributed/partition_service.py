@@ -156,6 +156,10 @@ class PartitionService:
         )
         return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
 
+    def gather_rows(self, store: str, rows: torch.Tensor, positions: torch.Tensor, out: torch.Tensor) -> None:
+        """Writes row ``rows[i]`` of a store to ``out[positions[i]]``."""
+        self._stores[store].unified.gather_into(out, positions, rows)
+
     def lookup(self, request: FeatureRequest) -> FeatureReply | Encoded:
         """Feature rows of ids of this partition: a ``FeatureReply``, encoded already where the region has room for it.
 

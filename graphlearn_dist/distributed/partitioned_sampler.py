@@ -1,8 +1,8 @@
-"""Sampling over partitions: split by owner, ask the peers, sample our own share, stitch in the order asked."""
+"""Sampling over partitions: split by owner, ask the peers, sample what is at hand, stitch in the order asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
@@ -88,18 +88,22 @@ class PartitionedGraph:
     Args:
         dataset: this process's partition.
         plan: how to sample.
-        service: samples this partition's own share.
+        services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch.
     """
 
     def __init__(
-        self, dataset: DistDataset, plan: SamplingPlan, service: PartitionService, peers: Peers, num_threads: int = 1
+        self,
+        dataset: DistDataset,
+        plan: SamplingPlan,
+        services: Sequence[PartitionService],
+        peers: Peers,
+        num_threads: int = 1,
     ) -> None:
         self.plan = plan
-        self._service = service
+        self._services = {service.partition_idx: service for service in services}
         self._peers = peers
-        self._own = dataset.partition_idx
         self._num_partitions = dataset.num_partitions
         self._books = [book.native for book in dataset.row_books()]
         self._builders = BuilderPool(plan.schema)
@@ -126,13 +130,16 @@ class PartitionedGraph:
         asked = {}
         for partition in range(self._num_partitions):
             edge_types = tuple(edge_type for edge_type, split in splits.items() if split.count(partition))
-            if partition != self._own and edge_types:
+            if partition not in self._services and edge_types:
                 request = self._request(splits, edge_types, partition, fanouts, keys)
                 asked[partition] = edge_types, self._peers.ask(partition, ONE_HOP, request)
         parts: dict[int, list[SampledPart | None]] = {edge_type: [None] * self._num_partitions for edge_type in splits}
         for edge_type, split in splits.items():
-            if split.count(self._own):
-                parts[edge_type][self._own] = self._sample_own(edge_type, split, fanouts[edge_type], keys[edge_type])
+            for partition, service in self._at_hand(split):
+                nodes, draw = split.nodes(partition), self.plan.draws[edge_type]
+                parts[edge_type][partition] = service.sample_rows(
+                    edge_type, nodes, fanouts[edge_type], draw, keys[edge_type], self.plan.with_edge_ids
+                )
         for partition, (edge_types, answer) in asked.items():
             reply: OneHopReply = await answer
             for i, edge_type in enumerate(edge_types):
@@ -174,9 +181,9 @@ class PartitionedGraph:
             times=tuple(part.times for part in nodes),
         )
 
-    def _sample_own(self, edge_type: int, split: OwnerSplit, fanout: int, key: int) -> SampledPart:
-        draw = self.plan.draws[edge_type]
-        return self._service.sample_rows(edge_type, split.nodes(self._own), fanout, draw, key, self.plan.with_edge_ids)
+    def _at_hand(self, split: OwnerSplit) -> Iterator[tuple[int, PartitionService]]:
+        """The partitions at hand that own some of the ids."""
+        return ((partition, service) for partition, service in self._services.items() if split.count(partition))
 
     def _add(
         self, builder: _C.BatchBuilder, edge_type: int, split: OwnerSplit, parts: list[SampledPart | None]
@@ -200,14 +207,14 @@ class PartitionedGraph:
         found = torch.empty(ids.numel(), dtype=torch.bool)
         asked = {}
         for partition in range(self._num_partitions):
-            if partition != self._own and split.count(partition):
+            if partition not in self._services and split.count(partition):
                 request = EdgeCheckRequest(
                     edge_type, split.part(split.ids, partition), split.part(neighbors, partition)
                 )
                 asked[partition] = self._peers.ask(partition, HAS_EDGES, request)
-        own_rows, own_neighbors = split.part(split.rows, self._own), split.part(neighbors, self._own)
-        own_found = self._service.rows_have_edges(edge_type, own_rows, own_neighbors)
-        found[split.part(split.positions, self._own)] = own_found
+        for partition, service in self._at_hand(split):
+            rows, theirs = split.part(split.rows, partition), split.part(neighbors, partition)
+            found[split.part(split.positions, partition)] = service.rows_have_edges(edge_type, rows, theirs)
         for partition, answer in asked.items():
             found[split.part(split.positions, partition)] = (await answer).found
         return found
@@ -222,17 +229,17 @@ class PartitionedGraph:
         asked = {}
         for partition in range(self._num_partitions):
             edge_types = tuple(edge_type for edge_type, split in enumerate(splits) if split.count(partition))
-            if partition != self._own and edge_types:
+            if partition not in self._services and edge_types:
                 ids = tuple(splits[edge_type].part(splits[edge_type].ids, partition) for edge_type in edge_types)
                 members = tuple(specs[edge_type][1] for edge_type in edge_types)
                 request = InducedRequest(edge_types, ids, members, nodes, with_edge_ids)
                 asked[partition] = edge_types, self._peers.ask(partition, INDUCED, request)
         parts: list[list[SampledPart | None]] = [[None] * self._num_partitions for _ in splits]
         for edge_type, split in enumerate(splits):
-            if split.count(self._own):
-                own_ids, own_rows = split.part(split.ids, self._own), split.part(split.rows, self._own)
-                parts[edge_type][self._own] = self._service.induced_rows(
-                    edge_type, own_ids, own_rows, nodes[specs[edge_type][1]], with_edge_ids
+            for partition, service in self._at_hand(split):
+                here, rows = split.part(split.ids, partition), split.part(split.rows, partition)
+                parts[edge_type][partition] = service.induced_rows(
+                    edge_type, here, rows, nodes[specs[edge_type][1]], with_edge_ids
                 )
         for partition, (edge_types, answer) in asked.items():
             reply: OneHopReply = await answer

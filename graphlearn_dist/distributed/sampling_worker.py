@@ -32,6 +32,7 @@ from ..sampler.batch_maker import rows_by_store, with_rows
 from .batches import NoPeers, PartitionedBatches
 from .control import Control, receive_message, send_message
 from .dist_dataset import DistDataset
+from .host_partitions import open_partitions
 from .partition_peers import ServerPeers
 from .partition_service import PartitionService
 from .partitioned_sampler import Peers
@@ -155,10 +156,14 @@ class SamplingWorker:
         self._setup = setup
         self._control = control
         dataset = DistDataset.from_ipc_handle(setup.dataset)
-        service = PartitionService(dataset, setup.num_threads)
+        services = [
+            PartitionService(dataset, setup.num_threads),
+            *open_partitions(setup.holders.shared, setup.num_threads),
+        ]
         self._batches = PartitionedBatches(
-            dataset, setup.sampler_input, setup.config, service, peers, setup.num_threads
+            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads
         )
+        self._has_peers = len(services) < dataset.num_partitions
         self._region = SendingArena(setup.region_bytes)
         self._outbox = Outbox(_C.ShmRing.open(setup.ring_path), self._region, control)
         self._run_task: asyncio.Task[None] | None = None
@@ -200,7 +205,7 @@ class SamplingWorker:
         under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]] = deque()
         num_batches = self._batches.schedule.num_batches
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
-        concurrency = self._setup.concurrency if self._setup.holders.addresses else 1
+        concurrency = self._setup.concurrency if self._has_peers else 1
         try:
             for index in range(start.first, num_batches, start.step):
                 under_way.append(asyncio.create_task(self._make(start, index)))

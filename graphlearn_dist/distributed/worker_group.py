@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ..config import share_partitions
 from ..data.dataset import GraphSchema
 from ..errors import InvalidArgumentError, RpcError
 from ..rpc import Endpoint
+from ..rpc.callees import current_connection
+from ..rpc.peers import PeerAddress
 from .dist_context import DistContext
 from .dist_dataset import DistDataset
+from .host_partitions import SharedPartition, describe_partition
 from .partition_peers import PartitionHolders
 from .partition_service import PartitionService
 from .placing import REPLY_REGION_BYTES, ReplyRegion
@@ -25,11 +29,12 @@ _LONGEST_WAIT_S = 7 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class PartitionInfo:
-    """Which partition of which data set a worker holds."""
+    """Which partition of which data set a worker holds, and how processes of its host read it in place."""
 
     num_partitions: int
     partition_idx: int
     schema: GraphSchema
+    shared: SharedPartition | None = None
 
 
 class WorkerGroup:
@@ -85,7 +90,12 @@ class WorkerGroup:
             if number not in self._waiting:
                 self._waiting[number] = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._waiting[number])
-        return self._served[number][1]
+        dataset, info = self._served[number]
+        if current_connection().kind != "unix" or not share_partitions():
+            return info
+        loop = asyncio.get_running_loop()
+        handle = await loop.run_in_executor(None, dataset.share_ipc)  # may copy, once, what is in private memory
+        return replace(info, shared=describe_partition(handle))
 
     def find_holders(self, dataset: DistDataset, timeout_s: float) -> PartitionHolders:
         """Serves this partition, and says who serves the others; waits until all workers have come so far.
@@ -100,7 +110,7 @@ class WorkerGroup:
         members = self._endpoint.wait_for_members("worker", context.world_size, timeout_s)
         others = [member for member in members if member.rank != context.rank]
         asked = [self._endpoint.request(member.name, _DESCRIBE, number, timeout_s=timeout_s) for member in others]
-        holders: dict[int, list[Any]] = {}
+        holders: dict[int, list[tuple[PeerAddress, SharedPartition | None]]] = {}
         for member, answer in zip(others, asked, strict=True):
             theirs: PartitionInfo = answer.result()
             if (theirs.num_partitions, theirs.schema) != (mine.num_partitions, mine.schema):
@@ -108,16 +118,18 @@ class WorkerGroup:
                     f"data: {member.name} has {theirs} where this worker has {mine}; workers must open loaders of "
                     "several data sets in the same order"
                 )
-            holders.setdefault(theirs.partition_idx, []).append(member.address)
+            holders.setdefault(theirs.partition_idx, []).append((member.address, theirs.shared))
         missing = set(range(mine.num_partitions)) - {mine.partition_idx, *holders}
         if missing:
             raise InvalidArgumentError(f"data: none of {context.world_size} workers holds partitions {sorted(missing)}")
-        addresses = {
+        chosen = {
             partition: held[context.rank % len(held)]
             for partition, held in holders.items()
             if partition != mine.partition_idx
         }
-        return PartitionHolders(addresses, self._suffix(number))
+        addresses = {partition: address for partition, (address, _) in chosen.items()}
+        shared = {partition: entry for partition, (_, entry) in chosen.items() if entry and share_partitions()}
+        return PartitionHolders(addresses, shared, self._suffix(number))
 
     # --- the end -----------------------------------------------------------------------------------------------
 

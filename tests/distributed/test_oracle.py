@@ -103,7 +103,7 @@ def check_partitioned(case: Case, kind: str, num_parts: int, num_threads: int, *
         for dataset, service in zip(datasets, services, strict=True):
             peers = DirectPeers(services)
             asked.append(peers)
-            batches = PartitionedBatches(dataset, seeds, config, service, peers, num_threads)
+            batches = PartitionedBatches(dataset, seeds, config, [service], peers, num_threads)
             for actual, wanted in zip(make_all(batches, case.epoch), expected, strict=True):
                 assert_same(tensors_of(actual), wanted)
     return asked
@@ -193,7 +193,7 @@ def test_whole_dataset_as_one_partition() -> None:
     seeds, config = NodeSamplerInput(case.seeds), config_of(case)
     local = LocalBatches(dataset, seeds, config)
     whole = DistDataset.from_dataset(dataset)
-    batches = PartitionedBatches(whole, seeds, config, PartitionService(whole), DirectPeers([]))
+    batches = PartitionedBatches(whole, seeds, config, [PartitionService(whole)], DirectPeers([]))
     for index, batch in enumerate(make_all(batches, 0)):
         assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
         assert batch.node_features[0] is not None
