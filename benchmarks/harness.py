@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -52,7 +53,8 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     total = 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            total += int((task / "schedstat").read_text().split()[0])
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+                total += int((task / "schedstat").read_text().split()[0])
     return total / 1e9
 
 

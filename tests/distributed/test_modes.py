@@ -83,8 +83,10 @@ def work(rank: int, world_size: int, port: int, cases: list[list[Any]]) -> list[
     return compared
 
 
-def test_batches_of_a_group_equal_local_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_batches_of_a_group_equal_local_ones(tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of graph over two and three partitions; where there are two, two of three workers hold the same."""
+    monkeypatch.setenv("GLD_SHARE_PARTITIONS", str(int(in_place)))
     world_size, cases = 3, []
     for number, (name, edge_dir, kind) in enumerate(CASES):
         for num_parts in (2, 3):

@@ -255,11 +255,12 @@ def collect(
 
 
 @pytest.mark.parametrize(
-    ("name", "edge_dir", "kind", "num_servers", "modes", "shards"),
+    ("name", "edge_dir", "kind", "num_servers", "modes", "shards", "in_place"),
     [
-        ("homogeneous", "in", "range", 1, [[1, 1], [2, 2]], True),
-        ("typed", "in", "random", 2, [[1, 2], [2, 1]], False),
-        ("typed", "out", "range", 3, [[1, 1]], False),
+        ("homogeneous", "in", "range", 1, [[1, 1], [2, 2]], True, False),
+        ("typed", "in", "random", 2, [[1, 2], [2, 1]], False, False),
+        ("typed", "out", "range", 3, [[1, 1]], False, False),
+        ("typed", "in", "random", 3, [[1, 2]], False, True),
     ],
 )
 def test_remote_batches_equal_local_ones(
@@ -270,8 +271,12 @@ def test_remote_batches_equal_local_ones(
     num_servers: int,
     modes: list[list[int]],
     shards: bool,
+    in_place: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One to three servers, one and two sampling workers, one and two threads: the loader's own bits each time."""
+    """One to three servers, one and two sampling workers, one and two threads, partitions of others asked for or read
+    in place: the loader's own bits each time."""
+    monkeypatch.setenv("GLD_SHARE_PARTITIONS", str(int(in_place)))
     directory = str(write_partitions(GRAPHS[name](), tmp_path, kind, num_servers, edge_dir))
     port = get_free_port()
     servers = [
