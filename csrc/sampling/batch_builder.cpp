@@ -42,6 +42,7 @@ struct PickKernel {
       if (picker.fanout != kTakeAll && picker.fanout <= kScanLimit) return pick_uniform(block);
     int64_t edge = offsets[block];
     for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, num_nodes); ++i) {
+      if (i + kPicksAhead < num_nodes) picker.prefetch(candidates[i + kPicksAhead]);
       picker.pick(stream_of(key, ids[i], trees, i), candidates[i], rows + edge);
       edge = place(i, edge, picker.num_picks(candidates[i]), [this, edge](int64_t j) { return rows[edge + j]; });
     }

@@ -130,6 +130,9 @@ class SmallestKeys {
 
 // --- by weight -------------------------------------------------------------------------------------------------------
 
+// Up to this length of a row, counting the sums that are not above a number finds its place faster than bisection.
+constexpr int64_t kCountLimit = 48;
+
 // Uniform in [0, 1): a multiple of 2^-53, exact.
 GLD_HOST_DEVICE inline double unit_of(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
@@ -141,6 +144,10 @@ GLD_HOST_DEVICE inline int64_t weighted_position(const double* sums, int64_t cou
   // The product is below the total, but among the subnormal numbers it may be rounded to it.
   if (!(drawn < total)) drawn = 0;
   int64_t first = 0;
+  if (count <= kCountLimit) {
+    for (int64_t i = 0; i < count; ++i) first += sums[i] <= drawn;  // no branch: the loop vectorises
+    return first;
+  }
   while (count > 0) {
     const int64_t half = count / 2;
     const bool is_right = sums[first + half] <= drawn;

@@ -92,6 +92,8 @@ def by_inverse(weights: Sequence[float], number: int) -> int:
     """The position that 64 random bits lead to by the inverse of the cumulative weights."""
     sums = list(itertools.accumulate(weights))
     drawn = unit(number) * sums[-1]
+    if drawn == sums[-1]:  # rounded up, which happens among subnormal numbers alone
+        drawn = 0.0
     return next(i for i, total in enumerate(sums) if total > drawn)
 
 

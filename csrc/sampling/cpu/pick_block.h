@@ -16,6 +16,19 @@ namespace gld {
 constexpr int64_t kScanLimit = 96;
 constexpr int64_t kPrefetchRows = 16;
 
+// Part of a row, positions [start, start + count) of the graph's arrays: the neighbors that may be drawn.
+struct Candidates {
+  int64_t start, count;
+};
+
+// Asks for the values at positions [from.start, from.start + from.count) of an array, or the first kilobyte of them.
+template <typename Value>
+inline void prefetch_values(const Value* values, Candidates from) {
+  constexpr int64_t kLine = 64 / sizeof(Value);
+  const int64_t end = from.start + std::min<int64_t>(from.count, 16 * kLine);
+  for (int64_t i = from.start; i < end; i += kLine) __builtin_prefetch(values + i);
+}
+
 // Reads ids of either dtype, or gives the position itself. The branch is the same for every edge of a graph.
 class IdReader {
  public:
@@ -29,6 +42,10 @@ class IdReader {
   int64_t operator()(int64_t position) const {
     return narrow_ != nullptr ? narrow_[position] : wide_ != nullptr ? wide_[position] : position;
   }
+  void prefetch(Candidates from) const {
+    if (narrow_ != nullptr) prefetch_values(narrow_, from);
+    if (wide_ != nullptr) prefetch_values(wide_, from);
+  }
 
  private:
   const int32_t* narrow_ = nullptr;
@@ -37,11 +54,6 @@ class IdReader {
 
 struct EdgeIdReader : IdReader {
   explicit EdgeIdReader(const Csr& csr) : IdReader(csr.edge_ids) {}
-};
-
-// Part of a row, positions [start, start + count) of the graph's arrays: the neighbors that may be drawn.
-struct Candidates {
-  int64_t start, count;
 };
 
 // The random stream of one node of the frontier, and the key that all nodes of its tree share.
@@ -84,9 +96,14 @@ inline void with_scratch(int64_t count, Body&& body) {
   body(values.data());
 }
 
-// Calls body(contains, record), which remember picks in the way that suits the fan-out (see pickers.h).
+// Calls body(contains, record), which remember picks out of `count` in the way that suits (see pickers.h).
 template <typename Body>
-inline void with_memory_of_picks(int64_t fanout, const int64_t* positions, Body&& body) {
+inline void with_memory_of_picks(int64_t count, int64_t fanout, const int64_t* positions, Body&& body) {
+  if (count <= 64) {
+    uint64_t picked = 0;
+    return body([&picked](int64_t, int64_t position) { return (picked >> position & 1) != 0; },
+                [&picked](int64_t, int64_t position) { picked |= uint64_t{1} << position; });
+  }
   if (fanout <= kScanLimit) return body(ScanOfPicks<int64_t>{positions}, RecordNothing{});
   std::unordered_set<int64_t> picked;
   picked.reserve(fanout);
@@ -95,7 +112,10 @@ inline void with_memory_of_picks(int64_t fanout, const int64_t* positions, Body&
 }
 
 // A picker has: candidates(row, i) of the i-th node of the frontier, num_picks(candidates), and pick(stream,
-// candidates, positions), which writes num_picks positions relative to candidates.start.
+// candidates, positions), which writes num_picks positions relative to candidates.start. prefetch(candidates) asks for
+// what pick() is going to read, kPicksAhead nodes before.
+constexpr int64_t kPicksAhead = 6;
+
 template <typename Rows>
 struct UniformPickerOf {
   Rows rows;
@@ -104,6 +124,7 @@ struct UniformPickerOf {
 
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, replace); }
+  void prefetch(Candidates) const {}
   void pick(NodeStream stream, Candidates from, int64_t* positions) const {
     if (fanout == kTakeAll) return pick_all(from.count, positions);
     if (replace) {
@@ -112,7 +133,7 @@ struct UniformPickerOf {
     }
     if (from.count <= fanout) return pick_all(from.count, positions);
     if (fanout <= kScanLimit) return pick_without_replacement(stream, from.count, fanout, positions);
-    with_memory_of_picks(fanout, positions, [&](auto contains, auto record) {
+    with_memory_of_picks(from.count, fanout, positions, [&](auto contains, auto record) {
       pick_without_replacement(stream, from.count, fanout, positions, contains, record);
     });
   }
@@ -134,6 +155,7 @@ struct WeightedPicker {
   }
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(num_positive(from), fanout, replace); }
+  void prefetch(Candidates from) const { prefetch_values(sums, from); }
   void pick(NodeStream stream, Candidates from, int64_t* positions) const {
     const double* row_sums = sums + from.start;
     const int64_t num_candidates = num_positive(from);
@@ -141,7 +163,7 @@ struct WeightedPicker {
     if (replace && fanout != kTakeAll)
       return pick_weighted_with_replacement(stream, row_sums, from.count, fanout, positions);
     if (fanout == kTakeAll || num_candidates <= fanout) return pick_all_positive(row_sums, from.count, positions);
-    with_memory_of_picks(fanout, positions, [&](auto contains, auto record) {
+    with_memory_of_picks(from.count, fanout, positions, [&](auto contains, auto record) {
       with_scratch<double>(fanout, [&](double* keys) {
         pick_weighted_without_replacement(stream, row_sums, from.count, fanout, positions, keys, contains, record);
       });
@@ -157,11 +179,35 @@ struct LaborPicker {
 
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, false); }
+  void prefetch(Candidates from) const { neighbor_at.prefetch(from); }
   void pick(const PickStream& stream, Candidates from, int64_t* positions) const {
     if (fanout == kTakeAll || from.count <= fanout) return pick_all(from.count, positions);
     const auto neighbor = [this, from](int64_t i) { return neighbor_at(from.start + i); };
+    if (from.count <= kShortRow) return pick_short_row(stream.tree_key, neighbor, from.count, positions);
     with_scratch<uint64_t>(
         fanout, [&](uint64_t* keys) { pick_labor(stream.tree_key, neighbor, from.count, fanout, positions, keys); });
+  }
+
+ private:
+  static constexpr int64_t kShortRow = 256;
+
+  // The same as pick_labor(), faster: the fanout-th smallest number divides the row, which is then read in order.
+  template <typename NeighborAt>
+  void pick_short_row(uint64_t key, NeighborAt neighbor, int64_t count, int64_t* positions) const {
+    uint64_t numbers[kShortRow], sorted[kShortRow];
+    for (int64_t i = 0; i < count; ++i) sorted[i] = numbers[i] = labor_number(key, neighbor(i));
+    std::nth_element(sorted, sorted + fanout - 1, sorted + count);
+    const uint64_t largest = sorted[fanout - 1];
+    // Repeated edges share a number: of those with the largest, as many as the smaller ones leave room for.
+    int64_t num_largest = fanout;
+    for (int64_t i = 0; i < count; ++i) num_largest -= numbers[i] < largest;
+    int64_t picked = 0;
+    for (int64_t i = 0; i < count && picked < fanout; ++i) {
+      positions[picked] = i;
+      const bool is_largest = numbers[i] == largest && num_largest > 0;
+      num_largest -= is_largest;
+      picked += numbers[i] < largest || is_largest;
+    }
   }
 };
 
@@ -176,6 +222,7 @@ struct LatestPicker {
     return {until.start + until.count - count, count};
   }
   int64_t num_picks(Candidates from) const { return from.count; }
+  void prefetch(Candidates) const {}
   void pick(NodeStream, Candidates from, int64_t* positions) const { pick_all(from.count, positions); }
 };
 
