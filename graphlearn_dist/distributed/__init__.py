@@ -20,6 +20,7 @@ from .dist_context import DistContext, DistRole, assign_server_by_order, get_con
 from .dist_dataset import BookHandle, DatasetHandle, DistDataset, EdgeHandle, NodeHandle
 from .dist_feature import DistFeature
 from .dist_graph import DistGraph
+from .dist_link_neighbor_loader import DistLinkNeighborLoader
 from .dist_loader import DistLoader
 from .dist_neighbor_loader import DistNeighborLoader
 from .dist_neighbor_sampler import DistNeighborSampler
@@ -39,6 +40,7 @@ from .dist_server import (
     shutdown_server,
     wait_and_shutdown_server,
 )
+from .dist_subgraph_loader import DistSubGraphLoader
 from .event_loop import ConcurrentEventLoop, wrap_torch_future
 from .host_partitions import SharedPartition
 from .partition_peers import PartitionHolders
@@ -102,6 +104,7 @@ __all__ = [
     "DistDataset",
     "DistFeature",
     "DistGraph",
+    "DistLinkNeighborLoader",
     "DistLoader",
     "DistMpSamplingProducer",
     "DistNeighborLoader",
@@ -109,6 +112,7 @@ __all__ = [
     "DistRandomPartitioner",
     "DistRole",
     "DistServer",
+    "DistSubGraphLoader",
     "MpCommand",
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",

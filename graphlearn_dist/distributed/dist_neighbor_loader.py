@@ -39,19 +39,30 @@ class DistNeighborLoader(DistLoader):
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
         with_edge: batches carry ``e_id``.
-        with_weight: must be False; weighted sampling is not supported yet.
+        with_weight: sample by edge weight, along the edge types that have weights.
         edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the partitions hold.
         collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
         to_device: where batches go; None leaves them on the host.
         random_seed: seed of the shuffle and of all draws; 0 unless given.
         worker_options: where to sample, with how many processes.
         replace: sample with replacement.
+        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        disjoint: every seed grows a tree of its own; ``batch`` says which seed each node belongs to.
+        input_time: int64 ``[n]``, times of the seeds: no later edge is sampled for them. Batches are disjoint then.
+        temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``. With the rank and the
             world size of a trainer, all trainers together see every seed once per epoch.
         transform: called with each batch.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
+
+    Raises:
+        InvalidArgumentError: arguments that contradict each other or the data set; the error names them.
+        UnknownIdError: a seed is outside the graph.
+        NotInitializedError: the mode needs ``init_worker_group`` or ``init_client`` first.
+        DeadlineExceededError: another worker did not come within ``rpc_timeout``.
+        SamplingWorkerError: a subprocess or a server's worker failed on its way up.
     """
 
     def __init__(
@@ -71,6 +82,10 @@ class DistNeighborLoader(DistLoader):
         worker_options: AllDistSamplingWorkerOptions | None = None,
         *,
         replace: bool = False,
+        strategy: str = "random",
+        disjoint: bool = False,
+        input_time: torch.Tensor | None = None,
+        temporal_strategy: str = "uniform",
         shard: tuple[int, int] = (0, 1),
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -87,10 +102,13 @@ class DistNeighborLoader(DistLoader):
             edge_dir=edge_dir,
             seed=0 if random_seed is None else random_seed,
             replace=replace,
+            strategy=strategy,
+            disjoint=disjoint,
+            temporal_strategy=None if input_time is None else temporal_strategy,
         )
         super().__init__(
             data,
-            to_sampler_input(input_nodes),
+            to_sampler_input(input_nodes, input_time),
             config,
             to_device,
             worker_options,

@@ -1,0 +1,121 @@
+"""Mini-batches of links of a partitioned graph, with the sampled neighborhoods of their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from ..errors import InvalidArgumentError
+from ..sampler.base import EdgeSamplerInput, SamplingConfig, SamplingType
+from ..sampler.inputs import get_edge_label_index, to_link_input
+from ..sampler.plan import check_num_neighbors
+from ..typing import NumNeighbors
+from .dist_dataset import DistDataset
+from .dist_loader import DistLoader
+from .dist_options import AllDistSamplingWorkerOptions
+
+
+class DistLinkNeighborLoader(DistLoader):
+    """Mini-batches of links, and of negatives drawn for them, with the sampled neighborhoods of their ends.
+
+    The same batches as ``loader.LinkNeighborLoader`` gives in one process: negatives are drawn over the whole graph,
+    and strict ones are checked by the owners of their rows. Modes and errors are those of ``DistNeighborLoader``.
+
+    Args:
+        data: this worker's partition; None where servers sample.
+        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        batch_size: links of a batch.
+        edge_label_index: links, from source to target whatever the direction of sampling: int ``[2, n]``, or ``(edge
+            type, that)``. Where ``data`` is the whole graph, also an edge type, for all its edges in the order of their
+            ids, or None, for all edges of a homogeneous graph.
+        edge_label: ``[n, ...]``, labels of the links, or None; see ``loader.LinkNeighborLoader``.
+        neg_sampling: ``"binary"``, ``"triplet"``, a ``NegativeSampling``, or a tuple or dict of its arguments.
+        shuffle: permute the links in every epoch.
+        drop_last: leave out an incomplete last batch.
+        with_edge: batches carry ``e_id``.
+        with_weight: sample by edge weight, along the edge types that have weights.
+        edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the partitions hold.
+        collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
+        to_device: where batches go; None leaves them on the host.
+        random_seed: seed of the shuffle and of all draws; 0 unless given.
+        worker_options: where to sample, with how many processes.
+        replace: sample with replacement.
+        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        disjoint: both ends of each link grow trees of their own; ``batch`` says which link each node belongs to.
+        edge_label_time: int64 ``[n]``, times of the links: no later edge is sampled for them, in disjoint batches.
+        temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
+        shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
+        transform: called with each batch.
+
+    Yields:
+        ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: NumNeighbors,
+        batch_size: int = 1,
+        edge_label_index: Any = None,
+        edge_label: torch.Tensor | None = None,
+        neg_sampling: Any = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: Literal["in", "out"] = "out",
+        collect_features: bool = False,
+        to_device: torch.device | None = None,
+        random_seed: int | None = None,
+        worker_options: AllDistSamplingWorkerOptions | None = None,
+        *,
+        replace: bool = False,
+        strategy: str = "random",
+        disjoint: bool = False,
+        edge_label_time: torch.Tensor | None = None,
+        temporal_strategy: str = "uniform",
+        shard: tuple[int, int] = (0, 1),
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        links = _links(data, edge_label_index, edge_label, neg_sampling, edge_label_time)
+        config = SamplingConfig(
+            sampling_type=SamplingType.LINK,
+            num_neighbors=check_num_neighbors(num_neighbors),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            with_edge=with_edge,
+            collect_features=collect_features,
+            with_neg=links.neg_sampling is not None,
+            with_weight=with_weight,
+            edge_dir=edge_dir,
+            seed=0 if random_seed is None else random_seed,
+            replace=replace,
+            strategy=strategy,
+            disjoint=disjoint,
+            temporal_strategy=None if edge_label_time is None else temporal_strategy,
+        )
+        super().__init__(data, links, config, to_device, worker_options, shard=shard, transform=transform)
+
+
+def _links(
+    data: DistDataset | None,
+    edge_label_index: Any,
+    edge_label: torch.Tensor | None,
+    neg_sampling: Any,
+    edge_label_time: torch.Tensor | None,
+) -> EdgeSamplerInput:
+    if isinstance(edge_label_index, EdgeSamplerInput):
+        return edge_label_index
+    is_tensor = isinstance(edge_label_index, torch.Tensor)
+    names_tensor = isinstance(edge_label_index, (tuple, list)) and isinstance(edge_label_index[-1], torch.Tensor)
+    if not is_tensor and not names_tensor:
+        if data is None or not data.is_whole:
+            raise InvalidArgumentError(
+                "edge_label_index: expected int [2, n], or (edge type, that); only where the whole graph is in this "
+                f"process can all edges be meant, got {edge_label_index!r}"
+            )
+        edge_label_index = get_edge_label_index(data, edge_label_index)
+    return to_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time)

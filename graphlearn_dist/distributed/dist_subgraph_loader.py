@@ -1,0 +1,95 @@
+"""Mini-batches of induced subgraphs of a partitioned graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from ..sampler.base import SamplingConfig, SamplingType
+from ..sampler.inputs import to_sampler_input
+from ..sampler.plan import check_num_neighbors
+from ..typing import NumNeighbors
+from .dist_dataset import DistDataset
+from .dist_loader import DistLoader
+from .dist_options import AllDistSamplingWorkerOptions
+
+
+class DistSubGraphLoader(DistLoader):
+    """Mini-batches of all edges between seeds and their sampled neighborhood, from a partitioned graph.
+
+    The same batches as ``loader.SubGraphLoader`` gives in one process; modes and errors are those of
+    ``DistNeighborLoader``.
+
+    Args:
+        data: this worker's partition; None where servers sample.
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, or ``(node type, one
+            of these)``.
+        num_neighbors: fan-out per hop (-1: all neighbors) of the neighborhood, or a dict of such lists by edge type;
+            None takes the seeds alone.
+        batch_size: seeds of a batch.
+        shuffle: permute the seeds in every epoch.
+        drop_last: leave out an incomplete last batch.
+        with_edge: batches carry ``e_id``.
+        with_weight: sample by edge weight, along the edge types that have weights.
+        edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the partitions hold.
+        collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
+        to_device: where batches go; None leaves them on the host.
+        random_seed: seed of the shuffle and of all draws; 0 unless given.
+        worker_options: where to sample, with how many processes.
+        replace: sample with replacement.
+        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
+        transform: called with each batch.
+
+    Yields:
+        ``Data`` (``HeteroData`` for typed graphs): each node once; ``mapping`` int64 ``[batch_size]`` are the local ids
+        of the seeds.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        input_nodes: Any,
+        num_neighbors: NumNeighbors | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: Literal["in", "out"] = "out",
+        collect_features: bool = False,
+        to_device: torch.device | None = None,
+        random_seed: int | None = None,
+        worker_options: AllDistSamplingWorkerOptions | None = None,
+        *,
+        replace: bool = False,
+        strategy: str = "random",
+        shard: tuple[int, int] = (0, 1),
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        config = SamplingConfig(
+            sampling_type=SamplingType.SUBGRAPH,
+            num_neighbors=check_num_neighbors(num_neighbors, optional=True),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            with_edge=with_edge,
+            collect_features=collect_features,
+            with_neg=False,
+            with_weight=with_weight,
+            edge_dir=edge_dir,
+            seed=0 if random_seed is None else random_seed,
+            replace=replace,
+            strategy=strategy,
+        )
+        super().__init__(
+            data,
+            to_sampler_input(input_nodes),
+            config,
+            to_device,
+            worker_options,
+            shard=shard,
+            transform=transform,
+        )
