@@ -13,14 +13,18 @@ import torch
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,
+    DistLinkNeighborLoader,
+    DistLoader,
     DistNeighborLoader,
+    DistSubGraphLoader,
     MpDistSamplingWorkerOptions,
     init_worker_group,
     shutdown_rpc,
 )
-from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from graphlearn_dist.sampler.base import NegativeSampling
 from graphlearn_dist.utils.common import get_free_port
-from tests.support.graphs import Direction, TestGraph, make_dataset
+from tests.support.graphs import MAX_TIME, Direction, TestGraph, make_dataset, with_times, with_weights
 from tests.support.jobs import NUM_NODES, children, load
 from tests.support.oracle import GRAPHS, LOADER, SEED, assert_same, input_of, pyg_tensors, write_partitions
 from tests.support.processes import run_processes
@@ -47,21 +51,68 @@ def share_of(graph: TestGraph, rank: int, world_size: int) -> Any:
     return (seeds[0], seeds[1][rank::world_size]) if isinstance(seeds, tuple) else seeds[rank::world_size]
 
 
-def compare(dataset: DistDataset, graph: TestGraph, seeds: Any, options: Any, epochs: int) -> int:
+def graph_of(name: str) -> TestGraph:
+    """One of the shared graphs, with weights and times."""
+    return with_times(with_weights(GRAPHS[name](), 3, some_zero=True), 4)
+
+
+def links_of(graph: TestGraph, rank: int, world_size: int) -> Any:
+    """One worker's part of some links, as a loader takes them; most are edges."""
+    edge_type = None if graph.is_homogeneous else ("user", "buys", "item")
+    links = graph.edges[edge_type][:, rank : 60 * world_size : world_size]
+    return links if edge_type is None else (edge_type, links)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "node": {},
+    "weighted": {"with_weight": True},
+    "temporal": {"input_time": True, "temporal_strategy": "last"},
+    "trees": {"strategy": "labor", "disjoint": True},
+    "links": {"neg_sampling": NegativeSampling("binary", 1.5, strict=True)},
+    "triplets": {"neg_sampling": NegativeSampling("triplet", 2)},
+    "subgraph": {},
+}
+
+
+def open_loaders(
+    kind: str, dataset: DistDataset, graph: TestGraph, place: tuple[int, int], options: Any
+) -> tuple[DistLoader, Any]:
+    """A distributed loader, and the one in one process with the same arguments."""
+    whole, shared = make_dataset(graph, dataset.edge_dir), {**LOADER, **KINDS[kind]}
+    local: Any = {"seed": SEED, "prefetch": 0, **shared}
+    far: Any = {
+        "edge_dir": dataset.edge_dir, "collect_features": True, "random_seed": SEED, "worker_options": options, **shared
+    }  # fmt: skip
+    if kind in ("links", "triplets"):
+        local["edge_label_index"] = far["edge_label_index"] = links_of(graph, *place)
+        return DistLinkNeighborLoader(dataset, FANOUTS, **far), LinkNeighborLoader(whole, FANOUTS, **local)
+    seeds = share_of(graph, *place)
+    if kind == "subgraph":
+        return DistSubGraphLoader(dataset, seeds, FANOUTS, **far), SubGraphLoader(whole, seeds, FANOUTS, **local)
+    if kind == "temporal":
+        count = (seeds[1] if isinstance(seeds, tuple) else seeds).numel()
+        local["input_time"] = far["input_time"] = torch.arange(count) % (MAX_TIME + 1)
+    return DistNeighborLoader(dataset, FANOUTS, seeds, **far), NeighborLoader(whole, FANOUTS, seeds, **local)
+
+
+def compare(
+    kind: str, dataset: DistDataset, graph: TestGraph, options: Any, epochs: int, place: tuple[int, int] = (0, 1)
+) -> int:
     """How many batches of a loader are those of the loader in one process, in the same order."""
-    edge_dir = dataset.edge_dir
-    local = NeighborLoader(make_dataset(graph, edge_dir), FANOUTS, seeds, seed=SEED, **LOADER)
+    far, local = open_loaders(kind, dataset, graph, place, options)
     compared = 0
-    with DistNeighborLoader(
-        dataset, FANOUTS, seeds, edge_dir=edge_dir, collect_features=True, random_seed=SEED, worker_options=options,
-        **LOADER,
-    ) as loader:  # fmt: skip
-        assert len(loader) == len(local)
+    with far:
+        assert len(far) == len(local)
         for _ in range(epochs):
-            for batch, expected in zip(loader, local, strict=True):
+            for batch, expected in zip(far, local, strict=True):
                 assert_same(pyg_tensors(batch), pyg_tensors(expected))
                 compared += 1
     return compared
+
+
+def kinds_of(number: int) -> list[str]:
+    """What is sampled in a case: over all cases, everything with both kinds of graph and both numbers of partitions."""
+    return list(KINDS)[(0, 1, 1, 0)[number // 2] :: 2]
 
 
 def work(rank: int, world_size: int, port: int, cases: list[list[Any]]) -> list[int]:
@@ -73,12 +124,14 @@ def work(rank: int, world_size: int, port: int, cases: list[list[Any]]) -> list[
     init_worker_group(world_size, rank)
     compared = []
     for number, (name, num_parts, directory) in enumerate(cases):
-        graph, dataset = GRAPHS[name](), load(Path(directory), rank % num_parts)
-        modes: list[Any] = [CollocatedDistSamplingWorkerOptions(**meeting, prefetch_size=number % 3)]
+        graph, dataset = graph_of(name), load(Path(directory), rank % num_parts)
+        epochs, kinds = 1 if rank == 0 else 2, kinds_of(number)
+        for kind in kinds:
+            collocated = CollocatedDistSamplingWorkerOptions(**meeting, prefetch_size=number % 3)
+            compared.append(compare(kind, dataset, graph, collocated, epochs, (rank, world_size)))
         if number % world_size == rank:
-            modes.append(replace(MP, num_workers=1 + number % 2, num_threads=1 + number % 2, **meeting))
-        seeds = share_of(graph, rank, world_size)
-        compared += [compare(dataset, graph, seeds, options, 1 if rank == 0 else 2) for options in modes]
+            mp = replace(MP, num_workers=1 + number % 2, num_threads=1 + number % 2, **meeting)
+            compared.append(compare(kinds[number % len(kinds)], dataset, graph, mp, epochs, (rank, world_size)))
     shutdown_rpc()
     return compared
 
@@ -92,10 +145,10 @@ def test_batches_of_a_group_equal_local_ones(tmp_path: Path, in_place: bool, mon
         for num_parts in (2, 3):
             root = tmp_path / f"{number}-{num_parts}"
             root.mkdir()
-            cases.append([name, num_parts, str(write_partitions(GRAPHS[name](), root, kind, num_parts, edge_dir))])
+            cases.append([name, num_parts, str(write_partitions(graph_of(name), root, kind, num_parts, edge_dir))])
     arguments = {"world_size": world_size, "port": get_free_port(), "cases": cases}
     results = run_processes([(f"{HERE}.work", {"rank": rank, **arguments}) for rank in range(world_size)], DEADLINE_S)
-    assert sum(len(counts) for counts in results) == len(cases) * (world_size + 1)
+    assert sum(len(counts) for counts in results) == world_size * 4 * len(KINDS) + len(cases)
     assert min(min(counts) for counts in results) > 0
 
 
@@ -105,14 +158,15 @@ ONE_PROCESS: dict[str, Any] = {"default": None, "no prefetch": CollocatedDistSam
 @pytest.mark.parametrize("mode", ONE_PROCESS)
 @pytest.mark.parametrize(("name", "edge_dir", "kind"), CASES)
 def test_one_partition_needs_no_group(tmp_path: Path, name: str, edge_dir: Direction, kind: str, mode: str) -> None:
-    graph = GRAPHS[name]()
+    graph = graph_of(name)
     dataset = load(write_partitions(graph, tmp_path, kind, 1, edge_dir))
-    assert compare(dataset, graph, input_of(graph), ONE_PROCESS[mode], 2) > 0
+    for what in KINDS:
+        assert compare(what, dataset, graph, ONE_PROCESS[mode], 2) > 0
 
 
 @pytest.mark.parametrize(("name", "edge_dir", "kind"), CASES[:2])
 def test_one_partition_sampled_by_subprocesses(tmp_path: Path, name: str, edge_dir: Direction, kind: str) -> None:
-    graph = GRAPHS[name]()
+    graph = graph_of(name)
     dataset = load(write_partitions(graph, tmp_path, kind, 1, edge_dir))
-    assert compare(dataset, graph, input_of(graph), MP, 2) > 0
+    assert compare("node" if graph.is_homogeneous else "links", dataset, graph, MP, 2) > 0
     assert children(os.getpid()) == []
