@@ -11,7 +11,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from . import _C
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, UnknownIdError
 
 
 def to_tensor(capsule: Any) -> torch.Tensor:
@@ -35,6 +35,21 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def check_index_vector(value: Any, name: str) -> torch.Tensor:
+    """Checks that a value is a one-dimensional tensor of integers and returns it contiguous; reads no entry.
+
+    Raises:
+        InvalidArgumentError: wrong type, dtype (int64 or int32 is right) or shape; names ``name``.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: expected a torch.Tensor of ids, got {type(value).__name__}")
+    if value.dtype not in (torch.int32, torch.int64):
+        raise InvalidArgumentError(f"{name}: expected dtype int64 or int32, got {value.dtype}")
+    if value.dim() != 1:
+        raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor, got shape {tuple(value.shape)}")
+    return value.contiguous()
+
+
 def check_index_tensor(value: Any, name: str, *, num_ids: int | None = None, what: str = "id") -> torch.Tensor:
     """Checks a one-dimensional integer tensor of ids and returns it as contiguous int64 (int32 stays).
 
@@ -48,21 +63,14 @@ def check_index_tensor(value: Any, name: str, *, num_ids: int | None = None, wha
         InvalidArgumentError: wrong type, dtype or shape.
         UnknownIdError: an id is negative or too large.
     """
-    from .errors import UnknownIdError
-
-    if not isinstance(value, torch.Tensor):
-        raise InvalidArgumentError(f"{name}: expected a torch.Tensor of ids, got {type(value).__name__}")
-    if value.dtype not in (torch.int32, torch.int64):
-        raise InvalidArgumentError(f"{name}: expected dtype int64 or int32, got {value.dtype}")
-    if value.dim() != 1:
-        raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor, got shape {tuple(value.shape)}")
-    if value.numel() > 0:
-        low, high = (int(bound) for bound in torch.aminmax(value))
+    ids = check_index_vector(value, name)
+    if ids.numel() > 0:
+        low, high = (int(bound) for bound in torch.aminmax(ids))
         if low < 0 or (num_ids is not None and high >= num_ids):
             bad = low if low < 0 else high
             limit = "2^63" if num_ids is None else str(num_ids)
             raise UnknownIdError(f"{name}: {what} {bad} is outside [0, {limit})")
-    return value.contiguous()
+    return ids
 
 
 def show_config() -> str:

@@ -1,3 +1,8 @@
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
 #include "feature/gather.h"
@@ -17,22 +22,24 @@ void bind_feature(py::module_& m) {
       .def_property_readonly("num_rows", &RowStore::num_rows)
       .def(
           "gather",
-          [](const RowStore& self, py::object rows, ThreadPool& pool, py::object positions,
-             py::object out) -> py::object {
+          [](const RowStore& self, py::object rows, ThreadPool& pool, py::object positions, py::object out,
+             const std::optional<std::string>& dtype) -> py::object {
             const Tensor wanted = from_python(rows, "rows"), targets = from_python_optional(positions, "positions");
             Tensor target = from_python_optional(out, "out");
             const bool into = target.defined();
+            const std::optional<DType> cast_to = dtype ? std::optional(parse_dtype(*dtype)) : std::nullopt;
             {
               // Rows are only read, and nobody else holds the output yet.
               py::gil_scoped_release nogil;
-              target = gather_rows(self, wanted, targets, std::move(target), pool);
+              target = gather_rows(self, wanted, targets, std::move(target), pool, cast_to);
             }
             if (into) return py::none();
             return to_python(std::move(target));
           },
           py::arg("rows"), py::arg("pool"), py::arg("positions") = py::none(), py::arg("out") = py::none(),
+          py::arg("dtype") = py::none(),
           "Rows in the order asked as a new pooled tensor; or, given `out`, written to out[positions] (None "
-          "returned).");
+          "returned). `dtype`: the name of a floating type to cast to on the way, such as \"float16\".");
 }
 
 }  // namespace gld

@@ -28,6 +28,14 @@ std::string to_string(DType dtype) {
   return message(name, static_cast<int>(dtype.bits));
 }
 
+DType parse_dtype(const std::string& name) {
+  for (Kind kind : {Kind::kInt, Kind::kUInt, Kind::kFloat, Kind::kBfloat, Kind::kComplex})
+    for (uint8_t bits : {8, 16, 32, 64, 128})
+      if (to_string({kind, bits}) == name) return {kind, bits};
+  if (name == "bool") return {Kind::kBool, 8};
+  throw InvalidArgument(message("dtype: expected a name such as float32, got ", name));
+}
+
 Tensor empty(std::vector<int64_t> shape, DType dtype) {
   Tensor tensor;
   tensor.dtype = dtype;

@@ -25,7 +25,9 @@ constexpr DType kInt32{Kind::kInt, 32};
 constexpr DType kInt64{Kind::kInt, 64};
 constexpr DType kUInt8{Kind::kUInt, 8};
 
+// "int64", "float16", "bfloat16", "bool" and so on, and back; a name that is none throws InvalidArgument.
 std::string to_string(DType dtype);
+DType parse_dtype(const std::string& name);
 
 // A contiguous tensor in host memory. `owner` keeps the memory alive; views share it.
 struct Tensor {

@@ -1,52 +1,110 @@
 #include "feature/gather.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "feature/cast_rows.h"
+#include "feature/copy_rows.h"
 
 namespace gld {
 namespace {
 
 constexpr int64_t kGatherGrain = 1024;
-constexpr size_t kCacheLine = 64;
-// Bytes of rows under way to the cache: enough to cover memory latency, well below the first-level cache.
-constexpr size_t kPrefetchBytes = 8192;
-constexpr size_t kPrefetchedPerRow = 512;  // beyond this the hardware prefetcher follows by itself
+constexpr int64_t kChunk = 256;     // rows whose addresses are worked out before they are copied
+constexpr int64_t kChecked = 4096;  // rows that are checked before they are copied
+
+template <typename Row>
+bool rows_are_valid(const Row* rows, int64_t count, int64_t num_rows) {
+  bool is_bad = false;
+  for (int64_t i = 0; i < count; ++i) is_bad |= static_cast<uint64_t>(rows[i]) >= static_cast<uint64_t>(num_rows);
+  return !is_bad;
+}
 
 template <typename Row>
 struct GatherKernel {
   const RowStore& store;
   const Row* rows;
-  const int64_t* positions;
+  const int64_t* positions;  // null: the i-th row goes to place i
   char* out;
   int64_t num_out;
+  DType dtype;
+  size_t out_width;  // bytes of a row of the output
+  bool streaming;
 
-  const char* source(int64_t row) const {
-    size_t part = 0;
-    if (store.parts.size() > 1)
-      part = std::upper_bound(store.bounds.begin(), store.bounds.end(), row) - store.bounds.begin() - 1;
-    return static_cast<const char*>(store.parts[part].data) + (row - store.bounds[part]) * store.row_bytes;
+  void refuse_rows(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i)
+      if (rows[i] < 0 || rows[i] >= store.num_rows())
+        throw UnknownId(message("row ", static_cast<int64_t>(rows[i]), " is outside [0, ", store.num_rows(), ")"));
   }
 
-  bool valid(int64_t row) const { return row >= 0 && row < store.num_rows(); }
+  void refuse_target(int64_t i, int64_t place) const {
+    throw InvalidArgument(message("positions[", i, "]: ", place, " is outside [0, ", num_out, ")"));
+  }
 
-  void prefetch(int64_t row) const {
-    if (!valid(row)) return;
-    const char* address = source(row);
-    for (size_t offset = 0; offset < std::min(store.row_bytes, kPrefetchedPerRow); offset += kCacheLine)
-      __builtin_prefetch(address + offset);
+  // Where rows[begin, end) lie, into from[0 ...].
+  void find_sources(int64_t begin, int64_t end, const char** from) const {
+    const size_t width = store.row_bytes;
+    const char* only = static_cast<const char*>(store.parts[0].data);
+    if (!row_addresses(rows + begin, end - begin, only, store.num_rows(), width, from)) refuse_rows(begin, end);
+    if (store.parts.size() == 1) return;
+    for (int64_t i = begin; i < end; ++i) {
+      const size_t part =
+          std::upper_bound(store.bounds.begin(), store.bounds.end(), rows[i]) - store.bounds.begin() - 1;
+      from[i - begin] = static_cast<const char*>(store.parts[part].data) + (rows[i] - store.bounds[part]) * width;
+    }
+  }
+
+  // Where the i-th row of [begin, end) goes, into to[0 ...].
+  void find_targets(int64_t begin, int64_t end, char** to) const {
+    if (positions == nullptr && end <= num_out)
+      return consecutive_addresses(end - begin, out + begin * out_width, out_width, to);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t place = positions != nullptr ? positions[i] : i;
+      if (place < 0 || place >= num_out) refuse_target(i, place);
+      *to++ = out + place * out_width;
+    }
+  }
+
+  void copy(const char* const* from, char* const* to, int64_t count, int64_t ahead) const {
+    if (dtype == store.dtype()) return copy_rows(from, to, count, ahead, store.row_bytes, streaming);
+    cast_rows(from, to, count, ahead, store.row_bytes / store.dtype().size(), store.dtype(), dtype);
+  }
+
+  bool is_direct() const {
+    return positions == nullptr && dtype == store.dtype() && store.parts.size() == 1 && is_narrow(store.row_bytes);
+  }
+
+  // Checks rows a stretch ahead of those it copies, and prefetches within what it has checked.
+  void run_direct(int64_t begin, int64_t end) const {
+    if (end > num_out) refuse_target(num_out, num_out);
+    const char* first = static_cast<const char*>(store.parts[0].data);
+    const int64_t ahead = std::min(rows_ahead(store.row_bytes), end - begin), last = end - ahead;
+    for (int64_t chunk = begin; chunk < end; chunk += kChecked) {
+      if (!rows_are_valid(rows + chunk, std::min(kChecked + ahead, end - chunk), store.num_rows()))
+        refuse_rows(chunk, end);
+      const int64_t stop = std::min(chunk + kChecked, end), with_ahead = std::clamp(last, chunk, stop);
+      char* to = out + chunk * out_width;
+      copy_narrow_rows(rows + chunk, with_ahead - chunk, ahead, first, out_width, to);
+      copy_narrow_rows(rows + with_ahead, stop - with_ahead, 0, first, out_width,
+                       to + (with_ahead - chunk) * out_width);
+    }
   }
 
   void run(int64_t begin, int64_t end) const {
-    const size_t width = store.row_bytes;
-    const int64_t ahead = std::clamp<int64_t>(kPrefetchBytes / std::max<size_t>(width, 1), 2, 32);
-    for (int64_t i = begin; i < end; ++i) {
-      if (i + ahead < end) prefetch(rows[i + ahead]);
-      if (!valid(rows[i]))
-        throw UnknownId(message("row ", static_cast<int64_t>(rows[i]), " is outside [0, ", store.num_rows(), ")"));
-      const int64_t target = positions != nullptr ? positions[i] : i;
-      if (target < 0 || target >= num_out)
-        throw InvalidArgument(message("positions[", i, "]: ", target, " is outside [0, ", num_out, ")"));
-      std::memcpy(out + target * width, source(rows[i]), width);
+    if (is_direct()) return run_direct(begin, end);
+    // from[0, ahead) of each chunk were worked out with the chunk before, which prefetched them.
+    const char* from[kChunk + kMaxRowsAhead];
+    char* to[kChunk];
+    const int64_t ahead = std::min(rows_ahead(store.row_bytes), end - begin);
+    find_sources(begin, begin + ahead, from);
+    for (int64_t i = 0; i < ahead; ++i) prefetch_row(from[i], store.row_bytes);
+    for (int64_t chunk = begin; chunk < end; chunk += kChunk) {
+      const int64_t count = std::min(kChunk, end - chunk), known = std::min(chunk + count + ahead, end);
+      find_sources(std::min(chunk + ahead, end), known, from + ahead);
+      // Behind the last row, that row again: prefetching needs no condition then.
+      for (int64_t i = known - chunk; i < count + ahead; ++i) from[i] = from[i - 1];
+      find_targets(chunk, chunk + count, to);
+      copy(from, to, count, ahead);
+      std::copy(from + count, from + count + ahead, from);
     }
   }
 };
@@ -75,7 +133,8 @@ RowStore make_row_store(std::vector<Tensor> parts) {
   return store;
 }
 
-Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool) {
+Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool,
+                   std::optional<DType> wanted) {
   check_index_vector(rows, "rows");
   const int64_t count = rows.shape[0];
   if (positions.defined()) {
@@ -84,15 +143,24 @@ Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& posi
       throw InvalidArgument(message("positions: expected int64 [", count, "]"));
   }
   const Tensor& first = store.parts[0];
+  const DType dtype = wanted.value_or(store.dtype());
+  if (dtype != store.dtype() && !can_cast(store.dtype(), dtype))
+    throw InvalidArgument(
+        message("dtype: rows of ", to_string(store.dtype()), " cannot be cast to ", to_string(dtype), " on the way"));
   if (!out.defined()) {
-    out = empty(with_rows(first.shape, count), first.dtype);
-  } else if (out.shape.empty() || out.dtype != first.dtype || with_rows(out.shape, 0) != with_rows(first.shape, 0)) {
-    throw InvalidArgument("out: expected the dtype and row shape of the store");
+    out = empty(with_rows(first.shape, count), dtype);
+  } else if (out.shape.empty() || out.dtype != dtype || with_rows(out.shape, 0) != with_rows(first.shape, 0)) {
+    throw InvalidArgument(message("out: expected rows of ", to_string(dtype), " in the shape of the store's, got ",
+                                  to_string(out.dtype), " or another shape"));
   }
+  char* target = static_cast<char*>(out.data);
+  const size_t out_width = store.row_bytes / store.dtype().size() * dtype.size();
+  const bool streaming = dtype == store.dtype() && can_stream(target, count, out_width, !positions.defined());
   dispatch_index(rows.dtype, "rows", [&](auto tag) {
     using Row = decltype(tag);
-    const GatherKernel<Row> kernel{store, rows.as<Row>(), positions.defined() ? positions.as<int64_t>() : nullptr,
-                                   static_cast<char*>(out.data), out.shape[0]};
+    const GatherKernel<Row> kernel{store,     rows.as<Row>(), positions.defined() ? positions.as<int64_t>() : nullptr,
+                                   target,    out.shape[0],   dtype,
+                                   out_width, streaming};
     pool.parallel_for(count, kGatherGrain, [&](int64_t begin, int64_t end) { kernel.run(begin, end); });
   });
   return out;

@@ -1,5 +1,6 @@
 // Feature lookup: rows of a tensor that lies in one or several pieces of host memory.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "common/tensor.h"
@@ -15,14 +16,18 @@ struct RowStore {
   size_t row_bytes = 0;
 
   int64_t num_rows() const { return bounds.back(); }
+  DType dtype() const { return parts[0].dtype; }
 };
 
 // Checks that the pieces fit together. At least one piece is needed.
 RowStore make_row_store(std::vector<Tensor> parts);
 
 // out[i] = store[rows[i]], or out[positions[i]] = store[rows[i]] where `positions` is defined. `rows` int32/int64 [n];
-// `positions` int64 [n]. `out` has the store's dtype and row shape; where undefined, a pooled [n, ...] is made. Rows
-// outside the store throw UnknownId, positions outside `out` InvalidArgument.
-Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool);
+// `positions` int64 [n]. `out` has the store's row shape and `dtype` (the store's unless given); where undefined, a
+// pooled [n, ...] is made. A dtype other than the store's is cast to on the way (cast_rows.h); one that cannot be
+// throws InvalidArgument. Rows outside the store throw UnknownId, positions outside `out` InvalidArgument. What is
+// written twice is undefined.
+Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool,
+                   std::optional<DType> dtype = std::nullopt);
 
 }  // namespace gld

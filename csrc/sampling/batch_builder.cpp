@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 
 #include "common/ordered_blocks.h"
 #include "sampling/cpu/uniform_block.h"
@@ -20,7 +19,9 @@ constexpr int64_t kSmallestCapacity = 1024;
 
 // Pickers whose draws pick_uniform_block() can do.
 template <typename Picker>
-constexpr bool kIsUniform = std::is_same_v<Picker, UniformPicker>;
+constexpr bool kIsUniform = false;
+template <typename Rows>
+constexpr bool kIsUniform<UniformPickerOf<Rows>> = true;
 
 // The first stage of a hop, block by block of the frontier: which neighbors are picked, and who they are.
 template <typename Picker, typename Index>

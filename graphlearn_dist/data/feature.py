@@ -28,6 +28,20 @@ class DeviceGroup:
         return len(self.device_list)
 
 
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _checked_cast(stored: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
+    """The dtype that lookups give; raises where rows of ``stored`` cannot be cast to it while they are gathered."""
+    if wanted is None or wanted == stored:
+        return stored
+    if wanted not in _FLOATS or stored not in (*_FLOATS, torch.int8, torch.uint8):
+        raise InvalidArgumentError(
+            f"out_dtype: expected a floating type for rows of floats, int8 or uint8, got {wanted} for {stored}"
+        )
+    return wanted
+
+
 class Feature:
     """Rows of features (or labels) by global id.
 
@@ -41,8 +55,11 @@ class Feature:
         with_gpu: use a GPU if there is one.
         dtype: dtype to hold; None keeps that of the tensor.
         num_threads: threads of one lookup.
+        out_dtype: dtype that lookups give, cast while gathering: a floating type, for rows of floats, int8 or uint8.
+            float16 or int8 rows that are read as float32 take half or a quarter of the memory. None: that of the rows.
 
     Raises:
+        InvalidArgumentError: rows cannot be cast to ``out_dtype``.
         InvalidArgumentError: GPU rows are asked for where there is no GPU, or the tensor has no rows dimension.
     """
 
@@ -56,6 +73,8 @@ class Feature:
         with_gpu: bool | None = True,
         dtype: torch.dtype | None = None,
         num_threads: int = 1,
+        *,
+        out_dtype: torch.dtype | None = None,
     ) -> None:
         if split_ratio != 0.0 or (device is not None and device >= _C.cuda_device_count()):
             raise InvalidArgumentError(
@@ -71,6 +90,7 @@ class Feature:
         self.device = device
         self.with_gpu = with_gpu
         self.num_threads = num_threads
+        self.out_dtype = _checked_cast(self.feature_tensor.dtype, out_dtype)
         self._unified: UnifiedTensor | None = None
 
     def rows_of(self, ids: torch.Tensor) -> torch.Tensor:
@@ -86,15 +106,16 @@ class Feature:
         return rows
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of ``ids`` (int ``[n]``, any order, duplicates allowed) as a new ``[n, ...]`` tensor."""
-        return self.unified[self.rows_of(check_index_tensor(ids, "ids"))]
+        """Rows of ``ids`` (int ``[n]``, any order, duplicates allowed) as a new ``[n, ...]`` tensor of ``dtype``."""
+        rows = ids if self.id2index is None else self.rows_of(check_index_tensor(ids, "ids"))  # rows are checked below
+        return self.unified.gather(rows, dtype=self.out_dtype)
 
     def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
         """As ``feature[ids]``, from host rows."""
         return self[ids]
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
-        """Writes the row of ``ids[i]`` to ``out[positions[i]]``."""
+        """Writes the row of ``ids[i]`` to ``out[positions[i]]``, cast to the dtype of ``out``."""
         self.unified.gather_into(out, positions, self.rows_of(ids))
 
     def lazy_init_with_ipc_handle(self) -> None:
@@ -120,7 +141,8 @@ class Feature:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.feature_tensor.dtype
+        """The dtype of what lookups give."""
+        return self.out_dtype
 
     @property
     def shape(self) -> torch.Size:

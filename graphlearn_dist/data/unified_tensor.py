@@ -7,10 +7,15 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..core import check_index_tensor, thread_pool, to_tensor
+from ..core import check_index_vector, thread_pool, to_tensor
 from ..errors import InvalidArgumentError, NotInitializedError
 
 HOST = -1
+
+
+def _name(dtype: torch.dtype) -> str:
+    """The name the native core knows a dtype by."""
+    return str(dtype).removeprefix("torch.")
 
 
 class UnifiedTensor:
@@ -55,15 +60,33 @@ class UnifiedTensor:
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows ``ids`` (int ``[n]``) as a new ``[n, ...]`` tensor; an id outside raises ``UnknownIdError``."""
-        return to_tensor(self._native.gather(check_index_tensor(ids, "ids"), self._pool))
+        return self.gather(ids)
+
+    def gather(self, ids: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Rows ``ids`` as a new tensor, cast on the way.
+
+        Args:
+            ids: int ``[n]``, any order, duplicates allowed.
+            dtype: float16, bfloat16, float32 or float64, for rows of these, int8 or uint8; values as of
+                ``Tensor.to``. None keeps the rows' own dtype.
+
+        Returns:
+            ``[n, ...]``.
+
+        Raises:
+            UnknownIdError: an id is outside.
+            InvalidArgumentError: ids are no vector of integers, or the rows cannot be cast to ``dtype``.
+        """
+        rows = check_index_vector(ids, "ids")
+        return to_tensor(self._native.gather(rows, self._pool, None, None, _name(dtype or self.dtype)))
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
-        """Writes row ``ids[i]`` to ``out[positions[i]]``; ``positions`` int64 ``[n]``."""
-        self._native.gather(ids, self._pool, positions, out)
+        """Writes row ``ids[i]`` to ``out[positions[i]]``, cast to the dtype of ``out``; ``positions`` int64 ``[n]``."""
+        self._native.gather(ids, self._pool, positions, out, _name(out.dtype))
 
     def gather_all(self, out: torch.Tensor, ids: torch.Tensor) -> None:
-        """Writes row ``ids[i]`` to ``out[i]``."""
-        self._native.gather(ids, self._pool, None, out)
+        """Writes row ``ids[i]`` to ``out[i]``, cast to the dtype of ``out``."""
+        self._native.gather(ids, self._pool, None, out, _name(out.dtype))
 
     @property
     def _native(self) -> _C.RowStore:

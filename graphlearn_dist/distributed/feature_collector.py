@@ -74,7 +74,7 @@ class FeatureCollector:
 
     def spec(self, name: str, ids: torch.Tensor) -> RowSpec:
         """What the rows of ``ids`` in a store will look like."""
-        rows = self._stores[name].feature_tensor
+        rows = self._stores[name]
         return RowSpec((ids.numel(), *rows.shape[1:]), rows.dtype)
 
     def gather_at_hand(self, name: str, split: OwnerSplit, out: torch.Tensor) -> None:

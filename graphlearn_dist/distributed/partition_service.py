@@ -174,12 +174,10 @@ class PartitionService:
             local = to_tensor(self._store_books[name].local_rows(ids, self.partition_idx))
             found.append((self._stores[name], local))
         # Address space only, for the shape: the rows are written once, where the asker will read them.
-        unwritten = [
-            torch.empty((local.numel(), *store.shape[1:]), dtype=store.feature_tensor.dtype) for store, local in found
-        ]
+        unwritten = [torch.empty((local.numel(), *store.shape[1:]), dtype=store.dtype) for store, local in found]
         placed = self._region.place(FeatureReply(tuple(unwritten)), unwritten) if self._region is not None else None
         if placed is None:
-            return FeatureReply(tuple(store.unified[local] for store, local in found))
+            return FeatureReply(tuple(store.unified.gather(local, dtype=store.dtype) for store, local in found))
         encoded, views = placed
         try:
             for (store, local), tensor in zip(found, unwritten, strict=True):

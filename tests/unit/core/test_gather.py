@@ -128,3 +128,107 @@ def test_gather_refuses(ids: Any, positions: Any, out: Any, error: type[Exceptio
 def test_store_refuses(parts: list[torch.Tensor], match: str) -> None:
     with pytest.raises(InvalidArgumentError, match=match):
         _C.RowStore(parts)
+
+
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def awkward_values(dtype: torch.dtype) -> torch.Tensor:
+    """All values of the types of 8 and 16 bits; of the others, those where rounding to fewer bits is decided."""
+    if dtype in (torch.int8, torch.uint8):
+        return torch.arange(256).to(dtype)
+    halves = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
+    if dtype in (torch.float16, torch.bfloat16):
+        return halves.view(dtype)
+    exact = torch.cat([halves.view(torch.float16).double(), halves.view(torch.bfloat16).double()])
+    exact = torch.unique(exact[exact.isfinite()])
+    middles = (exact[1:] + exact[:-1]) / 2  # ties, and by a bit of float32 either side of them
+    near = torch.cat([exact, middles, middles * (1 + 2.0**-23), middles * (1 - 2.0**-23)])
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 65519.99, 65520.0, 1e-45, -1e-45, 3.4e38])
+    return torch.cat([near, special.double()]).to(dtype)
+
+
+@pytest.mark.parametrize("stored", [*FLOATS, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("wanted", FLOATS, ids=str)
+@pytest.mark.parametrize("columns", [1, 16, 37])
+def test_casts_are_those_of_torch(stored: torch.dtype, wanted: torch.dtype, columns: int) -> None:
+    values = awkward_values(stored)
+    whole = values[: len(values) // columns * columns].reshape(-1, columns)
+    ids = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
+    name = str(wanted).removeprefix("torch.")
+    actual = to_tensor(_C.RowStore(list(whole.split(100))).gather(ids, POOLS[2], dtype=name))
+    expected = whole[ids].to(wanted)
+    assert actual.dtype == wanted
+    assert torch.equal(actual.isnan(), expected.isnan())
+    known = ~expected.isnan()  # which NaN it is, torch itself leaves open
+    assert torch.equal(actual.view(BITS[wanted])[known], expected.view(BITS[wanted])[known])
+
+
+def test_casts_into_place() -> None:
+    whole = rows_of(torch.int8, 3000, 20)
+    ids = torch.randint(0, 3000, (5000,), generator=torch.Generator().manual_seed(1))
+    positions = torch.randperm(5000, generator=torch.Generator().manual_seed(2))
+    for threads, pool in POOLS.items():
+        out = torch.full((5000, 20), -1.0, dtype=torch.bfloat16)
+        _C.RowStore([whole]).gather(ids, pool, positions, out, "bfloat16")
+        assert torch.equal(out[positions], whole[ids].to(torch.bfloat16)), threads
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [(torch.int32, "float32"), (torch.bool, "float32"), (torch.float32, "int8"), (torch.float32, "int64")],
+    ids=str,
+)
+def test_other_casts_are_refused(stored: torch.dtype, wanted: str) -> None:
+    store = _C.RowStore([rows_of(stored, 4, 2)])
+    with pytest.raises(InvalidArgumentError, match=f"cannot be cast to {wanted}"):
+        store.gather(torch.tensor([0]), POOLS[1], dtype=wanted)
+    with pytest.raises(InvalidArgumentError, match="float33"):
+        store.gather(torch.tensor([0]), POOLS[1], dtype="float33")
+    with pytest.raises(InvalidArgumentError, match="out: expected rows of float16"):
+        _C.RowStore([rows_of(torch.float32, 4, 2)]).gather(
+            torch.tensor([0]), POOLS[1], None, torch.empty(1, 2), "float16"
+        )
+
+
+@pytest.mark.parametrize("width", [1, 4, 8, 16, 31, 32, 64, 65, 100, 128, 400, 1000, 1024, 1087, 1088, 2000, 4096])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+def test_every_way_of_copying(width: int, index: torch.dtype) -> None:
+    """Widths that are copied in different ways, few rows and many, from and to places that no vector is aligned to."""
+    source = rows_of(torch.uint8, 700 * width + 1, seed=width)[1:].reshape(700, width)
+    for count in (0, 1, 3, 255, 256, 257, 5000):
+        ids = torch.randint(0, 700, (count,), generator=torch.Generator().manual_seed(count)).to(index)
+        out = torch.full((count * width + 2,), 7, dtype=torch.uint8)
+        _C.RowStore([source]).gather(ids, POOLS[1], None, out[1:-1].reshape(count, width))
+        assert torch.equal(out[1:-1].reshape(count, width), source[ids.long()])
+        assert out[0] == out[-1] == 7
+
+
+@pytest.mark.parametrize("width", [112, 128, 400, 512, 1024])
+def test_outputs_larger_than_the_caches(width: int) -> None:
+    """These are written past them: in order, and to places where rows are whole lines."""
+    count = (17 << 20) // width
+    source = rows_of(torch.uint8, 500, width)
+    ids = torch.randint(0, 500, (count,), generator=torch.Generator().manual_seed(0))
+    positions = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+    for pool in (POOLS[1], POOLS[3]):
+        out = pooled_empty((count, width), torch.uint8)
+        store = _C.RowStore([source])
+        store.gather(ids, pool, None, out)
+        assert torch.equal(out, source[ids])
+        out.zero_()
+        store.gather(ids, pool, positions, out)
+        assert torch.equal(out[positions], source[ids])
+
+
+@pytest.mark.parametrize("width", [8, 64, 128])
+@pytest.mark.parametrize("bad", [-1, 700])
+def test_a_bad_row_far_behind_is_found(width: int, bad: int) -> None:
+    source = rows_of(torch.uint8, 700, width)
+    for at in (0, 4095, 4096, 4999):
+        ids = torch.zeros(5000, dtype=torch.int64)
+        ids[at] = bad
+        for pool in POOLS.values():
+            with pytest.raises(UnknownIdError, match=f"row {bad} is outside"):
+                _C.RowStore([source]).gather(ids, pool)
