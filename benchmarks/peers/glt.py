@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from peers.base import UNIFORM, WEIGHTED, Peer, Work
+
+
+def _import_glt() -> Any:
+    """GLT. It imports torch-sparse to turn one layout into another, which nothing here needs: an empty module will do.
+
+    Compiling torch-sparse for GLT's torch takes half an hour.
+    """
+    sys.modules.setdefault("torch_sparse", types.ModuleType("torch_sparse"))
+    import graphlearn_torch
+
+    return graphlearn_torch
 
 
 class Adapter(Peer):
@@ -20,16 +33,14 @@ class Adapter(Peer):
 
     @staticmethod
     def version() -> str:
-        import graphlearn_torch as glt
+        glt = _import_glt()
         import torch_geometric  # GLT imports it only when a loader is made
 
         version = getattr(glt, "__version__", "0.2.4")
         return f"graphlearn-torch {version}, PyG {torch_geometric.__version__}, torch {torch.__version__}"
 
     def build(self) -> None:
-        import graphlearn_torch as glt
-
-        self.glt = glt
+        self.glt = glt = _import_glt()
         indptr, indices = self.arrays()
         weights = self.edge_weights() if self.setting.weighted else None
         self.data = glt.data.Dataset(edge_dir="in")
@@ -67,6 +78,8 @@ class Adapter(Peer):
             device=torch.device("cpu"),
             seed=self.seed,
         )
+        if not hasattr(loader, "input_t_label"):  # 0.2.4 sets it only where there are labels, and reads it always
+            loader.input_t_label = None
         return iter(loader)
 
     def loader_work(self, batch: Any) -> Work:

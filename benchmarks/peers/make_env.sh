@@ -6,23 +6,18 @@ set -euo pipefail
 peer=${1:?dgl, glt or pyg} directory=${2:?a directory}
 "${PYTHON:-python3.11}" -m venv "$directory"
 install() { "$directory/bin/python" -m pip install --disable-pip-version-check -q "$@"; }
-compile_torch_sparse() { # minutes; not from pip's cache, which may hold a build for another torch
-  install --no-cache-dir --no-build-isolation --no-deps torch-scatter==2.1.2 torch-sparse==0.6.18
-}
 case $peer in
   dgl) install torch==2.2.1 torchdata==0.7.1 'numpy<2' 'pandas<2.3' pydantic pyyaml 'setuptools<81' dgl==2.1.0 ;;
-  glt)
-    install torch==2.5.1 'numpy<2' torch_geometric==2.6.1 'setuptools<81' wheel graphlearn-torch==0.2.4
-    compile_torch_sparse
-    ;;
+  glt) install torch==2.4.1 'numpy<2' torch_geometric==2.6.1 'setuptools<81' graphlearn-torch==0.2.4 ;;
   pyg)
     install torch torch_geometric numpy setuptools wheel
     # pyg-lib has no wheels on PyPI; where https://data.pyg.org can be reached, give PYG_WHEELS=URL of the index for
-    # your torch. Without it torch-sparse is compiled here.
+    # your torch. Without it torch-sparse is compiled here, for minutes, and not taken from pip's cache, which may hold
+    # a build for another torch.
     if [ -n "${PYG_WHEELS:-}" ]; then
       install pyg-lib torch-scatter torch-sparse -f "$PYG_WHEELS"
     else
-      compile_torch_sparse
+      install --no-cache-dir --no-build-isolation --no-deps torch-scatter==2.1.2 torch-sparse==0.6.18
     fi
     ;;
   *) echo "make_env.sh: unknown peer $peer: expected dgl, glt or pyg" >&2 && exit 1 ;;
