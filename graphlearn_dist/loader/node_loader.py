@@ -27,7 +27,8 @@ class NodeLoader(LocalLoader):
     Args:
         data: graph, features and labels.
         node_sampler: a ``NeighborSampler``: its settings and its seed are the loader's.
-        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, or ``(node type, one of these)``.
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, None for all nodes, or ``(node type, one of
+            these)``; a node type alone stands for all its nodes.
         device: where batches go; None leaves them on the host.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.

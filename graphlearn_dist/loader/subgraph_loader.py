@@ -23,7 +23,8 @@ class SubGraphLoader(NodeLoader):
 
     Args:
         data: graph, features and labels.
-        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, or ``(node type, one of these)``.
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, None for all nodes, or ``(node type, one of
+            these)``; a node type alone stands for all its nodes.
         num_neighbors: fan-out per hop (-1: all neighbors) of the neighborhood, or a dict of such lists by edge type;
             None takes the seeds alone.
         neighbor_sampler: sample with the settings of this one instead of those given here.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from ..core import pooled_empty
 from ..data.dataset import GraphSchema
 from ..messages import LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
@@ -68,7 +69,9 @@ def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:
 
 def _fill_edges(store: Any, batch: SampledBatch, index: int, *, with_edge_ids: bool) -> None:
     subgraph = batch.subgraph
-    store.edge_index = torch.stack([subgraph.rows[index], subgraph.cols[index]])
+    # In pooled memory: fresh memory of this size costs twenty times the copy in page faults.
+    edge_index = pooled_empty((2, subgraph.rows[index].numel()), torch.int64)
+    store.edge_index = torch.stack([subgraph.rows[index], subgraph.cols[index]], out=edge_index)
     if batch.mapping is None:
         store.num_sampled_edges = list(subgraph.num_sampled_edges[index])
     if with_edge_ids and (edge_ids := subgraph.edge_ids[index]) is not None:

@@ -28,6 +28,7 @@ __all__ = [
     "NegativeSamplingMode",
     "NeighborOutput",
     "NodeSamplerInput",
+    "RemoteAllNodesSamplerInput",
     "RemoteNodePathSamplerInput",
     "RemoteNodeSplitSamplerInput",
     "RemoteSamplerInput",
@@ -223,6 +224,18 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
 
     def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput:
         return NodeSamplerInput(dataset.split_ids(self.split, self.input_type), self.input_type)
+
+
+@dataclass(frozen=True)
+class RemoteAllNodesSamplerInput(RemoteSamplerInput):
+    """All nodes of one type of the server's data set, in the order of their ids."""
+
+    input_type: NodeType | None = None
+
+    def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput:
+        schema = dataset.schema
+        count = schema.num_nodes[schema.node_type_index(self.input_type, "input_nodes")]
+        return NodeSamplerInput(torch.arange(count), self.input_type)
 
 
 @dataclass(frozen=True)

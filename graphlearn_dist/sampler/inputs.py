@@ -14,13 +14,17 @@ from .base import (
     EdgeSamplerInput,
     NegativeSampling,
     NodeSamplerInput,
+    RemoteAllNodesSamplerInput,
     RemoteNodeSplitSamplerInput,
     RemoteSamplerInput,
 )
 
 
 def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInput | RemoteSamplerInput:
-    """Makes seeds of ids int ``[n]``, a boolean mask, a ``Split``, or ``(node type, one of these)``.
+    """Makes seeds of what a loader is given as its input nodes.
+
+    That is ids int ``[n]``, a boolean mask, a ``Split``, None for all nodes, or ``(node type, one of these)``; a node
+    type alone stands for all its nodes.
 
     Ids are checked against the graph where the graph is; their dtype and shape are checked here.
 
@@ -37,9 +41,13 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
     node_type = None
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         node_type, input_nodes = input_nodes
-    if isinstance(input_nodes, Split):
+    if isinstance(input_nodes, str):
+        node_type, input_nodes = input_nodes, None
+    if input_nodes is None or isinstance(input_nodes, Split):
         if input_time is not None:
-            raise InvalidArgumentError("input_time: expected None with a split; give the ids themselves")
+            raise InvalidArgumentError("input_time: expected None unless the seeds are given as ids or as a mask")
+        if input_nodes is None:
+            return RemoteAllNodesSamplerInput(node_type)
         return RemoteNodeSplitSamplerInput(input_nodes, node_type)
     if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
         if input_nodes.dim() != 1:

@@ -213,9 +213,10 @@ def test_ways_to_name_inputs() -> None:
     assert seeds(("user", Split.train)) == [0, 1, 2, 3]
     assert seeds(("user", users == 7)) == [7]
     assert seeds(("user", users[:2].int())) == [0, 1]
+    assert seeds("user") == seeds(("user", None)) == users.tolist()
     with pytest.raises(InvalidArgumentError, match="no 'test' split"):
         seeds(("user", Split.test))
-    for bad in (("nobody", users), users, [1, 2], ("user", users.float()), ("user", users[None])):
+    for bad in (("nobody", users), "nobody", None, users, [1, 2], ("user", users.float()), ("user", users[None])):
         with pytest.raises(InvalidArgumentError, match="input_nodes"):
             seeds(bad)
     for unknown in (-1, 20):

@@ -17,7 +17,7 @@ from graphlearn_dist.sampler import (
     SamplingConfig,
     SamplingType,
 )
-from graphlearn_dist.sampler.base import RemoteNodePathSamplerInput
+from graphlearn_dist.sampler.base import RemoteAllNodesSamplerInput, RemoteNodePathSamplerInput
 from graphlearn_dist.sampler.batches import LocalBatches
 from tests.support.graphs import EDGE_TYPES, make_dataset, typed_graph, with_times
 
@@ -76,5 +76,5 @@ def test_batches_and_inputs(kind: str) -> None:
 
 
 def test_inputs_by_name() -> None:
-    named = RemoteNodePathSamplerInput("ids.npy", "user")
-    assert travelled(named) == named
+    for named in (RemoteNodePathSamplerInput("ids.npy", "user"), RemoteAllNodesSamplerInput("user")):
+        assert travelled(named) == named
