@@ -27,25 +27,26 @@ struct OneHopKernel {
             message("ids[", i, "]: node id ", static_cast<int64_t>(ids[i]), " is outside [0, ", num_rows, ")"));
   }
 
-  void count(int64_t begin, int64_t end, int64_t* counts) const {
+  void count(int64_t begin, int64_t end, Candidates* candidates, int64_t* counts) const {
     check(begin, end);
-    Candidates candidates[kBlock];
     for (int64_t block = begin; block < end; block += kBlock) {
       const int64_t block_end = std::min(block + kBlock, end);
       read_candidates(
-          picker, csr.indptr.as<int64_t>(), [this](int64_t i) { return row(i); }, block, block_end, candidates);
-      for (int64_t i = block; i < block_end; ++i) counts[i] = picker.num_picks(candidates[i - block]);
+          picker, csr.indptr.as<int64_t>(), [this](int64_t i) { return row(i); }, block, block_end, candidates + block);
+      for (int64_t i = block; i < block_end; ++i) counts[i] = picker.num_picks(candidates[i]);
     }
   }
 
-  void pick(int64_t begin, int64_t end, const int64_t* offsets, Index* neighbors, int64_t* edges) const {
+  void pick(int64_t begin, int64_t end, const Candidates* candidates, const int64_t* offsets, Index* neighbors,
+            int64_t* edges) const {
     const Index* indices = csr.indices.as<Index>();
     std::vector<int64_t> positions;
     for (int64_t block = begin; block < end; block += kBlock) {
       const int64_t block_end = std::min(block + kBlock, end), first = offsets[block];
       positions.resize(std::max<int64_t>(positions.size(), offsets[block_end] - first));
       for (int64_t i = block; i < block_end; ++i) {
-        const Candidates from = picker.candidates(row(i), i);
+        if (i + kPicksAhead < end) picker.prefetch(candidates[i + kPicksAhead]);
+        const Candidates from = candidates[i];
         int64_t* picked = positions.data() + offsets[i] - first;
         picker.pick(stream_of(key, ids[i], trees, i), from, picked);
         const int64_t count = offsets[i + 1] - offsets[i];
@@ -101,6 +102,7 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
   OneHop out;
   out.counts = empty({count}, kInt64);
   Tensor offset_memory = empty({count + 1}, kInt64);
+  std::vector<Candidates> candidates(count);
   int64_t* counts = out.counts.as<int64_t>();
   int64_t* offsets = offset_memory.as<int64_t>();
   with_picker(csr, draw, optional_data(nodes.times), [&](const auto& picker) {
@@ -111,13 +113,14 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
         const OneHopKernel<Id, Index, std::decay_t<decltype(picker)>> kernel{
             csr,      picker,           nodes.ids.as<Id>(), optional_data(nodes.rows), optional_data(nodes.trees),
             draw.key, EdgeIdReader(csr)};
-        pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) { kernel.count(begin, end, counts); });
+        pool.parallel_for(count, kBlock,
+                          [&](int64_t begin, int64_t end) { kernel.count(begin, end, candidates.data(), counts); });
         offsets[0] = 0;
         for (int64_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + counts[i];
         out.neighbors = empty({offsets[count]}, csr.indices.dtype);
         if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
         pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
-          kernel.pick(begin, end, offsets, out.neighbors.as<Index>(),
+          kernel.pick(begin, end, candidates.data(), offsets, out.neighbors.as<Index>(),
                       draw.with_edge_ids ? out.edge_ids.as<int64_t>() : nullptr);
         });
       });
