@@ -303,6 +303,9 @@ class DistDataset(Dataset):
         )
         return dataset
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_dist_dataset(self)
+
     def validate(self) -> None:
         """Checks every index of the graph against the data set (reads all of it).
 
@@ -312,6 +315,22 @@ class DistDataset(Dataset):
         """
         for graph in by_type(self.graph).values():
             graph.graph_handler.validate(thread_pool(available_cores()))
+
+
+def reduce_dist_dataset(dataset: DistDataset) -> tuple[Any, ...]:
+    """How a data set is pickled, for a child process say: as a handle to the same memory, and its splits.
+
+    The process that pickled it must still live when it is unpickled, on the same host.
+    """
+    splits = (dataset.train_idx, dataset.val_idx, dataset.test_idx)
+    return rebuild_dist_dataset, (dataset.share_ipc(), splits)
+
+
+def rebuild_dist_dataset(ipc_handle: DatasetHandle, splits: tuple[Any, Any, Any] = (None, None, None)) -> DistDataset:
+    """The data set that ``share_ipc`` or ``reduce_dist_dataset`` described; nothing is copied but the splits."""
+    dataset = DistDataset.from_ipc_handle(ipc_handle)
+    dataset.train_idx, dataset.val_idx, dataset.test_idx = splits
+    return dataset
 
 
 _SPLITS = ("train", "val", "test")

@@ -15,7 +15,7 @@ from ..rpc.threads import post
 
 T = TypeVar("T")
 
-_STOP_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 60.0  # a batch that is being sampled is sampled to its end
 
 
 def wrap_torch_future(f: torch.futures.Future[Any]) -> asyncio.Future[Any]:

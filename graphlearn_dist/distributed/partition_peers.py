@@ -47,7 +47,9 @@ class EndpointPeers:
     def ask(self, partition: int, function: str, request: Any) -> asyncio.Future[Any]:
         """Sends a request to the holder of a partition; the answer comes in the running loop."""
         name, address = function + self._suffix, self._addresses[partition]
-        return asyncio.wrap_future(self._endpoint.request(address, name, request, timeout_s=self._timeout_s))
+        # It listened when it said what it holds: where it cannot be reached now, it is gone, and waiting does not help.
+        future = self._endpoint.request(address, name, request, timeout_s=self._timeout_s, fail_fast=True)
+        return asyncio.wrap_future(future)
 
 
 class ServerPeers(EndpointPeers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing as mp
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     ConcurrentEventLoop,
     DistCollocatedSamplingProducer,
+    DistDataset,
     DistFeature,
     DistGraph,
     DistMpSamplingProducer,
@@ -34,7 +36,7 @@ from graphlearn_dist.partition import GLTPartitionBook, RangePartitionBook
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.utils.common import get_free_port
-from tests.support.graphs import make_dataset
+from tests.support.graphs import analytic_graph, make_dataset
 from tests.support.jobs import NUM_NODES, load, make_partitions
 from tests.support.oracle import GRAPHS, assert_same, load_partitions, tensors_of, write_partitions
 from tests.support.processes import run_processes
@@ -350,3 +352,38 @@ def test_the_channel_stands_where_glt_has_it() -> None:
     assert RemoteReceivingChannel is remote_channel.RemoteReceivingChannel
     with pytest.raises(InvalidArgumentError, match="one producer for each server"):
         RemoteReceivingChannel([0, 1], [3])
+
+
+# --- data sets for children ------------------------------------------------------------------------------------
+
+
+def read_features(dataset: DistDataset, go: Any, results: Any) -> None:
+    """A child with a data set that was pickled: what the parent writes afterwards, it sees."""
+    results.put((dataset.num_partitions, dataset.graph.edge_count, dataset.train_idx.tolist()))
+    go.get(timeout=DEADLINE_S)
+    results.put(dataset.node_features[torch.tensor([3, 4])].tolist())
+
+
+def share_with_child() -> None:
+    """A parent whose child sees what it writes."""
+    whole = make_dataset(analytic_graph(40))
+    whole.init_node_split((torch.arange(5), torch.arange(5, 7), torch.arange(7, 9)))
+    dataset = DistDataset.from_dataset(whole)
+    context = mp.get_context("spawn")
+    go, results = context.Queue(), context.Queue()
+    child = context.Process(target=read_features, args=(dataset, go, results), daemon=True)
+    child.start()
+    try:
+        assert results.get(timeout=DEADLINE_S) == (1, 80, list(range(5)))
+        dataset.node_features.feature_tensor[3] = -8.0
+        go.put(None)
+        assert results.get(timeout=DEADLINE_S) == [[-8.0, -8.0], [4.0, 4.5]]
+        child.join(DEADLINE_S)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        child.join(DEADLINE_S)
+
+
+def test_a_pickled_data_set_is_the_same_memory() -> None:
+    run_processes([(f"{HERE}.share_with_child", {})], DEADLINE_S)
