@@ -232,7 +232,10 @@ WRONG = {
     "edge without feature": ("UnknownIdError", "edge_ids: id 400: expected 0 <= id < 400"),
     "row of another shape": ("InvalidArgumentError", "node_feat: .*_1 has rows"),
     "dtype": ("InvalidArgumentError", "node_feat: .*_1 has rows torch.float16"),
-    "weights": ("InvalidArgumentError", "edge_weights, edge_times: .*_1 has {.times.: torch.int64}, others {.weights.: torch.float32"),
+    "weights": (
+        "InvalidArgumentError",
+        "edge_weights, edge_times: .*_1 has {.times.: torch.int64}, others {.weights.: torch.float32",
+    ),
 }
 
 
