@@ -18,7 +18,7 @@ from ..typing import Split
 from . import worker_messages
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
-from .dist_dataset import BookHandle, DatasetHandle, DistDataset, EdgeHandle, NodeHandle
+from .dist_dataset import BookHandle, CacheHandle, DatasetHandle, DistDataset, EdgeHandle, NodeHandle
 from .dist_feature import DistFeature
 from .dist_graph import DistGraph
 from .dist_link_neighbor_loader import DistLinkNeighborLoader
@@ -70,6 +70,7 @@ from .worker_group import PartitionInfo
 for _message in (
     *MESSAGES,
     BookHandle,
+    CacheHandle,
     DatasetHandle,
     EdgeHandle,
     EdgeSamplerInput,

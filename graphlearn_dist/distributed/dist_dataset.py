@@ -16,7 +16,7 @@ from ..data.feature import DeviceGroup, Feature
 from ..data.graph import Graph, Layout, Topology, WeightSums
 from ..errors import InvalidArgumentError
 from ..messages import TensorHandle
-from ..partition import PartitionBook, RangePartitionBook, load_partition_layout
+from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
 from ..partition.base import check_partition_idx
 from ..partition.partition_book import TablePartitionBook, from_dict
 from ..typing import EdgeType, NodeType
@@ -59,6 +59,15 @@ class EdgeHandle:
 
 
 @dataclass(frozen=True)
+class CacheHandle:
+    """Copies of other partitions' rows in one store."""
+
+    store: str
+    ids: TensorHandle
+    rows: TensorHandle
+
+
+@dataclass(frozen=True)
 class DatasetHandle:
     """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped."""
 
@@ -66,6 +75,7 @@ class DatasetHandle:
     edge_dir: str
     nodes: tuple[NodeHandle, ...]
     edges: tuple[EdgeHandle, ...]
+    caches: tuple[CacheHandle, ...] = ()
 
 
 class DistDataset(Dataset):
@@ -80,6 +90,7 @@ class DistDataset(Dataset):
         self.partition_idx = 0
         self._node_books: dict[Any, PartitionBook] = {}
         self._edge_books: dict[Any, PartitionBook] = {}
+        self._caches: dict[str, CachedRows] = {}
 
     # --- building ----------------------------------------------------------------------------------------------
 
@@ -143,6 +154,13 @@ class DistDataset(Dataset):
             graph_mode=graph_mode,
             device=device,
         )
+        schema = self.schema
+        self._caches = {
+            **{store_name(NODE_FEATURE, schema.node_type_index(key)): rows for key, rows in arrays.node_caches.items()},
+            **{
+                store_name(EDGE_FEATURE, schema.edge_types.index(key)): rows for key, rows in arrays.edge_caches.items()
+            },
+        }
         splits = {node_type: info.split for node_type, info in layout.nodes.items() if info.split}
         self.init_node_split(tuple(_unwrap({t: s[n] for t, s in splits.items() if n in s}) for n in _SPLITS))
 
@@ -237,6 +255,10 @@ class DistDataset(Dataset):
             books[store_name(EDGE_FEATURE, index)] = self._edge_books[edge_type]
         return books
 
+    def row_caches(self) -> dict[str, CachedRows]:
+        """Per feature store, the rows of other partitions that this one keeps copies of, where there are any."""
+        return dict(self._caches)
+
     @property
     def is_whole(self) -> bool:
         """Whether this one partition is the data set, with rows in the order of ids."""
@@ -280,7 +302,13 @@ class DistDataset(Dataset):
                 positive_counts=None if sums is None else _optional_handle(sums.positive_counts),
             )
             edges.append(handle)
-        return DatasetHandle(self.partition_idx, self.edge_dir, nodes, tuple(edges))
+        for store, rows in self._caches.items():
+            self._caches[store] = CachedRows(shared_memory.share(rows.ids), shared_memory.share(rows.feats))
+        caches = tuple(
+            CacheHandle(store, shared_memory.to_handle(rows.ids), shared_memory.to_handle(rows.feats))
+            for store, rows in self._caches.items()
+        )
+        return DatasetHandle(self.partition_idx, self.edge_dir, nodes, tuple(edges), caches)
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
@@ -301,6 +329,9 @@ class DistDataset(Dataset):
                 {edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
             ),
         )
+        dataset._caches = {
+            cache.store: CachedRows(open_tensor(cache.ids), open_tensor(cache.rows)) for cache in ipc_handle.caches
+        }
         return dataset
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from ..messages import FeatureReply, FeatureRequest
 from .dist_dataset import DistDataset
 from .partition_service import LOOKUP, PartitionService
 from .partitioned_sampler import OwnerSplit, Peers, split_by_owner
+from .row_cache import CacheHits, RowCache
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class FeatureCollector:
         self._whole = dataset.is_whole
         self._stores = dataset.stores()
         self._books = {name: book.native for name, book in dataset.store_books().items()}
+        self._caches = {name: RowCache(rows) for name, rows in dataset.row_caches().items() if len(rows.ids)}
         self._peers = peers
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)
@@ -52,15 +54,18 @@ class FeatureCollector:
     def start(self, wanted: Mapping[str, torch.Tensor]) -> Lookup:
         """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers."""
         if self._whole:
-            return Lookup(self, wanted, {}, {})
+            return Lookup(self, wanted, {}, {}, {})
         splits = self._split(wanted)
+        hits = {}
+        for name in splits.keys() & self._caches.keys():
+            splits[name], hits[name] = self._caches[name].take(splits[name])
         asked = {}
         for partition in range(self._num_partitions):
             names = tuple(name for name, split in splits.items() if split.count(partition))
             if partition not in self._services and names:
                 ids = tuple(splits[name].part(splits[name].ids, partition) for name in names)
                 asked[partition] = names, self._peers.ask(partition, LOOKUP, FeatureRequest(names, ids))
-        return Lookup(self, wanted, splits, asked)
+        return Lookup(self, wanted, splits, asked, hits)
 
     def _split(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, OwnerSplit]:
         made: dict[tuple[int, int], OwnerSplit] = {}  # stores of one type share ids and book, and so the split
@@ -84,6 +89,10 @@ class FeatureCollector:
                 positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
                 service.gather_rows(name, rows, positions, out)
 
+    def gather_cached(self, name: str, hits: CacheHits, out: torch.Tensor) -> None:
+        """Writes rows of other partitions that this one keeps copies of."""
+        self._caches[name].gather_into(out, hits)
+
     def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
         """Writes the rows of ``ids`` in their order; only where this partition is the whole data set."""
         self._stores[name].unified.gather_all(out, ids)
@@ -101,6 +110,7 @@ class Lookup:
     wanted: Mapping[str, torch.Tensor]
     splits: Mapping[str, OwnerSplit]
     asked: Mapping[int, tuple[tuple[str, ...], Any]]
+    cached: Mapping[str, CacheHits]
 
     def specs(self) -> dict[str, RowSpec]:
         """By store, what the rows will look like."""
@@ -113,6 +123,8 @@ class Lookup:
                 self.collector.gather_at_hand(name, self.splits[name], outputs[name])
             else:
                 self.collector.gather_whole(name, ids, outputs[name])
+        for name, hits in self.cached.items():
+            self.collector.gather_cached(name, hits, outputs[name])
         for partition, (names, answer) in self.asked.items():
             reply: FeatureReply = await answer
             for name, rows in zip(names, reply.rows, strict=True):

@@ -16,7 +16,7 @@ from ..errors import PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
 from .book_base import PartitionBook, check_partition_idx
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
-from .storage import ArrayFile, check_size, open_array
+from .storage import ArrayFile, check_size, dtype_name, open_array
 
 FORMAT_NAME = "graphlearn-dist-partition"
 FORMAT_VERSION = 1
@@ -243,6 +243,10 @@ class _PartitionReader:
             feats = self._open(group, key, "cache_x", file.shape[0])
             if ids is None or feats is None:
                 raise PartitionFormatError(f"{self.layout.root / file.path}: expected cache_x beside it")
+            own = self.layout.files.get(array_path(group, key, "x", self.partition_idx))
+            row = (own.dtype, own.shape[1:]) if own is not None else None
+            if row != (dtype_name(feats.dtype), tuple(feats.shape[1:])) or ids.dtype != torch.int64:
+                raise PartitionFormatError(f"{self.layout.root / file.path}: expected int64 ids of rows like x.npy's")
             caches[key] = CachedRows(ids, feats)
         return caches
 

@@ -17,7 +17,7 @@ from .ingest import check_distinct, label_of
 from .layout import META_FILE, AnyBook, EdgeKey, array_path, edge_entry, make_meta, node_entry, write_meta
 from .partition_book import RangePartitionBook, from_dict
 from .piece_store import PIECES, Draft, Piece, PieceStore
-from .storage import ArrayFile, open_array, write_tensor
+from .storage import ArrayFile, dtype_name, open_array, write_tensor
 
 GROUPS = {"node_feat": "x", "node_label": "y", "edge_feat": "x"}
 
@@ -239,11 +239,17 @@ class PieceAssembler:
     def _take_cache(self, draft: Draft, piece: Piece) -> None:
         group, p = piece.values["group"], piece.partition_idx
         book = self._book(draft, "edge_book" if group == "edge_feat" else "node_book", piece.key)
-        if book is None:
+        own = draft.files.get(array_path(group, piece.key, GROUPS[group], p))
+        if book is None or own is None:
             return
         if array_path(group, piece.key, "cache_ids", p) in draft.files:
             raise InvalidArgumentError(f"{piece}: saved before")
         ids, feats = piece.tensor("ids").long(), piece.tensor("feats")
+        if (dtype_name(feats.dtype), tuple(feats.shape[1:])) != (own.dtype, own.shape[1:]):
+            raise InvalidArgumentError(
+                f"{piece}: expected rows {own.dtype} {own.shape[1:]} as the partition's own, got {feats.dtype} "
+                f"{tuple(feats.shape[1:])}"
+            )
         check_distinct(f"{piece}: cache_ids", ids)
         of_others = (book[ids] != p).nonzero().flatten()  # its own rows it has already
         for name, tensor in (("cache_ids", ids[of_others]), ("cache_x", feats[of_others])):

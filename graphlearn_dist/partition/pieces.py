@@ -179,6 +179,8 @@ def save_feature_partition_cache(
 ) -> None:
     """Saves copies of other partitions' rows, ``cache_feats`` of ``cache_ids``; rows of its own are left out."""
     name = _check_group(group, graph_type)
+    if group == "node_label":
+        raise InvalidArgumentError("group: expected 'node_feat' or 'edge_feat', got 'node_label': labels have no cache")
     ids, feats = feature_partition.cache_ids, feature_partition.cache_feats
     checked = id_vector(f"{name}.cache_ids", ids, _ANY_ID, "rows")
     tensors = {"ids": checked, "feats": rows_tensor(f"{name}.cache_feats", feats, len(checked), "cache id")}

@@ -340,7 +340,18 @@ def test_pieces_that_contradict_each_other(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="distinct ids"):
         base.save_graph_partition(tmp_path, 1, GraphPartitionData((twice, twice), twice))
     base.save_graph_partition(tmp_path, 1, GraphPartitionData((edge + 2, edge), edge + 1))
+    cached = torch.tensor([2])
+    with pytest.raises(InvalidArgumentError, match=r"as the partition's own, got torch\.float64"):
+        base.save_feature_partition_cache(tmp_path, 0, FeaturePartitionData(None, None, rows[:1].double(), cached))
+    cache = FeaturePartitionData(None, None, rows[:1], cached)
+    with pytest.raises(InvalidArgumentError, match="labels have no cache"):
+        base.save_feature_partition_cache(tmp_path, 0, cache, "node_label")
+    base.save_feature_partition_cache(tmp_path, 1, FeaturePartitionData(None, None, rows[:1], edge))
+    with pytest.raises(PartitionFormatError, match=r"cache \(node_feat\) of partition 1, which waits"):
+        verify(tmp_path)
+    base.save_feature_partition(tmp_path, 1, FeaturePartitionData(rows, ids + 2))
     verify(tmp_path)
+    assert load_partition_layout(tmp_path).open_partition(1).node_caches[None].ids.tolist() == [0]
     assert load_partition_layout(tmp_path).edge_dir == "out"
 
 
