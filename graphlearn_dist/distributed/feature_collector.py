@@ -46,7 +46,9 @@ class FeatureCollector:
         self._whole = dataset.is_whole
         self._stores = dataset.stores()
         self._books = {name: book.native for name, book in dataset.store_books().items()}
-        self._caches = {name: RowCache(rows) for name, rows in dataset.row_caches().items() if len(rows.ids)}
+        # Where all partitions are at hand, a copy of their rows is no closer than the rows.
+        caches = dataset.row_caches() if len(self._services) < self._num_partitions else {}
+        self._caches = {name: RowCache(rows) for name, rows in caches.items() if len(rows.ids)}
         self._peers = peers
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)

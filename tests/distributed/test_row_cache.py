@@ -72,7 +72,7 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
     wanted = {"node_feature:0": nodes, "node_label:0": nodes, "edge_feature:0": edges}
     for p, dataset in enumerate(datasets):
         peers = DirectPeers(services)
-        collector = FeatureCollector(dataset, peers)  # type: ignore[arg-type]
+        collector = FeatureCollector(dataset, [services[p]], peers)  # type: ignore[arg-type]
         lookup = collector.start(wanted)
         outputs = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         asyncio.run(lookup.fill(outputs))
@@ -91,8 +91,10 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
 def test_nobody_is_asked_where_all_is_cached(directory: Path) -> None:
     datasets = [load(directory, p, through_handle=False) for p in range(PARTS)]
     cached = load_partition_layout(directory).open_partition(0).node_caches[None].ids
-    peers = DirectPeers([PartitionService(dataset) for dataset in datasets])
-    lookup = FeatureCollector(datasets[0], peers).start({"node_feature:0": cached})  # type: ignore[arg-type]
+    services = [PartitionService(dataset) for dataset in datasets]
+    peers = DirectPeers(services)
+    collector = FeatureCollector(datasets[0], services[:1], peers)  # type: ignore[arg-type]
+    lookup = collector.start({"node_feature:0": cached})
     outputs = {"node_feature:0": torch.empty(lookup.specs()["node_feature:0"].shape)}
     asyncio.run(lookup.fill(outputs))
     assert torch.equal(outputs["node_feature:0"], homo_inputs()["node_feat"][cached])
