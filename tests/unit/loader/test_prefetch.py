@@ -36,9 +36,10 @@ def _no_thread_is_left() -> Iterator[None]:
     wait_until_gone()
 
 
-def loaders(prefetch: int) -> list[Any]:
+def loaders(prefetch: int, num_threads: int = 1) -> list[Any]:
     dataset = make_dataset(random_graph(80, 600, 1))
-    options: dict[str, Any] = {"batch_size": 9, "shuffle": True, "prefetch": prefetch, "with_edge": True}
+    options: dict[str, Any] = {"batch_size": 9, "shuffle": True, "with_edge": True}
+    options |= {"prefetch": prefetch, "num_threads": num_threads}
     return [
         NeighborLoader(dataset, [3, 2], torch.arange(80), **options),
         LinkNeighborLoader(dataset, [3], neg_sampling="binary", **options),
@@ -46,9 +47,9 @@ def loaders(prefetch: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("prefetch", [1, 2, 5])
-def test_batches_do_not_depend_on_prefetching(prefetch: int) -> None:
-    for ahead, plain in zip(loaders(prefetch), loaders(0), strict=True):
+@pytest.mark.parametrize(("prefetch", "num_threads"), [(1, 1), (2, 3), (5, 2)])
+def test_batches_do_not_depend_on_prefetching(prefetch: int, num_threads: int) -> None:
+    for ahead, plain in zip(loaders(prefetch, num_threads), loaders(0), strict=True):
         for _ in range(2):
             for one, other in zip(ahead, plain, strict=True):
                 assert one.to_dict().keys() == other.to_dict().keys()
