@@ -19,9 +19,10 @@ from ..rpc.encoded import Encoded
 from ..rpc.threads import post
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.inputs import resolve_input
+from ..utils.coroutines import run_local
 from .batch_producer import BatchProducer
 from .batch_window import BatchRequest, BatchWindow
-from .batches import PartitionedBatches, place_in_pool
+from .batches import NoPeers, PartitionedBatches, place_in_pool
 from .dist_context import get_context
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
@@ -33,7 +34,7 @@ _numbers = itertools.count()
 
 
 class CollocatedProducer(BatchProducer):
-    """Samples in this process, ``prefetch_size`` batches ahead in a thread.
+    """Samples in this process: ``prefetch_size`` batches ahead in a thread, or, with 0, when a batch is asked for.
 
     Args:
         dataset: this worker's partition.
@@ -58,6 +59,8 @@ class CollocatedProducer(BatchProducer):
         seeds = resolve_input(sampler_input, dataset)
         services, peers = open_peers(dataset, options)
         self._batches = PartitionedBatches(dataset, seeds, config, services, peers, options.num_threads)
+        # Batches that are made when they are asked for, and wait for nobody, need no thread.
+        self._is_synchronous = options.prefetch_size == 0 and isinstance(peers, NoPeers)
         self._thread = LoopThread("collocated sampling")
         self._window = BatchWindow(self._ask, options.prefetch_size, options.rpc_timeout, _this_process)
 
@@ -71,11 +74,17 @@ class CollocatedProducer(BatchProducer):
 
     def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
         self._window.check_open()
-        self._thread.start()
+        if not self._is_synchronous:
+            self._thread.start()
         self._window.start(run, epoch, indices)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
-        return self._thread.submit(self._batches.make(request.epoch, request.index, request.run, place_in_pool))
+        making = self._batches.make(request.epoch, request.index, request.run, place_in_pool)
+        if not self._is_synchronous:
+            return self._thread.submit(making)
+        made: Future[Any] = Future()
+        made.set_result(run_local(making))
+        return made
 
     def recv(self) -> SampledBatch | EndOfEpoch:
         return self._window.recv()
