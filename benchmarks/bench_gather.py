@@ -3,8 +3,8 @@
     python benchmarks/bench_gather.py
 
 The ceiling is a loop that prefetches and copies the same rows of the same memory to a warm output, one thread, with
-the prefetch distance that is best for each width. Both run in turns. The resident memory is that of a fresh process
-with graph and features loaded, less what it had before it loaded them.
+the prefetch distance that is best for each width. Both run in turns; rates are per second of processor time. The
+resident memory is that of a fresh process with graph and features loaded, less what it had before it loaded them.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from harness import median
+from harness import median, spread
 
 OURS = "graphlearn_dist"
 PYG = ("pyg-lib", "torch-sparse")
@@ -76,6 +78,26 @@ def _line(text: str, what: str, ratio: float, goal: float | None) -> dict[str, A
     return {"what": what, "ratio": ratio, "goal": goal, "text": text + verdict}
 
 
+# --- table for the README ------------------------------------------------------------------------------------------
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Rows with figures as a Markdown table: medians, with the smallest and largest rate."""
+    lines = ["| group | what | library | M edges/s | M edges/CPU s | batches/s | edges, nodes of a batch | draws |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for title, block in _blocks(rows):
+        for row in block:
+            rates = f"{spread(row['medges_per_s'])} | {median(row['medges_per_cpu_s']):.3g}"
+            work = f"{row['edges_per_batch'] / 1e3:.0f} k, {row['nodes_per_batch'] / 1e3:.0f} k"
+            name = f"**{row['peer']}**" if row["peer"] == OURS else row["peer"]
+            draws = "with replacement" if row["replace"] else "again per layer" if row["kind"] else ""
+            mode, group = title.split(", ", 1)
+            lines.append(
+                f"| {group} | {mode} | {name} | {rates} | {median(row['batches_per_s']):.3g} | {work} | {draws} |"
+            )
+    return "\n".join(lines)
+
+
 # --- plot --------------------------------------------------------------------------------------------------------
 
 _BAR, _GAP, _LEFT, _WIDTH = 16, 4, 330, 560
@@ -127,3 +149,10 @@ def _bar(row: Row, top: int, largest: float) -> list[str]:
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
+
+
+if __name__ == "__main__":  # report.py results/sampling.json: the table and the ratios for the README
+    content = json.loads(Path(sys.argv[1]).read_text())
+    print(markdown(content["rows"]))
+    print()
+    print("\n".join(f"- {line['text']}" for line in content["summary"]))

@@ -228,7 +228,8 @@ def test_ceiling_copies_the_rows_it_times() -> None:
 def row(
     peer: str, mode: str, value: float, *, threads: int = 1, ids: str = "int32", group: str = "g"
 ) -> dict[str, Any]:
-    figures = {"medges_per_s": [value, value], "batches_per_s": [value, value]}
+    figures: dict[str, Any] = {key: [value, value] for key in ("medges_per_s", "medges_per_cpu_s", "batches_per_s")}
+    figures.update(edges_per_batch=1e6, nodes_per_batch=1e5, kind="")
     return {"group": group, "mode": mode, "threads": threads, "ids": ids, "peer": peer, "replace": False, **figures}
 
 
@@ -264,3 +265,12 @@ def test_plot_shows_every_row_with_figures(tmp_path: Path) -> None:
     text = report.write_plot(tmp_path / "plot.svg", rows, limits).read_text()
     assert text.count("<rect") == 2
     assert "a &lt;peer&gt;" in text
+
+
+def test_table_for_the_readme_has_every_row_with_figures() -> None:
+    rows = [row("graphlearn_dist", SAMPLE, 30.0), row("DGL fused", SAMPLE, 5.0), {"peer": "GLT", "problem": "lost: it"}]
+    lines = report.markdown(rows).splitlines()
+    assert lines[2:] == [
+        "| g | sample | **graphlearn_dist** | 30 (30-30) | 30 | 30 | 1000 k, 100 k |  |",
+        "| g | sample | DGL fused | 5 (5-5) | 5 | 5 | 1000 k, 100 k |  |",
+    ]
