@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,6 +270,10 @@ class DistDataset(Dataset):
 
     def share_ipc(self) -> DatasetHandle:
         """A handle with which another process of this host maps the same memory while this one lives."""
+        with _sharing:  # several may ask at once: what is in private memory is moved once, not under another's handle
+            return self._share()
+
+    def _share(self) -> DatasetHandle:
         labels, node_features, edge_features = map(by_type, (self.node_labels, self.node_features, self.edge_features))
         self.node_labels = _unwrap({key: shared_memory.share(tensor) for key, tensor in labels.items()})
         labels = by_type(self.node_labels)
@@ -365,6 +370,7 @@ def rebuild_dist_dataset(ipc_handle: DatasetHandle, splits: tuple[Any, Any, Any]
 
 
 _SPLITS = ("train", "val", "test")
+_sharing = threading.Lock()
 _LAYOUTS: dict[str, Layout] = {"out": "CSR", "in": "CSC"}
 
 

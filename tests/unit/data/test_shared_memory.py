@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist.data import Feature, Topology
+from graphlearn_dist.data import Dataset, Feature, Topology
 from graphlearn_dist.data.shared_memory import from_handle, share, share_all, to_handle
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import StorageError
@@ -170,3 +172,22 @@ def test_table_books_stay_shared_while_the_dataset_lives(tmp_path: Path) -> None
     opened = DistDataset.from_ipc_handle(handle)
     assert torch.equal(opened.node_pb[torch.arange(20)], owners)
     assert len(reused) == 4
+
+
+def test_a_data_set_is_shared_once_whoever_asks() -> None:
+    edges = torch.randint(0, 2000, (2, 60_000), generator=torch.Generator().manual_seed(0))
+    dataset = Dataset(edge_dir="in")
+    dataset.init_graph(edges, edge_weights=torch.ones(60_000), num_nodes=2000)
+    dataset.init_node_features(torch.zeros(2000, 64))
+    whole = DistDataset.from_dataset(dataset)
+    together = threading.Barrier(4)
+
+    def share(_: int) -> Any:
+        together.wait(30)
+        return whole.share_ipc()
+
+    with ThreadPoolExecutor(4) as threads:
+        handles = list(threads.map(share, range(4)))
+    assert all(handle == handles[0] for handle in handles)
+    for handle in handles:
+        assert torch.equal(DistDataset.from_ipc_handle(handle).graph.topo.indices, whole.graph.topo.indices)
