@@ -98,3 +98,22 @@ def pooled_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     if count == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(_C.Buffer(count * dtype.itemsize), dtype=dtype, count=count).reshape(shape)
+
+
+def stack_pair(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Two vectors of one length as ``[2, n]``: a view where the second lies right behind the first, else a pooled copy.
+
+    Rows and columns of a batch that was sampled in this process are the halves of one piece of memory.
+    """
+    length = first.numel()
+    is_one_piece = (
+        first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+        and first.dtype == second.dtype
+        and first.is_contiguous()
+        and second.is_contiguous()
+        and second.storage_offset() == first.storage_offset() + length
+    )
+    if is_one_piece:
+        return first.as_strided((2, length), (length, 1))
+    # Fresh memory of the size of a batch's edges costs twenty times the copy in page faults.
+    return torch.stack([first, second], out=pooled_empty((2, length), first.dtype))

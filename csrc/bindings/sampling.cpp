@@ -18,7 +18,7 @@ py::list to_list(std::vector<Tensor> tensors) {
 }
 
 py::tuple to_tuple(SampledSubgraph batch) {
-  return py::make_tuple(to_list(std::move(batch.nodes)), to_list(std::move(batch.rows)), to_list(std::move(batch.cols)),
+  return py::make_tuple(to_list(std::move(batch.nodes)), to_list(std::move(batch.edge_index)),
                         to_list(std::move(batch.edge_ids)), batch.num_sampled_nodes, batch.num_sampled_edges,
                         to_list(std::move(batch.trees)));
 }
@@ -114,7 +114,7 @@ void bind_sampling(py::module_& m) {
       .def("next_hop", &BatchBuilder::next_hop)
       .def(
           "finish", [](BatchBuilder& self) { return to_tuple(self.finish()); },
-          "(nodes, rows, cols, edge_ids, num_sampled_nodes, num_sampled_edges, trees), each a list by type.")
+          "(nodes, edge_index, edge_ids, num_sampled_nodes, num_sampled_edges, trees), each a list by type.")
       .def(
           "sample",
           [](BatchBuilder& self, const std::vector<std::shared_ptr<Csr>>& graphs,

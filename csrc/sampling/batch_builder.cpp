@@ -109,6 +109,20 @@ void GrowingArray::reserve(int64_t capacity) {
   capacity_ = wanted;
 }
 
+void EdgePairs::clear() {
+  memory_ = empty({2, 0}, kInt64);
+  size_ = 0;
+}
+
+void EdgePairs::extend(int64_t count) {
+  if (count == 0) return;
+  Tensor grown = empty({2, size_ + count}, kInt64);
+  std::copy_n(rows(), size_, grown.as<int64_t>());
+  std::copy_n(cols(), size_, grown.as<int64_t>() + size_ + count);
+  memory_ = std::move(grown);
+  size_ += count;
+}
+
 Tensor GrowingArray::view(int64_t begin, int64_t end) const {
   Tensor view = memory_;
   view.data = data_ + begin;
@@ -129,7 +143,7 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
     if (spec.seed_type < 0 || spec.seed_type >= num_types || spec.neighbor_type < 0 || spec.neighbor_type >= num_types)
       throw InvalidArgument(message("edge_types: node types ", spec.seed_type, ", ", spec.neighbor_type,
                                     " are outside [0, ", num_types, ")"));
-    edges_.push_back({spec, {}, {}, {}, 0, {}});
+    edges_.push_back({spec, {}, {}, 0, {}});
   }
 }
 
@@ -151,8 +165,7 @@ void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edg
     node.per_hop.assign(1, 0);
   }
   for (EdgeState& edge : edges_) {
-    edge.rows.clear();
-    edge.cols.clear();
+    edge.pairs.clear();
     if (with_edge_ids) edge.edge_ids.clear();
     edge.hop_edges = 0;
     edge.per_hop.clear();
@@ -240,11 +253,8 @@ HopNodes BatchBuilder::frontier(int node_type) const {
 }
 
 int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {
-  const int64_t first = edge.rows.size();
-  edge.rows.reserve(first + count);
-  edge.cols.reserve(first + count);
-  edge.rows.set_size(first + count);
-  edge.cols.set_size(first + count);
+  const int64_t first = edge.pairs.size();
+  edge.pairs.extend(count);
   if (with_edge_ids_) {
     edge.edge_ids.reserve(first + count);
     edge.edge_ids.set_size(first + count);
@@ -259,7 +269,7 @@ int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {
 void BatchBuilder::relabel(EdgeState& edge, int64_t begin, int64_t end) {
   if (disjoint_) return relabel_in_trees(edge, begin, end);
   NodeState& node = nodes_[edge.spec.neighbor_type];
-  int64_t* rows = edge.rows.data();
+  int64_t* rows = edge.pairs.rows();
   int64_t* nodes = node.nodes.data();
   int64_t next = node.nodes.size();
   std::visit(
@@ -282,8 +292,8 @@ void BatchBuilder::relabel(EdgeState& edge, int64_t begin, int64_t end) {
 void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end) {
   NodeState& node = nodes_[edge.spec.neighbor_type];
   const int64_t* seed_trees = nodes_[edge.spec.seed_type].trees.data();
-  int64_t* rows = edge.rows.data();
-  const int64_t* cols = edge.cols.data();
+  int64_t* rows = edge.pairs.rows();
+  const int64_t* cols = edge.pairs.cols();
   int64_t* nodes = node.nodes.data();
   int64_t* trees = node.trees.data();
   int64_t next = node.nodes.size();
@@ -340,8 +350,8 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Csr& csr, const HopDra
                                                    disjoint_ ? seeds.trees.data() + first_node : nullptr,
                                                    first_node,
                                                    count,
-                                                   edge.rows.data() + first_edge,
-                                                   edge.cols.data() + first_edge,
+                                                   edge.pairs.rows() + first_edge,
+                                                   edge.pairs.cols() + first_edge,
                                                    with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr};
     OrderedBlocks blocks(num_blocks);
     pool.on_all_threads(num_blocks, [&] {
@@ -399,13 +409,13 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
   if (with_edge_ids_ && (!edge_ids.defined() || edge_ids.dtype != kInt64 || edge_ids.shape != neighbors.shape))
     throw InvalidArgument(message("edge_ids: expected int64 [", total, "], one per neighbor"));
   const int64_t first = extend(edge, total);
-  int64_t* cols = edge.cols.data() + first;
+  int64_t* cols = edge.pairs.cols() + first;
   for (int64_t i = 0; i < num_seeds; ++i) cols = std::fill_n(cols, counts.as<int64_t>()[i], seeds.frontier_begin + i);
   if (with_edge_ids_) std::copy_n(edge_ids.as<int64_t>(), total, edge.edge_ids.data() + first);
   const int64_t limit = nodes_[edge.spec.neighbor_type].num_nodes;
   dispatch_index(neighbors.dtype, "neighbors", [&](auto tag) {
     const auto* ids = neighbors.as<decltype(tag)>();
-    int64_t* rows = edge.rows.data() + first;
+    int64_t* rows = edge.pairs.rows() + first;
     for (int64_t e = 0; e < total; ++e) {
       if (ids[e] < 0 || ids[e] >= limit)
         throw UnknownId(message("neighbors: node id ", static_cast<int64_t>(ids[e]), " is outside [0, ", limit, ")"));
@@ -435,9 +445,14 @@ SampledSubgraph BatchBuilder::finish() {
     out.num_sampled_nodes.push_back(node.per_hop);
   }
   for (EdgeState& edge : edges_) {
-    const int64_t count = edge.rows.size();
-    out.rows.push_back(edge.rows.view(0, count));
-    out.cols.push_back(edge.cols.view(0, count));
+    const int64_t count = edge.pairs.size();
+    Tensor rows = edge.pairs.tensor();
+    out.edge_index.push_back(rows);
+    rows.shape = {count};
+    Tensor cols = rows;
+    cols.data = edge.pairs.cols();
+    out.rows.push_back(std::move(rows));
+    out.cols.push_back(std::move(cols));
     out.edge_ids.push_back(with_edge_ids_ ? edge.edge_ids.view(0, count) : Tensor{});
     out.num_sampled_edges.push_back(edge.per_hop);
   }

@@ -40,6 +40,22 @@ class GrowingArray {
   int64_t size_ = 0, capacity_ = 0, largest_ = 0;
 };
 
+// The edges of a batch, int64 [2, size]: neighbors, then seeds. They lie behind each other without a gap, as
+// `edge_index` is wanted, so growth copies; a batch grows by whole hops, of which the last is most of it.
+class EdgePairs {
+ public:
+  void clear();
+  void extend(int64_t count);  // new entries are uninitialised
+  int64_t* rows() { return memory_.as<int64_t>(); }
+  int64_t* cols() { return memory_.as<int64_t>() + size_; }
+  int64_t size() const { return size_; }
+  const Tensor& tensor() const { return memory_; }
+
+ private:
+  Tensor memory_;
+  int64_t size_ = 0;
+};
+
 struct EdgeTypeSpec {
   int seed_type;      // node type whose neighbors are sampled
   int neighbor_type;  // node type of those neighbors
@@ -48,7 +64,8 @@ struct EdgeTypeSpec {
 struct SampledSubgraph {
   std::vector<Tensor> nodes;                            // per node type, int64, global ids
   std::vector<Tensor> trees;                            // per node type, int64; undefined unless disjoint
-  std::vector<Tensor> rows, cols;                       // per edge type, int64, local: neighbor, seed
+  std::vector<Tensor> edge_index;                       // per edge type, int64 [2, edges], local: neighbors, seeds
+  std::vector<Tensor> rows, cols;                       // its two rows
   std::vector<Tensor> edge_ids;                         // per edge type, int64, global; undefined unless asked for
   std::vector<std::vector<int64_t>> num_sampled_nodes;  // [node type][hop], hop 0 are the seeds
   std::vector<std::vector<int64_t>> num_sampled_edges;  // [edge type][hop]
@@ -97,7 +114,8 @@ class BatchBuilder {
   };
   struct EdgeState {
     EdgeTypeSpec spec;
-    GrowingArray rows, cols, edge_ids;
+    EdgePairs pairs;
+    GrowingArray edge_ids;
     int64_t hop_edges = 0;
     std::vector<int64_t> per_hop;
   };

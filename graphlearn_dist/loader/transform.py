@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ..core import pooled_empty
+from ..core import stack_pair
 from ..data.dataset import GraphSchema
 from ..messages import LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
@@ -69,9 +69,7 @@ def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:
 
 def _fill_edges(store: Any, batch: SampledBatch, index: int, *, with_edge_ids: bool) -> None:
     subgraph = batch.subgraph
-    # In pooled memory: fresh memory of this size costs twenty times the copy in page faults.
-    edge_index = pooled_empty((2, subgraph.rows[index].numel()), torch.int64)
-    store.edge_index = torch.stack([subgraph.rows[index], subgraph.cols[index]], out=edge_index)
+    store.edge_index = stack_pair(subgraph.rows[index], subgraph.cols[index])
     if batch.mapping is None:
         store.num_sampled_edges = list(subgraph.num_sampled_edges[index])
     if with_edge_ids and (edge_ids := subgraph.edge_ids[index]) is not None:
@@ -138,7 +136,7 @@ def to_data(
     from torch_geometric.data import Data
 
     out = sampler_out
-    data = Data(x=node_feats, edge_index=torch.stack([out.row, out.col]), edge_attr=edge_feats, y=batch_labels)
+    data = Data(x=node_feats, edge_index=stack_pair(out.row, out.col), edge_attr=edge_feats, y=batch_labels)
     data.n_id = data.node = out.node
     data.num_nodes = out.node.numel()
     attributes: dict[str, Any] = {"e_id": out.edge, "edge": out.edge, "batch": out.batch}

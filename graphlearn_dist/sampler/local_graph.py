@@ -18,11 +18,12 @@ from .tasks import InducedEdges, SeedList
 
 def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
     """A ``Subgraph`` from what ``_C.BatchBuilder`` hands out."""
-    nodes, rows, cols, edge_ids, num_nodes, num_edges, trees = arrays
+    nodes, edge_index, edge_ids, num_nodes, num_edges, trees = arrays
+    pairs = [to_tensor(capsule) for capsule in edge_index]
     return Subgraph(
         nodes=tuple(map(to_tensor, nodes)),
-        rows=tuple(map(to_tensor, rows)),
-        cols=tuple(map(to_tensor, cols)),
+        rows=tuple(pair[0] for pair in pairs),
+        cols=tuple(pair[1] for pair in pairs),
         edge_ids=tuple(map(to_optional_tensor, edge_ids)),
         num_sampled_nodes=tuple(map(tuple, num_nodes)),
         num_sampled_edges=tuple(map(tuple, num_edges)),

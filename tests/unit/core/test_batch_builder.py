@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ def start(build: Any, seeds: torch.Tensor, max_new_nodes: int, with_edge_ids: bo
 
 
 def flat(arrays: Any) -> list[list[int]]:
-    nodes, rows, cols, edge_ids, num_nodes, num_edges, _ = arrays
-    tensors = [to_tensor(nodes[0]), to_tensor(rows[0]), to_tensor(cols[0]), to_optional_tensor(edge_ids[0])]
+    nodes, edge_index, edge_ids, num_nodes, num_edges, _ = arrays
+    tensors = [to_tensor(nodes[0]), *to_tensor(edge_index[0]), to_optional_tensor(edge_ids[0])]
     return [[] if tensor is None else tensor.tolist() for tensor in tensors] + [num_nodes[0], num_edges[0]]
 
 
@@ -177,3 +178,37 @@ def test_types_and_graphs_that_do_not_fit() -> None:
     start(build, A([0]), -1, False)
     with pytest.raises(InvalidArgumentError, match="csr: expected 9 rows"):
         build.sample([small_csr()], [[1]], [_C.DrawMethod()], False, [0, 0, 0], POOL)
+
+
+@pytest.mark.parametrize("replace", [False, True], ids=["without replacement", "with"])
+@pytest.mark.parametrize("fanout", [1, 5, 96, 97], ids=str)
+def test_whole_batches_equal_hops_added_by_threads_and_lanes(fanout: int, replace: bool) -> None:
+    """Blocks in vector lanes, relabeled in turn, against nodes picked one by one; fan-outs around the limit."""
+    csr = small_csr(num_edges=60_000)
+    how, seeds = _C.DrawMethod(replace=replace), torch.arange(599, 0, -1)
+    start(build := builder(600), seeds, -1, True)
+    for hop in range(2):
+        frontier, key = to_tensor(build.frontier(0)[0]), _C.draw_key(1, 2, 3, hop, 0)
+        build.add_hop(0, *map(to_tensor, _C.sample_neighbors(csr, frontier, None, fanout, how, key, True, POOL)))
+        build.next_hop()
+    expected = flat(build.finish())
+    for threads in (1, 2, 3, 8):
+        start(build, seeds, -1, True)
+        sampled = build.sample([csr], [[fanout]] * 2, [how], True, [1, 2, 3], _C.ThreadPool(threads))
+        assert flat(sampled) == expected, threads
+
+
+def test_batches_that_share_a_pool() -> None:
+    """Neither waits for the other, and neither sees the other."""
+    csr, pool = small_csr(num_edges=60_000), _C.ThreadPool(3)
+
+    def batches(first: int) -> list[list[list[int]]]:
+        build, made = builder(600), []
+        for batch in range(first, first + 20):
+            start(build, torch.arange(batch, batch + 200), -1, False)
+            made.append(flat(build.sample([csr], [[7], [3]], [_C.DrawMethod()], False, [0, 0, batch], pool)))
+        return made
+
+    expected = [batches(first) for first in (0, 100, 200)]
+    with ThreadPoolExecutor(3) as executor:
+        assert list(executor.map(batches, (0, 100, 200), timeout=60)) == expected

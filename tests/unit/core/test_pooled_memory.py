@@ -7,7 +7,7 @@ import resource
 import torch
 
 from graphlearn_dist import _C
-from graphlearn_dist.core import pooled_empty
+from graphlearn_dist.core import pooled_empty, stack_pair
 from graphlearn_dist.data import Dataset
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
@@ -76,3 +76,22 @@ def test_a_capacity_of_nothing_keeps_nothing() -> None:
         assert _C.pool_stats()["idle_bytes"] == 0
     finally:
         _C.set_pool_capacity(768 << 20)  # the default, csrc/common/buffer_pool.cpp
+
+
+def test_a_pair_of_vectors_is_stacked_without_a_copy_where_it_lies_so() -> None:
+    pair = torch.arange(10).reshape(2, 5)
+    joined = stack_pair(pair[0], pair[1])
+    assert torch.equal(joined, pair)
+    assert joined.is_contiguous()
+    assert joined.data_ptr() == pair.data_ptr()
+    none = torch.empty(2, 0, dtype=torch.int64)
+    for first, second in [
+        (pair[1], pair[0]),
+        (pair[0], pair[1].clone()),
+        (pair[0, :4], pair[1, :4]),  # a gap between them
+        (pair[0, :3], pair[0, 2:]),  # they overlap
+        (pair.t()[:, 0], pair.t()[:, 1]),
+        (pair[0, ::2], pair[0, 1:4]),
+        (none[0], none[1]),
+    ]:
+        assert torch.equal(stack_pair(first, second), torch.stack([first, second]))
