@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import shutil
@@ -62,8 +63,8 @@ class DistRandomPartitioner:
         node_feat_dtype, edge_feat_dtype: what features are stored as; None keeps their dtype.
         edge_assign_strategy: ``"by_src"``: a partition has the out-edges of its nodes; ``"by_dst"``: the in-edges.
         chunk_size: edges and rows sent at a time.
-        master_addr, master_port: where rank 0 hosts the registry; needed where ``init_rpc`` was not called. The RPC is
-            then open for the time of ``partition()``.
+        master_addr, master_port: where rank 0 hosts the registry; needed where ``init_rpc`` was not called. The RPC
+            then stays open until ``shutdown_rpc()`` or the end of the process, which waits for the other ranks.
         num_rpc_threads: threads that answer requests, in that case.
         edge_weights: ``[n]``, finite and at least 0 (by edge type).
         edge_times: int64 or int32 ``[n]`` (by edge type).
@@ -146,18 +147,8 @@ class DistRandomPartitioner:
             PeerLostError: a rank died.
             NotInitializedError: there is no RPC, and no ``master_addr`` and ``master_port`` to open it with.
         """
-        if rpc.rpc_is_initialized():
-            return self._partition()
-        address, port, num_threads = self._master
-        if address is None or port is None:
-            raise NotInitializedError("master_addr, master_port: expected both, as init_rpc was not called")
-        rpc.init_rpc(address, int(port), num_threads)
-        try:
-            return self._partition()
-        finally:
-            rpc.shutdown_rpc()
-
-    def _partition(self) -> Path:
+        if not rpc.rpc_is_initialized():
+            self._open_rpc()
         said = step(self._describe, self.timeout_s)
         agreement = agree(said)
         token = next(iter(said.values()))["token"]
@@ -169,6 +160,15 @@ class DistRandomPartitioner:
             raise
         finally:
             self._inbox.close()
+
+    def _open_rpc(self) -> None:
+        address, port, num_threads = self._master
+        if address is None or port is None:
+            raise NotInitializedError("master_addr, master_port: expected both, as init_rpc was not called")
+        rpc.init_rpc(address, int(port), num_threads)
+        # Not closed here: who opens it again could join the registry of a rank 0 that is about to close it.
+        # Rank 0 hosts the registry, so that it must not end before the others have what they wait for.
+        atexit.register(rpc.shutdown_rpc)
 
     def _describe(self) -> dict[str, Any]:
         return {
