@@ -68,7 +68,7 @@ def check_partitioned(case: Case, inputs: Any, kind: str, num_parts: int, **chan
         services = [PartitionService(dataset) for dataset in datasets]
         for dataset, service in zip(datasets, services, strict=True):
             asked.append(DirectPeers(services))
-            batches = PartitionedBatches(dataset, inputs, config, service, asked[-1])
+            batches = PartitionedBatches(dataset, inputs, config, [service], asked[-1])
             for actual, wanted in zip(make_all(batches, case.epoch), expected, strict=True):
                 assert_same(tensors_of(actual), wanted)
     return asked
