@@ -44,6 +44,7 @@ from .dist_server import (
 from .dist_subgraph_loader import DistSubGraphLoader
 from .event_loop import ConcurrentEventLoop, wrap_torch_future
 from .host_partitions import SharedPartition
+from .partition_outline import BookOutline, DatasetOutline, EdgeOutline, NodeOutline
 from .partition_peers import PartitionHolders
 from .rpc import (
     RpcCalleeBase,
@@ -65,19 +66,24 @@ from .rpc import (
     rpc_sync_data_partitions,
     shutdown_rpc,
 )
+from .served_dataset import ServedDataset
 from .worker_group import PartitionInfo
 
 for _message in (
     *MESSAGES,
     BookHandle,
+    BookOutline,
     CacheHandle,
     DatasetHandle,
+    DatasetOutline,
     EdgeHandle,
+    EdgeOutline,
     EdgeSamplerInput,
     GraphSchema,
     NegativeSampling,
     NegativeSamplingMode,
     NodeHandle,
+    NodeOutline,
     NodeSamplerInput,
     PartitionHolders,
     PartitionInfo,
@@ -121,6 +127,7 @@ __all__ = [
     "RemoteDistSamplingWorkerOptions",
     "RpcCalleeBase",
     "RpcDataPartitionRouter",
+    "ServedDataset",
     "all_gather",
     "assign_server_by_order",
     "async_request_server",

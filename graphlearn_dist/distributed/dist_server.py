@@ -35,6 +35,7 @@ from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
 from .host_partitions import SharedPartition, describe_partition
+from .partition_outline import DatasetOutline, outline_of
 from .partition_peers import PartitionHolders
 from .partition_service import PartitionService
 from .placing import REPLY_REGION_BYTES, ReplyRegion
@@ -262,6 +263,10 @@ class DistServer:
         dataset = self.dataset
         return dataset.num_partitions, dataset.partition_idx, dataset.get_node_types(), dataset.get_edge_types()
 
+    def get_outline(self) -> DatasetOutline:
+        """The data set without its rows: types, counts, partition books, and the shapes of what can be looked up."""
+        return outline_of(self.dataset)
+
     def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """Owner of each node, int64 ``[n]``."""
         book = by_type(self.dataset.node_pb).get(node_type)
@@ -320,6 +325,7 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
     DistServer.start_new_epoch_sampling,
     DistServer.fetch_batch,
     DistServer.get_dataset_meta,
+    DistServer.get_outline,
     DistServer.get_node_partition_id,
     DistServer.get_node_feature,
     DistServer.get_node_label,

@@ -73,6 +73,21 @@ def test_meta(job: Job) -> None:
         assert (num_partitions, partition_idx, list(node_types), list(edge_types)) == (2, rank, [], [])
 
 
+def test_outline(job: Job) -> None:
+    TESTED.add("DistServer.get_outline")
+    for rank in range(2):
+        outline = request_server(rank, DistServer.get_outline)
+        (nodes,), (edges,) = outline.nodes, outline.edges
+        assert (outline.edge_dir, nodes.count, nodes.features.shape, nodes.labels.shape) == (
+            "in",
+            NUM_NODES,
+            (0, NUM_FEATURES),
+            (0,),
+        )
+        assert nodes.book.description == {"kind": "range", "bounds": [0, HALF, NUM_NODES]}
+        assert (nodes.book.tables, edges.features, edges.weights, edges.times) == ((), None, None, None)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_nodes_of_a_partition(job: Job, rank: int) -> None:
     ids = torch.tensor([5, 3, 59, 3]) + rank * HALF  # any order, duplicates
