@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -312,12 +314,25 @@ def test_links(served: Served, mode: str) -> None:
             assert store.edge_label.tolist() == [*(store.input_id % 3 + 1).tolist(), *[0] * 22]
 
 
+def read_in_child(features: ServerFeatureStore, group: Any, answer: Any) -> None:
+    try:
+        features.get_tensor(group, "x", torch.tensor([1]))
+    except NotInitializedError as error:
+        answer.send(str(error))
+
+
 def test_a_process_forked_from_a_client_is_told(served: Served) -> None:
-    loader = NodeLoader(
-        (served.features, served.edges), PyGSampler(served.data, [2]), served.inputs(torch.arange(4)), num_workers=1
-    )
-    with pytest.raises(NotInitializedError, match=r"forked from a client.*num_workers=0"):
-        next(iter(loader))
+    """It does not wait for answers that nobody would hand it, as a worker of a PyG loader."""
+    fork = multiprocessing.get_context("fork")
+    answer, theirs = fork.Pipe(duplex=False)
+    child = fork.Process(target=read_in_child, args=(served.features, served.seed_type, theirs))
+    child.start()
+    try:
+        assert answer.poll(30.0)
+        assert re.search(r"forked from a client.*num_workers=0", answer.recv())
+    finally:
+        child.join(30.0)
+        child.kill()
 
 
 # --- without servers -------------------------------------------------------------------------------------------
