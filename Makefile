@@ -101,7 +101,7 @@ sanitize: $(RUNTIME)
 	  TSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=detect_stack_use_after_return=1 $$build/gld_core_tests; \
 	done
 
-SMALL_BATCHES := --name remote_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
+SMALL_BATCHES := --name modes_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
 
 # PEER_PYTHONS are interpreters of peers that need environments of their own, see benchmarks/README.md.
 bench: $(BUILT) $(DEV)
@@ -109,8 +109,8 @@ bench: $(BUILT) $(DEV)
 	@$(PY) benchmarks/bench_sampling.py $(addprefix --peer-python ,$(PEER_PYTHONS)) $(BENCH_ARGS)
 	@for file in $(filter-out %_gpu.py %_sampling.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; \
 	  OMP_NUM_THREADS=1 $(PY) $$file; done
-	@echo "--- benchmarks/bench_remote.py, small batches"
-	@$(PY) benchmarks/bench_remote.py $(SMALL_BATCHES)
+	@echo "--- benchmarks/bench_modes.py, small batches"
+	@$(PY) benchmarks/bench_modes.py $(SMALL_BATCHES)
 
 # GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, pybind11, cmake, ninja and pytest.
 gpu: $(if $(GPU_PYTHON),,$(DEV))
