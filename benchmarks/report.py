@@ -51,11 +51,10 @@ def _compare(
     if ours is None or other is None:
         return None
     ratio = median(ours[figure]) / median(other[figure])
-    against = f"{other['peer']} ({other['ids']})"
+    by_cpu = median(ours["medges_per_cpu_s"]) / median(other["medges_per_cpu_s"])
+    best = "the best peer, " if peers is None else ""
     text = (
-        f"{what}: {ratio:.2f} times {against}, the best peer"
-        if peers is None
-        else f"{what}: {ratio:.2f} times {against}"
+        f"{what}: {ratio:.2f} times {best}{other['peer']} ({other['ids']}); {by_cpu:.2f} times in edges per CPU second"
     )
     return _line(text, what, ratio, goal)
 
