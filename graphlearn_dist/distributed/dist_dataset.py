@@ -261,6 +261,11 @@ class DistDataset(Dataset):
         return dict(self._caches)
 
     @property
+    def holds_rows(self) -> bool:
+        """Whether the rows of its partition are here; those of a ``ServedDataset`` are not."""
+        return True
+
+    @property
     def is_whole(self) -> bool:
         """Whether this one partition is the data set, with rows in the order of ids."""
         books = [*self._node_books.values(), *self._edge_books.values()]

@@ -22,8 +22,14 @@ def find_holders(
 
     Raises:
         NotInitializedError: there are other partitions, and this process is no worker.
-        InvalidArgumentError: the group has too few workers to hold all partitions, or nobody said where it meets.
+        InvalidArgumentError: the group has too few workers to hold all partitions, nobody said where it meets, or the
+            rows are on servers.
     """
+    if not dataset.holds_rows:
+        raise InvalidArgumentError(
+            "data: expected a partition whose rows are here, got a ServedDataset; to have the servers sample, pass "
+            "None and RemoteDistSamplingWorkerOptions"
+        )
     if dataset.num_partitions == 1:
         return PartitionHolders({})
     context = get_context()

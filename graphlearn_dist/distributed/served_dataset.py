@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -19,7 +19,7 @@ from ..typing import EdgeType
 from ..utils.coroutines import run_local
 from . import rpc
 from .dist_client import client_context
-from .dist_dataset import _LAYOUTS, DistDataset
+from .dist_dataset import DistDataset
 from .dist_server import DistServer
 from .feature_collector import FeatureCollector
 from .partition_outline import BookOutline, DatasetOutline, EdgeOutline
@@ -34,7 +34,7 @@ class _Answer:
 
     def __await__(self) -> Generator[None, None, Any]:
         return self._future.result()  # the request has a deadline
-        yield
+        yield  # never reached; it makes this a generator, as awaiting takes
 
 
 class _Servers:
@@ -114,16 +114,25 @@ class ServedDataset(DistDataset):
             torch.zeros(1, dtype=torch.int64),
             none,
             none,
-            layout=_LAYOUTS[self.edge_dir],
+            layout="CSR" if self.edge_dir == "out" else "CSC",
             num_cols=edge.num_cols,
             edge_weights=edge.weights,
             edge_times=edge.times,
         )
 
     @property
-    def is_whole(self) -> bool:
-        """No: rows have to be asked for."""
+    def holds_rows(self) -> bool:
+        """No: they have to be asked for."""
         return False
+
+    @property
+    def is_whole(self) -> bool:
+        """No, as no row is here."""
+        return False
+
+    def share_ipc(self) -> NoReturn:
+        """There is nothing to share, and connections are this process's own: an ``InvalidArgumentError``."""
+        raise InvalidArgumentError("data: expected a partition whose rows are here, got a ServedDataset")
 
     # --- asking ------------------------------------------------------------------------------------------------
 

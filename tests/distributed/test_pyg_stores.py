@@ -17,7 +17,7 @@ from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 from torch_geometric.sampler import NodeSamplerInput as PygNodes
 from torch_geometric.utils import k_hop_subgraph
 
-from graphlearn_dist.distributed import ServedDataset, rpc
+from graphlearn_dist.distributed import DistNeighborLoader, DistServer, MpDistSamplingWorkerOptions, ServedDataset, rpc
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler, batch_index
 from graphlearn_dist.distributed.pyg_stores import ServerFeatureStore, ServerGraphStore
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, UnknownIdError
@@ -312,6 +312,14 @@ def test_links(served: Served, mode: str) -> None:
         assert torch.equal(target.n_id[store.edge_label_index[1, :11]], positives[1])
         if mode == "binary":
             assert store.edge_label.tolist() == [*(store.input_id % 3 + 1).tolist(), *[0] * 22]
+
+
+def test_loaders_want_rows_that_are_here(served: Served) -> None:
+    for options in (None, MpDistSamplingWorkerOptions()):
+        with pytest.raises(InvalidArgumentError, match="data: expected a partition whose rows are here"):
+            DistNeighborLoader(served.data, [2], served.inputs(torch.arange(3)), edge_dir="in", worker_options=options)
+    with pytest.raises(InvalidArgumentError, match="data: expected a partition whose rows are here"):
+        DistServer(served.data)
 
 
 def read_in_child(features: ServerFeatureStore, group: Any, answer: Any) -> None:
