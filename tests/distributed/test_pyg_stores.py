@@ -367,6 +367,14 @@ def test_draws_are_those_of_the_sampler() -> None:
         assert out.batch is None
 
 
+def test_the_number_of_a_batch_is_that_of_its_seeds() -> None:
+    """It is part of what a batch is: another version must not draw differently."""
+    assert (
+        batch_index(torch.tensor([0, 1])) == batch_index(torch.tensor([0, 1], dtype=torch.int32)) == 4059051691542397301
+    )
+    assert len({batch_index(torch.tensor(ids)) for ids in ([0, 1], [1, 0], [0], [0, 1, 1], [2, 3])}) == 5
+
+
 def test_neither_workers_nor_order_matter() -> None:
     data, dataset = pyg_data(HOMOGENEOUS), make_dataset(HOMOGENEOUS, "in")
 
