@@ -131,10 +131,11 @@ def test_launch_raises_in_python(job: Job) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_everything(job: Job, signum: int) -> None:
+def test_a_signal_stops_everything(job: Job, signum: int, wait_until: WaitUntil) -> None:
     process = job.start("--server-script", "linger.py", "--servers", "2", "--trainers", "2", "linger.py")
     lines_until(process, "lingering", 4)
-    assert len(job.alive()) == 13  # the launcher, and four times: wrapper, script, the script's child
+    # The launcher, and four times: wrapper, script, the script's child, whose environment shows a moment after exec.
+    wait_until(lambda: len(job.alive()) == 13)
     process.send_signal(signum)
     assert process.wait(DEADLINE_S) == 128 + signum
     assert job.alive() == []

@@ -103,10 +103,13 @@ class NativeBatches:
 
 def as_reference(arrays: Any, *, disjoint: bool) -> ReferenceBatch:
     """What a builder hands out, as lists."""
-    nodes, rows, cols, edge_ids, num_nodes, num_edges, trees = arrays
-    lists = [[to_tensor(part).tolist() for part in by_type] for by_type in (nodes, rows, cols, edge_ids)]
+    nodes, edges, edge_ids, num_nodes, num_edges, trees = arrays
+    edge_index = [to_tensor(part).tolist() for part in edges]
     return ReferenceBatch(
-        *lists,
+        [to_tensor(part).tolist() for part in nodes],
+        [rows for rows, _ in edge_index],
+        [cols for _, cols in edge_index],
+        [to_tensor(part).tolist() for part in edge_ids],
         [list(hops) for hops in num_nodes],
         [list(hops) for hops in num_edges],
         [to_tensor(part).tolist() for part in trees] if disjoint else None,
