@@ -77,9 +77,11 @@ class Adapter(Peer):
 
     def loader(self, seeds: torch.Tensor) -> Iterator[Any]:
         setting = self.setting
-        return iter(
-            NeighborLoader(self.data, setting.fanout, seeds, batch_size=setting.batch_size, num_threads=setting.threads)
+        ahead = setting.threads if setting.threads > 1 else 0
+        loader = NeighborLoader(
+            self.data, setting.fanout, seeds, batch_size=setting.batch_size, **self._draw(), prefetch=ahead
         )
+        return iter(loader)
 
     def loader_work(self, batch: Any) -> Work:
         return Work(batch.edge_index.size(1), batch.num_nodes)

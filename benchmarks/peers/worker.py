@@ -41,10 +41,11 @@ def resident_bytes() -> dict[str, int]:
 
 
 class Clock:
-    """Wall and processor seconds over the parts of a loop that are measured."""
+    """Wall and processor seconds over the parts of a loop that are measured, and the most threads seen at their end."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0
+        self.threads = 0
 
     def __enter__(self) -> None:
         self._started = time.perf_counter(), time.process_time()
@@ -52,6 +53,7 @@ class Clock:
     def __exit__(self, *error: object) -> None:
         self.wall += time.perf_counter() - self._started[0]
         self.cpu += time.process_time() - self._started[1]
+        self.threads = max(self.threads, len(os.listdir("/proc/self/task")))
 
 
 def run(peer: Peer, mode: str, first: int, count: int) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def run(peer: Peer, mode: str, first: int, count: int) -> dict[str, Any]:
                 del batch, rows
     return {
         "kind": peer.kind,
+        "threads": clock.threads,
         "resident": resident_bytes(),
         "seconds": clock.wall,
         "cpu_seconds": clock.cpu,
