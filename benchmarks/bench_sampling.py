@@ -27,6 +27,7 @@ from report import summarize, write_plot
 
 HEADLINE = PowerLaw(2_400_000, 124_000_000)
 TYPED_EDGES = ("paper__cites__paper", "author__writes__paper", "paper__written_by__author")
+WARM_UP_BATCHES = 4
 MODES = (SAMPLE, FEATURES, LOADER)
 TYPED = "typed"
 ALSO = (WEIGHTED, LABOR, TEMPORAL, TYPED)
@@ -155,7 +156,7 @@ def in_turns(running: dict[str, Worker], mode: str, args: argparse.Namespace) ->
 
     Round 0 warms up and finds for each peer how many of a turn's batches it makes in the time of a turn.
     """
-    counts = dict.fromkeys(running, args.batches)
+    counts = dict.fromkeys(running, min(args.batches, WARM_UP_BATCHES))
     for number in range(args.repeats + 1):
         for label, count in list(counts.items()):
             reply = ask(run, running[label], mode, number * args.batches, count)

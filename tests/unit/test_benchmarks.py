@@ -211,7 +211,7 @@ def test_a_slow_peer_makes_fewer_batches_and_a_lost_one_no_more(monkeypatch: pyt
     running: Any = {name: name for name in ("quick", "slow", "lost")}
     replies = [label for label, _ in bench_sampling.in_turns(running, SAMPLE, args)]
     assert replies == ["lost", "quick", "slow", "quick", "slow"]
-    assert asked[:5] == [("quick", 0, 10), ("slow", 0, 10), ("lost", 0, 10), ("quick", 10, 10), ("slow", 10, 4)]
+    assert asked[:5] == [("quick", 0, 4), ("slow", 0, 4), ("lost", 0, 4), ("quick", 10, 10), ("slow", 10, 4)]
     assert list(running) == ["quick", "slow"]
 
 
