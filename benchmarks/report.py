@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from harness import median, spread
+from harness import median
 
 OURS = "graphlearn_dist"
 PYG = ("pyg-lib", "torch-sparse")
@@ -81,20 +81,42 @@ def _line(text: str, what: str, ratio: float, goal: float | None) -> dict[str, A
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Rows with figures as a Markdown table: medians, with the smallest and largest rate."""
-    lines = ["| group | what | library | M edges/s | M edges/CPU s | batches/s | edges, nodes of a batch | draws |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
-    for title, block in _blocks(rows):
-        for row in block:
-            rates = f"{spread(row['medges_per_s'])} | {median(row['medges_per_cpu_s']):.3g}"
-            work = f"{row['edges_per_batch'] / 1e3:.0f} k, {row['nodes_per_batch'] / 1e3:.0f} k"
-            name = f"**{row['peer']}**" if row["peer"] == OURS else row["peer"]
-            draws = "with replacement" if row["replace"] else "again per layer" if row["kind"] else ""
-            mode, group = title.split(", ", 1)
-            lines.append(
-                f"| {group} | {mode} | {name} | {rates} | {median(row['batches_per_s']):.3g} | {work} | {draws} |"
-            )
+    """A Markdown table: a line per library, a column per kind of work, each with the ids that are faster.
+
+    Cells are medians of million sampled edges per second; loaders in batches per second.
+    """
+    measured = [row for row in rows if "problem" not in row]
+    columns = sorted({_column(row) for row in measured}, key=_column_order)
+    names = dict.fromkeys(row["peer"] for row in measured)
+    lines = ["| library | " + " | ".join(columns) + " | edges, nodes of a batch |", "|---" * (len(columns) + 2) + "|"]
+    for name in names:
+        own = [row for row in measured if row["peer"] == name]
+        cells = [_cell([row for row in own if _column(row) == column]) for column in columns]
+        work = f"{own[0]['edges_per_batch'] / 1e3:.0f} k, {own[0]['nodes_per_batch'] / 1e3:.0f} k"
+        kind = " (with replacement)" if own[0]["replace"] else " (again per layer)" if own[0]["kind"] else ""
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {work}{kind} |")
     return "\n".join(lines)
+
+
+def _column(row: Row) -> str:
+    special = next((kind for kind in KINDS if kind in row["group"]), None)
+    if special is not None:
+        return special
+    return f"{row['mode']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
+
+
+def _column_order(column: str) -> tuple[int, int, str]:
+    modes = ("sample", "features", "loader")
+    mode = column.split(",")[0]
+    return (modes.index(mode), 0, column) if mode in modes else (len(modes), KINDS.index(column), column)
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    """The best figure of some rows; empty where there are none."""
+    if not rows:
+        return ""
+    figure = "batches_per_s" if rows[0]["mode"] == "loader" else "medges_per_s"
+    return f"{max(median(row[figure]) for row in rows):.3g}"
 
 
 # --- plot --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from peers.base import UNIFORM, WEIGHTED, Peer, Work
 def _import_glt() -> Any:
     """GLT. It imports torch-sparse to turn one layout into another, which nothing here needs: an empty module will do.
 
-    Compiling torch-sparse for GLT's torch takes half an hour.
+    Compiling torch-sparse for GLT's torch takes long.
     """
     sys.modules.setdefault("torch_sparse", types.ModuleType("torch_sparse"))
     import graphlearn_torch

@@ -1,4 +1,4 @@
-"""GraphLearn-for-PyTorch without a seed: each call then makes a random device and a generator of its own."""
+"""GraphLearn-for-PyTorch without a seed."""
 
 from __future__ import annotations
 
