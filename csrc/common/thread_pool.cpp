@@ -1,5 +1,8 @@
 #include "common/thread_pool.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 
 #include "common/error.h"
@@ -14,9 +17,12 @@ struct ThreadPool::Loop {
   std::exception_ptr error;
 };
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : last_cpus_(new std::atomic<int>[std::max(num_threads, 1)]) {
   if (num_threads < 1) throw InvalidArgument(message("num_threads: expected at least 1, got ", num_threads));
-  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { run_thread(); });
+  for (int i = 0; i + 1 < num_threads; ++i) {
+    last_cpus_[i] = -1;
+    threads_.emplace_back([this, i] { run_thread(i); });
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -42,7 +48,7 @@ void ThreadPool::work(Loop& loop) {
   }
 }
 
-void ThreadPool::run_thread() {
+void ThreadPool::run_thread(int index) {
   uint64_t seen = 0;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
@@ -53,8 +59,27 @@ void ThreadPool::run_thread() {
     ++busy_;
     lock.unlock();
     work(*loop);
+    last_cpus_[index].store(sched_getcpu(), std::memory_order_relaxed);
     lock.lock();
     if (--busy_ == 0) done_.notify_all();
+  }
+}
+
+void ThreadPool::spread() {
+  const int here = sched_getcpu();
+  cpu_set_t allowed;
+  bool is_known = false;
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    const int last = last_cpus_[i].load(std::memory_order_relaxed);
+    if (last >= 0 && last != here) continue;
+    if (!is_known && sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+    is_known = true;
+    if (CPU_COUNT(&allowed) < 2 || !CPU_ISSET(here, &allowed)) return;
+    cpu_set_t elsewhere = allowed;
+    CPU_CLR(here, &elsewhere);
+    // The first call moves the thread, the second lets it go where it likes again.
+    pthread_setaffinity_np(threads_[i].native_handle(), sizeof(elsewhere), &elsewhere);
+    pthread_setaffinity_np(threads_[i].native_handle(), sizeof(allowed), &allowed);
   }
 }
 
@@ -72,6 +97,7 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<
     ++generation_;
   }
   wake_.notify_all();
+  spread();
   work(loop);
   {
     std::unique_lock<std::mutex> lock(mutex_);

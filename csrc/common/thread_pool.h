@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -34,8 +35,12 @@ class ThreadPool {
  private:
   struct Loop;
   void work(Loop& loop);
-  void run_thread();
+  void run_thread(int index);
+  // Moves threads that were woken on the caller's core to others. The system tends to wake a thread where its waker
+  // runs; a loop of a millisecond is over before it would be moved, and both would share one core for good.
+  void spread();
 
+  std::unique_ptr<std::atomic<int>[]> last_cpus_;  // per thread, the core of its last loop; -1 before
   std::vector<std::thread> threads_;
   std::mutex callers_;  // one loop at a time
   std::mutex mutex_;    // guards the fields below
