@@ -33,8 +33,8 @@ void copy_narrow_rows(const int64_t* rows, int64_t count, int64_t ahead, const c
 void copy_narrow_rows(const int32_t* rows, int64_t count, int64_t ahead, const char* first, size_t width, char* to);
 
 // Whether writing past the caches pays for rows of `width` bytes, `num_rows` of them, at `out`. It saves reading each
-// line of the output before it is written, and needs an output too large for the caches, rows of a width that suits
-// (measured: 128 bytes to 1 KiB), and lines that are written whole: rows in order, or rows of whole lines.
+// line of the output before it is written, and needs an output too large for the caches, rows in order, so that lines
+// are written whole, and a width that suits (measured: 128 bytes to 1 KiB, but not whole lines).
 bool can_stream(const char* out, int64_t num_rows, size_t width, bool in_order);
 
 }  // namespace gld
