@@ -22,6 +22,13 @@ class UnknownIdError(InvalidArgumentError, IndexError):
     """A node or edge id lies outside the data set, or is not stored where it was asked for."""
 
 
+class MissingKeyError(InvalidArgumentError, KeyError):
+    """A batch lacks a key that it was expected to have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would quote it
+
+
 class NotInitializedError(GraphLearnError, RuntimeError):
     """Something was used before its ``init_*`` function, or after its shutdown."""
 

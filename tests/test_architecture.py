@@ -29,6 +29,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.transform"): "the distributed loaders hand out the same PyG objects as the local ones",
     ("channel", "rpc.codec"): "a message has one encoding, whether it crosses a queue or a connection",
     ("channel", "distributed.remote_channel"): "a name of GraphLearn-for-PyTorch, which has that channel there",
+    ("distributed", "cluster.batched_data_dict"): "the founding documents have the cluster layer in both places",
+    ("distributed", "cluster.named_sharding"): "the founding documents have the cluster layer in both places",
     ("channel", "rpc.encoded"): "a message has one encoding, whether it crosses a queue or a connection",
 }
 

@@ -1,0 +1,5 @@
+"""The names of ``cluster.batched_data_dict``, at the place where the cluster layer's documents have them."""
+
+from ..cluster.batched_data_dict import BatchedDataDict, SlicedDataDict
+
+__all__ = ["BatchedDataDict", "SlicedDataDict"]
