@@ -6,7 +6,8 @@ attributes and getters, which take and give bare objects for homogeneous data, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -239,12 +240,25 @@ class Dataset:
         device: int | None = None,
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
+        *,
+        num_threads: int = 1,
+        out_dtype: torch.dtype | None = None,
     ) -> None:
-        """Sets node features ``[num_nodes, dim]`` (or a dict by node type); ``sort_func`` orders rows for GPU caches
-        and has no effect while all rows are on the host."""
-        self.node_features = self._features(
-            node_feature_data, id2idx, split_ratio, device_group_list, device, with_gpu, dtype
+        """Sets node features ``[num_nodes, dim]`` (or a dict by node type); see ``Feature`` for the arguments.
+
+        ``sort_func`` orders rows for GPU caches and has no effect while all rows are on the host. A loader gathers with
+        threads of its own; ``num_threads`` is for lookups by hand.
+        """
+        make = functools.partial(
+            Feature,
+            device_group_list=device_group_list,
+            device=device,
+            with_gpu=with_gpu,
+            dtype=dtype,
+            num_threads=num_threads,
+            out_dtype=out_dtype,
         )
+        self.node_features = self._features(node_feature_data, id2idx, split_ratio, make)
         if id2idx is None:
             self._cover({key: feature.size(0) for key, feature in by_type(self.node_features).items()})
 
@@ -257,20 +271,29 @@ class Dataset:
         device: int | None = None,
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
+        *,
+        num_threads: int = 1,
+        out_dtype: torch.dtype | None = None,
     ) -> None:
-        """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type)."""
-        self.edge_features = self._features(
-            edge_feature_data, id2idx, split_ratio, device_group_list, device, with_gpu, dtype
+        """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type); see ``init_node_features``."""
+        make = functools.partial(
+            Feature,
+            device_group_list=device_group_list,
+            device=device,
+            with_gpu=with_gpu,
+            dtype=dtype,
+            num_threads=num_threads,
+            out_dtype=out_dtype,
         )
+        self.edge_features = self._features(edge_feature_data, id2idx, split_ratio, make)
 
     @staticmethod
-    def _features(
-        data: Any, id2idx: Any, split_ratio: Any, groups: Any, device: int | None, with_gpu: bool, dtype: Any
-    ) -> Any:
-        rows, ratios = by_type(id2idx), by_type(split_ratio)
+    def _features(data: Any, id2idx: Any, split_ratio: Any, make: Callable[..., Feature]) -> Any:
+        tensors, rows, ratios = by_type(data), by_type(id2idx), by_type(split_ratio)
+        _check_types("id2idx", rows, tensors, "type")
         features = {
-            key: Feature(tensor, rows.get(key), ratios.get(key, ratios.get(None, 0.0)), groups, device, with_gpu, dtype)
-            for key, tensor in by_type(data).items()
+            key: make(tensor, id2index=rows.get(key), split_ratio=ratios.get(key, ratios.get(None, 0.0)))
+            for key, tensor in tensors.items()
         }
         return features.get(None, features) if features else None
 
@@ -278,6 +301,7 @@ class Dataset:
         """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type)."""
         self.node_labels = convert_to_tensor(node_label_data)
         self._label_rows = by_type(id2idx)
+        _check_types("id2idx", self._label_rows, by_type(self.node_labels), "type")
         if id2idx is None:
             self._cover({key: labels.size(0) for key, labels in by_type(self.node_labels).items()})
 

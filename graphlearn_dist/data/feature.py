@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import _C
@@ -84,7 +85,8 @@ class Feature:
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 1:
             raise InvalidArgumentError("feature_tensor: expected a tensor of rows")
         self.feature_tensor = tensor.contiguous()
-        self.id2index: Any = convert_to_tensor(id2index) if isinstance(id2index, (list, tuple)) else id2index
+        is_data = isinstance(id2index, (list, tuple, np.ndarray))
+        self.id2index: Any = convert_to_tensor(id2index) if is_data else id2index
         self.split_ratio = split_ratio
         self.device_group_list = device_group_list
         self.device = device
@@ -107,8 +109,12 @@ class Feature:
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of ``ids`` (int ``[n]``, any order, duplicates allowed) as a new ``[n, ...]`` tensor of ``dtype``."""
+        return self.gather(ids)
+
+    def gather(self, ids: torch.Tensor, *, num_threads: int | None = None) -> torch.Tensor:
+        """As ``feature[ids]``, by so many threads; None: as many as the feature was made with."""
         rows = ids if self.id2index is None else self.rows_of(check_index_tensor(ids, "ids"))  # rows are checked below
-        return self.unified.gather(rows, dtype=self.out_dtype)
+        return self.unified.gather(rows, dtype=self.out_dtype, num_threads=num_threads)
 
     def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
         """As ``feature[ids]``, from host rows."""

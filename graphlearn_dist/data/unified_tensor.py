@@ -62,13 +62,16 @@ class UnifiedTensor:
         """Rows ``ids`` (int ``[n]``) as a new ``[n, ...]`` tensor; an id outside raises ``UnknownIdError``."""
         return self.gather(ids)
 
-    def gather(self, ids: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def gather(
+        self, ids: torch.Tensor, *, dtype: torch.dtype | None = None, num_threads: int | None = None
+    ) -> torch.Tensor:
         """Rows ``ids`` as a new tensor, cast on the way.
 
         Args:
             ids: int ``[n]``, any order, duplicates allowed.
             dtype: float16, bfloat16, float32 or float64, for rows of these, int8 or uint8; values as of
                 ``Tensor.to``. None keeps the rows' own dtype.
+            num_threads: threads of this gather; None: as many as the tensor was made with.
 
         Returns:
             ``[n, ...]``.
@@ -78,7 +81,8 @@ class UnifiedTensor:
             InvalidArgumentError: ids are no vector of integers, or the rows cannot be cast to ``dtype``.
         """
         rows = check_index_vector(ids, "ids")
-        return to_tensor(self._native.gather(rows, self._pool, None, None, _name(dtype or self.dtype)))
+        pool = self._pool if num_threads is None else thread_pool(num_threads)
+        return to_tensor(self._native.gather(rows, pool, None, None, _name(dtype or self.dtype)))
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes row ``ids[i]`` to ``out[positions[i]]``, cast to the dtype of ``out``; ``positions`` int64 ``[n]``."""

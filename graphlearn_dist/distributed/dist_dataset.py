@@ -385,10 +385,11 @@ def _unwrap(values: dict[Any, Any]) -> Any:
 
 
 def _rows_by_id(feature: Feature) -> torch.Tensor:
-    """All rows in the order of ids: the tensor itself, or a copy where ``id2index`` says that rows lie otherwise."""
-    if feature.id2index is None:
+    """All rows in the order of ids, as lookups give them: the tensor itself, or a copy where ``id2index`` says that
+    rows lie otherwise or where lookups cast."""
+    if feature.id2index is None and feature.dtype == feature.feature_tensor.dtype:
         return feature.feature_tensor
-    return feature[torch.arange(len(feature.id2index))]
+    return feature[torch.arange(feature.size(0) if feature.id2index is None else len(feature.id2index))]
 
 
 def _rows_handle(feature: Feature | None) -> TensorHandle | None:

@@ -58,13 +58,24 @@ def partition_source(
         node_split=source.node_split,
         seed=seed,
         num_threads=available_cores(),
+        edge_weights=source.edge_weights,
+        edge_times=source.edge_times,
+        node_times=source.node_times,
     )
     return partitioner.partition()
 
 
-def partition_pyg(data: Data | HeteroData, output_dir: str | Path, **options: Any) -> Path:
-    """``partition_source`` of a PyG ``Data`` or ``HeteroData``; the same keywords."""
-    return partition_source(GraphSource.from_pyg(data), output_dir, **options)
+def partition_pyg(
+    data: Data | HeteroData,
+    output_dir: str | Path,
+    *,
+    weight_attr: str | None = None,
+    time_attr: str | None = None,
+    **options: Any,
+) -> Path:
+    """``partition_source`` of a PyG ``Data`` or ``HeteroData`` (see ``GraphSource.from_pyg``); the same keywords."""
+    source = GraphSource.from_pyg(data, weight_attr=weight_attr, time_attr=time_attr)
+    return partition_source(source, output_dir, **options)
 
 
 def partition_file(path: str | Path, output_dir: str | Path, **options: Any) -> Path:

@@ -66,7 +66,7 @@ class LocalBatches:
         dataset: graph and features, held whole.
         sampler_input: the loader's input nodes or links.
         config: how to sample.
-        num_threads: threads of one batch; a batch does not depend on them.
+        num_threads: threads of one batch, its rows included; a batch does not depend on them.
     """
 
     def __init__(
@@ -81,9 +81,11 @@ class LocalBatches:
         self.schedule = self._maker.schedule
         self._stores = dataset.stores() if config.collect_features else {}
         self._store_names = frozenset(self._stores)
+        self._num_threads = num_threads
 
     def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch``: a pure function of the two, of the data set and of the config."""
         batch = run_local(self._maker.make(epoch, index, run))
         wanted = wanted_rows(batch, self._store_names)
-        return with_rows(batch, {name: self._stores[name][ids] for name, ids in wanted.items()})
+        rows = {name: self._stores[name].gather(ids, num_threads=self._num_threads) for name, ids in wanted.items()}
+        return with_rows(batch, rows)

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from graphlearn_dist.data import Dataset, Feature, UnifiedTensor, random_split
+from graphlearn_dist.data.reorder import sort_by_in_degree
+from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, UnknownIdError
+from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.typing import Split
 from tests.support.graphs import EDGE_TYPES, Direction, analytic_edges, analytic_graph, make_dataset, typed_graph
 
@@ -59,6 +62,45 @@ def test_typed(edge_dir: Direction) -> None:
     assert schema.node_type_index("user") == 1
     with pytest.raises(InvalidArgumentError, match=r"unknown node type 'nobody'.*item, user"):
         schema.node_type_index("nobody")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_features_are_cast_and_found_by_id(threads: int) -> None:
+    """Stored as ``dtype``, given as ``out_dtype``, in the rows that ``id2idx`` names; batches alike, with any threads,
+    from the data set and from the one partition made of it."""
+    edges, rows = analytic_edges(6), torch.arange(12.0).view(6, 2) / 4
+    backwards = np.arange(6)[::-1].copy()
+    dataset = Dataset(edge_dir="out")
+    dataset.init_graph(edges)
+    dataset.init_node_features(
+        rows.flip(0), backwards, sort_by_in_degree, dtype=torch.float16, num_threads=threads, out_dtype=torch.float32
+    )
+    dataset.init_edge_features(torch.arange(edges.size(1)).view(-1, 1).to(torch.int8), out_dtype=torch.float64)
+    nodes, held = dataset.get_node_feature(), dataset.get_edge_feature()
+    assert nodes is not None
+    assert held is not None
+    assert (nodes.feature_tensor.dtype, nodes.dtype, nodes.num_threads) == (torch.float16, torch.float32, threads)
+    assert torch.equal(nodes[A([5, 0, 3])], rows[[5, 0, 3]])
+    assert torch.equal(nodes.gather(A([5, 0, 3]), num_threads=2), rows[[5, 0, 3]])
+    for whole in (dataset, DistDataset.from_dataset(dataset)):
+        loader = NeighborLoader(whole, [2], A([4, 1]), batch_size=2, with_edge=True, num_threads=threads)
+        batch = loader.batch(0, 0)
+        assert torch.equal(batch.x, rows[batch.n_id])
+        assert batch.edge_attr.dtype == torch.float64
+        assert torch.equal(batch.edge_attr.view(-1), batch.e_id.double())
+
+
+def test_bad_feature_options() -> None:
+    typed = {"user": torch.zeros(3, 1)}
+    for dataset_of in (Dataset().init_node_features, Dataset().init_node_labels):
+        with pytest.raises(InvalidArgumentError, match="id2idx: unknown type None; expected some of"):
+            dataset_of(typed, A([2, 1, 0]))
+    with pytest.raises(InvalidArgumentError, match="out_dtype: expected a floating type"):
+        Dataset().init_edge_features(torch.zeros(3, 1, dtype=torch.int64), out_dtype=torch.float32)
+    dataset = Dataset()
+    dataset.init_node_features(typed, {"user": [2, -1, 0]})
+    with pytest.raises(UnknownIdError, match="id 1 has no feature row here"):
+        dataset.node_features["user"][A([0, 1])]
 
 
 def test_nodes_beyond_the_edges() -> None:

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from graphlearn_dist.cli import main
 from graphlearn_dist.data import GraphSource
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.errors import StorageError
+from graphlearn_dist.errors import InvalidArgumentError, StorageError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.partition import partition_pyg, verify
 
@@ -61,6 +61,74 @@ def test_hetero_pyg_data(tmp_path: Path) -> None:
     assert "x" not in batch["item"]
 
 
+def test_weights_and_times_of_pyg_data(tmp_path: Path) -> None:
+    """Of edges and of nodes, in memory and from a directory: the edges keep what they had, by edge id."""
+    weights, edge_times, node_times = torch.arange(5.0) + 0.5, torch.arange(5) * 3, torch.tensor([4, 3, 9, 1, 0])
+    data = homogeneous()
+    data.edge_weight, data.edge_time, data.time = weights, edge_times, node_times
+    plain = GraphSource.from_pyg(data)
+    assert (plain.edge_weights, plain.edge_times, plain.node_times) == (None, None, None)
+    for attr, expected in (("edge_time", edge_times), ("time", node_times[EDGES[0]])):  # in-neighbors are sources
+        source = GraphSource.from_pyg(data, weight_attr="edge_weight", time_attr=attr)
+        target = partition_pyg(data, tmp_path / attr, num_parts=1, weight_attr="edge_weight", time_attr=attr)
+        for dataset in (source.to_dataset(), whole(target)):
+            topo = dataset.get_graph().topo
+            assert torch.equal(topo.edge_weights, weights[topo.edge_ids.long()])
+            assert torch.equal(topo.edge_times, expected[topo.edge_ids.long()])
+            time = torch.full((5,), 3)
+            loader = NeighborLoader(dataset, [-1], torch.arange(5), batch_size=5, with_edge=True, input_time=time)
+            assert sorted(loader.batch(0, 0).e_id.tolist()) == (expected <= 3).nonzero().view(-1).tolist()
+
+
+def test_weights_and_times_of_typed_pyg_data() -> None:
+    """Some types may lack them."""
+    data, buys, sold = HeteroData(), ("user", "buys", "item"), ("item", "sold", "user")
+    data["user"].num_nodes, data["item"].num_nodes = 3, 2
+    data["user"].time = torch.tensor([5, 6, 7])
+    for name in (buys, sold):
+        data[name].edge_index = torch.tensor([[0, 1], [1, 0]])
+    data[buys].edge_weight = torch.tensor([1.0, 2.0])
+    data[sold].when = torch.tensor([3, 4])
+    of_nodes = GraphSource.from_pyg(data, weight_attr="edge_weight", time_attr="time").to_dataset()
+    assert of_nodes.get_graph(buys).topo.edge_times.tolist() == [6, 5]  # of the users they come from, by item
+    assert of_nodes.get_graph(buys).topo.edge_weights.tolist() == [2.0, 1.0]
+    assert of_nodes.get_graph(sold).topo.edge_times is None
+    of_edges = GraphSource.from_pyg(data, time_attr="when").to_dataset()
+    assert of_edges.get_graph(sold).topo.edge_times.tolist() == [4, 3]
+    data["user"].when = torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(InvalidArgumentError, match="time_attr: expected times of nodes or of edges, got 'when' for"):
+        GraphSource.from_pyg(data, time_attr="when")
+    for argument in ("weight_attr", "time_attr"):
+        with pytest.raises(InvalidArgumentError, match=f"{argument}: no attribute 'cost'; the data has"):
+            GraphSource.from_pyg(data, **{argument: "cost"})
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("edge_weight", torch.ones(4), "weights: expected"),
+        ("edge_weight", torch.ones(5, 1), "weights: expected"),
+        ("edge_weight", torch.tensor([1.0, -1.0, 1.0, 1.0, 1.0]), "weight.*-1"),
+        ("edge_weight", torch.full((5,), torch.nan), "weight.*nan"),
+        ("edge_time", torch.rand(5), "times: expected"),
+        ("time", torch.rand(5), "times: expected"),
+        ("time", torch.arange(4), "time_attr: expected one time for each node or for each edge"),
+        ("cost", None, "attr: no attribute 'cost'; the data has"),
+    ],
+)
+def test_bad_weights_and_times(tmp_path: Path, name: str, values: torch.Tensor | None, message: str) -> None:
+    """The error names the argument, whether a data set is made or partitions."""
+    data = homogeneous()
+    if values is not None:
+        data[name] = values
+    option = {"weight_attr" if name == "edge_weight" else "time_attr": name}
+    with pytest.raises(InvalidArgumentError, match=message):
+        GraphSource.from_pyg(data, **option).to_dataset()
+    with pytest.raises(InvalidArgumentError, match=message):
+        partition_pyg(data, tmp_path / "p", num_parts=2, **option)
+    assert not (tmp_path / "p").exists()
+
+
 def npz(path: Path, **arrays: np.ndarray) -> Path:
     np.savez(path, **arrays)
     return path
@@ -78,6 +146,25 @@ def test_npz_by_split_codes_and_by_ids(tmp_path: Path) -> None:
     assert listed.num_nodes == 7
     assert listed.node_split is not None
     assert [None if part is None else part.tolist() for part in listed.node_split] == [None, [6], None]
+
+
+def test_npz_with_weights_and_times(tmp_path: Path) -> None:
+    """By the command, too."""
+    edges, weights, times = EDGES.numpy(), np.arange(5, dtype=np.float64), np.arange(5)[::-1].copy()
+    source = npz(tmp_path / "a.npz", edge_index=edges, edge_weight=weights, edge_time=times)
+    target = tmp_path / "parts"
+    assert main(["partition", "--data", str(source), "--out", str(target), "--parts", "1"]) == 0
+    for dataset in (GraphSource.from_npz(source).to_dataset(), whole(target)):
+        topo = dataset.get_graph().topo
+        ids = topo.edge_ids.long()
+        assert torch.equal(topo.edge_weights, torch.from_numpy(weights)[ids])
+        assert torch.equal(topo.edge_times, torch.from_numpy(times)[ids])
+    of_nodes = GraphSource.from_npz(npz(tmp_path / "b.npz", edge_index=edges, node_time=np.arange(6)))
+    assert of_nodes.num_nodes == 6
+    assert of_nodes.to_dataset("out").get_graph().topo.edge_times.tolist() == [1, 2, 0, 0, 3]
+    bad = npz(tmp_path / "c.npz", edge_index=edges, edge_weight=-weights)
+    assert main(["partition", "--data", str(bad), "--out", str(tmp_path / "no"), "--parts", "1"]) == 1
+    assert not (tmp_path / "no").exists()
 
 
 def test_npz_without_edges_and_foreign_files(tmp_path: Path) -> None:
