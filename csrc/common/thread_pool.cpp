@@ -4,10 +4,25 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "common/error.h"
 
 namespace gld {
+namespace {
+
+// A batch is a chain of short loops. Who waits looks out for this long before it sleeps, since being woken takes about
+// as long as the pause between two of them.
+constexpr std::chrono::microseconds kLookOut{100};
+
+// Waits a little for a condition that another thread brings about. May return before it holds.
+template <typename Condition>
+void look_out_for(Condition&& holds) {
+  const auto end = std::chrono::steady_clock::now() + kLookOut;
+  while (!holds() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
+}  // namespace
 
 struct ThreadPool::Loop {
   int64_t count, chunk;
@@ -62,6 +77,9 @@ void ThreadPool::run_thread(int index) {
     last_cpus_[index].store(sched_getcpu(), std::memory_order_relaxed);
     lock.lock();
     if (--busy_ == 0) done_.notify_all();
+    lock.unlock();
+    look_out_for([&] { return has_news(seen); });
+    lock.lock();
   }
 }
 
@@ -102,6 +120,10 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<
   {
     std::unique_lock<std::mutex> lock(mutex_);
     loop_ = nullptr;  // threads that wake late find nothing; those at work are counted in busy_
+  }
+  look_out_for([&] { return busy_ == 0; });
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [&] { return busy_ == 0; });
   }
   if (loop.error) std::rethrow_exception(loop.error);

@@ -36,6 +36,7 @@ class ThreadPool {
   struct Loop;
   void work(Loop& loop);
   void run_thread(int index);
+  bool has_news(uint64_t seen) const { return stopping_ || generation_ != seen; }
   // Moves threads that were woken on the caller's core to others. The system tends to wake a thread where its waker
   // runs; a loop of a millisecond is over before it would be moved, and both would share one core for good.
   void spread();
@@ -43,12 +44,12 @@ class ThreadPool {
   std::unique_ptr<std::atomic<int>[]> last_cpus_;  // per thread, the core of its last loop; -1 before
   std::vector<std::thread> threads_;
   std::mutex callers_;  // one loop at a time
-  std::mutex mutex_;    // guards the fields below
+  std::mutex mutex_;    // guards the fields below; those that are atomic are also read without it, by who looks out
   std::condition_variable wake_, done_;
   Loop* loop_ = nullptr;
-  uint64_t generation_ = 0;
-  int busy_ = 0;
-  bool stopping_ = false;
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> busy_{0};
+  std::atomic<bool> stopping_{false};
 };
 
 }  // namespace gld

@@ -17,6 +17,17 @@ constexpr int64_t kCountGrain = 16;  // blocks
 constexpr int64_t kRelabelAhead = 24;
 constexpr int64_t kSmallestCapacity = 1024;
 
+// Asks for the entries of all ids at once, before they are inserted one by one.
+template <typename Table, typename Id>
+void prefetch(Table& members, const Id* ids, int64_t count) {
+  std::visit(
+      [&](auto& table) {
+        const auto view = table.view(count);
+        for (int64_t i = 0; i < count; ++i) view.prefetch(ids[i]);
+      },
+      members);
+}
+
 // Pickers whose draws pick_uniform_block() can do.
 template <typename Picker>
 constexpr bool kIsUniform = false;
@@ -110,17 +121,30 @@ void GrowingArray::reserve(int64_t capacity) {
 }
 
 void EdgePairs::clear() {
-  memory_ = empty({2, 0}, kInt64);
+  largest_ = std::max(largest_, size_);
+  capacity_ = largest_ + largest_ / 8;
+  memory_ = empty({2 * capacity_}, kInt64);
   size_ = 0;
 }
 
 void EdgePairs::extend(int64_t count) {
-  if (count == 0) return;
-  Tensor grown = empty({2, size_ + count}, kInt64);
-  std::copy_n(rows(), size_, grown.as<int64_t>());
-  std::copy_n(cols(), size_, grown.as<int64_t>() + size_ + count);
-  memory_ = std::move(grown);
-  size_ += count;
+  const int64_t size = size_ + count;
+  if (size <= capacity_) {
+    std::memmove(rows() + size, cols(), size_ * sizeof(int64_t));
+  } else {
+    Tensor grown = empty({2 * size}, kInt64);
+    std::copy_n(rows(), size_, grown.as<int64_t>());
+    std::copy_n(cols(), size_, grown.as<int64_t>() + size);
+    memory_ = std::move(grown);
+    capacity_ = size;
+  }
+  size_ = size;
+}
+
+Tensor EdgePairs::view() const {
+  Tensor view = memory_;
+  view.shape = {2, size_};
+  return view;
 }
 
 Tensor GrowingArray::view(int64_t begin, int64_t end) const {
@@ -194,12 +218,12 @@ Tensor BatchBuilder::add_seeds(int node_type, const Tensor& seeds, const Tensor&
   if (disjoint_) node.trees.reserve(node.nodes.size() + count + 1);
   dispatch_index(seeds.dtype, "seeds", [&](auto tag) {
     const auto* ids = seeds.as<decltype(tag)>();
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count; ++i)
       if (ids[i] < 0 || ids[i] >= node.num_nodes)
         throw UnknownId(
             message("input_nodes: node id ", static_cast<int64_t>(ids[i]), " is outside [0, ", node.num_nodes, ")"));
-      locals.as<int64_t>()[i] = add_seed(node, ids[i], unique);
-    }
+    if (!disjoint_) prefetch(node.table, ids, count);
+    for (int64_t i = 0; i < count; ++i) locals.as<int64_t>()[i] = add_seed(node, ids[i], unique);
   });
   node.frontier_end = node.per_hop[0] = node.nodes.size();
   return locals;
@@ -446,7 +470,7 @@ SampledSubgraph BatchBuilder::finish() {
   }
   for (EdgeState& edge : edges_) {
     const int64_t count = edge.pairs.size();
-    Tensor rows = edge.pairs.tensor();
+    Tensor rows = edge.pairs.view();
     out.edge_index.push_back(rows);
     rows.shape = {count};
     Tensor cols = rows;

@@ -41,19 +41,20 @@ class GrowingArray {
 };
 
 // The edges of a batch, int64 [2, size]: neighbors, then seeds. They lie behind each other without a gap, as
-// `edge_index` is wanted, so growth copies; a batch grows by whole hops, of which the last is most of it.
+// `edge_index` is wanted, so growth moves the seeds; a batch grows by whole hops, of which the last is most of it.
+// Capacity is remembered from batch to batch.
 class EdgePairs {
  public:
-  void clear();
+  void clear();                // starts anew; memory handed out before stays with its holder
   void extend(int64_t count);  // new entries are uninitialised
   int64_t* rows() { return memory_.as<int64_t>(); }
   int64_t* cols() { return memory_.as<int64_t>() + size_; }
   int64_t size() const { return size_; }
-  const Tensor& tensor() const { return memory_; }
+  Tensor view() const;  // shares memory
 
  private:
-  Tensor memory_;
-  int64_t size_ = 0;
+  Tensor memory_;  // [2 * capacity]
+  int64_t size_ = 0, capacity_ = 0, largest_ = 0;
 };
 
 struct EdgeTypeSpec {
