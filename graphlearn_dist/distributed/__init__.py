@@ -14,6 +14,7 @@ from ..sampler.base import (
     SamplingConfig,
     SamplingType,
 )
+from ..sampler.schedule import BatchIndices
 from ..typing import Split
 from . import worker_messages
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
@@ -71,6 +72,7 @@ from .worker_group import PartitionInfo
 
 for _message in (
     *MESSAGES,
+    BatchIndices,
     BookHandle,
     BookOutline,
     CacheHandle,

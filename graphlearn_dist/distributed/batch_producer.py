@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 from ..data.dataset import GraphSchema
 from ..messages import EndOfEpoch, SampledBatch
+from ..sampler.schedule import BatchIndices
 
 
 class BatchProducer(ABC):
@@ -23,7 +23,7 @@ class BatchProducer(ABC):
         """Batches in the global list of an epoch, those of other shards too."""
 
     @abstractmethod
-    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         """Begins to make these batches of an epoch; what an older run asked for is off.
 
         Args:

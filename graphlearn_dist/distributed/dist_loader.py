@@ -12,6 +12,7 @@ from ..errors import ChannelClosedError, InvalidArgumentError
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.schedule import BatchIndices
 from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
 from .dist_options import (
@@ -44,7 +45,6 @@ def open_producer(
     input_data: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
     config: SamplingConfig,
     options: AllDistSamplingWorkerOptions | None,
-    shard: Shard,
 ) -> BatchProducer:
     """Starts whatever makes the batches of a loader, in the mode that its options ask for.
 
@@ -54,7 +54,7 @@ def open_producer(
     if isinstance(options, RemoteDistSamplingWorkerOptions):
         if data is not None:
             raise InvalidArgumentError("data: expected None with RemoteDistSamplingWorkerOptions: servers have it")
-        return RemoteProducer(input_data, config, options, (shard.index, shard.count))
+        return RemoteProducer(input_data, config, options)
     if not isinstance(data, DistDataset):
         raise InvalidArgumentError(
             f"data: expected a DistDataset unless servers sample (RemoteDistSamplingWorkerOptions), got "
@@ -66,7 +66,7 @@ def open_producer(
         case CollocatedDistSamplingWorkerOptions() as collocated:
             return CollocatedProducer(data, input_data, config, collocated)
         case MpDistSamplingWorkerOptions() as mp:
-            return MpProducer(data, input_data, config, mp, (shard.index, shard.count))
+            return MpProducer(data, input_data, config, mp)
         case other:
             raise InvalidArgumentError(
                 f"worker_options: expected None or {AllDistSamplingWorkerOptions}, got {type(other).__name__}"
@@ -104,15 +104,15 @@ class DistLoader:
         self._transform = transform
         self._shard = Shard(*shard)
         self._pin = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
-        self._producer = open_producer(data, input_data, sampling_config, worker_options, self._shard)
+        self._producer = open_producer(data, input_data, sampling_config, worker_options)
 
     def __len__(self) -> int:
         """Batches of one epoch in this shard."""
         return len(self._indices)
 
     @property
-    def _indices(self) -> range:
-        return range(self._shard.index, self._producer.num_batches, self._shard.count)
+    def _indices(self) -> BatchIndices:
+        return BatchIndices(0, self._producer.num_batches)[self._shard.index :: self._shard.count]
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
         self.epoch += 1

@@ -185,11 +185,9 @@ AllDistSamplingWorkerOptions = (
 
 @dataclass(frozen=True)
 class ProducerRequest:
-    """What a client wants a server to produce, besides input nodes and config.
+    """How a client wants a server to produce, besides input nodes and config.
 
     Attributes:
-        first: the first batch index of an epoch that this server makes.
-        step: distance to the next.
         num_workers: sampling processes.
         concurrency: batches under way at once in each.
         num_threads: threads of one batch.
@@ -197,8 +195,6 @@ class ProducerRequest:
         request_timeout_s: deadline of requests between partitions.
     """
 
-    first: int
-    step: int
     num_workers: int
     concurrency: int
     num_threads: int
@@ -206,9 +202,7 @@ class ProducerRequest:
     request_timeout_s: float
 
     def __post_init__(self) -> None:
-        if self.first < 0:
-            raise InvalidArgumentError(f"first: expected at least 0, got {self.first}")
-        for name in ("step", "num_workers", "concurrency", "num_threads", "buffer_bytes"):
+        for name in ("num_workers", "concurrency", "num_threads", "buffer_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if not self.request_timeout_s > 0:

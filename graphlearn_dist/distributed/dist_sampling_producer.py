@@ -11,6 +11,7 @@ from ..channel.base import ChannelBase
 from ..errors import ChannelClosedError, ChannelTimeoutError, InvalidArgumentError, NotInitializedError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.schedule import BatchIndices
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 from .local_producers import CollocatedProducer, MpProducer
@@ -82,7 +83,7 @@ class DistMpSamplingProducer:
         self._end_sending()
         self._epoch += 1
         self._num_sent = 0
-        producer.start(self._epoch + 1, self._epoch, range(producer.num_batches))
+        producer.start(self._epoch + 1, self._epoch, BatchIndices(0, producer.num_batches))
         self._thread = threading.Thread(target=self._send_all, args=(producer,), name="sampling producer", daemon=True)
         self._thread.start()
 
@@ -176,7 +177,7 @@ class DistCollocatedSamplingProducer:
         """Begins the next epoch."""
         producer = self._running()
         self._epoch += 1
-        producer.start(self._epoch + 1, self._epoch, range(producer.num_batches))
+        producer.start(self._epoch + 1, self._epoch, BatchIndices(0, producer.num_batches))
 
     def sample(self) -> SampledBatch:
         """The next batch of the epoch.

@@ -29,6 +29,7 @@ from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, PeerAddress, current_peer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.inputs import resolve_input
+from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
 from . import rpc
 from .dist_context import _reset_context, _set_server_context, get_context
@@ -230,10 +231,8 @@ class DistServer:
         sampling_config: SamplingConfig,
         worker_options: RemoteDistSamplingWorkerOptions,
     ) -> int:
-        """Starts a producer of all batches of an epoch; returns its id."""
+        """Starts a producer; returns its id."""
         request = ProducerRequest(
-            first=0,
-            step=1,
             num_workers=worker_options.num_workers,
             concurrency=worker_options.worker_concurrency,
             num_threads=worker_options.num_threads,
@@ -248,9 +247,18 @@ class DistServer:
         if held is not None:
             await held.producer.close()
 
-    async def start_new_epoch_sampling(self, producer_id: int, epoch: int, run: int | None = None) -> None:
-        """Begins an epoch; what is left of an older run is dropped. ``run`` must grow; ``epoch + 1`` unless given."""
-        await self._producer(producer_id).start_run(epoch + 1 if run is None else run, epoch)
+    async def start_new_epoch_sampling(
+        self, producer_id: int, epoch: int, run: int | None = None, indices: BatchIndices | None = None
+    ) -> None:
+        """Begins to make batches of an epoch; what is left of an older run is dropped.
+
+        Args:
+            producer_id: of the producer that makes them.
+            epoch: whose draws.
+            run: must grow; ``epoch + 1`` unless given.
+            indices: which batches; all of them unless given.
+        """
+        await self._producer(producer_id).start_run(epoch + 1 if run is None else run, epoch, indices)
 
     async def fetch_batch(self, producer_id: int, run: int, index: int) -> Encoded:
         """One batch by its index: a ``SampledBatch``, ``WorkerFailure`` or ``EndOfEpoch``."""

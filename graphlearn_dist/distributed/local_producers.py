@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..rpc.encoded import Encoded
 from ..rpc.threads import post
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.inputs import resolve_input
+from ..sampler.schedule import BatchIndices
 from ..utils.coroutines import run_local
 from .batch_producer import BatchProducer
 from .batch_window import BatchRequest, BatchWindow
@@ -72,7 +72,7 @@ class CollocatedProducer(BatchProducer):
     def num_batches(self) -> int:
         return self._batches.schedule.num_batches
 
-    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._window.check_open()
         if not self._is_synchronous:
             self._thread.start()
@@ -102,7 +102,6 @@ class MpProducer(BatchProducer):
         sampler_input: the loader's input.
         config: how to sample.
         options: processes, memory, times, and where the other workers are.
-        shard: (first, step) of the batches that this loader gives.
 
     Raises:
         InvalidArgumentError: the config does not fit the data set.
@@ -117,7 +116,6 @@ class MpProducer(BatchProducer):
         sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         config: SamplingConfig,
         options: MpDistSamplingWorkerOptions,
-        shard: tuple[int, int] = (0, 1),
     ) -> None:
         self._schema = dataset.schema
         self._timeout_s = options.rpc_timeout
@@ -128,8 +126,6 @@ class MpProducer(BatchProducer):
             resolve_input(sampler_input, dataset),
             config,
             ProducerRequest(
-                first=shard[0],
-                step=shard[1],
                 num_workers=options.num_workers,
                 concurrency=options.worker_concurrency,
                 num_threads=options.num_threads,
@@ -160,10 +156,10 @@ class MpProducer(BatchProducer):
         """Process ids of the sampling subprocesses."""
         return self._producer.worker_pids
 
-    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._window.check_open()
         self._window.reset()
-        self._thread.run(self._producer.start_run(run, epoch), self._timeout_s)
+        self._thread.run(self._producer.start_run(run, epoch, indices), self._timeout_s)
         self._window.start(run, epoch, indices)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:

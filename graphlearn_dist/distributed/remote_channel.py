@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidArgumentError
 from ..messages import EndOfEpoch, SampledBatch
+from ..sampler.schedule import BatchIndices
 from . import rpc
 from .batch_window import BatchRequest, BatchWindow
 from .dist_server import DistServer
@@ -44,15 +45,23 @@ class RemoteReceivingChannel:
         self._timeout_s = timeout_s
         self._window = BatchWindow(self._ask, prefetch_size * len(ranks), timeout_s, self._place_of)
 
-    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         """Begins a run over these batch indices; whatever was under way is off."""
         self._window.check_open()
         self._window.reset()
         endpoint = rpc.get_endpoint()
         name = rpc.function_name(DistServer.start_new_epoch_sampling)
         started = [
-            endpoint.request(("server", rank), name, producer, epoch, run, timeout_s=self._timeout_s)
-            for rank, producer in self._servers
+            endpoint.request(
+                ("server", rank),
+                name,
+                producer,
+                epoch,
+                run,
+                indices[place :: len(self._servers)],
+                timeout_s=self._timeout_s,
+            )
+            for place, (rank, producer) in enumerate(self._servers)
         ]
         for future in started:
             future.result()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 
 from ..data.dataset import GraphSchema
 from ..errors import InvalidArgumentError, PeerLostError, RpcError
 from ..messages import EndOfEpoch, SampledBatch
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.schedule import BatchIndices
 from . import rpc
 from .batch_producer import BatchProducer
 from .dist_client import client_context
@@ -25,7 +25,6 @@ class RemoteProducer(BatchProducer):
         sampler_input: the loader's input, or where the servers find it.
         config: how to sample.
         options: which servers, how many workers.
-        shard: (first, step) of the batches that this loader gives.
 
     Raises:
         NotInitializedError: this process is no client.
@@ -40,11 +39,10 @@ class RemoteProducer(BatchProducer):
         sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         config: SamplingConfig,
         options: RemoteDistSamplingWorkerOptions,
-        shard: tuple[int, int] = (0, 1),
     ) -> None:
         self._options = options
         self._server_ranks = _server_ranks(options)
-        self._infos = self._open_producers(sampler_input, config, shard)
+        self._infos = self._open_producers(sampler_input, config)
         self._channel = RemoteReceivingChannel(
             self._server_ranks,
             [info.producer_id for info in self._infos],
@@ -57,25 +55,21 @@ class RemoteProducer(BatchProducer):
         self,
         sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
         config: SamplingConfig,
-        shard: tuple[int, int],
     ) -> list[ProducerInfo]:
         """One producer on each server, all at once; undone if one of them fails."""
         endpoint, options = rpc.get_endpoint(), self._options
         name = rpc.function_name(DistServer.open_producer)
-        futures = []
-        for place, rank in enumerate(self._server_ranks):
-            request = ProducerRequest(
-                first=shard[0] + shard[1] * place,
-                step=shard[1] * len(self._server_ranks),
-                num_workers=options.num_workers,
-                concurrency=options.worker_concurrency,
-                num_threads=options.num_threads,
-                buffer_bytes=options.buffer_bytes,
-                request_timeout_s=options.rpc_timeout,
-            )
-            futures.append(
-                endpoint.request(("server", rank), name, sampler_input, config, request, timeout_s=options.rpc_timeout)
-            )
+        request = ProducerRequest(
+            num_workers=options.num_workers,
+            concurrency=options.worker_concurrency,
+            num_threads=options.num_threads,
+            buffer_bytes=options.buffer_bytes,
+            request_timeout_s=options.rpc_timeout,
+        )
+        futures = [
+            endpoint.request(("server", rank), name, sampler_input, config, request, timeout_s=options.rpc_timeout)
+            for rank in self._server_ranks
+        ]
         errors, infos = [], []
         for rank, future in zip(self._server_ranks, futures, strict=True):
             try:
@@ -102,7 +96,7 @@ class RemoteProducer(BatchProducer):
     def num_batches(self) -> int:
         return self._infos[0].num_batches
 
-    def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
+    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._channel.start(run, epoch, indices)
 
     def recv(self) -> SampledBatch | EndOfEpoch:

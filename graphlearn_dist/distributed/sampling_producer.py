@@ -1,7 +1,7 @@
 """A producer: the sampling workers that a process runs for one loader, and the batches they have ready.
 
 Everything here runs on one asyncio loop: the server's RPC loop, or a loop of the loader's process. Workers serve fixed
-shares of the batch indices and send them in order, so that what is asked for next is always at the head of one worker's
+shares of a run's batches and send them in order, so that what is asked for next is always at the head of one worker's
 ring.
 """
 
@@ -15,6 +15,7 @@ from ..rpc.codec import encode
 from ..rpc.encoded import Encoded
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.batches import make_plan, make_schedule
+from ..sampler.schedule import BatchIndices
 from .dist_dataset import DatasetHandle, DistDataset
 from .dist_options import ProducerRequest
 from .partition_peers import PartitionHolders
@@ -33,7 +34,7 @@ class SamplingProducer:
         handle: the same for its workers.
         sampler_input: the loader's input nodes, checked.
         config: how to sample.
-        request: how many workers, which batches.
+        request: how many workers.
         holders: who serves the other partitions.
     """
 
@@ -57,6 +58,7 @@ class SamplingProducer:
         self._holders = holders
         self._run = 0
         self._epoch = 0
+        self._indices = BatchIndices(0, 0)
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
         names = [f"{name}, worker {i}" for i in range(request.num_workers)]
         self._workers = [WorkerHandle(worker_name, self._worker_bytes) for worker_name in names]
@@ -95,32 +97,37 @@ class SamplingProducer:
 
         await worker.start(make_setup)
 
-    async def start_run(self, run: int, epoch: int) -> None:
-        """Begins an epoch; older runs are off."""
+    async def start_run(self, run: int, epoch: int, indices: BatchIndices | None = None) -> None:
+        """Begins to make these batches of an epoch, in turn by the workers; all of them unless given.
+
+        Older runs are off.
+
+        Raises:
+            InvalidArgumentError: the run is not newer than the last one, or the epoch has fewer batches.
+        """
         if run <= self._run:
             raise InvalidArgumentError(f"run: expected more than {self._run}, got {run}")
-        self._run, self._epoch = run, epoch
-        request, count = self._request, len(self._workers)
+        num_batches = self.schedule.num_batches
+        wanted = BatchIndices(0, num_batches) if indices is None else indices
+        if wanted and wanted[-1] >= num_batches:
+            raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {wanted}")
+        self._run, self._epoch, self._indices = run, epoch, wanted
         for rank, worker in enumerate(self._workers):
-            await worker.start_run(StartRun(run, epoch, request.first + rank * request.step, request.step * count))
+            await worker.start_run(StartRun(run, epoch, wanted[rank :: len(self._workers)]))
 
     async def fetch(self, run: int, index: int) -> Encoded:
         """Batch ``index`` of the run, as encoded by its worker; ``EndOfEpoch`` past the last.
 
         Raises:
-            InvalidArgumentError: the run is over, or the index is not one of this producer's.
+            InvalidArgumentError: the run is over, or did not ask for this batch.
             SamplingWorkerError: the worker that should have made it died.
         """
         if run != self._run:
             raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
         if index >= self.schedule.num_batches:
             return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
-        place, rest = divmod(index - self._request.first, self._request.step)
-        if rest or place < 0:
-            raise InvalidArgumentError(
-                f"index: expected {self._request.first} plus a multiple of {self._request.step}, got {index}"
-            )
-        return await self._workers[place % len(self._workers)].item(run, index)
+        worker = self._workers[self._indices.place_of(index) % len(self._workers)]
+        return await worker.item(run, index)
 
     async def close(self) -> None:
         """Ends the workers. Idempotent."""

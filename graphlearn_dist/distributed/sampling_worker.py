@@ -207,7 +207,7 @@ class SamplingWorker:
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
         concurrency = self._setup.concurrency if self._has_peers else 1
         try:
-            for index in range(start.first, num_batches, start.step):
+            for index in start.indices:
                 under_way.append(asyncio.create_task(self._make(start, index)))
                 if len(under_way) >= concurrency:
                     await self._send_first(under_way)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from ..sampler.schedule import BatchIndices
 from .dist_dataset import DatasetHandle
 from .partition_peers import PartitionHolders
 
@@ -53,12 +54,11 @@ class WorkerReady:
 
 @dataclass(frozen=True)
 class StartRun:
-    """Sample batches ``first``, ``first + step``, … of ``epoch``; whatever an older run asked for is off."""
+    """Sample these batches of ``epoch``; whatever an older run asked for is off."""
 
     run: int
     epoch: int
-    first: int
-    step: int
+    indices: BatchIndices
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import overload
 
 import torch
 
@@ -12,6 +16,74 @@ from ..errors import InvalidArgumentError
 
 # The shuffle draws from a stream of its own: no sampling hop has this number.
 _SHUFFLE_HOP = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class BatchIndices(Sequence[int]):
+    """Some batches of an epoch, in ascending order: single ones, then every ``step``-th of a range.
+
+    A slice of it is one too: batches are shared out among trainers, servers and workers, and what is left of them is
+    named, without a list.
+
+    Attributes:
+        start: the first of the range.
+        stop: where the range ends.
+        step: distance between batches of the range, at least 1.
+        single: batches before the range.
+    """
+
+    start: int
+    stop: int
+    step: int = 1
+    single: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        ascending = all(one < other for one, other in pairwise((-1, *self.single, self.start)))
+        if self.step < 1 or not ascending:
+            raise InvalidArgumentError(f"indices: expected ascending numbers, none of them negative, got {self!r}")
+
+    @property
+    def _range(self) -> range:
+        return range(self.start, self.stop, self.step)
+
+    def __len__(self) -> int:
+        return len(self.single) + len(self._range)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> BatchIndices: ...
+
+    def __getitem__(self, at: int | slice) -> int | BatchIndices:
+        num_single = len(self.single)
+        if isinstance(at, slice):
+            first, stop, step = at.indices(len(self))
+            in_range = first - num_single if first >= num_single else (first - num_single) % step
+            rest = self._range[in_range : max(stop - num_single, 0) : step]
+            return BatchIndices(rest.start, rest.stop, rest.step, self.single[first:stop:step])
+        at = range(len(self))[at]
+        return self.single[at] if at < num_single else self._range[at - num_single]
+
+    def place_of(self, index: int) -> int:
+        """How many of these come before a batch.
+
+        Raises:
+            InvalidArgumentError: it is none of these.
+        """
+        place = bisect_left(self.single, index)
+        if place < len(self.single) and self.single[place] == index:
+            return place
+        if index in self._range:
+            return len(self.single) + self._range.index(index)
+        raise InvalidArgumentError(f"index: expected one of {self}, got {index}")
+
+    def __str__(self) -> str:
+        """Such as ``"3, 5, 8, 10, ..., 20"``."""
+        shown = [*map(str, self[:4])]
+        if len(self) > len(shown):
+            shown += ["...", str(self[-1])]
+        return ", ".join(shown) or "none"
 
 
 @dataclass(frozen=True)

@@ -190,9 +190,9 @@ def test_a_server_checks_for_itself(
     assert children(job.servers[0].pid) == []
 
 
-@pytest.mark.parametrize("name", ["first", "step", "num_workers", "concurrency", "num_threads", "buffer_bytes"])
+@pytest.mark.parametrize("name", ["num_workers", "concurrency", "num_threads", "buffer_bytes"])
 def test_a_server_checks_what_it_shall_produce(job: Job, name: str) -> None:
-    good = {"first": 0, "step": 1, "num_workers": 1, "concurrency": 1, "num_threads": 1, "buffer_bytes": 1 << 20}
+    good = {"num_workers": 1, "concurrency": 1, "num_threads": 1, "buffer_bytes": 1 << 20}
     with pytest.raises(InvalidArgumentError, match=f"{name}: expected"):
         ProducerRequest(**(good | {name: -1}), request_timeout_s=10.0)
 

@@ -24,6 +24,7 @@ from graphlearn_dist.sampler.base import (
     SamplingConfig,
     SamplingType,
 )
+from graphlearn_dist.sampler.schedule import BatchIndices
 from graphlearn_dist.typing import Split
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, children, make_partitions, running_servers
 
@@ -154,17 +155,17 @@ def test_a_producer_by_hand(job: Job) -> None:
             "destroy_sampling_producer",
         )
     )
-    request = ProducerRequest(
-        first=1, step=2, num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 20, request_timeout_s=60.0
-    )
+    request = ProducerRequest(num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 20, request_timeout_s=60.0)
     train = RemoteNodeSplitSamplerInput(Split.train)
     info = request_server(0, DistServer.open_producer, train, CONFIG, request)
     assert info.num_batches == 5  # 50 nodes
     producer = info.producer_id
-    request_server(0, DistServer.start_new_epoch_sampling, producer, 0)
+    with pytest.raises(InvalidArgumentError, match=r"indices: expected batches in \[0, 5\), got 1, 3, 5"):
+        request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchIndices(1, 7, 2))
+    request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchIndices(1, 5, 2))
     pending = [async_request_server(0, DistServer.fetch_batch, producer, 1, index) for index in (3, 1)]
     assert [future.wait().index for future in pending] == [3, 1]
-    for index, message in ((0, "index: expected 1 plus a multiple of 2, got 0"), (-1, "index: .* got -1")):
+    for index, message in ((0, "index: expected one of 1, 3, got 0"), (-1, "index: .* got -1")):
         with pytest.raises(InvalidArgumentError, match=message):
             request_server(0, DistServer.fetch_batch, producer, 1, index)
     with pytest.raises(InvalidArgumentError, match="run: expected the current run 1, got 2"):
