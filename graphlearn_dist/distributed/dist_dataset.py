@@ -33,11 +33,15 @@ class BookHandle:
 
 @dataclass(frozen=True)
 class NodeHandle:
-    """What one partition holds of one node type."""
+    """What one partition holds of one node type; ``labels`` by the rows of ``book``, ``features`` of ``feature_book``.
+
+    ``feature_book`` is None where features lie with their nodes.
+    """
 
     node_type: NodeType | None
     count: int
     book: BookHandle
+    feature_book: BookHandle | None
     features: TensorHandle | None
     labels: TensorHandle | None
 
@@ -90,6 +94,7 @@ class DistDataset(Dataset):
         self.num_partitions = 0
         self.partition_idx = 0
         self._node_books: dict[Any, PartitionBook] = {}
+        self._node_feature_books: dict[Any, PartitionBook] = {}
         self._edge_books: dict[Any, PartitionBook] = {}
         self._caches: dict[str, CachedRows] = {}
 
@@ -145,10 +150,17 @@ class DistDataset(Dataset):
             )
             for edge_type, graph in arrays.graphs.items()
         }
+        node_books = {node_type: layout.node_book(node_type, partition_idx) for node_type in layout.nodes}
         self._set(
             partition_idx,
             {node_type: info.count for node_type, info in layout.nodes.items()},
-            {node_type: layout.node_book(node_type, partition_idx) for node_type in layout.nodes},
+            node_books,
+            {
+                node_type: node_books[node_type]
+                if info.feature_book is info.book
+                else layout.node_feature_book(node_type, partition_idx)
+                for node_type, info in layout.nodes.items()
+            },
             {edge_type: layout.edge_feature_book(edge_type, partition_idx) for edge_type in layout.edges},
             graphs,
             (arrays.node_feats, arrays.node_labels, arrays.edge_feats),
@@ -172,10 +184,12 @@ class DistDataset(Dataset):
         whole = cls(edge_dir=dataset.edge_dir)
         counts = dict(zip(schema.node_types, schema.num_nodes, strict=True))
         graphs = {edge_type: graph.topo for edge_type, graph in by_type(dataset.graph).items()}
+        node_books = {node_type: RangePartitionBook.near_equal(count, 1) for node_type, count in counts.items()}
         whole._set(
             0,
             counts,
-            {node_type: RangePartitionBook.near_equal(count, 1) for node_type, count in counts.items()},
+            node_books,
+            node_books,
             {
                 edge_type: RangePartitionBook.near_equal(topology.edge_count, 1)
                 for edge_type, topology in graphs.items()
@@ -198,6 +212,7 @@ class DistDataset(Dataset):
         partition_idx: int,
         num_nodes: Mapping[Any, int],
         node_books: Mapping[Any, PartitionBook],
+        node_feature_books: Mapping[Any, PartitionBook],
         edge_books: Mapping[Any, PartitionBook],
         graphs: Mapping[Any, Topology],
         rows: tuple[Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor]],
@@ -209,10 +224,11 @@ class DistDataset(Dataset):
         self.num_partitions = next(iter(node_books.values())).num_partitions
         self._num_nodes = dict(num_nodes)
         self._node_books, self._edge_books = dict(node_books), dict(edge_books)
+        self._node_feature_books = dict(node_feature_books)
         self.graph = _unwrap({edge_type: Graph(topo, graph_mode, device) for edge_type, topo in graphs.items()})
         node_features, node_labels, edge_features = rows
         self.node_features = _unwrap(
-            {key: Feature(tensor, self._node_books[key].id2index) for key, tensor in node_features.items()}
+            {key: Feature(tensor, node_feature_books[key].id2index) for key, tensor in node_features.items()}
         )
         self.edge_features = _unwrap(
             {key: Feature(tensor, self._edge_books[key].id2index) for key, tensor in edge_features.items()}
@@ -234,8 +250,8 @@ class DistDataset(Dataset):
 
     @property
     def node_feat_pb(self) -> Any:
-        """Who owns which node's features: as the nodes."""
-        return self.node_pb
+        """Who owns which node's features: ``node_pb``, unless the partition directory says otherwise."""
+        return _unwrap(self._node_feature_books)
 
     @property
     def edge_feat_pb(self) -> Any:
@@ -251,7 +267,8 @@ class DistDataset(Dataset):
         """Per feature and label store, the book of its rows."""
         schema, books = self.schema, {}
         for index, node_type in enumerate(schema.node_types):
-            books[store_name(NODE_FEATURE, index)] = books[store_name(NODE_LABEL, index)] = self._node_books[node_type]
+            books[store_name(NODE_FEATURE, index)] = self._node_feature_books[node_type]
+            books[store_name(NODE_LABEL, index)] = self._node_books[node_type]
         for index, edge_type in enumerate(schema.edge_types):
             books[store_name(EDGE_FEATURE, index)] = self._edge_books[edge_type]
         return books
@@ -268,7 +285,7 @@ class DistDataset(Dataset):
     @property
     def is_whole(self) -> bool:
         """Whether this one partition is the data set, with rows in the order of ids."""
-        books = [*self._node_books.values(), *self._edge_books.values()]
+        books = [*self._node_books.values(), *self._node_feature_books.values(), *self._edge_books.values()]
         return self.num_partitions == 1 and all(isinstance(book, RangePartitionBook) for book in books)
 
     # --- sharing -----------------------------------------------------------------------------------------------
@@ -281,12 +298,13 @@ class DistDataset(Dataset):
     def _share(self) -> DatasetHandle:
         labels, node_features, edge_features = map(by_type, (self.node_labels, self.node_features, self.edge_features))
         self.node_labels = _unwrap({key: shared_memory.share(tensor) for key, tensor in labels.items()})
-        labels = by_type(self.node_labels)
+        labels, feature_books = by_type(self.node_labels), self._node_feature_books
         nodes = tuple(
             NodeHandle(
                 node_type,
                 self._num_nodes[node_type],
                 _book_handle(book),
+                None if feature_books[node_type] is book else _book_handle(feature_books[node_type]),
                 _rows_handle(node_features.get(node_type)),
                 shared_memory.to_handle(labels[node_type]) if node_type in labels else None,
             )
@@ -327,10 +345,15 @@ class DistDataset(Dataset):
         index = ipc_handle.partition_idx
         open_tensor = shared_memory.from_handle
         nodes, edges = ipc_handle.nodes, ipc_handle.edges
+        node_books = {node.node_type: _open_book(node.book, index) for node in nodes}
+        own_feature_books = {
+            node.node_type: _open_book(node.feature_book, index) for node in nodes if node.feature_book is not None
+        }
         dataset._set(
             index,
             {node.node_type: node.count for node in nodes},
-            {node.node_type: _open_book(node.book, index) for node in nodes},
+            node_books,
+            {**node_books, **own_feature_books},
             {edge.edge_type: _open_book(edge.feature_book, index) for edge in edges},
             {edge.edge_type: _open_topology(edge, _LAYOUTS[dataset.edge_dir]) for edge in edges},
             (

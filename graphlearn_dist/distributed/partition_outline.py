@@ -23,11 +23,15 @@ class BookOutline:
 
 @dataclass(frozen=True)
 class NodeOutline:
-    """One node type: its number of nodes, who owns them, and tensors of no rows, ``[0, ...]``, for what they have."""
+    """One node type: its number of nodes, who owns them, and tensors of no rows, ``[0, ...]``, for what they have.
+
+    ``feature_book`` is None where features lie with their nodes.
+    """
 
     node_type: NodeType | None
     count: int
     book: BookOutline
+    feature_book: BookOutline | None
     features: torch.Tensor | None
     labels: torch.Tensor | None
 
@@ -61,9 +65,17 @@ def outline_of(dataset: DistDataset) -> DatasetOutline:
         store = stores.get(store_name(kind, index))
         return None if store is None else torch.empty((0, *store.shape[1:]), dtype=store.dtype)
 
-    books, edge_books, graphs = by_type(dataset.node_pb), by_type(dataset.edge_pb), by_type(dataset.graph)
+    books, feature_books = by_type(dataset.node_pb), by_type(dataset.node_feat_pb)
+    edge_books, graphs = by_type(dataset.edge_feat_pb), by_type(dataset.graph)
     nodes = tuple(
-        NodeOutline(name, count, _outline(books[name]), empty(NODE_FEATURE, i), empty(NODE_LABEL, i))
+        NodeOutline(
+            name,
+            count,
+            _outline(books[name]),
+            None if feature_books[name] is books[name] else _outline(feature_books[name]),
+            empty(NODE_FEATURE, i),
+            empty(NODE_LABEL, i),
+        )
         for i, (name, count) in enumerate(zip(schema.node_types, schema.num_nodes, strict=True))
     )
     edges = []

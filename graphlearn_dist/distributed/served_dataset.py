@@ -66,10 +66,13 @@ class ServedDataset(DistDataset):
         super().__init__(edge_dir=outline.edge_dir)  # type: ignore[arg-type]
         self._servers = servers
         nodes, edges = outline.nodes, outline.edges
+        books = {node.node_type: _open_book(node.book) for node in nodes}
+        own = {node.node_type: _open_book(node.feature_book) for node in nodes if node.feature_book is not None}
         self._set(  # a partition that owns nothing
             0,
             {node.node_type: node.count for node in nodes},
-            {node.node_type: _open_book(node.book) for node in nodes},
+            books,
+            {**books, **own},
             {edge.edge_type: _open_book(edge.feature_book) for edge in edges},
             {edge.edge_type: self._no_rows(edge) for edge in edges},
             (

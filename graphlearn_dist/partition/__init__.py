@@ -14,6 +14,7 @@ from .base import (
     save_graph_cache,
     save_graph_partition,
     save_meta,
+    save_node_feat_pb,
     save_node_pb,
 )
 from .frequency_partitioner import FrequencyPartitioner
@@ -60,6 +61,7 @@ __all__ = [
     "save_graph_cache",
     "save_graph_partition",
     "save_meta",
+    "save_node_feat_pb",
     "save_node_pb",
     "verify",
 ]

@@ -40,7 +40,7 @@ def as_stored_book(book: PartitionBook | torch.Tensor, num_parts: int) -> AnyBoo
 
 
 def write_tables(root: Path, group: str, key: NodeKey | EdgeKey, book: AnyBook) -> list[ArrayFile]:
-    """Writes the tables of a book, if it has any; ``group`` is ``node_book`` or ``edge_book``."""
+    """Writes the tables of a book, if it has any; ``group`` is ``node_book``, ``node_feat_book`` or ``edge_book``."""
     if not isinstance(book, TablePartitionBook):
         return []
     tables = (("owners", book.owners), ("rows", book.rows))

@@ -12,6 +12,7 @@ from .pieces import (
     save_graph_cache,
     save_graph_partition,
     save_meta,
+    save_node_feat_pb,
     save_node_pb,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "save_graph_cache",
     "save_graph_partition",
     "save_meta",
+    "save_node_feat_pb",
     "save_node_pb",
 ]

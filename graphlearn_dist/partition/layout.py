@@ -41,11 +41,15 @@ def array_path(group: str, key: NodeKey | EdgeKey, name: str, partition_idx: int
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """Nodes of one type: how many, who owns which, and the ids of the given splits (``train``, ``val``, ``test``)."""
+    """Nodes of one type: how many, who owns which, and the ids of the given splits (``train``, ``val``, ``test``).
+
+    ``feature_book`` says who owns which node's features; it is ``book`` unless another was saved.
+    """
 
     count: int
     book: AnyBook
     split: Mapping[str, torch.Tensor]
+    feature_book: AnyBook
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,9 @@ class CachedRows:
 class PartitionArrays:
     """All arrays of one partition, memory-mapped copy-on-write.
 
-    ``node_feats`` and ``node_labels`` ``[nodes of this partition, ...]`` in local-row order; ``edge_feats`` likewise,
-    by the edge types' feature books; ``node_caches`` and ``edge_caches`` where other partitions' rows were copied.
-    Types without the array are missing.
+    ``node_labels`` ``[nodes of this partition, ...]`` in local-row order; ``node_feats`` and ``edge_feats`` likewise,
+    by the types' feature books; ``node_caches`` and ``edge_caches`` where other partitions' rows were copied. Types
+    without the array are missing.
     """
 
     partition_idx: int
@@ -157,6 +161,11 @@ class PartitionLayout:
         book: PartitionBook = self.nodes[ntype].book.for_partition(partition_idx)
         return book
 
+    def node_feature_book(self, ntype: NodeKey, partition_idx: int) -> PartitionBook:
+        """Who owns which node's features, seen from a partition."""
+        book: PartitionBook = self.nodes[ntype].feature_book.for_partition(partition_idx)
+        return book
+
     def edge_feature_book(self, etype: EdgeKey, partition_idx: int) -> PartitionBook:
         """Who owns which edge feature, seen from a partition."""
         book: PartitionBook = self.edges[etype].feature_book.for_partition(partition_idx)
@@ -189,11 +198,12 @@ class _PartitionReader:
     def read(self) -> PartitionArrays:
         layout, index = self.layout, self.partition_idx
         node_sizes = {key: info.book.partition_size(index) for key, info in layout.nodes.items()}
+        feat_sizes = {key: info.feature_book.partition_size(index) for key, info in layout.nodes.items()}
         edge_sizes = {key: info.feature_book.partition_size(index) for key, info in layout.edges.items()}
         return PartitionArrays(
             partition_idx=index,
             graphs={key: self._graph(key, node_sizes[layout.row_type(key)]) for key in layout.edges},
-            node_feats=self._rows("node_feat", "x", node_sizes),
+            node_feats=self._rows("node_feat", "x", feat_sizes),
             node_labels=self._rows("node_label", "y", node_sizes),
             edge_feats=self._rows("edge_feat", "x", edge_sizes),
             node_caches=self._caches("node_feat", layout.nodes),
@@ -311,8 +321,12 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
             if path in files:
                 split[name] = open_array(root, files[path], verify=verify)
         book = _read_book(root, entry["book"], "node_book", key, files, verify)
-        _check_book(f"nodes of type {key}", book, num_parts, entry["count"])
-        nodes[key] = NodeInfo(int(entry["count"]), book, split)
+        feature_book = book
+        if "feature_book" in entry:
+            feature_book = _read_book(root, entry["feature_book"], "node_feat_book", key, files, verify)
+        for owns in (book, feature_book):
+            _check_book(f"nodes of type {key}", owns, num_parts, entry["count"])
+        nodes[key] = NodeInfo(int(entry["count"]), book, split, feature_book)
     edges: dict[EdgeKey, EdgeInfo] = {}
     for entry in meta["edges"]:
         etype = None if entry["type"] is None else _edge_type(entry["type"])
@@ -355,10 +369,11 @@ def _read_book(
 # --- what META.json says, for writers --------------------------------------------------------------------------------
 
 
-def node_entry(key: NodeKey, book: AnyBook) -> dict[str, Any]:
-    """The entry of a node type in META.json."""
+def node_entry(key: NodeKey, book: AnyBook, feature_book: AnyBook | None = None) -> dict[str, Any]:
+    """The entry of a node type in META.json; ``feature_book`` None: features lie with their nodes."""
     sizes = [book.partition_size(p) for p in range(book.num_partitions)]
-    return {"type": key, "count": book.num_ids, "part_counts": sizes, "book": book.to_dict()}
+    entry = {"type": key, "count": book.num_ids, "part_counts": sizes, "book": book.to_dict()}
+    return entry if feature_book is None else {**entry, "feature_book": feature_book.to_dict()}
 
 
 def edge_entry(key: EdgeKey, part_counts: Sequence[int], feature_book: AnyBook) -> dict[str, Any]:

@@ -60,10 +60,11 @@ def load_partition(
     layout = load_partition_layout(root_dir, verify=verify)
     arrays = layout.open_partition(partition_idx, verify=verify)
     node_pbs = {key: layout.node_book(key, partition_idx) for key in layout.nodes}
+    feat_pbs = {key: layout.node_feature_book(key, partition_idx) for key in layout.nodes}
     edge_pbs = {key: layout.edge_feature_book(key, partition_idx) for key in layout.edges}
     held = [layout.open_partition(p, verify=verify) for p in range(layout.num_parts)] if graph_caching else [arrays]
     graphs = {key: _concatenate([_coo(layout, part, key) for part in held]) for key in layout.edges}
-    node_feats = _features(arrays.node_feats, arrays.node_caches, node_pbs)
+    node_feats = _features(arrays.node_feats, arrays.node_caches, feat_pbs)
     edge_feats = _features(arrays.edge_feats, arrays.edge_caches, edge_pbs)
     if layout.is_hetero:
         parts = (graphs, node_feats or None, edge_feats or None, node_pbs, edge_pbs)
@@ -114,7 +115,7 @@ def load_feature_partition_data(
     key = _key_of(layout, path, group, "x", index)
     arrays = layout.open_partition(index)
     if group == "node_feat":
-        books = {key: layout.node_book(key, index)}
+        books = {key: layout.node_feature_book(key, index)}
         return _features({key: arrays.node_feats[key]}, arrays.node_caches, books)[key]
     books = {key: layout.edge_feature_book(key, index)}
     return _features({key: arrays.edge_feats[key]}, arrays.edge_caches, books)[key]

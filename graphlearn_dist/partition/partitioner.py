@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from .assembly import as_stored_book, write_tables
 from .book_base import PartitionBook
-from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs, with_node_times
+from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs, to_tensor, with_node_times
 from .layout import AnyBook, EdgeKey, NodeKey, array_path, edge_entry, make_meta, node_entry, write_meta
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
 from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor
@@ -56,6 +56,9 @@ class PartitionerBase(ABC):
         edge_times: int64 or int32 ``[num_edges]``, in the order of ``edge_index`` (by edge type).
         node_times: int64 or int32 ``[num_nodes]`` (by node type): an edge gets the time of its neighbor, the end that
             sampling reaches.
+        node_feat_pb: who keeps which node's features, where that is not who has the node: a book, or the partition of
+            each node, any integer dtype ``[num_nodes]`` (by node type).
+        edge_feat_pb: who keeps which edge's features, by edge id, likewise (by edge type); default: near-equal ranges.
 
     Raises:
         InvalidArgumentError: an argument is wrong.
@@ -83,6 +86,8 @@ class PartitionerBase(ABC):
         num_threads: int = 1,
         edge_times: Any = None,
         node_times: Any = None,
+        node_feat_pb: Any = None,
+        edge_feat_pb: Any = None,
     ) -> None:
         for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
             if not isinstance(value, int) or value < 1:
@@ -100,6 +105,9 @@ class PartitionerBase(ABC):
         counts = {key: node.count for key, node in self.nodes.items()}
         edges = edge_inputs(counts, edge_index, edge_ids, edge_weights, edge_feat, edge_times)
         self.edges: dict[EdgeKey, EdgeInput] = with_node_times(edges, counts, node_times, self.edge_dir)
+        edge_counts = {key: edge.num_edge_ids for key, edge in self.edges.items()}
+        self._node_feat_books = _feature_books("node_feat_pb", node_feat_pb, counts, num_parts)
+        self._edge_feat_books = _feature_books("edge_feat_pb", edge_feat_pb, edge_counts, num_parts)
         self._pool = _C.ThreadPool(num_threads)
 
     @abstractmethod
@@ -160,6 +168,16 @@ class PartitionerBase(ABC):
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         return self.output_dir
+
+
+def _feature_books(name: str, given: Any, counts: Mapping[Any, int], num_parts: int) -> dict[Any, AnyBook]:
+    books = {}
+    for key, book in by_type(name, given, counts).items():
+        label, count = label_of(name, key), counts[key]
+        books[key] = as_stored_book(book if isinstance(book, PartitionBook) else to_tensor(label, book), num_parts)
+        if books[key].num_ids != count:
+            raise InvalidArgumentError(f"{label}: expected a book of {count} ids, got one of {books[key].num_ids}")
+    return books
 
 
 class RandomPartitioner(PartitionerBase):
@@ -248,24 +266,27 @@ class _Writer:
         self.files.append(write_array(self.root, path, chunks, stored, (len(ids), *data.shape[1:])))
 
     def _write_nodes(self, key: NodeKey, node: NodeInput) -> dict[str, Any]:
-        book = self.books[key]
+        book, own_feature_book = self.books[key], self.source._node_feat_books.get(key)
+        feature_book = own_feature_book or book
         self.files += write_tables(self.root, "node_book", key, book)
+        if own_feature_book is not None:
+            self.files += write_tables(self.root, "node_feat_book", key, own_feature_book)
         for name, ids in node.split.items():
             self._add(array_path("node_split", key, name), ids)
         for p in range(self.source.num_parts):
-            local_ids = book.local_ids(p)
             if node.feat is not None and self.with_feature:
                 path = array_path("node_feat", key, "x", p)
-                self._add_rows(path, node.feat, local_ids, self.source.node_feat_dtype)
+                self._add_rows(path, node.feat, feature_book.local_ids(p), self.source.node_feat_dtype)
             if node.label is not None:
-                self._add_rows(array_path("node_label", key, "y", p), node.label, local_ids, None)
+                self._add_rows(array_path("node_label", key, "y", p), node.label, book.local_ids(p), None)
         if node.feat is not None and self.with_feature:
-            self._write_caches(key, node.feat)
-        return node_entry(key, book)
+            self._write_caches(key, node.feat, feature_book)
+        return node_entry(key, book, own_feature_book)
 
-    def _write_caches(self, key: NodeKey, feat: torch.Tensor) -> None:
-        for p, ids in enumerate(self.source._cache_node(key)):
-            if ids is not None:
+    def _write_caches(self, key: NodeKey, feat: torch.Tensor, feature_book: AnyBook) -> None:
+        for p, given in enumerate(self.source._cache_node(key)):
+            if given is not None:
+                ids = given[feature_book[given] != p]  # its own rows it has already
                 self._add(array_path("node_feat", key, "cache_ids", p), ids)
                 self._add_rows(array_path("node_feat", key, "cache_x", p), feat, ids, self.source.node_feat_dtype)
 
@@ -290,7 +311,9 @@ class _Writer:
         return edge_entry(key, part_counts, self._write_edge_feat(key, edge))
 
     def _write_edge_feat(self, key: EdgeKey, edge: EdgeInput) -> AnyBook:
-        book = RangePartitionBook.near_equal(edge.num_edge_ids, self.source.num_parts)
+        given = self.source._edge_feat_books.get(key)
+        book = given or RangePartitionBook.near_equal(edge.num_edge_ids, self.source.num_parts)
+        self.files += write_tables(self.root, "edge_book", key, book)
         if edge.feat is not None and self.with_feature:
             for p in range(self.source.num_parts):
                 path = array_path("edge_feat", key, "x", p)

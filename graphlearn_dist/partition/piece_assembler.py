@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from .piece_store import PIECES, Draft, Piece, PieceStore
 from .storage import ArrayFile, dtype_name, open_array, write_tensor
 
 GROUPS = {"node_feat": "x", "node_label": "y", "edge_feat": "x"}
+_FEATURE_BOOKS = {"node_feat": "node_feat_book", "edge_feat": "edge_book"}
 
 
 class PieceAssembler:
@@ -53,8 +54,10 @@ class PieceAssembler:
                 if draft.node_books[piece.key] is not None:
                     raise InvalidArgumentError(f"{piece}: saved before")
                 draft.node_books[piece.key] = self._take_book(draft, piece, "node_book")
+            for piece in self._waiting("node_feat_pb"):
+                draft.node_feat_books[piece.key] = self._take_feature_book(draft, piece, "node_feat")
             for piece in self._waiting("edge_pb"):
-                self._take_edge_book(draft, piece)
+                draft.edge_books[piece.key] = self._take_feature_book(draft, piece, "edge_feat")
             if None not in draft.node_books.values():
                 self._take_graphs(draft)
             self._take_rows(draft)
@@ -87,6 +90,7 @@ class PieceAssembler:
             values["num_parts"],
             values["edge_dir"],
             dict.fromkeys(values["node_types"]),
+            dict.fromkeys(values["node_types"]),
             dict.fromkeys(edge_types),
             unknown,
             dict.fromkeys(edge_types, 0),
@@ -115,20 +119,30 @@ class PieceAssembler:
         piece.drop()
         return book.to_dict()
 
-    def _take_edge_book(self, draft: Draft, piece: Piece) -> None:
+    def _take_feature_book(self, draft: Draft, piece: Piece, group: str) -> dict[str, Any]:
         for p in range(draft.num_parts):
-            for path in (array_path("edge_feat", piece.key, name, p) for name in ("x", "cache_x")):
+            for path in (array_path(group, piece.key, name, p) for name in ("x", "cache_x")):
                 if path in draft.files:
-                    raise InvalidArgumentError(f"{piece}: features of these edges are written already: {path}")
-        draft.edge_books[piece.key] = self._take_book(draft, piece, "edge_book")
+                    raise InvalidArgumentError(f"{piece}: features that it places are written already: {path}")
+        return self._take_book(draft, piece, _FEATURE_BOOKS[group])
 
     def _book(self, draft: Draft, group: str, key: Any) -> AnyBook | None:
-        description = (draft.edge_books if group == "edge_book" else draft.node_books)[key]
+        books: dict[str, Mapping[Any, dict[str, Any] | None]] = {
+            "node_book": draft.node_books,
+            "node_feat_book": draft.node_feat_books,
+            "edge_book": draft.edge_books,
+        }
+        description = books[group][key]
         if description is None or description["kind"] != "table":
             return None if description is None else from_dict(description)
         tables = [draft.files[array_path(group, key, name)] for name in ("owners", "rows")]
         owners, rows = (open_array(self.root, file, verify=False) for file in tables)
         return from_dict(description, tables=(owners, rows))
+
+    def _row_book(self, draft: Draft, group: str, key: Any) -> AnyBook | None:
+        """Who has the rows of a group: its feature book, else, for nodes, whoever has the node."""
+        book = self._book(draft, _FEATURE_BOOKS[group], key) if group in _FEATURE_BOOKS else None
+        return book if book is not None or group == "edge_feat" else self._book(draft, "node_book", key)
 
     def _node_book(self, draft: Draft, key: Any) -> AnyBook:
         book = self._book(draft, "node_book", key)
@@ -215,7 +229,7 @@ class PieceAssembler:
     def _take_rows_of(self, draft: Draft, pieces: list[Piece]) -> None:
         first = pieces[0]
         group, key, p = first.values["group"], first.key, first.partition_idx
-        book = self._book(draft, "edge_book" if group == "edge_feat" else "node_book", key)
+        book = self._row_book(draft, group, key)
         if book is None:
             return
         path = array_path(group, key, GROUPS[group], p)
@@ -238,7 +252,7 @@ class PieceAssembler:
 
     def _take_cache(self, draft: Draft, piece: Piece) -> None:
         group, p = piece.values["group"], piece.partition_idx
-        book = self._book(draft, "edge_book" if group == "edge_feat" else "node_book", piece.key)
+        book = self._row_book(draft, group, piece.key)
         own = draft.files.get(array_path(group, piece.key, GROUPS[group], p))
         if book is None or own is None:
             return
@@ -270,7 +284,10 @@ class PieceAssembler:
         return books + graphs
 
     def _meta(self, draft: Draft) -> dict[str, Any]:
-        nodes = [node_entry(key, self._node_book(draft, key)) for key in draft.node_books]
+        nodes = [
+            node_entry(key, self._node_book(draft, key), self._book(draft, "node_feat_book", key))
+            for key in draft.node_books
+        ]
         edges = []
         for key, counts in draft.part_counts.items():
             end = draft.end_edge_ids[key]

@@ -35,7 +35,7 @@ class Piece:
     """What one call gave.
 
     Attributes:
-        kind: ``meta``, ``node_pb``, ``edge_pb``, ``graph``, ``rows`` or ``cache``.
+        kind: ``meta``, ``node_pb``, ``node_feat_pb``, ``edge_pb``, ``graph``, ``rows`` or ``cache``.
         path: where its arrays wait.
         key: node or edge type; None if homogeneous.
         partition_idx: its partition; -1 if it belongs to none.
@@ -75,6 +75,7 @@ class Draft:
     num_parts: int
     edge_dir: str | None
     node_books: dict[NodeKey, dict[str, Any] | None]
+    node_feat_books: dict[NodeKey, dict[str, Any] | None]
     edge_books: dict[EdgeKey, dict[str, Any] | None]
     part_counts: dict[EdgeKey, list[int | None]]
     end_edge_ids: dict[EdgeKey, int]
@@ -88,6 +89,7 @@ class Draft:
             meta["num_parts"],
             meta["edge_dir"],
             {entry["type"]: entry["book"] for entry in meta["nodes"]},
+            {entry["type"]: entry.get("feature_book") for entry in meta["nodes"]},
             {key: entry["feature_book"] for key, entry in edges.items()},
             {key: list(entry["part_counts"]) for key, entry in edges.items()},
             {key: entry.get("end_edge_id") or _num_ids(entry["feature_book"]) for key, entry in edges.items()},
@@ -99,7 +101,10 @@ class Draft:
         return {
             "num_parts": self.num_parts,
             "edge_dir": self.edge_dir,
-            "nodes": [{"type": key, "book": book} for key, book in self.node_books.items()],
+            "nodes": [
+                {"type": key, "book": book, "feature_book": self.node_feat_books[key]}
+                for key, book in self.node_books.items()
+            ],
             "edges": [
                 {
                     "type": key,

@@ -76,6 +76,13 @@ def save_node_pb(
     _save(output_dir, "node_pb", ntype, **_book_parts("node_pb", node_pb))
 
 
+def save_node_feat_pb(
+    output_dir: str | os.PathLike[str], node_feat_pb: PartitionBook | torch.Tensor, ntype: NodeType | None = None
+) -> None:
+    """Says who keeps which node's features, by node id; without it, whoever has the node. Call it before they come."""
+    _save(output_dir, "node_feat_pb", ntype, **_book_parts("node_feat_pb", node_feat_pb))
+
+
 def save_edge_pb(
     output_dir: str | os.PathLike[str], edge_pb: PartitionBook | torch.Tensor, etype: EdgeType | None = None
 ) -> None:
@@ -213,7 +220,7 @@ def build_partition_feature(
     """
     layout = load_partition_layout(Path(root_dir))
     check_partition_idx(partition_idx, layout.num_parts)
-    node_books: dict[Any, PartitionBook] = {key: info.book for key, info in layout.nodes.items()}
+    node_books: dict[Any, PartitionBook] = {key: info.feature_book for key, info in layout.nodes.items()}
     edge_books: dict[Any, PartitionBook] = {key: info.feature_book for key, info in layout.edges.items()}
     jobs = [
         ("node_feat", node_feat, node_books, node_feat_dtype),

@@ -138,14 +138,17 @@ def work(rank: int, world_size: int, port: int, cases: list[list[Any]]) -> list[
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_batches_of_a_group_equal_local_ones(tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kind of graph over two and three partitions; where there are two, two of three workers hold the same."""
+    """Every kind of graph over two and three partitions; where there are two, two of three workers hold the same, and
+    where there are three, features lie in other partitions than their nodes and edges."""
     monkeypatch.setenv("GLD_SHARE_PARTITIONS", str(int(in_place)))
     world_size, cases = 3, []
     for number, (name, edge_dir, kind) in enumerate(CASES):
         for num_parts in (2, 3):
             root = tmp_path / f"{number}-{num_parts}"
             root.mkdir()
-            cases.append([name, num_parts, str(write_partitions(graph_of(name), root, kind, num_parts, edge_dir))])
+            own = num_parts == 3
+            written = write_partitions(graph_of(name), root, kind, num_parts, edge_dir, own_feature_books=own)
+            cases.append([name, num_parts, str(written)])
     arguments = {"world_size": world_size, "port": get_free_port(), "cases": cases}
     results = run_processes([(f"{HERE}.work", {"rank": rank, **arguments}) for rank in range(world_size)], DEADLINE_S)
     assert sum(len(counts) for counts in results) == world_size * 4 * len(KINDS) + len(cases)

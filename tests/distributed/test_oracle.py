@@ -89,7 +89,9 @@ def make_all(batches: PartitionedBatches, epoch: int) -> list[SampledBatch]:
     return asyncio.run(run())
 
 
-def check_partitioned(case: Case, kind: str, num_parts: int, num_threads: int, *, with_edge: bool) -> list[DirectPeers]:
+def check_partitioned(
+    case: Case, kind: str, num_parts: int, num_threads: int, *, with_edge: bool, own_feature_books: bool = False
+) -> list[DirectPeers]:
     """Batches of every partition equal those of the whole."""
     config = config_of(case, with_edge=with_edge)
     seeds = NodeSamplerInput(case.seeds, case.seed_type)
@@ -97,7 +99,9 @@ def check_partitioned(case: Case, kind: str, num_parts: int, num_threads: int, *
     expected = [tensors_of(local.make(case.epoch, i)) for i in range(local.schedule.num_batches)]
     asked = []
     with tempfile.TemporaryDirectory() as root:
-        directory = write_partitions(case.graph, Path(root), kind, num_parts, case.edge_dir)
+        directory = write_partitions(
+            case.graph, Path(root), kind, num_parts, case.edge_dir, own_feature_books=own_feature_books
+        )
         datasets = load_partitions(directory, num_parts)
         services = [PartitionService(dataset, num_threads) for dataset in datasets]
         for dataset, service in zip(datasets, services, strict=True):
@@ -117,8 +121,8 @@ def check_partitioned(case: Case, kind: str, num_parts: int, num_threads: int, *
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_partitioned_batches_equal_local_ones(typed: bool, data: st.DataObject, kind: str, num_parts: int) -> None:
     case = data.draw(cases(typed=typed))
-    num_threads, with_edge = data.draw(st.integers(1, 2)), data.draw(st.booleans())
-    check_partitioned(case, kind, num_parts, num_threads, with_edge=with_edge)
+    num_threads, with_edge, own = data.draw(st.integers(1, 2)), data.draw(st.booleans()), data.draw(st.booleans())
+    check_partitioned(case, kind, num_parts, num_threads, with_edge=with_edge, own_feature_books=own)
 
 
 def large_case(graph: TestGraph, seed_type: Any, edge_dir: Direction) -> Case:
@@ -275,9 +279,10 @@ def test_remote_batches_equal_local_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One to three servers, one and two sampling workers, one and two threads, partitions of others asked for or read
-    in place: the loader's own bits each time."""
+    in place, features with their nodes or elsewhere: the loader's own bits each time."""
     monkeypatch.setenv("GLD_SHARE_PARTITIONS", str(int(in_place)))
-    directory = str(write_partitions(GRAPHS[name](), tmp_path, kind, num_servers, edge_dir))
+    graph, own = GRAPHS[name](), num_servers == 2
+    directory = str(write_partitions(graph, tmp_path, kind, num_servers, edge_dir, own_feature_books=own))
     port = get_free_port()
     servers = [
         (f"{HERE}.serve", {"directory": directory, "rank": rank, "num_servers": num_servers, "port": port})

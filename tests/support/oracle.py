@@ -9,7 +9,7 @@ import torch
 
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.messages import SampledBatch, Subgraph
-from graphlearn_dist.partition import RandomPartitioner, RangePartitioner
+from graphlearn_dist.partition import PermutedPartitionBook, RandomPartitioner, RangePartitioner
 from tests.support.graphs import Direction, TestGraph, random_graph, typed_graph
 
 PARTITIONERS = {"random": RandomPartitioner, "range": RangePartitioner}
@@ -39,8 +39,22 @@ def pyg_tensors(data: Any) -> dict[str, Any]:
     return flat
 
 
-def write_partitions(graph: TestGraph, root: Path, kind: str, num_parts: int, edge_dir: Direction) -> Path:
-    """The partition directory of a graph with the features and labels that ``make_dataset`` gives it."""
+def books_of_features(graph: TestGraph, num_parts: int) -> dict[str, Any]:
+    """For a partitioner: features that lie elsewhere than their nodes, as a table, or than a range of edge ids."""
+    nodes = {key: (torch.arange(count) * 5 // 3 + 1) % num_parts for key, count in graph.num_nodes.items()}
+    edges = {
+        key: PermutedPartitionBook(len(rows), num_parts, key=7) for key, rows in graph.edge_features().items()
+    }  # a book that says nothing of who owns the edge
+    return {"node_feat_pb": graph.unwrap(nodes), "edge_feat_pb": graph.unwrap(edges)}
+
+
+def write_partitions(
+    graph: TestGraph, root: Path, kind: str, num_parts: int, edge_dir: Direction, *, own_feature_books: bool = False
+) -> Path:
+    """The partition directory of a graph with the features and labels that ``make_dataset`` gives it.
+
+    ``own_feature_books``: with ``books_of_features``.
+    """
     partitioner = PARTITIONERS[kind](
         str(root / "partitions"),
         num_parts,
@@ -55,6 +69,7 @@ def write_partitions(graph: TestGraph, root: Path, kind: str, num_parts: int, ed
         edge_ids=graph.unwrap(graph.edge_ids),
         edge_weights=graph.unwrap(graph.weights),
         edge_times=graph.unwrap(graph.times),
+        **(books_of_features(graph, num_parts) if own_feature_books else {}),
     )
     return partitioner.partition()
 

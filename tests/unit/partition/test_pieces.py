@@ -126,6 +126,39 @@ def test_pieces_in_any_order_make_the_partitioners_directory(
         assert torch.equal(layout.open_partition(p).edge_feats[None], inputs["edge_feat"][ids])
 
 
+def test_features_elsewhere_than_their_nodes(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    """A book of their own places node features, saved piece by piece, by a partitioner, or added to a directory."""
+    owners, num_nodes = owners_of(inputs["num_nodes"]), inputs["num_nodes"]
+    feat_owners = (owners + torch.arange(num_nodes) // 7) % PARTS
+    books = {"node_feat_pb": feat_owners, "edge_feat_pb": owners_of(400)}
+    TablePartitioner(tmp_path / "t", PARTS, node_owners=owners, **books, **inputs).partition()
+    calls = homo_calls(inputs)
+    calls.insert(1, lambda root: base.save_node_feat_pb(root, feat_owners))
+    for p in range(PARTS):  # the node features' calls
+        calls[5 + 3 * p] = lambda root, p=p: base.save_feature_partition(
+            root, p, rows_of(inputs["node_feat"], feat_owners, p)
+        )
+    for call in calls:
+        call(tmp_path / "g")
+    bare = TablePartitioner(tmp_path / "b", PARTS, node_owners=owners, **books, **inputs)
+    bare.partition(with_feature=False)
+    for p in range(PARTS):
+        base.build_partition_feature(tmp_path / "b", p, 10, inputs["node_feat"], None, inputs["edge_feat"], None)
+    for other in ("g", "b"):
+        assert "3 partitions" in verify(tmp_path / other)
+        assert_same(tmp_path / other, tmp_path / "t")
+    for p in range(PARTS):
+        _, _, _, node_feat, edge_feat, node_pb, _ = base.load_partition(tmp_path / "t", p)
+        assert torch.equal(node_feat.ids, (feat_owners == p).nonzero().flatten())
+        assert torch.equal(node_feat.feats, inputs["node_feat"][node_feat.ids])
+        assert torch.equal(edge_feat.feats, inputs["edge_feat"][edge_feat.ids])
+        assert torch.equal(node_pb[torch.arange(num_nodes)], owners)
+    with pytest.raises(InvalidArgumentError, match=r"features that it places are written already: part0/node_feat/x"):
+        base.save_node_feat_pb(tmp_path / "g", feat_owners)
+    with pytest.raises(InvalidArgumentError, match=rf"node_feat_pb: expected a book of {num_nodes} ids, got one of 3"):
+        TablePartitioner(tmp_path / "n", PARTS, node_owners=owners, node_feat_pb=owners[:3], **inputs)
+
+
 def test_typed(tmp_path: Path) -> None:
     inputs = {key: value for key, value in hetero_inputs().items() if key != "node_split"}
     TablePartitioner(
