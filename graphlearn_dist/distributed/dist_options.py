@@ -47,9 +47,10 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
     num_workers: int
     worker_devices: list[torch.device] | None
     worker_concurrency: int
+    max_restarts: int
 
     def _check(self, **at_least: int) -> None:
-        super()._check(num_workers=1, worker_concurrency=1, **at_least)
+        super()._check(num_workers=1, worker_concurrency=1, max_restarts=0, **at_least)
         if self.worker_concurrency > _MAX_CONCURRENCY:
             raise InvalidArgumentError(
                 f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
@@ -106,6 +107,8 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
             committed as it is used. It bounds how many batches a training loop can hold without copies.
         pin_memory: batches come in page-locked memory, which copies to the GPU without waiting.
         num_threads: threads of one batch; never changes it.
+        max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
+            hour. Its batches are made again, the same. What sampling itself raises is never tried again.
     """
 
     num_workers: int = 1
@@ -118,6 +121,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
     channel_size: int | str | None = None
     pin_memory: bool = False
     num_threads: int = 1
+    max_restarts: int = 3
 
     def __post_init__(self) -> None:
         self._check()
@@ -152,6 +156,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         glt_graph: not used.
         workload_type: not used.
         num_threads: threads of one batch; never changes it.
+        max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
+            hour. Its batches are made again, the same. What sampling itself raises is never tried again.
     """
 
     server_rank: int | list[int] | None = None
@@ -168,6 +174,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     glt_graph: Any = None
     workload_type: Literal["train", "validate", "test"] | None = None
     num_threads: int = 1
+    max_restarts: int = 3
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)
@@ -193,6 +200,7 @@ class ProducerRequest:
         num_threads: threads of one batch.
         buffer_bytes: shared memory for batches.
         request_timeout_s: deadline of requests between partitions.
+        max_restarts: restarts of each sampling process that dies, within an hour.
     """
 
     num_workers: int
@@ -200,8 +208,11 @@ class ProducerRequest:
     num_threads: int
     buffer_bytes: int
     request_timeout_s: float
+    max_restarts: int = 3
 
     def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise InvalidArgumentError(f"max_restarts: expected at least 0, got {self.max_restarts}")
         for name in ("num_workers", "concurrency", "num_threads", "buffer_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")

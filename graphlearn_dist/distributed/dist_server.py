@@ -238,6 +238,7 @@ class DistServer:
             num_threads=worker_options.num_threads,
             buffer_bytes=worker_options.buffer_bytes,
             request_timeout_s=worker_options.rpc_timeout,
+            max_restarts=worker_options.max_restarts,
         )
         return (await self.open_producer(sampler_input, sampling_config, request)).producer_id
 

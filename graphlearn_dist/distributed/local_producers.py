@@ -131,6 +131,7 @@ class MpProducer(BatchProducer):
                 num_threads=options.num_threads,
                 buffer_bytes=options.buffer_bytes,
                 request_timeout_s=options.rpc_timeout,
+                max_restarts=options.max_restarts,
             ),
             find_holders(dataset, options),
         )

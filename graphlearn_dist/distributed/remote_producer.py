@@ -65,6 +65,7 @@ class RemoteProducer(BatchProducer):
             num_threads=options.num_threads,
             buffer_bytes=options.buffer_bytes,
             request_timeout_s=options.rpc_timeout,
+            max_restarts=options.max_restarts,
         )
         futures = [
             endpoint.request(("server", rank), name, sampler_input, config, request, timeout_s=options.rpc_timeout)

@@ -60,8 +60,7 @@ class SamplingProducer:
         self._epoch = 0
         self._indices = BatchIndices(0, 0)
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
-        names = [f"{name}, worker {i}" for i in range(request.num_workers)]
-        self._workers = [WorkerHandle(worker_name, self._worker_bytes) for worker_name in names]
+        self._workers = [self._make_worker(rank) for rank in range(request.num_workers)]
 
     @property
     def worker_pids(self) -> list[int]:
@@ -71,18 +70,17 @@ class SamplingProducer:
     async def start(self) -> None:
         """Starts all workers; undone if one fails."""
         try:
-            await asyncio.gather(*(self._start_worker(i) for i in range(len(self._workers))))
+            await asyncio.gather(*(worker.start() for worker in self._workers))
         except BaseException:
             await self.close()
             raise
 
-    async def _start_worker(self, rank: int) -> None:
-        request = self._request
-        worker = self._workers[rank]
+    def _make_worker(self, rank: int) -> WorkerHandle:
+        request, name = self._request, f"{self._name}, worker {rank}"
 
-        def make_setup(ring_path: str) -> WorkerSetup:
+        def make_setup(ring_path: str) -> WorkerSetup:  # once for each process of the worker
             return WorkerSetup(
-                name=worker.name,
+                name=name,
                 dataset=self._handle,
                 sampler_input=self._input,
                 config=self._config,
@@ -95,7 +93,7 @@ class SamplingProducer:
                 request_timeout_s=request.request_timeout_s,
             )
 
-        await worker.start(make_setup)
+        return WorkerHandle(name, self._worker_bytes, make_setup, request.max_restarts)
 
     async def start_run(self, run: int, epoch: int, indices: BatchIndices | None = None) -> None:
         """Begins to make these batches of an epoch, in turn by the workers; all of them unless given.
@@ -120,7 +118,7 @@ class SamplingProducer:
 
         Raises:
             InvalidArgumentError: the run is over, or did not ask for this batch.
-            SamplingWorkerError: the worker that should have made it died.
+            SamplingWorkerError: the worker that should have made it failed, or died too often.
         """
         if run != self._run:
             raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")

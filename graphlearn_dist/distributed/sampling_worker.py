@@ -1,7 +1,8 @@
 """A sampling worker: a process of a server that computes batches and leaves them in shared memory.
 
-Started as ``python -m graphlearn_dist.distributed.sampling_worker FD`` with one end of a socket pair, over which its
-server sends commands; when the server is gone that socket closes, and the worker ends. Batches are announced in a
+Started as ``python -m graphlearn_dist.distributed.sampling_worker FD PULSE`` with one end of a socket pair, over which
+its server sends commands; when the server is gone that socket closes, and the worker ends. PULSE is a pipe to which it
+writes a byte a second, as a sign of life. Batches are announced in a
 shared-memory ring and lie in the worker's own region, written there once; where the region has no room they follow in
 the ring instead.
 """
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from .. import _C
+from ..config import RpcSettings
 from ..core import pooled_empty
 from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ..messages import EndOfEpoch, SampledBatch
@@ -48,6 +50,7 @@ from .worker_messages import (
     WorkerReady,
     WorkerSetup,
 )
+from .worker_pulse import start_pulse
 
 _RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cancellation waits for at most this
 
@@ -207,9 +210,10 @@ class SamplingWorker:
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
         concurrency = self._setup.concurrency if self._has_peers else 1
         try:
-            for index in start.indices:
+            num_single = self._setup.concurrency if start.careful else 0
+            for place, index in enumerate(start.indices):
                 under_way.append(asyncio.create_task(self._make(start, index)))
-                if len(under_way) >= concurrency:
+                if len(under_way) >= concurrency or place < num_single:
                     await self._send_first(under_way)
             while under_way:
                 await self._send_first(under_way)
@@ -285,10 +289,17 @@ async def _main(descriptor: int) -> int:
         control.close()
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Serves the descriptors of the command line until the end; returns the exit code."""
     # Ctrl-C reaches the whole process group; this process ends when its server closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    code = asyncio.run(_main(int(sys.argv[1])))
+    control, pulse = int(sys.argv[1]), int(sys.argv[2])
+    start_pulse(pulse, RpcSettings().heartbeat_interval_s)
+    return asyncio.run(_main(control))
+
+
+if __name__ == "__main__":
+    exit_code = main()
     sys.stdout.flush()
-    os._exit(code)  # nothing to save, and threads of a peer's connection must not delay the end
+    os._exit(exit_code)  # nothing to save, and threads of a peer's connection must not delay the end

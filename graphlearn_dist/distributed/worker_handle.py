@@ -1,106 +1,95 @@
-"""One sampling worker, as the process sees it that started it: its commands, and the batches that it has ready."""
+"""One sampling worker, as the process sees it that started it: its commands, and the batches that it has ready.
+
+A worker outlives its process: one that dies is started again, and makes again what it had not announced.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import mmap
-import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from .. import _C
 from ..errors import SamplingWorkerError
-from ..messages import WorkerFailure
-from ..rpc.codec import decode_blob
-from ..rpc.encoded import Encoded, SharedRegion
-from .control import NOTIFICATION, Control, receive_message, send_message
-from .worker_failure import failure_error
-from .worker_messages import (
-    ITEM_HEADER_BYTES,
-    ItemHeader,
-    ItemKind,
-    ReleaseSlots,
-    StartRun,
-    StopWorker,
-    WorkerReady,
-    WorkerSetup,
-)
+from ..rpc.encoded import Encoded, release
+from ..utils.restarts import RestartBudget
+from .worker_messages import ItemHeader, ItemKind, StartRun, WorkerSetup
+from .worker_process import WorkerDeath, WorkerProcess
 
-# Finished batches a worker may have announced and not yet handed over. The client asks well ahead, so that two keep the
-# worker busy; more would only hold memory.
-_RING_WINDOW = 2
-_STOP_TIMEOUT_S = 5.0
+_MAX_DEATHS_OF_A_BATCH = 2
 
 
 class WorkerHandle:
-    """One sampling worker, as its server sees it.
+    """One sampling worker, as its owner sees it. On one asyncio loop.
 
     Args:
         name: of the worker, for errors.
         buffer_bytes: room for batches that found none in the worker's region; committed as it is used.
+        make_setup: what to tell a process of it, given the path of its ring.
+        max_restarts: processes that may follow the first, within an hour.
     """
 
-    def __init__(self, name: str, buffer_bytes: int) -> None:
+    def __init__(
+        self, name: str, buffer_bytes: int, make_setup: Callable[[str], WorkerSetup], max_restarts: int
+    ) -> None:
         self.name = name
-        self._ring = _C.ShmRing(buffer_bytes, _RING_WINDOW)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: Control | None = None
-        self._listener: asyncio.Task[None] | None = None
-        self._sending: set[asyncio.Task[None]] = set()
-        self._region: mmap.mmap | None = None
-        self._lendable: SharedRegion | None = None
-        self._ready: asyncio.Future[None] | None = None
-        self._run = 0
+        self._buffer_bytes = buffer_bytes
+        self._make_setup = make_setup
+        self._budget = RestartBudget(max_restarts)
+        self._process: WorkerProcess | None = None  # the one that is up, or None
+        self._restarting: asyncio.Task[None] | None = None
+        self._start: StartRun | None = None
+        self._num_announced = 0  # batches of the run
+        self._is_told = False  # whether the process knows of the run
+        self._deaths = (-1, 0)  # at which batch processes died, and how many in a row
         self._items: dict[tuple[int, int], Encoded] = {}
         self._announcements: dict[tuple[int, int], Any] = {}  # of items: places of the ring that they still take
         self._waiting: dict[tuple[int, int], asyncio.Future[Encoded]] = {}
         self._failure: SamplingWorkerError | None = None
 
-    async def start(self, make_setup: Callable[[str], WorkerSetup]) -> None:
+    async def start(self) -> None:
         """Starts the process and waits until it is set up.
 
         Raises:
             SamplingWorkerError: it failed on the way.
         """
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as undo:
-            undo.callback(ours.close)
-            spawning = loop.run_in_executor(None, _spawn, theirs.fileno())
-            try:
-                self._process = await asyncio.shield(spawning)
-            except asyncio.CancelledError:
-                self._process = await spawning  # it starts all the same, and close() has to end it
-                raise
-            self._control = await Control.open(ours)
-            undo.pop_all()
-        self._ready = loop.create_future()
-        self._listener = loop.create_task(self._listen(self._control))
-        await send_message(self._control, make_setup(self._ring.path))
-        await self._ready
+        await self._launch()
+
+    async def _launch(self) -> None:
+        self._process = process = WorkerProcess(self.name, self._buffer_bytes, self)
+        try:
+            await process.start(self._make_setup)
+        except BaseException:
+            self._process = None
+            await process.close()
+            raise
 
     @property
     def pid(self) -> int:
-        """Process id; 0 before ``start``."""
+        """Process id; 0 before ``start`` and while it is started again."""
         return self._process.pid if self._process is not None else 0
 
     async def start_run(self, start: StartRun) -> None:
         """Begins a run; what the last one left is dropped."""
-        self._run = start.run
+        self._start, self._num_announced = start, 0
+        self._deaths = (-1, 0)
         self._drop_items()
         self._fail_waiting(SamplingWorkerError(f"{self.name}: run {start.run} has begun"))
-        await self._send(start)
+        if self._process is not None and self._process.is_up:
+            self._is_told = True
+            await self._process.send(start)
+
+    async def send(self, message: Any) -> None:
+        """Tells its process something; one that is on its way up has it from its setup."""
+        if self._process is not None and self._process.is_up:
+            await self._process.send(message)
 
     async def item(self, run: int, index: int) -> Encoded:
         """The batch of that index, encoded; waits for it.
 
         Raises:
-            SamplingWorkerError: the worker died.
+            SamplingWorkerError: the worker failed, or died too often.
         """
         key = run, index
         if key in self._items:
@@ -115,113 +104,100 @@ class WorkerHandle:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                _release(future.result())  # it came at the moment when nobody wanted it any more
+                release(future.result())  # it came at the moment when nobody wanted it any more
             raise
         finally:
             self._waiting.pop(key, None)
 
-    async def _listen(self, control: Control) -> None:
-        try:
-            await self._follow(control)
-        except Exception as error:  # a defect must not leave a client waiting
-            failure = SamplingWorkerError(f"{self.name} (pid {self.pid}): {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._fail(failure)
+    # --- what its process says ---------------------------------------------------------------------------------
 
-    async def _follow(self, control: Control) -> None:
-        """Follows the worker until its socket closes."""
-        while True:
-            message = await receive_message(control)
-            if message is NOTIFICATION:
-                await self._drain()
-            elif isinstance(message, WorkerFailure):
-                self._fail(failure_error(message))
-            elif message is None:
-                break
-        await self._drain()
-        if self._failure is None and self._process is not None:
-            code = await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
-            self._fail(SamplingWorkerError(f"{self.name} (pid {self.pid}) ended: {describe_exit(code)}"))
+    @property
+    def _is_run_over(self) -> bool:
+        return self._start is None or self._num_announced >= len(self._start.indices)
 
-    async def _drain(self) -> None:
-        while (message := self._ring.try_recv()) is not None:
-            view = memoryview(message)
-            header = ItemHeader.unpack(view)
-            if header.kind is ItemKind.READY:
-                self._on_ready(decode_blob(bytearray(view[ITEM_HEADER_BYTES:])))
-                del view
-                message.release()
-            elif header.run != self._run:  # left over from an older run
-                del view
-                message.release()
-                if header.offset:
-                    await self._send_release(header.offset)
-            else:
-                self._deliver(header, self._encoded(header, view), message)
-                del view
+    def is_current(self, run: int) -> bool:
+        """See ``ProcessOwner``."""
+        return self._start is not None and run == self._start.run
 
-    def _encoded(self, header: ItemHeader, view: memoryview) -> Encoded:
-        """The item as it can be sent on, without decoding it."""
-        if not header.offset:
-            return Encoded.from_blob(view[ITEM_HEADER_BYTES:])  # gives its room back when the last view of it dies
-        head = bytes(view[ITEM_HEADER_BYTES : ITEM_HEADER_BYTES + header.head_len])
-        assert self._region is not None  # READY comes before any batch
-        payload = memoryview(self._region)[header.offset : header.offset + header.nbytes]
-        view.release()
-        loop = asyncio.get_running_loop()
-        offset = header.offset
-
-        def on_released() -> None:
-            sending = loop.create_task(self._send_release(offset))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
-
-        place = None if self._lendable is None else (self._lendable, offset)
-        return Encoded(head, (payload,), header.nbytes, on_released, place)
-
-    def _deliver(self, header: ItemHeader, encoded: Encoded, message: Any) -> None:
+    def on_item(self, header: ItemHeader, encoded: Encoded, announcement: Any) -> None:
+        """See ``ProcessOwner``."""
+        if header.kind is ItemKind.END:  # nobody asks for it: the owner knows the number of batches
+            return
         key = header.run, header.index
+        self._num_announced += 1
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
             if header.offset:
-                message.release()
+                announcement.release()
             waiting.set_result(encoded)
         else:
             self._items[key] = encoded
             if header.offset:
-                self._announcements[key] = message
+                self._announcements[key] = announcement
+
+    def on_end(self, process: WorkerProcess, why: SamplingWorkerError | WorkerDeath) -> None:
+        """See ``ProcessOwner``: a failure that was told is final, a death is not."""
+        if self._failure is not None or process is not self._process:
+            return
+        self._process, self._is_told = None, False
+        if isinstance(why, SamplingWorkerError):
+            self._fail(why)
+        elif (verdict := self._judge()) is not None:
+            self._fail(self._death_error(process.pid, why, verdict))
+        else:
+            self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
+
+    def _judge(self) -> str | None:
+        """Why a worker that died is not started again, or None."""
+        batch, deaths = self._deaths
+        self._deaths = (self._num_announced, deaths + 1 if batch == self._num_announced else 1)
+        if not self._is_run_over and self._deaths[1] >= _MAX_DEATHS_OF_A_BATCH:
+            return f"this batch ended its worker {self._deaths[1]} times"
+        return None if self._budget.take() else f"max_restarts={self._budget.limit} within an hour are used up"
+
+    def _death_error(self, pid: int, death: WorkerDeath, verdict: str) -> SamplingWorkerError:
+        if self._start is None or self._is_run_over:
+            stage = "stage idle"
+        else:
+            index = self._start.indices[self._num_announced]
+            stage = f"stage sample, batch {index} of epoch {self._start.epoch}"
+        host = socket.gethostname()
+        return SamplingWorkerError(f"{self.name} (pid {pid}) ended: {death.how}; on {host}, {stage}; {verdict}")
+
+    async def _restart(self, dead: WorkerProcess) -> None:
+        """Puts another process in place of one that died; the batches that it had announced stay good."""
+        try:
+            await dead.close()
+            while True:
+                try:
+                    await self._launch()
+                    break
+                except SamplingWorkerError:  # it died again on its way up
+                    if not self._budget.take():
+                        raise
+        except SamplingWorkerError as error:
+            self._fail(error)
+        except Exception as error:  # no memory for a process, say: whoever waits must know
+            failure = SamplingWorkerError(f"{self.name} could not be started again: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail(failure)
+        if self._process is None or self._start is None or self._is_told or self._is_run_over:
+            return
+        self._is_told = True
+        rest = self._start.indices[self._num_announced :]
+        await self._process.send(replace(self._start, indices=rest, careful=True))
 
     def _drop_items(self) -> None:
         for announcement in self._announcements.values():
             announcement.release()
         self._announcements.clear()
         for encoded in self._items.values():
-            _release(encoded)
+            release(encoded)
         self._items.clear()
-
-    async def _send_release(self, offset: int) -> None:
-        await self._send(ReleaseSlots((offset,)))
-
-    async def _send(self, message: Any) -> None:
-        if self._failure is None and self._control is not None:
-            with contextlib.suppress(ConnectionError):  # the worker has died: the listener says so to all who wait
-                await send_message(self._control, message)
-
-    def _on_ready(self, ready: WorkerReady) -> None:
-        descriptor = os.open(ready.region_path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._region = mmap.mmap(descriptor, ready.region_bytes)
-        finally:
-            os.close(descriptor)
-        self._lendable = SharedRegion(ready.region_path, ready.region_bytes, ready.region_nonce)
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_result(None)
 
     def _fail(self, error: SamplingWorkerError) -> None:
         if self._failure is None:
             self._failure = error
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(error)
         self._fail_waiting(self._failure)
 
     def _fail_waiting(self, error: SamplingWorkerError) -> None:
@@ -231,47 +207,11 @@ class WorkerHandle:
 
     async def close(self) -> None:
         """Ends the process: asks, then kills. Idempotent."""
-        if self._failure is None:
-            self._failure = SamplingWorkerError(f"{self.name} was shut down")
-        self._fail_waiting(self._failure)
-        self._ring.close()
-        if self._lendable is not None:
-            self._lendable.close()
-        loop = asyncio.get_running_loop()
-        if self._control is not None:
-            await self._say_stop(self._control)
-            self._control.close()
+        self._fail(SamplingWorkerError(f"{self.name} was shut down"))
+        restarting = self._restarting
+        if restarting is not None:
+            restarting.cancel()
+            await asyncio.gather(restarting, return_exceptions=True)
         if self._process is not None:
-            await loop.run_in_executor(None, _end, self._process)
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+            await self._process.close()
         self._drop_items()
-
-    @staticmethod
-    async def _say_stop(control: Control) -> None:
-        with contextlib.suppress(ConnectionError):  # it is gone already
-            await send_message(control, StopWorker())
-
-
-def _release(encoded: Encoded) -> None:
-    if encoded.on_released is not None:
-        encoded.on_released()
-
-
-def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "graphlearn_dist.distributed.sampling_worker", str(descriptor)]
-    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def describe_exit(code: int) -> str:
-    """An exit status in words."""
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

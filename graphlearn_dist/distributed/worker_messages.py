@@ -54,11 +54,15 @@ class WorkerReady:
 
 @dataclass(frozen=True)
 class StartRun:
-    """Sample these batches of ``epoch``; whatever an older run asked for is off."""
+    """Sample these batches of ``epoch``; whatever an older run asked for is off.
+
+    ``careful``: those that a predecessor may have died of, the first few, are made one at a time.
+    """
 
     run: int
     epoch: int
     indices: BatchIndices
+    careful: bool = False
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ def test_batches_that_nobody_reads_stay_few(tmp_path: Path) -> None:
 
 def test_killed_worker(job: Job) -> None:
     """The client's loop hears which worker died, and how; then the server makes another one."""
-    with make_loader() as loader:
+    with make_loader(max_restarts=0) as loader:
         iterator = iter(loader)
         next(iterator)
         (pid,) = children(job.servers[0].pid)

@@ -276,7 +276,7 @@ def test_a_worker_that_dies(halves: Path, options: Any, worker_context: None) ->
 
 
 def test_a_subprocess_that_dies(whole: Path) -> None:
-    with make_loader(load(whole), MP, batch_size=1) as loader:
+    with make_loader(load(whole), replace(MP, max_restarts=0), batch_size=1) as loader:
         (pid,) = children(os.getpid())
         batches = iter(loader)
         next(batches)

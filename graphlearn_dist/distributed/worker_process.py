@@ -1,0 +1,268 @@
+"""One process of a sampling worker, from its start to its end: its socket, its ring, its region, its pulse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .. import _C
+from ..config import RpcSettings
+from ..errors import SamplingWorkerError
+from ..messages import WorkerFailure
+from ..rpc.codec import decode_blob
+from ..rpc.encoded import Encoded, SharedRegion
+from .control import NOTIFICATION, Control, receive_message, send_message
+from .worker_failure import failure_error
+from .worker_messages import (
+    ITEM_HEADER_BYTES,
+    ItemHeader,
+    ItemKind,
+    ReleaseSlots,
+    StopWorker,
+    WorkerReady,
+    WorkerSetup,
+)
+from .worker_pulse import PulseWatch
+
+# Finished batches a worker may have announced and not yet handed over. The client asks well ahead, so that two keep the
+# worker busy; more would only hold memory.
+_RING_WINDOW = 2
+_STOP_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class WorkerDeath:
+    """A process ended that nobody had told to, and said nothing: in words, how."""
+
+    how: str
+
+
+class ProcessOwner(Protocol):
+    """Who is told what a worker process does."""
+
+    def on_item(self, header: ItemHeader, encoded: Encoded, announcement: Any) -> None:
+        """A batch or the like is there; ``announcement`` is its place in the ring, to be released."""
+
+    def is_current(self, run: int) -> bool:
+        """Whether items of that run are still wanted."""
+
+    def on_end(self, process: WorkerProcess, why: SamplingWorkerError | WorkerDeath) -> None:
+        """The process is of no use any more: it failed and said so, or it died. All it announced was handed over."""
+
+
+class WorkerProcess:
+    """A sampling worker's process. Made, and used, on one asyncio loop.
+
+    Args:
+        name: of the worker, for errors.
+        buffer_bytes: room for batches that find none in the worker's region; committed as it is used.
+        owner: who is told.
+    """
+
+    def __init__(self, name: str, buffer_bytes: int, owner: ProcessOwner) -> None:
+        self.name = name
+        self._owner = owner
+        self._ring = _C.ShmRing(buffer_bytes, _RING_WINDOW)
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._control: Control | None = None
+        self._pulse: PulseWatch | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self._region: mmap.mmap | None = None
+        self._lendable: SharedRegion | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._frozen = ""
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 before ``start``."""
+        return self._popen.pid if self._popen is not None else 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is set up, and not over."""
+        return not self._is_over and self._ready is not None and self._ready.done() and not self._ready.exception()
+
+    async def start(self, make_setup: Callable[[str], WorkerSetup]) -> None:
+        """Starts the process and waits until it is set up. ``close`` is due also where it fails.
+
+        Raises:
+            SamplingWorkerError: it failed on the way.
+        """
+        loop = self._loop
+        self._ready = loop.create_future()
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            pulse, their_pulse = os.pipe()
+            undo.callback(os.close, pulse)
+            try:
+                spawning = loop.run_in_executor(None, _spawn, theirs.fileno(), their_pulse)
+                try:
+                    self._popen = await asyncio.shield(spawning)
+                except asyncio.CancelledError:
+                    self._popen = await spawning  # it starts all the same, and close() has to end it
+                    raise
+            finally:
+                theirs.close()
+                os.close(their_pulse)
+            self._control = await Control.open(ours)
+            undo.pop_all()
+        self._listener = loop.create_task(self._listen(self._control))
+        try:
+            await send_message(self._control, make_setup(self._ring.path))
+            await self._ready
+        except ConnectionError:
+            await self._ready  # it has died: the listener says how
+        finally:
+            self._watch(pulse)
+
+    def _watch(self, pulse: int) -> None:
+        if self.is_up:  # not before: its imports keep it busy, and nobody knows for how long
+            self._pulse = PulseWatch(pulse, RpcSettings(), self._on_frozen)
+        else:
+            os.close(pulse)
+
+    def _on_frozen(self, silence_s: float) -> None:
+        """It takes no messages either, and what is stopped may go on at a wrong moment: it is killed."""
+        self._frozen = f"frozen: no sign of life for {silence_s:.1f} s"
+        if self._popen is not None:
+            self._popen.kill()
+
+    async def send(self, message: Any) -> None:
+        """Tells it something; without effect when it is over."""
+        if not self._is_over and self._control is not None:
+            with contextlib.suppress(ConnectionError):  # it has died: the listener says so to its owner
+                await send_message(self._control, message)
+
+    # --- what it says ------------------------------------------------------------------------------------------
+
+    async def _listen(self, control: Control) -> None:
+        try:
+            self._end(await self._follow(control))
+        except Exception as error:  # a defect must not leave a client waiting
+            failure = SamplingWorkerError(f"{self.name} (pid {self.pid}): {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._end(failure)
+
+    async def _follow(self, control: Control) -> SamplingWorkerError | WorkerDeath:
+        """Follows the worker until its socket closes; how it ended."""
+        failure: SamplingWorkerError | None = None
+        while (message := await receive_message(control)) is not None:
+            if message is NOTIFICATION:
+                self._drain()
+            elif isinstance(message, WorkerFailure):
+                failure = failure_error(message)
+        self._drain()
+        if failure is not None or self._popen is None:
+            return failure or SamplingWorkerError(f"{self.name} was never started")
+        code = await self._loop.run_in_executor(None, self._popen.wait)
+        return WorkerDeath(self._frozen or describe_exit(code))
+
+    def _end(self, why: SamplingWorkerError | WorkerDeath) -> None:
+        was_over, self._is_over = self._is_over, True
+        if self._lendable is not None:
+            self._lendable.close()
+        if was_over:
+            return
+        if self._ready is None or self._ready.done():
+            self._owner.on_end(self, why)
+            return
+        if isinstance(why, WorkerDeath):
+            why = SamplingWorkerError(f"{self.name} (pid {self.pid}) ended: {why.how}, at stage set-up")
+        self._ready.set_exception(why)
+        self._ready.exception()  # seen: start() may have been cancelled
+
+    def _drain(self) -> None:
+        while (message := self._ring.try_recv()) is not None:
+            view = memoryview(message)
+            header = ItemHeader.unpack(view)
+            if header.kind is ItemKind.READY:
+                self._on_ready(decode_blob(bytearray(view[ITEM_HEADER_BYTES:])))
+                del view
+                message.release()
+            elif not self._owner.is_current(header.run):  # left over from an older run
+                del view
+                message.release()
+                self._release(header.offset)
+            else:
+                self._owner.on_item(header, self._encoded(header, view), message)
+                del view
+
+    def _encoded(self, header: ItemHeader, view: memoryview) -> Encoded:
+        """The item as it can be sent on, without decoding it; good also when its process has died meanwhile."""
+        if not header.offset:
+            return Encoded.from_blob(view[ITEM_HEADER_BYTES:])  # gives its room back when the last view of it dies
+        head = bytes(view[ITEM_HEADER_BYTES : ITEM_HEADER_BYTES + header.head_len])
+        assert self._region is not None  # READY comes before any batch
+        payload = memoryview(self._region)[header.offset : header.offset + header.nbytes]
+        view.release()
+        offset = header.offset
+        place = None if self._lendable is None else (self._lendable, offset)
+        return Encoded(head, (payload,), header.nbytes, lambda: self._release(offset), place)
+
+    def _release(self, offset: int) -> None:
+        if offset and not self._is_over:
+            sending = self._loop.create_task(self.send(ReleaseSlots((offset,))))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+
+    def _on_ready(self, ready: WorkerReady) -> None:
+        descriptor = os.open(ready.region_path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._region = mmap.mmap(descriptor, ready.region_bytes)
+        finally:
+            os.close(descriptor)
+        self._lendable = SharedRegion(ready.region_path, ready.region_bytes, ready.region_nonce)
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends the process: asks, then kills. Idempotent."""
+        was_over, self._is_over = self._is_over, True
+        self._ring.close()
+        if self._lendable is not None:
+            self._lendable.close()
+        if self._pulse is not None:
+            self._pulse.close()
+        if self._control is not None:
+            if not was_over:
+                with contextlib.suppress(ConnectionError):  # it is gone already
+                    await send_message(self._control, StopWorker())
+            self._control.close()
+        if self._popen is not None:
+            await self._loop.run_in_executor(None, _end, self._popen)
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+
+
+def _spawn(control: int, pulse: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "graphlearn_dist.distributed.sampling_worker", str(control), str(pulse)]
+    return subprocess.Popen(command, pass_fds=[control, pulse], stdin=subprocess.DEVNULL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

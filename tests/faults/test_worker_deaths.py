@@ -1,0 +1,131 @@
+"""Sampling workers that die or freeze: the epoch goes on with the same bits, or ends with one error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.distributed import (
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+    worker_process,
+)
+from graphlearn_dist.errors import SamplingWorkerError
+from graphlearn_dist.loader import NeighborLoader
+from tests.support.jobs import (
+    NUM_NODES,
+    children,
+    load,
+    make_partitions,
+    running_servers,
+    same_batches,
+    shared_memory_names,
+)
+
+pytestmark = pytest.mark.faults
+
+SEEDS = torch.arange(NUM_NODES)
+NUM_BATCHES = 30
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_partitions(tmp_path_factory.mktemp("whole") / "graph", 1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = shared_memory_names(), set(children(os.getpid()))
+    yield
+    assert (shared_memory_names(), set(children(os.getpid()))) == before
+
+
+def make_loader(data: Any, options: Any) -> DistNeighborLoader:
+    return DistNeighborLoader(
+        data, [3, 2], SEEDS, 4, True, edge_dir="in", collect_features=True, random_seed=1, worker_options=options
+    )
+
+
+def epoch(whole: Path, number: int) -> list[Any]:
+    """The same batches, made in this process."""
+    loader = NeighborLoader(load(whole), [3, 2], SEEDS, batch_size=4, shuffle=True, seed=1)
+    return [loader.batch(number, index) for index in range(len(loader))]
+
+
+def test_worker_processes_that_die_or_freeze(whole: Path) -> None:
+    """In the midst of an epoch, between two of them, and while nobody reads."""
+    options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB")
+    with make_loader(load(whole), options) as loader:
+        first, second = children(os.getpid())
+        batches = iter(loader)
+        seen = [next(batches) for _ in range(3)]
+        os.kill(first, signal.SIGKILL)
+        seen += [next(batches) for _ in range(7)]
+        os.kill(second, signal.SIGSTOP)  # noticed by its silence
+        same_batches([*seen, *batches], epoch(whole, 0))
+        pids = children(os.getpid())
+        assert len(pids) == 2
+        assert not {first, second} & set(pids)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        same_batches(loader, epoch(whole, 1))
+        same_batches(seen, epoch(whole, 0)[:10])  # what a dead process made stays good
+
+
+def test_a_killed_worker_of_a_server(whole: Path) -> None:
+    """Batches that it had made for a trainer that does not read are not lost either."""
+    options = RemoteDistSamplingWorkerOptions(server_rank=0, rpc_timeout=60, prefetch_size=6)
+    with running_servers(whole) as job, job.client(), make_loader(None, options) as loader:
+        batches = iter(loader)
+        seen = [next(batches)]
+        (pid,) = children(job.servers[0].pid)
+        os.kill(pid, signal.SIGKILL)
+        same_batches([*seen, *batches], epoch(whole, 0))
+        assert children(job.servers[0].pid) not in ([], [pid])
+
+
+DEADLY = """
+import os, runpy, signal, sys
+from graphlearn_dist.distributed import sampling_worker
+
+make = sampling_worker.PartitionedBatches.make
+
+async def make_or_die(self, epoch, index, run, place):
+    if index == 7:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return await make(self, epoch, index, run, place)
+
+sampling_worker.PartitionedBatches.make = make_or_die
+raise SystemExit(sampling_worker.main())
+"""
+
+
+def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches before it come; it is named, though others were under way with it; nothing is tried for ever."""
+    started = []
+
+    def spawn(control: int, pulse: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", DEADLY, str(control), str(pulse)]
+        started.append(subprocess.Popen(command, pass_fds=[control, pulse], stdin=subprocess.DEVNULL))
+        return started[-1]
+
+    monkeypatch.setattr(worker_process, "_spawn", spawn)
+    options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")
+    with make_loader(load(whole), options) as loader:
+        batches = iter(loader)
+        same_batches([next(batches) for _ in range(7)], epoch(whole, 0)[:7])
+        with pytest.raises(SamplingWorkerError) as caught:
+            next(batches)
+    text = str(caught.value)
+    assert f"worker 0 (pid {started[-1].pid}) ended: killed by SIGSEGV; on {os.uname().nodename}, " in text
+    assert "stage sample, batch 7 of epoch 0; this batch ended its worker 2 times" in text
+    assert len(started) == 2
