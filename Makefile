@@ -6,8 +6,8 @@
 # make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
-# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), DEMO_ARGS, PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS,
-# TORCH_INDEX, GPU_PYTHON.
+# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), DEMO_ARGS, PYTEST_ARGS,
+# PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -16,6 +16,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV ?= .venv
+# Ray takes 240 MB; without it the tests that need it are skipped.
+TEST_RAY ?= on
 PY := $(VENV)/bin/python
 # The venv's cmake and ninja, whatever the machine has.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -50,7 +52,7 @@ $(RUNTIME): constraints.txt
 
 $(DEV): $(RUNTIME)
 	@echo "--- $(VENV): tools for tests and checks"
-	@$(PIP_INSTALL) pytest hypothesis scipy psutil ruff mypy clang-format
+	@$(PIP_INSTALL) pytest hypothesis scipy psutil ruff mypy clang-format $(if $(filter on,$(TEST_RAY)),ray)
 	@touch $@
 
 # Installed once, in place; after that only the C++ core is rebuilt, and only what changed in it.

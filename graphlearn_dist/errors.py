@@ -29,6 +29,10 @@ class MissingKeyError(InvalidArgumentError, KeyError):
         return str(self.args[0])  # KeyError would quote it
 
 
+class CallArgumentError(InvalidArgumentError, AssertionError):
+    """The data of a call on several workers does not fit the call; nothing was sent."""
+
+
 class NotInitializedError(GraphLearnError, RuntimeError):
     """Something was used before its ``init_*`` function, or after its shutdown."""
 
@@ -134,3 +138,51 @@ class SamplingWorkerError(GraphLearnError):
 
 class LaunchError(GraphLearnError):
     """A launched process failed; the message says which one and how."""
+
+
+class ResourceInsufficientError(GraphLearnError):
+    """A cluster does not have what was asked for; the message lists both."""
+
+
+class WorkerNameTakenError(InvalidArgumentError):
+    """A live worker has that name already."""
+
+
+class WorkerDiedError(GraphLearnError):
+    """The process of a worker is gone; the message says which one and how it ended."""
+
+
+class WorkerFailureError(GraphLearnError):
+    """A call failed on some workers of a group.
+
+    Attributes:
+        method: what was called.
+        failed_workers: their ranks, ascending.
+        errors: the exception of each, by rank.
+        results: what the others returned, by rank.
+        restartable: whether each of them may still be restarted.
+        where: node and pid of each, by rank.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        errors: dict[int, BaseException],
+        results: dict[int, object],
+        restartable: bool,
+        where: dict[int, str],
+    ) -> None:
+        super().__init__(method, errors, results, restartable, where)
+        self.method = method
+        self.failed_workers = sorted(errors)
+        self.errors = errors
+        self.results = results
+        self.restartable = restartable
+        self.where = where
+
+    def __str__(self) -> str:
+        causes = [
+            f"rank {rank} ({self.where[rank]}): {type(self.errors[rank]).__name__}: {self.errors[rank]}"
+            for rank in self.failed_workers
+        ]
+        return f"{self.method} failed on {len(causes)} worker(s)\n" + "\n".join(causes)

@@ -34,6 +34,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("channel", "rpc.encoded"): "a message has one encoding, whether it crosses a queue or a connection",
 }
 
+# Modules that may unpickle, each with its reason.
+MAY_UNPICKLE: dict[str, str] = {
+    "cluster/actors/wire.py": "a worker's arguments are of any class; its socket pair reaches only its own parent",
+}
+
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
 
 
@@ -119,7 +124,8 @@ def test_nothing_is_unpickled() -> None:
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in modules()
         for line, name in imports(path)
-        if name.split(".")[0] in FORBIDDEN or name in ("torch.load", "torch.serialization.load")
+        if (name.split(".")[0] in FORBIDDEN and str(path.relative_to(PACKAGE)) not in MAY_UNPICKLE)
+        or name in ("torch.load", "torch.serialization.load")
     ]
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text())):

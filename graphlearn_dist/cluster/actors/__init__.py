@@ -1,0 +1,1 @@
+"""Objects in processes of their own, on local processes or on Ray."""

@@ -1,0 +1,262 @@
+"""Objects that live in processes of their own: what a group of workers asks of the engine that runs them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Ref = Any
+"""A result that may not be there yet: Ray's ``ObjectRef`` or a ``LocalRef``. Can be awaited, and has ``future()``."""
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """A machine of the cluster.
+
+    Attributes:
+        node_id: the engine's name for it.
+        cpus: processors in all, in use or not; infinite where the engine does not count them.
+        gpus: GPUs in all.
+        custom: other resources by name.
+    """
+
+    node_id: str
+    cpus: float
+    gpus: float
+    custom: Mapping[str, float] = field(default_factory=dict)
+
+    def as_bundle(self) -> dict[str, float]:
+        """The resources under Ray's names."""
+        return {**self.custom, "CPU": self.cpus, "GPU": self.gpus}
+
+
+@dataclass(frozen=True)
+class NodePort:
+    """A machine as others reach it, and a port of it that was free just now."""
+
+    node_id: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class ReservationRequest:
+    """Bundles to be held for workers.
+
+    Attributes:
+        name: readable, unique within the engine.
+        bundles: resources of each bundle, under Ray's names.
+        strategy: ``STRICT_PACK`` for one machine, ``SPREAD`` or another of Ray's.
+        node_id: machine to prefer, or None.
+    """
+
+    name: str
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str
+    node_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Bundles that are held.
+
+    Attributes:
+        request: what was asked for.
+        native: Ray's placement group; None for local processes.
+    """
+
+    request: ReservationRequest
+    native: Any = None
+
+    @property
+    def bundle_specs(self) -> list[dict[str, float]]:
+        """Resources of each bundle."""
+        return [dict(bundle) for bundle in self.request.bundles]
+
+    @property
+    def bundle_count(self) -> int:
+        """Number of bundles."""
+        return len(self.request.bundles)
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """A process to be started, and the object in it.
+
+    Attributes:
+        name: unique among the live actors of the engine; empty for none.
+        target: the class, or its dotted name, which is imported in that process only.
+        args: for its constructor.
+        kwargs: for its constructor.
+        reservation: where it runs; None for anywhere.
+        bundle_index: which bundle.
+        num_gpus: GPUs it gets, or a fraction of one.
+        env: variables that are set before the class is imported.
+        memory_limit_bytes: bound of its private memory, or None.
+        options: the engine's own options (Ray's ``.options``); ``max_concurrency`` counts on every engine.
+    """
+
+    name: str
+    target: str | type[Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reservation: Reservation | None = None
+    bundle_index: int = 0
+    num_gpus: float = 0.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    memory_limit_bytes: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodProfile:
+    """What a caller has to know of a method.
+
+    Attributes:
+        parameters: names of those that may be given by position, without ``self``.
+        streams: whether it is a generator.
+        idempotent: whether it may be repeated after its worker died.
+    """
+
+    parameters: tuple[str, ...]
+    streams: bool
+    idempotent: bool
+
+
+@dataclass(frozen=True)
+class ActorProfile:
+    """What an actor says of itself once it is constructed."""
+
+    pid: int
+    node: str
+    methods: Mapping[str, MethodProfile]
+
+
+@dataclass(frozen=True)
+class RunningCall:
+    """A method that runs now.
+
+    Attributes:
+        method: its name.
+        age_s: since it began.
+        silent_s: since it began or last called ``heartbeat()``.
+    """
+
+    method: str
+    age_s: float
+    silent_s: float
+
+
+@dataclass(frozen=True)
+class ResourceUsage:
+    """What a worker's process uses. GPU memory is 0 where it has not touched a GPU.
+
+    Attributes:
+        cpu_percent: since the last time somebody asked; 100 is one core.
+        rss_bytes: resident memory, shared pages included.
+        uss_bytes: memory that only this process has.
+        data_bytes: what ``memory_limit`` bounds.
+        threads: number of threads.
+        fds: open file descriptors.
+        gpu_bytes: GPU memory that torch holds.
+    """
+
+    cpu_percent: float
+    rss_bytes: int
+    uss_bytes: int
+    data_bytes: int
+    threads: int
+    fds: int
+    gpu_bytes: int
+
+
+class Actor(ABC):
+    """An object in a process of its own.
+
+    Calls are asynchronous and run one after the other; control calls run beside them, also while a method is busy.
+    """
+
+    spec: ActorSpec
+
+    @property
+    @abstractmethod
+    def ready(self) -> concurrent.futures.Future[ActorProfile]:
+        """Done when the object is constructed; fails with what its constructor raised, or when the process dies."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> concurrent.futures.Future[None]:
+        """Fails, with how it ended, as soon as the process is gone; never has a result."""
+
+    @abstractmethod
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Ref:
+        """Calls a method that returns; the reference gives its result or raises what it raised."""
+
+    @abstractmethod
+    def stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls a generator; iterating over what comes back gives a reference for each item."""
+
+    @abstractmethod
+    def control(self, operation: str) -> Ref:
+        """``ping`` (tuple of ``RunningCall``), ``stacks`` (text) or ``usage`` (``ResourceUsage``)."""
+
+
+class ActorBackend(ABC):
+    """An engine: local processes, or Ray."""
+
+    name: str
+
+    @abstractmethod
+    def nodes(self) -> list[NodeResources]:
+        """The machines that are there now."""
+
+    @abstractmethod
+    def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
+        """Holds all bundles of all requests, or none.
+
+        Raises:
+            ResourceInsufficientError: they were not free within the time.
+        """
+
+    @abstractmethod
+    def release(self, reservation: Reservation) -> None:
+        """Gives bundles back; whatever runs in them ends. Idempotent."""
+
+    @abstractmethod
+    def create(self, spec: ActorSpec) -> Actor:
+        """Starts an actor without waiting for it.
+
+        Raises:
+            WorkerNameTakenError: a live actor has that name.
+        """
+
+    @abstractmethod
+    def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
+        """A ``NodePort`` of a bundle's machine, ports from ``low`` to ``high`` inclusive, or any where both are 0."""
+
+    @abstractmethod
+    def get(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
+        """The results, in order; raises the first exception.
+
+        Raises:
+            DeadlineExceededError: they were not there in time.
+        """
+
+    @abstractmethod
+    def kill(self, actor: Actor) -> None:
+        """Ends the process at once and waits until its name is free. Idempotent."""
+
+    @abstractmethod
+    def put(self, value: Any) -> Ref:
+        """A reference to a value, to be passed to several calls without being copied for each."""
+
+    @abstractmethod
+    def is_stream(self, value: Any) -> bool:
+        """Whether this came from ``Actor.stream``."""
+
+    @abstractmethod
+    def is_death(self, error: BaseException) -> bool:
+        """Whether it says that an actor's process is gone, rather than that its code raised."""

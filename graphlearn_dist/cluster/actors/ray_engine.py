@@ -1,0 +1,218 @@
+"""Actors of Ray. The only module that imports it; imported when Ray is asked for."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+import ray.exceptions
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ...errors import DeadlineExceededError, InvalidArgumentError, ResourceInsufficientError, WorkerNameTakenError
+from .base import (
+    Actor,
+    ActorBackend,
+    ActorProfile,
+    ActorSpec,
+    NodePort,
+    NodeResources,
+    Ref,
+    Reservation,
+    ReservationRequest,
+)
+from .ports import free_port
+from .shell import Shell, ShellSetup
+
+_KILL_WAIT_S = 10.0
+_DEATHS = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.WorkerCrashedError)
+
+
+def init_ray(address: str | None = None, **options: Any) -> None:
+    """Connects to Ray; does nothing where this process is connected.
+
+    To the cluster at ``address`` or in ``RAY_ADDRESS``, or to the one of this machine (``ray start``), or to a new one
+    of this process.
+
+    Args:
+        address: such as ``10.0.0.1:6379``; None as above.
+        **options: for ``ray.init``. The dashboard stays off unless asked for: it needs ``ray[default]``.
+    """
+    if ray.is_initialized():
+        return
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        try:
+            ray.init(address="auto", **{"logging_level": "warning", **options})
+            return
+        except ConnectionError:  # none runs here
+            ray.init(**{"include_dashboard": False, **options})
+            return
+    ray.init(address=address, **options)
+
+
+class RayShell:
+    """The shell as an actor of Ray: calls run one after the other, ``control`` and ``live`` beside them."""
+
+    def __init__(self, setup: ShellSetup, name: str) -> None:
+        self._name = name
+        context = ray.get_runtime_context()
+        node = context.get_node_id()
+        self._shell = Shell(
+            ShellSetup(setup.target, setup.args, setup.kwargs, setup.env, setup.memory_limit_bytes, node)
+        )
+
+    def profile(self) -> ActorProfile:
+        """Answers as soon as the object is constructed."""
+        return self._shell.profile
+
+    def live(self) -> None:
+        """Never returns: the call fails when the process ends, which is how the driver hears of it at once."""
+        threading.Event().wait()
+
+    def call(self, gld_method: str, *args: Any, **kwargs: Any) -> Any:
+        """See ``Shell.call``. Ray puts values in the place of references only where they are arguments themselves."""
+        return self._shell.call(gld_method, args, kwargs)
+
+    def stream(self, gld_method: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """See ``Shell.stream``."""
+        yield from self._shell.stream(gld_method, args, kwargs)
+
+    def control(self, operation: str) -> Any:
+        """See ``Shell.control``."""
+        return self._shell.control(operation)
+
+    def __repr__(self) -> str:
+        return self._name  # stands before each line of its log
+
+
+class RayActor(Actor):
+    """A named actor of Ray."""
+
+    def __init__(self, spec: ActorSpec, handle: Any) -> None:
+        self.spec = spec
+        self.handle = handle
+        self._ready: concurrent.futures.Future[ActorProfile] = handle.profile.remote().future()
+        self._ended: concurrent.futures.Future[None] = handle.live.options(concurrency_group="live").remote().future()
+
+    @property
+    def ready(self) -> concurrent.futures.Future[ActorProfile]:
+        return self._ready
+
+    @property
+    def ended(self) -> concurrent.futures.Future[None]:
+        return self._ended
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Ref:
+        return self.handle.call.remote(method, *args, **kwargs)
+
+    def stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self.handle.stream.options(num_returns="streaming").remote(method, *args, **kwargs)
+
+    def control(self, operation: str) -> Ref:
+        return self.handle.control.options(concurrency_group="control").remote(operation)
+
+
+class RayBackend(ActorBackend):
+    """Ray, which must be connected already; see ``init_ray``."""
+
+    name = "ray"
+
+    def __init__(self) -> None:
+        if not ray.is_initialized():
+            raise InvalidArgumentError("backend: expected a connection to Ray; call init_ray() or ray.init() first")
+        self._shell = ray.remote(concurrency_groups={"control": 1, "live": 1})(RayShell)
+        self._find_port = ray.remote(num_cpus=0)(_find_port)
+
+    def nodes(self) -> list[NodeResources]:
+        found = []
+        for node in ray.nodes():
+            if node["Alive"]:
+                resources = dict(node["Resources"])
+                cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
+                found.append(NodeResources(node["NodeID"], cpus, gpus, resources))
+        return found
+
+    def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
+        held = [
+            Reservation(
+                request,
+                placement_group(
+                    [dict(bundle) for bundle in request.bundles],
+                    strategy=request.strategy,
+                    name=request.name,
+                    # A wish: where that node is lost, Ray may place the bundles elsewhere.
+                    _soft_target_node_id=request.node_id if request.strategy == "STRICT_PACK" else None,
+                ),
+            )
+            for request in requests
+        ]
+        deadline = time.monotonic() + timeout_s
+        # An impossible placement group stays pending for ever, without an error.
+        waiting = [one.request.name for one in held if not one.native.wait(max(0.0, deadline - time.monotonic()))]
+        if not waiting:
+            return held
+        for one in held:
+            self.release(one)
+        raise ResourceInsufficientError(
+            f"placement groups {waiting} were not placed within {timeout_s:g} s; asked for "
+            f"{[one.bundle_specs for one in held]}; free now: {ray.available_resources()}"
+        )
+
+    def release(self, reservation: Reservation) -> None:
+        if ray.is_initialized():
+            remove_placement_group(reservation.native)
+
+    def create(self, spec: ActorSpec) -> RayActor:
+        setup = ShellSetup(spec.target, spec.args, spec.kwargs, spec.env, spec.memory_limit_bytes, "")
+        options = {"num_cpus": 0, "max_concurrency": 1, **spec.options, "num_gpus": spec.num_gpus}
+        if spec.memory_limit_bytes is not None and spec.reservation is None:
+            options["memory"] = spec.memory_limit_bytes
+        if spec.name:
+            options["name"] = spec.name
+        if spec.reservation is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                spec.reservation.native, spec.bundle_index, placement_group_capture_child_tasks=True
+            )
+        try:
+            return RayActor(spec, self._shell.options(**options).remote(setup, spec.name or "worker"))
+        except ray.exceptions.ActorAlreadyExistsError as error:
+            raise WorkerNameTakenError(f"name: expected one that no live worker has, got {spec.name!r}") from error
+
+    def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
+        strategy = PlacementGroupSchedulingStrategy(reservation.native, bundle_index)
+        return self._find_port.options(scheduling_strategy=strategy).remote(low, high)
+
+    def get(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
+        try:
+            results: list[Any] = ray.get(list(refs), timeout=timeout_s)
+        except ray.exceptions.GetTimeoutError as error:
+            raise DeadlineExceededError(f"expected {len(refs)} results within {timeout_s} s") from error
+        return results
+
+    def kill(self, actor: Actor) -> None:
+        if not isinstance(actor, RayActor):
+            raise InvalidArgumentError(f"actor: expected one of Ray, got {actor!r}")
+        if not ray.is_initialized():
+            return
+        ray.kill(actor.handle)
+        if not concurrent.futures.wait([actor.ended], _KILL_WAIT_S).done:
+            raise DeadlineExceededError(f"{actor.spec.name}: expected to end within {_KILL_WAIT_S:g} s of being killed")
+
+    def put(self, value: Any) -> Ref:
+        return ray.put(value)
+
+    def is_stream(self, value: Any) -> bool:
+        return isinstance(value, ray.ObjectRefGenerator)
+
+    def is_death(self, error: BaseException) -> bool:
+        return isinstance(error, _DEATHS)
+
+
+def _find_port(low: int, high: int) -> NodePort:
+    address = ray.util.get_node_ip_address()
+    return NodePort(ray.get_runtime_context().get_node_id(), address, free_port(address, low, high))
