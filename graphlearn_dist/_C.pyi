@@ -45,6 +45,9 @@ class Csr:
     def sorted_by_neighbor(self) -> bool: ...
     def validate(self, pool: ThreadPool) -> None: ...
 
+class CsrPieces:
+    def __init__(self, book: PartitionBook, pieces: Sequence[Csr]) -> None: ...
+
 def build_csr(
     row: Any,
     col: Any,
@@ -112,7 +115,7 @@ class BatchBuilder:
     def finish(self) -> tuple[Any, ...]: ...
     def sample(
         self,
-        graphs: Sequence[Csr],
+        graphs: Sequence[Csr | CsrPieces],
         fanouts: Sequence[Sequence[int]],
         how: Sequence[DrawMethod],
         with_edge_ids: bool,
@@ -127,6 +130,8 @@ class RowStore:
     def gather(
         self, rows: Any, pool: ThreadPool, positions: Any = None, out: Any = None, dtype: str | None = None
     ) -> Capsule | None: ...
+
+def gather_located(stores: Sequence[RowStore], owners: Any, rows: Any, out: Any, pool: ThreadPool) -> None: ...
 
 class PartitionBook:
     @staticmethod

@@ -1,6 +1,9 @@
+#include <pybind11/stl.h>
+
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
 #include "graph/csr.h"
+#include "graph/csr_pieces.h"
 #include "graph/weights.h"
 
 namespace py = pybind11;
@@ -45,6 +48,14 @@ void bind_graph(py::module_& m) {
       .def(
           "validate", [](const Csr& self, ThreadPool& pool) { validate_csr(self, pool); }, py::arg("pool"),
           py::call_guard<py::gil_scoped_release>());
+
+  py::class_<CsrPieces, std::shared_ptr<CsrPieces>>(m, "CsrPieces",
+                                                    "A graph in the pieces of a partition book, all of them at hand: "
+                                                    "pieces[p] holds the rows of partition p.")
+      .def(py::init([](std::shared_ptr<PartitionBook> book, const std::vector<std::shared_ptr<Csr>>& pieces) {
+             return std::make_shared<CsrPieces>(make_csr_pieces(std::move(book), {pieces.begin(), pieces.end()}));
+           }),
+           py::arg("book"), py::arg("pieces"));
 
   // The inputs are only read and outputs are fresh memory, so other Python threads may run meanwhile.
   m.def(

@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <variant>
+
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
 #include "common/rng.h"
@@ -23,15 +25,18 @@ py::tuple to_tuple(SampledSubgraph batch) {
                         to_list(std::move(batch.trees)));
 }
 
-// All hops of one batch over graphs held whole. fanouts[hop][edge type]; 0 skips the edge type in that hop.
-void sample_all_hops(BatchBuilder& builder, const std::vector<std::shared_ptr<Csr>>& graphs,
+using HeldGraph = std::variant<std::shared_ptr<Csr>, std::shared_ptr<CsrPieces>>;
+
+// All hops of one batch over graphs at hand. fanouts[hop][edge type]; 0 skips the edge type in that hop.
+void sample_all_hops(BatchBuilder& builder, const std::vector<HeldGraph>& graphs,
                      const std::vector<std::vector<int64_t>>& fanouts, const std::vector<DrawMethod>& how,
                      bool with_edge_ids, const std::vector<int64_t>& counter, ThreadPool& pool) {
   for (size_t hop = 0; hop < fanouts.size(); ++hop) {
     for (size_t type = 0; type < graphs.size(); ++type) {
       if (fanouts[hop][type] == 0) continue;
       const uint64_t key = draw_key(counter[0], counter[1], counter[2], hop, type);
-      builder.sample_hop(type, *graphs[type], {fanouts[hop][type], how[type], key, with_edge_ids}, pool);
+      const HopDraw draw{fanouts[hop][type], how[type], key, with_edge_ids};
+      std::visit([&](const auto& graph) { builder.sample_hop(type, *graph, draw, pool); }, graphs[type]);
     }
     builder.next_hop();
   }
@@ -117,9 +122,9 @@ void bind_sampling(py::module_& m) {
           "(nodes, edge_index, edge_ids, num_sampled_nodes, num_sampled_edges, trees), each a list by type.")
       .def(
           "sample",
-          [](BatchBuilder& self, const std::vector<std::shared_ptr<Csr>>& graphs,
-             const std::vector<std::vector<int64_t>>& fanouts, const std::vector<DrawMethod>& how, bool with_edge_ids,
-             const std::vector<int64_t>& counter, ThreadPool& pool) {
+          [](BatchBuilder& self, const std::vector<HeldGraph>& graphs, const std::vector<std::vector<int64_t>>& fanouts,
+             const std::vector<DrawMethod>& how, bool with_edge_ids, const std::vector<int64_t>& counter,
+             ThreadPool& pool) {
             for (const auto& hop : fanouts)
               if (hop.size() != graphs.size())
                 throw InvalidArgument("num_neighbors: expected one fan-out per edge type in every hop");

@@ -1,6 +1,7 @@
 #include "feature/gather.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "feature/cast_rows.h"
 #include "feature/copy_rows.h"
@@ -19,10 +20,53 @@ bool rows_are_valid(const Row* rows, int64_t count, int64_t num_rows) {
   return !is_bad;
 }
 
+[[noreturn]] void refuse_row(int64_t row, int64_t num_rows) {
+  throw UnknownId(message("row ", row, " is outside [0, ", num_rows, ")"));
+}
+
+// The rows of one store that are wanted.
 template <typename Row>
-struct GatherKernel {
+struct RowsOfStore {
   const RowStore& store;
   const Row* rows;
+
+  void refuse(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i)
+      if (rows[i] < 0 || rows[i] >= store.num_rows()) refuse_row(rows[i], store.num_rows());
+  }
+
+  // Where rows[begin, end) lie, into from[0 ...].
+  void find(int64_t begin, int64_t end, const char** from) const {
+    const char* only = static_cast<const char*>(store.parts[0].data);
+    if (!row_addresses(rows + begin, end - begin, only, store.num_rows(), store.row_bytes, from)) refuse(begin, end);
+    if (store.parts.size() == 1) return;
+    for (int64_t i = begin; i < end; ++i) from[i - begin] = store.address(rows[i]);
+  }
+};
+
+// Rows of several stores.
+struct LocatedRows {
+  const RowStore& store;  // any of them
+  const std::vector<const RowStore*>& stores;
+  const int32_t* owners;
+  const int64_t* rows;
+
+  void find(int64_t begin, int64_t end, const char** from) const {
+    for (int64_t i = begin; i < end; ++i) {
+      if (static_cast<uint32_t>(owners[i]) >= stores.size())
+        throw InvalidArgument(message("owners[", i, "]: ", owners[i], " is outside [0, ", stores.size(), ")"));
+      const RowStore& owner = *stores[owners[i]];
+      if (static_cast<uint64_t>(rows[i]) >= static_cast<uint64_t>(owner.num_rows()))
+        refuse_row(rows[i], owner.num_rows());
+      from[i - begin] = owner.address(rows[i]);
+    }
+  }
+};
+
+// `Source` is one of the two above.
+template <typename Source>
+struct GatherKernel {
+  Source source;
   const int64_t* positions;  // null: the i-th row goes to place i
   char* out;
   int64_t num_out;
@@ -30,27 +74,8 @@ struct GatherKernel {
   size_t out_width;  // bytes of a row of the output
   bool streaming;
 
-  void refuse_rows(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i)
-      if (rows[i] < 0 || rows[i] >= store.num_rows())
-        throw UnknownId(message("row ", static_cast<int64_t>(rows[i]), " is outside [0, ", store.num_rows(), ")"));
-  }
-
   void refuse_target(int64_t i, int64_t place) const {
     throw InvalidArgument(message("positions[", i, "]: ", place, " is outside [0, ", num_out, ")"));
-  }
-
-  // Where rows[begin, end) lie, into from[0 ...].
-  void find_sources(int64_t begin, int64_t end, const char** from) const {
-    const size_t width = store.row_bytes;
-    const char* only = static_cast<const char*>(store.parts[0].data);
-    if (!row_addresses(rows + begin, end - begin, only, store.num_rows(), width, from)) refuse_rows(begin, end);
-    if (store.parts.size() == 1) return;
-    for (int64_t i = begin; i < end; ++i) {
-      const size_t part =
-          std::upper_bound(store.bounds.begin(), store.bounds.end(), rows[i]) - store.bounds.begin() - 1;
-      from[i - begin] = static_cast<const char*>(store.parts[part].data) + (rows[i] - store.bounds[part]) * width;
-    }
   }
 
   // Where the i-th row of [begin, end) goes, into to[0 ...].
@@ -65,22 +90,26 @@ struct GatherKernel {
   }
 
   void copy(const char* const* from, char* const* to, int64_t count, int64_t ahead) const {
+    const RowStore& store = source.store;
     if (dtype == store.dtype()) return copy_rows(from, to, count, ahead, store.row_bytes, streaming);
     cast_rows(from, to, count, ahead, store.row_bytes / store.dtype().size(), store.dtype(), dtype);
   }
 
   bool is_direct() const {
+    const RowStore& store = source.store;
     return positions == nullptr && dtype == store.dtype() && store.parts.size() == 1 && is_narrow(store.row_bytes);
   }
 
   // Checks rows a stretch ahead of those it copies, and prefetches within what it has checked.
   void run_direct(int64_t begin, int64_t end) const {
     if (end > num_out) refuse_target(num_out, num_out);
+    const RowStore& store = source.store;
+    const auto* rows = source.rows;
     const char* first = static_cast<const char*>(store.parts[0].data);
     const int64_t ahead = std::min(rows_ahead(store.row_bytes), end - begin), last = end - ahead;
     for (int64_t chunk = begin; chunk < end; chunk += kChecked) {
       if (!rows_are_valid(rows + chunk, std::min(kChecked + ahead, end - chunk), store.num_rows()))
-        refuse_rows(chunk, end);
+        source.refuse(chunk, end);
       const int64_t stop = std::min(chunk + kChecked, end), with_ahead = std::clamp(last, chunk, stop);
       char* to = out + chunk * out_width;
       copy_narrow_rows(rows + chunk, with_ahead - chunk, ahead, first, out_width, to);
@@ -90,16 +119,18 @@ struct GatherKernel {
   }
 
   void run(int64_t begin, int64_t end) const {
-    if (is_direct()) return run_direct(begin, end);
+    if constexpr (!std::is_same_v<Source, LocatedRows>)
+      if (is_direct()) return run_direct(begin, end);
     // from[0, ahead) of each chunk were worked out with the chunk before, which prefetched them.
     const char* from[kChunk + kMaxRowsAhead];
     char* to[kChunk];
-    const int64_t ahead = std::min(rows_ahead(store.row_bytes), end - begin);
-    find_sources(begin, begin + ahead, from);
-    for (int64_t i = 0; i < ahead; ++i) prefetch_row(from[i], store.row_bytes);
+    const size_t width = source.store.row_bytes;
+    const int64_t ahead = std::min(rows_ahead(width), end - begin);
+    source.find(begin, begin + ahead, from);
+    for (int64_t i = 0; i < ahead; ++i) prefetch_row(from[i], width);
     for (int64_t chunk = begin; chunk < end; chunk += kChunk) {
       const int64_t count = std::min(kChunk, end - chunk), known = std::min(chunk + count + ahead, end);
-      find_sources(std::min(chunk + ahead, end), known, from + ahead);
+      source.find(std::min(chunk + ahead, end), known, from + ahead);
       // Behind the last row, that row again: prefetching needs no condition then.
       for (int64_t i = known - chunk; i < count + ahead; ++i) from[i] = from[i - 1];
       find_targets(chunk, chunk + count, to);
@@ -114,7 +145,36 @@ std::vector<int64_t> with_rows(std::vector<int64_t> shape, int64_t rows) {
   return shape;
 }
 
+void check_cast(DType from, DType to) {
+  if (to != from && !can_cast(from, to))
+    throw InvalidArgument(
+        message("dtype: rows of ", to_string(from), " cannot be cast to ", to_string(to), " on the way"));
+}
+
+void check_out(const RowStore& store, const Tensor& out, DType dtype) {
+  if (out.shape.empty() || out.dtype != dtype || with_rows(out.shape, 0) != with_rows(store.parts[0].shape, 0))
+    throw InvalidArgument(message("out: expected rows of ", to_string(dtype), " in the shape of the store's, got ",
+                                  to_string(out.dtype), " or another shape"));
+}
+
+// Runs the kernel over `count` rows, whose places in `out` are `positions`, or their order where that is null.
+template <typename Source>
+void run_gather(const Source& source, int64_t count, const int64_t* positions, const Tensor& out, ThreadPool& pool) {
+  const DType from = source.store.dtype();
+  char* target = static_cast<char*>(out.data);
+  const size_t out_width = source.store.row_bytes / from.size() * out.dtype.size();
+  const bool streaming = out.dtype == from && can_stream(target, count, out_width, positions == nullptr);
+  const GatherKernel<Source> kernel{source, positions, target, out.shape[0], out.dtype, out_width, streaming};
+  pool.parallel_for(count, kGatherGrain, [&](int64_t begin, int64_t end) { kernel.run(begin, end); });
+}
+
 }  // namespace
+
+const char* RowStore::address(int64_t row) const {
+  size_t part = 0;
+  if (parts.size() > 1) part = std::upper_bound(bounds.begin(), bounds.end(), row) - bounds.begin() - 1;
+  return static_cast<const char*>(parts[part].data) + (row - bounds[part]) * row_bytes;
+}
 
 RowStore make_row_store(std::vector<Tensor> parts) {
   if (parts.empty()) throw InvalidArgument("tensors: expected at least one, got none");
@@ -142,28 +202,34 @@ Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& posi
     if (positions.dtype != kInt64 || positions.shape != rows.shape)
       throw InvalidArgument(message("positions: expected int64 [", count, "]"));
   }
-  const Tensor& first = store.parts[0];
   const DType dtype = wanted.value_or(store.dtype());
-  if (dtype != store.dtype() && !can_cast(store.dtype(), dtype))
-    throw InvalidArgument(
-        message("dtype: rows of ", to_string(store.dtype()), " cannot be cast to ", to_string(dtype), " on the way"));
-  if (!out.defined()) {
-    out = empty(with_rows(first.shape, count), dtype);
-  } else if (out.shape.empty() || out.dtype != dtype || with_rows(out.shape, 0) != with_rows(first.shape, 0)) {
-    throw InvalidArgument(message("out: expected rows of ", to_string(dtype), " in the shape of the store's, got ",
-                                  to_string(out.dtype), " or another shape"));
-  }
-  char* target = static_cast<char*>(out.data);
-  const size_t out_width = store.row_bytes / store.dtype().size() * dtype.size();
-  const bool streaming = dtype == store.dtype() && can_stream(target, count, out_width, !positions.defined());
+  check_cast(store.dtype(), dtype);
+  if (out.defined())
+    check_out(store, out, dtype);
+  else
+    out = empty(with_rows(store.parts[0].shape, count), dtype);
   dispatch_index(rows.dtype, "rows", [&](auto tag) {
-    using Row = decltype(tag);
-    const GatherKernel<Row> kernel{store,     rows.as<Row>(), positions.defined() ? positions.as<int64_t>() : nullptr,
-                                   target,    out.shape[0],   dtype,
-                                   out_width, streaming};
-    pool.parallel_for(count, kGatherGrain, [&](int64_t begin, int64_t end) { kernel.run(begin, end); });
+    const RowsOfStore<decltype(tag)> source{store, rows.as<decltype(tag)>()};
+    run_gather(source, count, positions.defined() ? positions.as<int64_t>() : nullptr, out, pool);
   });
   return out;
+}
+
+void gather_located(const std::vector<const RowStore*>& stores, const Tensor& owners, const Tensor& rows,
+                    const Tensor& out, ThreadPool& pool) {
+  check_index_vector(owners, "owners");
+  check_index_vector(rows, "rows");
+  if (owners.dtype != kInt32 || rows.dtype != kInt64 || owners.shape != rows.shape)
+    throw InvalidArgument("owners, rows: expected int32 [n] and int64 [n], as a partition book locates ids");
+  if (stores.empty()) throw InvalidArgument("stores: expected one for each partition, got none");
+  for (const RowStore* store : stores)
+    if (store->dtype() != stores[0]->dtype() ||
+        with_rows(store->parts[0].shape, 0) != with_rows(stores[0]->parts[0].shape, 0))
+      throw InvalidArgument("stores: expected one dtype and one row shape in all of them");
+  check_cast(stores[0]->dtype(), out.dtype);
+  check_out(*stores[0], out, out.dtype);
+  const LocatedRows source{*stores[0], stores, owners.as<int32_t>(), rows.as<int64_t>()};
+  run_gather(source, rows.shape[0], nullptr, out, pool);
 }
 
 }  // namespace gld

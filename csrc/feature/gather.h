@@ -17,6 +17,8 @@ struct RowStore {
 
   int64_t num_rows() const { return bounds.back(); }
   DType dtype() const { return parts[0].dtype; }
+  // Of a row in [0, num_rows).
+  const char* address(int64_t row) const;
 };
 
 // Checks that the pieces fit together. At least one piece is needed.
@@ -29,5 +31,11 @@ RowStore make_row_store(std::vector<Tensor> parts);
 // written twice is undefined.
 Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool,
                    std::optional<DType> dtype = std::nullopt);
+
+// out[i] = stores[owners[i]][rows[i]]: rows of one logical tensor whose partitions are all at hand. `owners` int32 [n],
+// `rows` int64 [n], as a partition book locates them; stores have one dtype and row shape, and `out` is [n, ...] of
+// these, or cast to as above. An owner outside the stores throws InvalidArgument, a row outside its store UnknownId.
+void gather_located(const std::vector<const RowStore*>& stores, const Tensor& owners, const Tensor& rows,
+                    const Tensor& out, ThreadPool& pool);
 
 }  // namespace gld

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "common/ordered_blocks.h"
+#include "sampling/cpu/hop_graph.h"
 #include "sampling/cpu/uniform_block.h"
 
 namespace gld {
@@ -35,11 +37,9 @@ template <typename Rows>
 constexpr bool kIsUniform<UniformPickerOf<Rows>> = true;
 
 // The first stage of a hop, block by block of the frontier: which neighbors are picked, and who they are.
-template <typename Picker, typename Index>
+template <typename Graph>
 struct PickKernel {
-  const Index* indices;
-  EdgeIdReader edge_id_at;
-  const Picker& picker;
+  const Graph& graph;
   uint64_t key;
   const Candidates* candidates;  // per node of the frontier
   const int64_t* offsets;        // per block, its first edge
@@ -50,18 +50,23 @@ struct PickKernel {
 
   // Positions of the picks in the graph's arrays, into `rows`; the neighbors there are on their way to the cache.
   void pick(int64_t block) const {
-    if constexpr (kIsUniform<Picker>)
+    if constexpr (kIsUniform<typename Graph::Picker>) {
+      const auto& picker = graph.piece(block * kBlock).picker;
       if (picker.fanout != kTakeAll && picker.fanout <= kScanLimit) return pick_uniform(block);
+    }
     int64_t edge = offsets[block];
     for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, num_nodes); ++i) {
-      if (i + kPicksAhead < num_nodes) picker.prefetch(candidates[i + kPicksAhead]);
+      if (i + kPicksAhead < num_nodes) graph.piece(i + kPicksAhead).picker.prefetch(candidates[i + kPicksAhead]);
+      const auto& picker = graph.piece(i).picker;
       picker.pick(stream_of(key, ids[i], trees, i), candidates[i], rows + edge);
       edge = place(i, edge, picker.num_picks(candidates[i]), [this, edge](int64_t j) { return rows[edge + j]; });
     }
   }
 
   void pick_uniform(int64_t block) const {
-    const int64_t begin = block * kBlock, end = std::min(begin + kBlock, num_nodes), fanout = picker.fanout;
+    const int64_t begin = block * kBlock, end = std::min(begin + kBlock, num_nodes);
+    const auto& picker = graph.piece(begin).picker;  // those of all pieces pick alike
+    const int64_t fanout = picker.fanout;
     uint64_t states[kBlock];
     uint32_t degrees[kBlock], picks[kScanLimit * kBlock];
     stream_states(key, ids + begin, trees == nullptr ? nullptr : trees + begin, end - begin, states);
@@ -82,6 +87,7 @@ struct PickKernel {
   template <typename PickAt>
   int64_t place(int64_t i, int64_t edge, int64_t count, PickAt pick_at) const {
     const int64_t start = candidates[i].start, col = first_node + i;
+    const auto* indices = graph.piece(i).indices;
     for (int64_t j = 0; j < count; ++j) {
       const int64_t position = start + pick_at(j);
       __builtin_prefetch(indices + position);
@@ -95,8 +101,8 @@ struct PickKernel {
   void read(int64_t block) const {
     const int64_t begin = offsets[block], end = offsets[block + 1];
     if (edge_ids != nullptr)
-      for (int64_t e = begin; e < end; ++e) edge_ids[e] = edge_id_at(rows[e]);
-    for (int64_t e = begin; e < end; ++e) rows[e] = indices[rows[e]];
+      for (int64_t e = begin; e < end; ++e) edge_ids[e] = graph.piece(cols[e] - first_node).edge_id_at(rows[e]);
+    for (int64_t e = begin; e < end; ++e) rows[e] = graph.piece(cols[e] - first_node).indices[rows[e]];
   }
 };
 
@@ -339,9 +345,8 @@ void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end)
   node.trees.set_size(next);
 }
 
-template <typename Picker>
-void BatchBuilder::sample_frontier(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker,
-                                   ThreadPool& pool) {
+template <typename Graph>
+void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t key, ThreadPool& pool) {
   const NodeState& seeds = nodes_[edge.spec.seed_type];
   const int64_t first_node = seeds.frontier_begin, count = seeds.frontier_end - first_node;
   const int64_t num_blocks = (count + kBlock - 1) / kBlock;
@@ -350,64 +355,88 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Csr& csr, const HopDra
   Candidates* candidates = candidates_.data();
   int64_t* offsets = block_offsets_.data();
   pool.parallel_for(num_blocks, kCountGrain, [&](int64_t begin, int64_t end) {
-    const int64_t* ids = seeds.nodes.data() + first_node;
-    const int64_t from = begin * kBlock, to = std::min(end * kBlock, count);
-    read_candidates(picker, csr.indptr.as<int64_t>(), [ids](int64_t i) { return ids[i]; }, from, to, candidates + from);
+    graph.read_candidates(seeds.nodes.data() + first_node, begin * kBlock, std::min(end * kBlock, count), candidates);
     for (int64_t block = begin; block < end; ++block) {
       int64_t sum = 0;
       for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, count); ++i)
-        sum += picker.num_picks(candidates[i]);
+        sum += graph.piece(i).picker.num_picks(candidates[i]);
       offsets[block + 1] = sum;
     }
   });
   offsets[0] = 0;
   for (int64_t block = 0; block < num_blocks; ++block) offsets[block + 1] += offsets[block];
   const int64_t first_edge = extend(edge, offsets[num_blocks]);
-  dispatch_index(csr.indices.dtype, "indices", [&](auto tag) {
-    const PickKernel<Picker, decltype(tag)> kernel{csr.indices.as<decltype(tag)>(),
-                                                   EdgeIdReader(csr),
-                                                   picker,
-                                                   draw.key,
-                                                   candidates,
-                                                   offsets,
-                                                   seeds.nodes.data() + first_node,  // extend() may have moved them
-                                                   disjoint_ ? seeds.trees.data() + first_node : nullptr,
-                                                   first_node,
-                                                   count,
-                                                   edge.pairs.rows() + first_edge,
-                                                   edge.pairs.cols() + first_edge,
-                                                   with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr};
-    OrderedBlocks blocks(num_blocks);
-    pool.on_all_threads(num_blocks, [&] {
-      // Three blocks are under way in each thread, one at each step, so that what a step asks of memory has arrived
-      // when the next step needs it.
-      int64_t picked = -1, read = -1;
-      do {
-        const int64_t block = blocks.take();
-        if (block >= 0) kernel.pick(block);
-        if (picked >= 0) kernel.read(picked);
-        if (read >= 0)
-          blocks.finish(read, [&](int64_t begin, int64_t end) {
-            relabel(edge, first_edge + offsets[begin], first_edge + offsets[end]);
-          });
-        read = picked;
-        picked = block;
-      } while (picked >= 0 || read >= 0);
-    });
+  const PickKernel<Graph> kernel{graph,
+                                 key,
+                                 candidates,
+                                 offsets,
+                                 seeds.nodes.data() + first_node,  // extend() may have moved them
+                                 disjoint_ ? seeds.trees.data() + first_node : nullptr,
+                                 first_node,
+                                 count,
+                                 edge.pairs.rows() + first_edge,
+                                 edge.pairs.cols() + first_edge,
+                                 with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr};
+  OrderedBlocks blocks(num_blocks);
+  pool.on_all_threads(num_blocks, [&] {
+    // Three blocks are under way in each thread, one at each step, so that what a step asks of memory has arrived
+    // when the next step needs it.
+    int64_t picked = -1, read = -1;
+    do {
+      const int64_t block = blocks.take();
+      if (block >= 0) kernel.pick(block);
+      if (picked >= 0) kernel.read(picked);
+      if (read >= 0)
+        blocks.finish(read, [&](int64_t begin, int64_t end) {
+          relabel(edge, first_edge + offsets[begin], first_edge + offsets[end]);
+        });
+      read = picked;
+      picked = block;
+    } while (picked >= 0 || read >= 0);
   });
+}
+
+void BatchBuilder::check_extents(const EdgeState& edge, int64_t num_rows, int64_t num_cols) const {
+  const int64_t rows = nodes_[edge.spec.seed_type].num_nodes, cols = nodes_[edge.spec.neighbor_type].num_nodes;
+  if (num_rows != rows || num_cols != cols)
+    throw InvalidArgument(
+        message("csr: expected ", rows, " rows and ", cols, " columns, got ", num_rows, " and ", num_cols));
 }
 
 void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool) {
   EdgeState& edge = edge_state(edge_type);
-  const NodeState& seeds = nodes_[edge.spec.seed_type];
   check_draw(csr, draw, !tree_times_.empty());
-  if (csr.num_rows() != seeds.num_nodes || csr.num_cols != nodes_[edge.spec.neighbor_type].num_nodes)
-    throw InvalidArgument(message("csr: expected ", seeds.num_nodes, " rows and ",
-                                  nodes_[edge.spec.neighbor_type].num_nodes, " columns, got ", csr.num_rows(), " and ",
-                                  csr.num_cols));
+  check_extents(edge, csr.num_rows(), csr.num_cols);
+  const Tensor times = frontier_times(nodes_[edge.spec.seed_type]);
+  with_picker(csr, draw, times.defined() ? times.as<int64_t>() : nullptr, [&](const auto& picker) {
+    dispatch_index(csr.indices.dtype, "indices", [&](auto tag) {
+      using Piece = HopPiece<std::decay_t<decltype(picker)>, decltype(tag)>;
+      sample_frontier(edge, WholeHopGraph<Piece>(Piece(csr, picker)), draw.key, pool);
+    });
+  });
+}
+
+void BatchBuilder::sample_hop(int edge_type, const CsrPieces& graph, const HopDraw& draw, ThreadPool& pool) {
+  EdgeState& edge = edge_state(edge_type);
+  const NodeState& seeds = nodes_[edge.spec.seed_type];
+  for (const auto& csr : graph.pieces) check_draw(*csr, draw, !tree_times_.empty());
+  check_extents(edge, graph.num_rows(), graph.num_cols());
   const Tensor times = frontier_times(seeds);
-  with_picker(csr, draw, times.defined() ? times.as<int64_t>() : nullptr,
-              [&](const auto& picker) { sample_frontier(edge, csr, draw, picker, pool); });
+  const int64_t* node_times = times.defined() ? times.as<int64_t>() : nullptr;
+  owners_.resize(std::max<int64_t>(owners_.size(), seeds.frontier_end - seeds.frontier_begin));
+  with_picker(*graph.pieces[0], draw, node_times, [&](const auto& first) {
+    dispatch_index(graph.index_dtype(), "indices", [&](auto tag) {
+      using Picker = std::decay_t<decltype(first)>;
+      using Piece = HopPiece<Picker, decltype(tag)>;
+      std::vector<Piece> pieces;
+      for (const auto& csr : graph.pieces)
+        with_picker(*csr, draw, node_times, [&](const auto& picker) {
+          // One draw has one kind of picker, whatever the graph.
+          if constexpr (std::is_same_v<std::decay_t<decltype(picker)>, Picker>) pieces.emplace_back(*csr, picker);
+        });
+      sample_frontier(edge, HopGraphInPieces<Piece>(std::move(pieces), *graph.book, owners_.data()), draw.key, pool);
+    });
+  });
 }
 
 void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& neighbors, const Tensor& edge_ids) {

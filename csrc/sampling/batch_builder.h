@@ -4,7 +4,7 @@
 // batch's nodes in order of first appearance: the seeds as given (duplicates kept, each with edges of its own, the
 // first one standing for the node afterwards; or collapsed where asked), then new nodes in the order of the edges that
 // reached them. In a disjoint batch each seed grows a tree of its own: a node is new once per tree. A hop is
-// either sampled here from a graph held whole (`sample_hop`: pick and relabel in one pass over blocks) or added from
+// either sampled here from a graph at hand (`sample_hop`: pick and relabel in one pass over blocks) or added from
 // elsewhere (`add_hop`); both give the same batch. Within a hop the edge types are served in the order of the calls.
 //
 // Not thread-safe: one builder per batch in flight. Outputs are handed out in pooled memory, written once.
@@ -17,6 +17,7 @@
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "graph/csr.h"
+#include "graph/csr_pieces.h"
 #include "sampling/cpu/pick_block.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/relabel_table.h"
@@ -90,8 +91,10 @@ class BatchBuilder {
   // the batch is disjoint, times unless the seeds have them.
   HopNodes frontier(int node_type) const;
 
-  // Samples the frontier's neighbors along `edge_type` from `csr`, whose rows are global ids.
+  // Samples the frontier's neighbors along `edge_type` from `csr`, whose rows are global ids, or from a graph in
+  // pieces.
   void sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool);
+  void sample_hop(int edge_type, const CsrPieces& graph, const HopDraw& draw, ThreadPool& pool);
 
   // Adds neighbors sampled elsewhere: counts int64 [frontier], neighbors int32/int64 and edge_ids int64 (or undefined
   // where not asked for) [sum of counts]. Wrong lengths throw InvalidArgument, unknown neighbors UnknownId.
@@ -127,9 +130,10 @@ class BatchBuilder {
   // Replaces the global ids in rows[begin, end) by local ids, adding new nodes.
   void relabel(EdgeState& edge, int64_t begin, int64_t end);
   void relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end);
-  // What sample_hop does with the picker that serves the draw.
-  template <typename Picker>
-  void sample_frontier(EdgeState& edge, const Csr& csr, const HopDraw& draw, const Picker& picker, ThreadPool& pool);
+  void check_extents(const EdgeState& edge, int64_t num_rows, int64_t num_cols) const;
+  // What sample_hop does with a hop graph (cpu/hop_graph.h) whose pickers serve the draw.
+  template <typename Graph>
+  void sample_frontier(EdgeState& edge, const Graph& graph, uint64_t key, ThreadPool& pool);
   EdgeState& edge_state(int edge_type);
   const NodeState& node_state(int node_type) const;
   // Times of the frontier's nodes; undefined where seeds have none.
@@ -141,6 +145,7 @@ class BatchBuilder {
   int64_t num_seeds_ = 0, num_announced_ = 0;
   std::vector<int64_t> tree_times_;     // per tree (seed); empty where seeds have no times
   std::vector<Candidates> candidates_;  // per node of the frontier; never shrinks
+  std::vector<int32_t> owners_;         // likewise, of graphs in pieces
   std::vector<int64_t> block_offsets_;  // per block of the frontier, its first edge in the hop
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,27 @@ HOST = -1
 def _name(dtype: torch.dtype) -> str:
     """The name the native core knows a dtype by."""
     return str(dtype).removeprefix("torch.")
+
+
+def gather_located(
+    tensors: Sequence[UnifiedTensor],
+    located: tuple[torch.Tensor, torch.Tensor],
+    out: torch.Tensor,
+    pool: _C.ThreadPool,
+) -> None:
+    """Writes row ``rows[i]`` of ``tensors[owners[i]]`` to ``out[i]``, cast to the dtype of ``out``.
+
+    Args:
+        tensors: of one dtype and row shape.
+        located: owners int32 ``[n]`` and rows int64 ``[n]``.
+        out: ``[n, ...]``.
+        pool: whose threads do it.
+
+    Raises:
+        UnknownIdError: a row is outside its tensor.
+        InvalidArgumentError: an owner is outside ``tensors``, or shapes or dtypes do not fit together.
+    """
+    _C.gather_located([tensor._native for tensor in tensors], *located, out, pool)
 
 
 class UnifiedTensor:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
 from .. import _C
-from ..core import thread_pool
+from ..core import thread_pool, to_tensor
+from ..data.unified_tensor import gather_located
 from ..messages import FeatureReply, FeatureRequest
 from .dist_dataset import DistDataset
 from .partition_service import LOOKUP, PartitionService
 from .partitioned_sampler import OwnerSplit, Peers, split_by_owner
 from .row_cache import CacheHits, RowCache
+
+Located = tuple[torch.Tensor, torch.Tensor]  # owners int32 [n], rows at the owner int64 [n]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,9 @@ class FeatureCollector:
     def start(self, wanted: Mapping[str, torch.Tensor]) -> Lookup:
         """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers."""
         if self._whole:
-            return Lookup(self, wanted, {}, {}, {})
+            return Lookup(self, wanted)
+        if len(self._services) == self._num_partitions:
+            return Lookup(self, wanted, located=self._locate(wanted))
         splits = self._split(wanted)
         hits = {}
         for name in splits.keys() & self._caches.keys():
@@ -67,17 +73,30 @@ class FeatureCollector:
             if partition not in self._services and names:
                 ids = tuple(splits[name].part(splits[name].ids, partition) for name in names)
                 asked[partition] = names, self._peers.ask(partition, LOOKUP, FeatureRequest(names, ids))
-        return Lookup(self, wanted, splits, asked, hits)
+        return Lookup(self, wanted, splits=splits, asked=asked, cached=hits)
 
     def _split(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, OwnerSplit]:
-        made: dict[tuple[int, int], OwnerSplit] = {}  # stores of one type share ids and book, and so the split
-        splits = {}
+        return self._once_per_ids(wanted, lambda book, ids: split_by_owner(book, ids, self._pool))
+
+    def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, Located]:
+        def locate(book: _C.PartitionBook, ids: torch.Tensor) -> Located:
+            owners, rows = book.locate(ids, self._pool)
+            return to_tensor(owners), to_tensor(rows)
+
+        return self._once_per_ids(wanted, locate)
+
+    def _once_per_ids(
+        self, wanted: Mapping[str, torch.Tensor], make: Callable[[_C.PartitionBook, torch.Tensor], Made]
+    ) -> dict[str, Made]:
+        """By store, what is made of its book and its ids; stores of one type share both, and so the result."""
+        made: dict[tuple[int, int], Made] = {}
+        by_store = {}
         for name, ids in wanted.items():
             key = id(ids), id(self._books[name])
             if key not in made:
-                made[key] = split_by_owner(self._books[name], ids, self._pool)
-            splits[name] = made[key]
-        return splits
+                made[key] = make(self._books[name], ids)
+            by_store[name] = made[key]
+        return by_store
 
     def spec(self, name: str, ids: torch.Tensor) -> RowSpec:
         """What the rows of ``ids`` in a store will look like."""
@@ -90,6 +109,11 @@ class FeatureCollector:
             if split.count(partition):
                 positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
                 service.gather_rows(name, rows, positions, out)
+
+    def gather_located(self, name: str, located: Located, out: torch.Tensor) -> None:
+        """Writes the rows that stand in these places of the partitions, all of which are at hand."""
+        tensors = [self._services[partition].rows(name) for partition in range(self._num_partitions)]
+        gather_located(tensors, located, out, self._pool)
 
     def gather_cached(self, name: str, hits: CacheHits, out: torch.Tensor) -> None:
         """Writes rows of other partitions that this one keeps copies of."""
@@ -110,9 +134,10 @@ class Lookup:
 
     collector: FeatureCollector
     wanted: Mapping[str, torch.Tensor]
-    splits: Mapping[str, OwnerSplit]
-    asked: Mapping[int, tuple[tuple[str, ...], Any]]
-    cached: Mapping[str, CacheHits]
+    located: Mapping[str, Located] = field(default_factory=dict)
+    splits: Mapping[str, OwnerSplit] = field(default_factory=dict)
+    asked: Mapping[int, tuple[tuple[str, ...], Any]] = field(default_factory=dict)
+    cached: Mapping[str, CacheHits] = field(default_factory=dict)
 
     def specs(self) -> dict[str, RowSpec]:
         """By store, what the rows will look like."""
@@ -121,7 +146,9 @@ class Lookup:
     async def fill(self, outputs: Mapping[str, torch.Tensor]) -> None:
         """Writes every row into ``outputs`` (by store, of the shapes and dtypes that ``specs`` gave)."""
         for name, ids in self.wanted.items():
-            if name in self.splits:
+            if name in self.located:
+                self.collector.gather_located(name, self.located[name], outputs[name])
+            elif name in self.splits:
                 self.collector.gather_at_hand(name, self.splits[name], outputs[name])
             else:
                 self.collector.gather_whole(name, ids, outputs[name])

@@ -11,6 +11,7 @@ import torch
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..data.dataset import by_type
+from ..data.unified_tensor import UnifiedTensor
 from ..errors import InvalidArgumentError
 from ..messages import (
     EdgeCheckReply,
@@ -143,7 +144,7 @@ class PartitionService:
     ) -> SampledPart:
         """One hop for nodes whose rows are known: (counts, neighbors, edge ids or None)."""
         counts, neighbors, edge_ids = _C.sample_neighbors(
-            draw.handler(self._graphs[edge_type]),
+            self.native_graph(edge_type, draw),
             nodes.ids,
             nodes.rows,
             fanout,
@@ -155,6 +156,14 @@ class PartitionService:
             nodes.times,
         )
         return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
+
+    def native_graph(self, edge_type: int, draw: Draw) -> _C.Csr:
+        """The graph of an edge type, with what a draw reads of it."""
+        return draw.handler(self._graphs[edge_type])
+
+    def rows(self, store: str) -> UnifiedTensor:
+        """The rows of a store."""
+        return self._stores[store].unified
 
     def gather_rows(self, store: str, rows: torch.Tensor, positions: torch.Tensor, out: torch.Tensor) -> None:
         """Writes row ``rows[i]`` of a store to ``out[positions[i]]``."""

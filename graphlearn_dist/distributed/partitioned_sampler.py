@@ -11,7 +11,7 @@ import torch
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..messages import EdgeCheckRequest, InducedRequest, OneHopReply, OneHopRequest, Subgraph
-from ..sampler.local_graph import BuilderPool, begin_batch, to_subgraph
+from ..sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ..sampler.plan import SamplingPlan
 from ..sampler.tasks import InducedEdges, SeedList
 from .dist_dataset import DistDataset
@@ -83,7 +83,8 @@ def split_frontier(book: Any, frontier: tuple[Any, Any, Any], pool: _C.ThreadPoo
 class PartitionedGraph:
     """A ``GraphAccess`` to a partitioned graph, with the same answers as a ``LocalGraph`` of the whole.
 
-    One request per peer and hop, whatever the number of edge types; none for an empty share.
+    Where all partitions are at hand they are sampled like one graph that lies in pieces. Otherwise there is one request
+    per peer and hop, whatever the number of edge types; none for an empty share.
 
     Args:
         dataset: this process's partition.
@@ -108,11 +109,23 @@ class PartitionedGraph:
         self._books = [book.native for book in dataset.row_books()]
         self._builders = BuilderPool(plan.schema)
         self._pool = thread_pool(num_threads)
+        all_at_hand = len(self._services) == self._num_partitions
+        self._in_place = HopSampler(plan, self._graphs_in_pieces(), num_threads) if all_at_hand else None
+
+    def _graphs_in_pieces(self) -> list[_C.CsrPieces]:
+        """By edge type, the pieces that the partitions hold."""
+        services = [self._services[partition] for partition in range(self._num_partitions)]
+        return [
+            _C.CsrPieces(book, [service.native_graph(edge_type, draw) for service in services])
+            for edge_type, (book, draw) in enumerate(zip(self._books, self.plan.draws, strict=True))
+        ]
 
     async def sample(
         self, seeds: Sequence[SeedList], *, epoch: int, index: int
     ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
         """See ``GraphAccess``."""
+        if self._in_place is not None:
+            return self._in_place.sample(seeds, epoch=epoch, index=index)
         builder = self._builders.take()
         local_ids = begin_batch(builder, self.plan, seeds)
         for hop, fanouts in enumerate(self.plan.fanouts):

@@ -63,6 +63,32 @@ def begin_batch(builder: _C.BatchBuilder, plan: SamplingPlan, seeds: Sequence[Se
     return tuple(to_tensor(builder.add_seeds(part.node_type, part.ids, part.times, part.unique)) for part in seeds)
 
 
+class HopSampler:
+    """Samples batches from graphs that are at hand, every hop of a batch in one native call. Thread-safe.
+
+    Args:
+        plan: how to sample.
+        graphs: by edge type; held whole, or in pieces.
+        num_threads: threads of one batch; the result does not depend on them.
+    """
+
+    def __init__(self, plan: SamplingPlan, graphs: Sequence[_C.Csr | _C.CsrPieces], num_threads: int = 1) -> None:
+        self._plan = plan
+        self._graphs = list(graphs)
+        self._builders = BuilderPool(plan.schema)
+        self._pool = thread_pool(num_threads)
+
+    def sample(self, seeds: Sequence[SeedList], *, epoch: int, index: int) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+        """As ``GraphAccess.sample``, without waiting."""
+        plan = self._plan
+        builder = self._builders.take()
+        local_ids = begin_batch(builder, plan, seeds)
+        counter = [plan.seed, epoch, index]
+        arrays = builder.sample(self._graphs, plan.fanouts, plan.native_draws, plan.with_edge_ids, counter, self._pool)
+        self._builders.give_back(builder)
+        return to_subgraph(arrays), local_ids
+
+
 class LocalGraph:
     """A ``GraphAccess`` that never waits; safe to use from several threads at once.
 
@@ -77,20 +103,14 @@ class LocalGraph:
         self.plan = plan
         ordered = [graphs[edge_type] for edge_type in plan.schema.edge_types]
         self._graphs = [draw.handler(graph) for draw, graph in zip(plan.draws, ordered, strict=True)]
-        self._builders = BuilderPool(plan.schema)
+        self._sampler = HopSampler(plan, self._graphs, num_threads)
         self._pool = thread_pool(num_threads)
 
     async def sample(
         self, seeds: Sequence[SeedList], *, epoch: int, index: int
     ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
-        """See ``GraphAccess``: every hop of a batch in one native call."""
-        plan = self.plan
-        builder = self._builders.take()
-        local_ids = begin_batch(builder, plan, seeds)
-        counter = [plan.seed, epoch, index]
-        arrays = builder.sample(self._graphs, plan.fanouts, plan.native_draws, plan.with_edge_ids, counter, self._pool)
-        self._builders.give_back(builder)
-        return to_subgraph(arrays), local_ids
+        """See ``GraphAccess``."""
+        return self._sampler.sample(seeds, epoch=epoch, index=index)
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``GraphAccess``."""

@@ -1,4 +1,5 @@
-// Batches: equal with any number of threads and callers, sampled here or added from elsewhere.
+// Batches: equal with any number of threads and callers, sampled here from graphs whole or in pieces, or added from
+// elsewhere.
 #include <thread>
 
 #include "arrays.h"
@@ -14,6 +15,19 @@ constexpr int64_t kUsers = 1500, kItems = 400, kLikes = 12000, kKnows = 9000, kT
 struct Typed {
   Csr likes, knows;  // users to items, users to users
 };
+
+enum class Way { kWhole, kInPieces, kAdded };
+
+// The rows of each partition of a random book, apart.
+CsrPieces in_pieces(const Csr& csr, ThreadPool& pool) {
+  const auto book = PartitionBook::permuted(csr.num_rows(), 3, 17);
+  std::vector<std::shared_ptr<const Csr>> pieces;
+  for (int p = 0; p < 3; ++p) {
+    const Csr piece = take_rows(csr, book->global_ids(p, &pool), pool);
+    pieces.push_back(std::make_shared<Csr>(piece.weights.defined() ? with_sums(piece, pool) : piece));
+  }
+  return make_csr_pieces(book, std::move(pieces));
+}
 
 // What edges carry, where a draw needs it: a fifth of the weights are 0.
 EdgeData edge_data(int64_t num_edges, DrawMethod how) {
@@ -40,9 +54,9 @@ Typed typed_graph(DrawMethod how, ThreadPool& pool) {
 
 BatchBuilder make_builder() { return BatchBuilder({kUsers, kItems}, {{0, 1}, {0, 0}}); }
 
-// Three hops from a hundred users; `here` samples with the builder, otherwise hops are sampled apart and added.
+// Three hops from a hundred users, sampled by the builder, or apart and added to it.
 SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how, int64_t fanout, bool disjoint,
-                       bool here, ThreadPool& pool) {
+                       Way way, ThreadPool& pool) {
   const Tensor seeds = ids(random_numbers(100, kUsers, 67));
   const Tensor times = how.times == TimeRule::kIgnore ? Tensor{} : ids(random_numbers(100, kTimes, 68));
   builder.begin(100, -1, true, disjoint);
@@ -51,8 +65,10 @@ SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how
     for (int type = 0; type < 2; ++type) {
       const Csr& csr = type == 0 ? graph.likes : graph.knows;
       const HopDraw draw{fanout, how, absorb(hop, type), true};
-      if (here) {
+      if (way == Way::kWhole) {
         builder.sample_hop(type, csr, draw, pool);
+      } else if (way == Way::kInPieces) {
+        builder.sample_hop(type, in_pieces(csr, pool), draw, pool);
       } else {
         const OneHop found = sample_neighbors(csr, builder.frontier(0), draw, pool);
         builder.add_hop(type, found.counts, found.neighbors, found.edge_ids);
@@ -82,12 +98,12 @@ void check_method(DrawMethod how, bool disjoint) {
   BatchBuilder builder = make_builder();
   for (int64_t fanout : {3, 120, -1}) {
     if (fanout == -1 && disjoint && how.times == TimeRule::kIgnore) continue;  // large, and the same as the others
-    const SampledSubgraph expected = sample(builder, graph, how, fanout, disjoint, true, one);
+    const SampledSubgraph expected = sample(builder, graph, how, fanout, disjoint, Way::kWhole, one);
     CHECK(expected.rows[0].numel() > 100);
     for (int threads = 1; threads <= 4; ++threads) {
       ThreadPool pool(threads);
-      CHECK(equal(sample(builder, graph, how, fanout, disjoint, true, pool), expected));
-      CHECK(equal(sample(builder, graph, how, fanout, disjoint, false, pool), expected));
+      for (Way way : {Way::kWhole, Way::kInPieces, Way::kAdded})
+        CHECK(equal(sample(builder, graph, how, fanout, disjoint, way, pool), expected));
     }
   }
 }
@@ -113,14 +129,14 @@ TEST("batches: several callers share the graph and the threads") {
   ThreadPool pool(3);
   const Typed graph = typed_graph({}, pool);
   BatchBuilder first = make_builder();
-  const SampledSubgraph expected = sample(first, graph, {}, 5, false, true, pool);
+  const SampledSubgraph expected = sample(first, graph, {}, 5, false, Way::kWhole, pool);
   std::vector<int> right(3, 0);
   std::vector<std::thread> callers;
   for (int c = 0; c < 3; ++c)
     callers.emplace_back([&, c] {
       BatchBuilder builder = make_builder();
       for (int round = 0; round < 5; ++round)
-        right[c] += equal(sample(builder, graph, {}, 5, false, true, pool), expected);
+        right[c] += equal(sample(builder, graph, {}, 5, false, Way::kWhole, pool), expected);
     });
   for (std::thread& caller : callers) caller.join();
   for (int count : right) CHECK_EQUAL(count, 5);
@@ -130,7 +146,7 @@ TEST("batches: edges point into the batch, and ids are those of the graph") {
   ThreadPool pool(2);
   const Typed graph = typed_graph({}, pool);
   BatchBuilder builder = make_builder();
-  const SampledSubgraph batch = sample(builder, graph, {}, 4, false, true, pool);
+  const SampledSubgraph batch = sample(builder, graph, {}, 4, false, Way::kWhole, pool);
   const std::vector<int64_t> users = random_numbers(kLikes, kUsers, 61), items = random_numbers(kLikes, kItems, 62);
   for (int64_t e = 0; e < batch.rows[0].numel(); ++e) {
     const int64_t item = batch.rows[0].as<int64_t>()[e], user = batch.cols[0].as<int64_t>()[e];

@@ -212,3 +212,16 @@ def test_batches_that_share_a_pool() -> None:
     expected = [batches(first) for first in (0, 100, 200)]
     with ThreadPoolExecutor(3) as executor:
         assert list(executor.map(batches, (0, 100, 200), timeout=60)) == expected
+
+
+def test_pieces_that_do_not_belong_to_the_book() -> None:
+    book = _C.PartitionBook.range(torch.tensor([0, 250, 600]))
+    csr = small_csr()
+    with pytest.raises(InvalidArgumentError, match=r"pieces: expected one for each of 2 partitions, got 1"):
+        _C.CsrPieces(book, [csr])
+    with pytest.raises(InvalidArgumentError, match=r"pieces\[0\]: expected 250 rows"):
+        _C.CsrPieces(book, [csr, csr])
+    halves = [_C.Csr(torch.zeros(n + 1, dtype=torch.int64), torch.empty(0, dtype=t), None, 600)
+              for n, t in ((250, torch.int32), (350, torch.int64))]  # fmt: skip
+    with pytest.raises(InvalidArgumentError, match=r"pieces\[1\]: .*index dtype"):
+        _C.CsrPieces(book, halves)

@@ -232,3 +232,52 @@ def test_a_bad_row_far_behind_is_found(width: int, bad: int) -> None:
         for pool in POOLS.values():
             with pytest.raises(UnknownIdError, match=f"row {bad} is outside"):
                 _C.RowStore([source]).gather(ids, pool)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    picks=st.lists(st.integers(0, 1 << 20), max_size=300),
+    width=st.sampled_from([0, 1, 3, 100, 256]),
+    threads=st.integers(1, 3),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+)
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_rows_located_in_partitions(
+    sizes: list[int], picks: list[int], width: int, threads: int, dtype: torch.dtype
+) -> None:
+    """Each partition a store of one or two parts, the output of the stores' dtype or cast to."""
+    parts = [rows_of(torch.float32, size, width, seed=p) for p, size in enumerate(sizes)]
+    stores = [_C.RowStore(list(part.split([p % len(part), len(part) - p % len(part)]))) for p, part in enumerate(parts)]
+    located = [(pick % len(sizes), pick // 7 % sizes[pick % len(sizes)]) for pick in picks]
+    owners = torch.tensor([owner for owner, _ in located], dtype=torch.int32)
+    rows = torch.tensor([row for _, row in located], dtype=torch.int64)
+    out = torch.full((len(picks), width), -1.0, dtype=dtype)
+    _C.gather_located(stores, owners, rows, out, POOLS[threads])
+    expected = [parts[owner][row] for owner, row in located]
+    assert torch.equal(out, torch.stack(expected).to(dtype) if expected else out)
+
+
+@pytest.mark.parametrize(
+    ("owners", "rows", "match"),
+    [
+        ([0, 2], [0, 0], r"owners\[1\]: 2 is outside \[0, 2\)"),
+        ([0, -1], [0, 0], r"owners\[1\]: -1"),
+        ([0, 1], [0, 4], r"row 4 is outside \[0, 4\)"),
+        ([0, 1], [-1, 0], r"row -1 is outside \[0, 3\)"),
+        ([0], [0, 1], "owners, rows"),
+    ],
+)
+def test_places_that_no_partition_has(owners: list[int], rows: list[int], match: str) -> None:
+    stores = [_C.RowStore([torch.ones(3, 2)]), _C.RowStore([torch.ones(4, 2)])]
+    out = torch.empty(2, 2)
+    with pytest.raises((InvalidArgumentError, UnknownIdError), match=match):
+        _C.gather_located(stores, torch.tensor(owners, dtype=torch.int32), torch.tensor(rows), out, POOLS[1])
+
+
+def test_partitions_that_differ() -> None:
+    stores = [_C.RowStore([torch.ones(3, 2)]), _C.RowStore([torch.ones(4, 3)])]
+    owners, rows = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(InvalidArgumentError, match="stores: expected one dtype and one row shape"):
+        _C.gather_located(stores, owners, rows, torch.empty(1, 2), POOLS[1])
+    with pytest.raises(InvalidArgumentError, match="out"):
+        _C.gather_located(stores[:1], owners, rows, torch.empty(1, 3), POOLS[1])
