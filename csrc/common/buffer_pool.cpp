@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <new>
-#include <unordered_map>
+#include <utility>
 
 #include "common/poison.h"
 
@@ -16,6 +17,9 @@ namespace {
 constexpr size_t kSmallestBlock = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kDefaultCapacity = size_t{768} << 20;
+// A block may be this many times as large as what it serves: batches differ in size, and a warm block that is too large
+// is cheaper than a fresh one.
+constexpr size_t kMostWaste = 2;
 
 void* system_allocate(size_t block) {
   const size_t alignment = block >= kHugePage ? kHugePage : 64;
@@ -34,8 +38,10 @@ void free_block(void* memory, size_t block) {
 
 struct BufferPool::State {
   std::mutex mutex;
-  std::unordered_map<size_t, std::vector<void*>> idle;
+  std::map<size_t, std::vector<void*>> idle;  // by size; no list is empty
   size_t capacity = kDefaultCapacity;
+  size_t peak_bytes = 0;  // most that was in use at once; counts only while the capacity is the default
+  bool has_default_capacity = true;
   Stats stats;
 
   ~State() { release_idle(); }
@@ -47,28 +53,43 @@ struct BufferPool::State {
     stats.idle_bytes = 0;
   }
 
-  void* take(size_t block) {
+  // A block of at least `wanted` bytes, and its size.
+  std::pair<void*, size_t> take(size_t wanted) {
     {
       std::lock_guard<std::mutex> lock(mutex);
-      stats.in_use_bytes += block;
-      auto found = idle.find(block);
-      if (found != idle.end() && !found->second.empty()) {
+      const auto found = idle.lower_bound(wanted);
+      if (found != idle.end() && found->first <= kMostWaste * wanted) {
+        const size_t block = found->first;
         void* memory = found->second.back();
         found->second.pop_back();
+        if (found->second.empty()) idle.erase(found);
         stats.idle_bytes -= block;
+        count_use(block);
         ++stats.hits;
-        return memory;
+        return {memory, block};
       }
+      count_use(wanted);
       ++stats.misses;
     }
-    return system_allocate(block);
+    return {system_allocate(wanted), wanted};
+  }
+
+  void count_use(size_t block) {
+    stats.in_use_bytes += block;
+    peak_bytes = std::max(peak_bytes, stats.in_use_bytes);
+  }
+
+  // Whether one more block may stay. Between epochs a loader returns all that it had in use, and needs it again.
+  bool has_room(size_t block) const {
+    const size_t kept = stats.idle_bytes + block;
+    return kept <= capacity || (has_default_capacity && stats.in_use_bytes + kept <= peak_bytes);
   }
 
   void give_back(void* memory, size_t block) {
     {
       std::lock_guard<std::mutex> lock(mutex);
       stats.in_use_bytes -= block;
-      if (stats.idle_bytes + block <= capacity) {
+      if (has_room(block)) {
         allow_first_bytes(memory, 0, block);
         idle[block].push_back(memory);
         stats.idle_bytes += block;
@@ -95,22 +116,23 @@ size_t BufferPool::block_size(size_t bytes) {
 }
 
 std::shared_ptr<void> BufferPool::allocate(size_t bytes) {
-  const size_t block = block_size(bytes);
-  void* memory = state_->take(block);
+  const auto [memory, block] = state_->take(block_size(bytes));
   allow_first_bytes(memory, bytes, block);
   std::shared_ptr<State> state = state_;
-  return std::shared_ptr<void>(memory, [state, block](void* returned) { state->give_back(returned, block); });
+  return std::shared_ptr<void>(memory, [state, size = block](void* returned) { state->give_back(returned, size); });
 }
 
 void BufferPool::set_capacity(size_t bytes) {
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->capacity = bytes;
+  state_->has_default_capacity = false;
   if (state_->stats.idle_bytes > bytes) state_->release_idle();
 }
 
 void BufferPool::trim() {
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->release_idle();
+  state_->peak_bytes = state_->stats.in_use_bytes;
 }
 
 BufferPool::Stats BufferPool::stats() const {

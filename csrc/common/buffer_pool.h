@@ -19,9 +19,10 @@ class BufferPool {
   // Returned to the pool when the last reference dies, from whatever thread. Thread-safe.
   std::shared_ptr<void> allocate(size_t bytes);
 
-  // Blocks beyond this many idle bytes go back to the system instead of the pool.
+  // Blocks beyond this many idle bytes go back to the system instead of the pool. By default it is 768 MiB, or more
+  // where more was in use at once: idle and used memory together then stay below that peak.
   void set_capacity(size_t bytes);
-  // Gives all idle blocks back to the system.
+  // Gives all idle blocks back to the system, and forgets the peak.
   void trim();
 
   struct Stats {
@@ -32,7 +33,8 @@ class BufferPool {
   };
   Stats stats() const;
 
-  // Size of the block that serves a request; four classes per power of two bound the waste at a quarter.
+  // Size of a new block for a request; four classes per power of two bound the waste at a quarter. An idle block that
+  // serves it may be up to twice as large.
   static size_t block_size(size_t bytes);
 
  private:

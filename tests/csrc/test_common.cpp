@@ -57,6 +57,19 @@ TEST("buffer pool: what is in use comes back, and trimming gives back what is id
   CHECK_EQUAL(BufferPool::global().stats().idle_bytes, size_t{0});
 }
 
+TEST("buffer pool: a larger idle block serves, one that is far too large does not") {
+  BufferPool& pool = BufferPool::global();
+  pool.trim();
+  constexpr size_t kBytes = size_t{5} << 20;
+  const void* returned = pool.allocate(kBytes).get();
+  const std::shared_ptr<void> smaller = pool.allocate(kBytes - (size_t{2} << 20));
+  CHECK(smaller.get() == returned);
+  pool.allocate(kBytes);
+  const size_t misses = pool.stats().misses;
+  const std::shared_ptr<void> tiny = pool.allocate(kBytes / 4);
+  CHECK_EQUAL(pool.stats().misses, misses + 1);
+}
+
 TEST("thread pool: every item once, whatever the number of threads") {
   for (int threads = 1; threads <= 4; ++threads) {
     ThreadPool pool(threads);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 
 import torch
 
@@ -66,6 +68,29 @@ def test_a_block_goes_back_when_the_last_view_dies() -> None:
     _C.trim_pool()  # gives back what is idle only
     assert bool((again == 1).all())
     assert _C.pool_stats()["idle_bytes"] == 0
+
+
+def test_as_much_stays_as_was_in_use_at_once() -> None:
+    script = """
+import torch
+from graphlearn_dist import _C
+from graphlearn_dist.core import pooled_empty
+pieces = [pooled_empty((100 << 20,), torch.uint8) for _ in range(10)]  # untouched: no memory is taken
+held = _C.pool_stats()["in_use_bytes"]
+assert held > 768 << 20
+del pieces
+assert _C.pool_stats()["idle_bytes"] == held
+misses = _C.pool_stats()["misses"]
+pieces = [pooled_empty((100 << 20,), torch.uint8) for _ in range(10)]
+assert _C.pool_stats()["misses"] == misses
+del pieces
+_C.trim_pool()
+del (pieces := [pooled_empty((900 << 20,), torch.uint8)])[0]
+assert _C.pool_stats()["idle_bytes"] > 900 << 20
+_C.set_pool_capacity(1 << 20)
+assert _C.pool_stats()["idle_bytes"] == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_a_capacity_of_nothing_keeps_nothing() -> None:
