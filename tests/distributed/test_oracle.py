@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphlearn_dist.data import Dataset
 from graphlearn_dist.distributed import (
     DistDataset,
-    DistNeighborLoader,
-    RemoteDistSamplingWorkerOptions,
-    init_client,
-    init_server,
-    shutdown_client,
-    wait_and_shutdown_server,
 )
 from graphlearn_dist.distributed.batches import PartitionedBatches
 from graphlearn_dist.distributed.partition_service import LOOKUP, ONE_HOP, PartitionService
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
-from graphlearn_dist.utils.common import get_free_port
 from tests.support.graphs import (
     Case,
     Direction,
@@ -42,18 +32,12 @@ from tests.support.graphs import (
     typed_graph,
 )
 from tests.support.oracle import (
-    GRAPHS,
-    LOADER,
     PARTITIONERS,
-    SEED,
     assert_same,
-    in_any_order,
-    input_of,
     load_partitions,
     tensors_of,
     write_partitions,
 )
-from tests.support.processes import assert_nothing_left, start
 
 HERE = "tests.distributed.test_oracle"
 DEADLINE_S = 120.0  # only ever reached by a hang
@@ -202,110 +186,3 @@ def test_whole_dataset_as_one_partition() -> None:
         assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
         assert batch.node_features[0] is not None
         assert torch.equal(batch.node_features[0].view(-1), 29.0 - batch.subgraph.nodes[0])
-
-
-# --- servers, sampling workers and a client of their own -------------------------------------------------------
-
-
-def serve(directory: str, rank: int, num_servers: int, port: int) -> None:
-    """A server until its one client is done."""
-    dataset = DistDataset()
-    dataset.load(directory, rank)
-    init_server(num_servers, 1, rank, dataset, "127.0.0.1", port)
-    wait_and_shutdown_server()
-
-
-def remote_loader(graph: TestGraph, *, num_workers: int, num_threads: int, num_servers: int, **options: Any) -> Any:
-    workers = RemoteDistSamplingWorkerOptions(
-        list(range(num_servers)), num_workers=num_workers, num_threads=num_threads, buffer_size="16MB"
-    )
-    return DistNeighborLoader(
-        None, [4, 3], input_of(graph), collect_features=True, random_seed=SEED, worker_options=workers,
-        **LOADER, **options,
-    )  # fmt: skip
-
-
-def collect(
-    name: str, edge_dir: Direction, num_servers: int, port: int, modes: list[list[int]], shards: bool
-) -> dict[str, int]:
-    """The client: every mode's batches of two epochs equal those of the loader in this process."""
-    graph = GRAPHS[name]()
-    dataset: Dataset = make_dataset(graph, edge_dir)
-    local = NeighborLoader(dataset, [4, 3], input_of(graph), seed=SEED, **LOADER)
-    expected = [in_any_order(local), in_any_order(local)]
-    init_client(num_servers, 1, 0, "127.0.0.1", port)
-    compared, seen = 0, []
-    try:
-        for num_workers, num_threads in modes:
-            options = {"num_workers": num_workers, "num_threads": num_threads, "num_servers": num_servers}
-            with remote_loader(graph, edge_dir=edge_dir, **options) as loader:
-                for wanted in expected:
-                    actual = in_any_order(loader)
-                    assert actual.keys() == wanted.keys()
-                    for key in wanted:
-                        assert_same(actual[key], wanted[key])
-                        compared += 1
-        for shard in ((0, 2), (1, 2)) if shards else ():
-            options = {"num_workers": 1, "num_threads": 1, "num_servers": 1, "shard": shard}
-            with remote_loader(graph, edge_dir=edge_dir, **options) as loader:
-                for key, batch in in_any_order(loader).items():
-                    assert_same(batch, expected[0][key])
-                    seen.extend(key)
-    finally:
-        shutdown_client()
-    if shards:
-        assert sorted(seen) == list(range(local.batches.schedule.num_inputs))  # every seed once, none twice
-    return {"compared": compared, "per_epoch": len(local), "from_shards": len(seen)}
-
-
-@pytest.mark.parametrize(
-    ("name", "edge_dir", "kind", "num_servers", "modes", "shards", "in_place"),
-    [
-        ("homogeneous", "in", "range", 1, [[1, 1], [2, 2]], True, False),
-        ("typed", "in", "random", 2, [[1, 2], [2, 1]], False, False),
-        ("typed", "out", "range", 3, [[1, 1]], False, False),
-        ("typed", "in", "random", 3, [[1, 2]], False, True),
-    ],
-)
-def test_remote_batches_equal_local_ones(
-    tmp_path: Path,
-    name: str,
-    edge_dir: Direction,
-    kind: str,
-    num_servers: int,
-    modes: list[list[int]],
-    shards: bool,
-    in_place: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One to three servers, one and two sampling workers, one and two threads, partitions of others asked for or read
-    in place, features with their nodes or elsewhere: the loader's own bits each time."""
-    monkeypatch.setenv("GLD_SHARE_PARTITIONS", str(int(in_place)))
-    graph, own = GRAPHS[name](), num_servers == 2
-    directory = str(write_partitions(graph, tmp_path, kind, num_servers, edge_dir, own_feature_books=own))
-    port = get_free_port()
-    servers = [
-        (f"{HERE}.serve", {"directory": directory, "rank": rank, "num_servers": num_servers, "port": port})
-        for rank in range(num_servers)
-    ]
-    client = (
-        f"{HERE}.collect",
-        {
-            "name": name, "edge_dir": edge_dir, "num_servers": num_servers, "port": port, "modes": modes,
-            "shards": shards,
-        },
-    )  # fmt: skip
-    result = run_and_check([*servers, client])
-    assert result["compared"] == 2 * len(modes) * result["per_epoch"] > 0
-    assert result["from_shards"] == (520 if shards else 0)
-
-
-def run_and_check(functions: list[tuple[str, dict[str, Any]]]) -> Any:
-    """Runs the job; what its last process returned, after seeing that nothing is left of any."""
-    with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(start(function, **kwargs)) for function, kwargs in functions]
-        result = processes[-1].wait(DEADLINE_S)
-        for process in processes[:-1]:
-            process.wait(DEADLINE_S)
-        assert_nothing_left(*(process.pid for process in processes))
-    return result

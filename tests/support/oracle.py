@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from graphlearn_dist.distributed import DistDataset
+from graphlearn_dist.distributed import (
+    DistDataset,
+    DistLinkNeighborLoader,
+    DistLoader,
+    DistNeighborLoader,
+    DistSubGraphLoader,
+)
+from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.messages import SampledBatch, Subgraph
 from graphlearn_dist.partition import PermutedPartitionBook, RandomPartitioner, RangePartitioner
-from tests.support.graphs import Direction, TestGraph, random_graph, typed_graph
+from graphlearn_dist.sampler.base import NegativeSampling
+from tests.support.graphs import (
+    MAX_TIME,
+    Direction,
+    TestGraph,
+    make_dataset,
+    random_graph,
+    typed_graph,
+    with_times,
+    with_weights,
+)
 
 PARTITIONERS = {"random": RandomPartitioner, "range": RangePartitioner}
 
@@ -18,15 +36,25 @@ GRAPHS: dict[str, Any] = {
     "homogeneous": lambda: random_graph(500, 4000, 8, explicit_edge_ids=True),
     "typed": lambda: typed_graph(200, 80, 1500, 9),
 }
-LOADER = {"batch_size": 37, "shuffle": True, "with_edge": True}
+LOADER = {"num_neighbors": [4, 3], "batch_size": 37, "shuffle": True, "with_edge": True}
 SEED = 5
 
-
-def input_of(graph: TestGraph) -> Any:
-    """Every node of the seed type, some twice."""
-    seed_type = None if graph.is_homogeneous else "user"
-    seeds = torch.cat([torch.arange(graph.num_nodes[seed_type]), torch.arange(20)])
-    return seeds if seed_type is None else (seed_type, seeds)
+# What is sampled, and how. An induced subgraph has each node once, and so knows no times of seeds: that is refused
+# before any mode is looked at.
+SAMPLINGS: dict[tuple[str, str], dict[str, Any]] = {
+    ("node", "uniform"): {},
+    ("node", "weighted"): {"with_weight": True},
+    ("node", "temporal"): {"temporal_strategy": "last"},
+    ("node", "labor, in trees"): {"strategy": "labor", "disjoint": True},
+    ("link", "uniform"): {"neg_sampling": NegativeSampling("binary", 1.5, strict=True)},
+    ("link", "weighted"): {"neg_sampling": NegativeSampling("triplet", 2), "with_weight": True},
+    ("link", "temporal"): {"neg_sampling": NegativeSampling("binary", 1), "temporal_strategy": "uniform"},
+    ("subgraph", "uniform"): {},
+    ("subgraph", "weighted"): {"with_weight": True},
+}
+NUM_LINKS = 120
+_LOCAL = {"node": NeighborLoader, "link": LinkNeighborLoader, "subgraph": SubGraphLoader}
+_FAR = {"node": DistNeighborLoader, "link": DistLinkNeighborLoader, "subgraph": DistSubGraphLoader}
 
 
 def pyg_tensors(data: Any) -> dict[str, Any]:
@@ -46,6 +74,78 @@ def books_of_features(graph: TestGraph, num_parts: int) -> dict[str, Any]:
         key: PermutedPartitionBook(len(rows), num_parts, key=7) for key, rows in graph.edge_features().items()
     }  # a book that says nothing of who owns the edge
     return {"node_feat_pb": graph.unwrap(nodes), "edge_feat_pb": graph.unwrap(edges)}
+
+
+def graph_of(name: str) -> TestGraph:
+    """One of the graphs, with weights and times."""
+    return with_times(with_weights(GRAPHS[name](), 3, some_zero=True), 4)
+
+
+def _typed(kind: Any, tensor: torch.Tensor) -> Any:
+    return tensor if kind is None else (kind, tensor)
+
+
+def _arguments(graph: TestGraph, sampling: tuple[str, str], part: tuple[int, int]) -> dict[str, Any]:
+    """What all loaders of a kind have in common; their input is every ``part[1]``-th of all, from ``part[0]``."""
+    arguments, (task, draw) = {**LOADER, **SAMPLINGS[sampling]}, sampling
+    every = slice(part[0], None, part[1])
+    if task == "link":  # most are edges, others pairs of any nodes
+        edge_type = None if graph.is_homogeneous else ("user", "buys", "item")
+        links = graph.edges[edge_type][:, :NUM_LINKS].clone()
+        links[1, ::7] = 1
+        links = links[:, every]
+        arguments["edge_label_index"], count = _typed(edge_type, links), links.size(1)
+    else:
+        seed_type = None if graph.is_homogeneous else "user"
+        seeds = torch.cat([torch.arange(graph.num_nodes[seed_type]), torch.arange(20)])[every]
+        arguments["input_nodes"], count = _typed(seed_type, seeds), seeds.numel()
+    if draw == "temporal":
+        arguments["edge_label_time" if task == "link" else "input_time"] = torch.arange(count) % (MAX_TIME + 1)
+    return arguments
+
+
+def open_loader(
+    name: str,
+    edge_dir: Direction,
+    sampling: tuple[str, str],
+    dataset: DistDataset | None,
+    worker_options: Any,
+    *,
+    part: tuple[int, int] = (0, 1),
+    **changes: Any,
+) -> DistLoader:
+    """A distributed loader over ``graph_of(name)``; see ``oracle_epochs``."""
+    arguments = _arguments(graph_of(name), sampling, part)
+    common = {"edge_dir": edge_dir, "collect_features": True, "random_seed": SEED, "worker_options": worker_options}
+    return _FAR[sampling[0]](dataset, **{**arguments, **common, **changes})
+
+
+@functools.cache
+def oracle_epochs(
+    name: str,
+    edge_dir: Direction,
+    sampling: tuple[str, str],
+    *,
+    part: tuple[int, int] = (0, 1),
+    count: int = 2,
+    seed: int = SEED,
+) -> list[list[dict[str, Any]]]:
+    """The batches of the first epochs of the loader in one process, flat and by name."""
+    graph = graph_of(name)
+    arguments = _arguments(graph, sampling, part)
+    local = _LOCAL[sampling[0]](make_dataset(graph, edge_dir), seed=seed, prefetch=0, **arguments)
+    return [[pyg_tensors(batch) for batch in local] for _ in range(count)]
+
+
+def compare_epochs(loader: DistLoader, expected: list[list[dict[str, Any]]]) -> int:
+    """Asserts that a loader's next epochs are these, bit by bit and in this order; how many batches they have."""
+    compared = 0
+    for epoch in expected:
+        assert len(loader) == len(epoch)
+        for batch, wanted in zip(loader, epoch, strict=True):
+            assert_same(pyg_tensors(batch), wanted)
+            compared += 1
+    return compared
 
 
 def write_partitions(
@@ -110,10 +210,3 @@ def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
             continue
         assert actual[name].dtype == tensor.dtype, name
         assert torch.equal(actual[name], tensor), f"{name}: {actual[name]} instead of {tensor}"
-
-
-def in_any_order(batches: Any) -> dict[tuple[int, ...], dict[str, Any]]:
-    """Batches by their seeds' positions: which arrives first is not part of the contract."""
-    flat = [pyg_tensors(batch) for batch in batches]
-    key = next(name for name in flat[0] if name.endswith("input_id") or name.startswith("input_id"))
-    return {tuple(batch[key].tolist()): batch for batch in flat}
