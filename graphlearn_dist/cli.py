@@ -31,6 +31,7 @@ def _launch(args: argparse.Namespace) -> int:
         log_dir=args.log_dir,
         server_script=args.server_script,
         env=dict(args.env),
+        max_restarts=args.max_restarts,
     )
     return launch(plan)
 
@@ -114,6 +115,9 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=29400, help="for ssh: port of the registry, on the first host")
     parser.add_argument("--log-dir", metavar="DIR", help="write each process's output to a file there as well")
     parser.add_argument("--server-script", metavar="FILE", help="run this as a server instead of `serve`")
+    parser.add_argument(
+        "--max-restarts", type=int, default=3, metavar="N", help="restarts of each killed server, an hour (default 3)"
+    )
     parser.add_argument("--env", type=_assignment, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("script", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its arguments", metavar="...")

@@ -116,6 +116,11 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
     return token or None
 
 
+def launcher_news_fd(environ: Mapping[str, str] = os.environ) -> int:
+    """A pipe on which the launcher says what it has given up, or -1 where there is none."""
+    return _integer(environ, "GLD_NEWS_FD", -1)
+
+
 def master_from_environ(environ: Mapping[str, str] = os.environ) -> tuple[str | None, int | None]:
     """Where workers meet by default: ``MASTER_ADDR``, and the port after ``MASTER_PORT``, which torch itself uses."""
     port = _integer(environ, "MASTER_PORT", -1)

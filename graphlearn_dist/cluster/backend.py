@@ -35,7 +35,7 @@ class Listener(Protocol):
 
 
 class RunningProcess(ABC):
-    """A process that a backend started. Both methods are harmless after its end."""
+    """A process that a backend started. All methods are harmless after its end."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -45,13 +45,20 @@ class RunningProcess(ABC):
     def kill(self) -> None:
         """End it and all it started, now."""
 
+    @abstractmethod
+    def tell(self, line: str) -> None:
+        """Write a line to the pipe whose descriptor it finds in ``GLD_NEWS_FD``."""
+
 
 class Backend(ABC):
     """A place where processes run."""
 
     @abstractmethod
     def master(self, plan: LaunchPlan) -> contextlib.AbstractContextManager[Master]:
-        """Decide where the registry listens. What is reserved for it here is given back at the end of the scope."""
+        """Decide where the registry listens, for all processes that are server 0 one after the other.
+
+        What is reserved for it here is given back at the end of the scope, which is the end of the job.
+        """
 
     @abstractmethod
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
@@ -69,6 +76,8 @@ class _Subprocess(RunningProcess):
 
     def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes], listener: Listener) -> None:
         self._popen = popen
+        assert popen.stdin is not None  # started with a pipe
+        self._link = popen.stdin
         self._lock = threading.Lock()  # between a signal and the reaping, which frees the pid
         self._thread = threading.Thread(target=self._follow, args=(spec, listener), name=f"follow {spec.name}")
         self._thread.daemon = True
@@ -85,8 +94,7 @@ class _Subprocess(RunningProcess):
         os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             code = self._popen.wait()
-        if self._popen.stdin is not None:
-            self._popen.stdin.close()
+            self._link.close()
         listener.on_exit(spec, code if code >= 0 else 128 - code)
 
     def _signal(self, signum: int) -> None:
@@ -96,6 +104,12 @@ class _Subprocess(RunningProcess):
 
     def stop(self) -> None:
         self._signal(signal.SIGTERM)
+
+    def tell(self, line: str) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError):  # it ends already
+            if not self._link.closed:
+                self._link.write(line.encode() + b"\n")
+                self._link.flush()
 
     def kill(self) -> None:
         # Its second stop signal makes child.py kill the whole group at once; the first may have been sent already.
@@ -113,7 +127,10 @@ class LocalBackend(Backend):
 
     @contextlib.contextmanager
     def master(self, plan: LaunchPlan) -> Iterator[Master]:
-        """A free port of the loopback, kept: server 0 inherits the listening socket, so nobody can take it first."""
+        """A free port of the loopback, kept: server 0 inherits the listening socket, so nobody can take it.
+
+        Who looks for the registry while server 0 is started again waits in the socket's queue.
+        """
         with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
             # torch opens its own socket by number; the number is free now, but cannot be kept for it.
             with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -130,15 +147,16 @@ class LocalBackend(Backend):
         env: Mapping[str, str],
         listener: Listener,
         *,
-        first_line: bytes | None = None,
+        token: bytes = b"",
     ) -> RunningProcess:
-        """Starts a command of this machine; with a ``first_line`` on its standard input, which then stays open."""
-        argv = [*_wrapper(spec), "--parent", str(os.getpid()), "--", *command]
+        """Starts a command of this machine; its standard input, the link, begins with the token and stays open."""
+        link = ["--link", "0"] if token else []  # then the link leads on to the wrapper at the other end
+        argv = [*_wrapper(spec), *link, "--parent", str(os.getpid()), "--", *command]
         try:
             popen = subprocess.Popen(
                 argv,
                 env=dict(env),
-                stdin=subprocess.DEVNULL if first_line is None else subprocess.PIPE,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[spec.inherited_fd] if spec.inherited_fd >= 0 else [],
@@ -146,11 +164,9 @@ class LocalBackend(Backend):
             )
         except OSError as error:
             raise LaunchError(f"cannot start {spec.name}: {error}") from error
-        if popen.stdin is not None and first_line is not None:
-            with contextlib.suppress(BrokenPipeError):  # it ended already, which its exit code will tell
-                popen.stdin.write(first_line + b"\n")
-                popen.stdin.flush()
-        return _Subprocess(spec, popen, listener)
+        process = _Subprocess(spec, popen, listener)
+        process.tell(token.decode())
+        return process
 
 
 class SshBackend(LocalBackend):
@@ -175,14 +191,14 @@ class SshBackend(LocalBackend):
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
         # No terminal: the standard input stays a pipe, whose end tells the other side that we are gone.
         command = [*self._ssh, "-T", spec.host, remote_command(spec)]
-        return self._run(spec, command, os.environ, listener, first_line=self._token)
+        return self._run(spec, command, os.environ, listener, token=self._token)
 
 
 def remote_command(spec: ProcessSpec) -> str:
     """The command line for the shell of another host."""
     forwarded = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     assignments = [f"{name}={value}" for name, value in {**forwarded, **spec.env}.items()]
-    command = shlex.join(["env", *assignments, *_wrapper(spec), "--link", "1", "--", *spec.command])
+    command = shlex.join(["env", *assignments, *_wrapper(spec), "--", *spec.command])
     return f"cd {shlex.quote(os.getcwd())} && exec {command}"
 
 

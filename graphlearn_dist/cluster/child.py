@@ -2,16 +2,17 @@
 
 Started by file name, before everything else of the package: imports the standard library only, and little of that.
 
-    python child.py [--parent PID] [--share-cores N] [--stop-s S] [--link 1] -- command [arguments]
+    python child.py [--parent PID] [--share-cores N] [--stop-s S] [--link 0] -- command [arguments]
 
 The command runs in a process group of its own. It is sent SIGTERM when this process gets SIGTERM, SIGINT or SIGHUP
 (a terminal that closed), or when the parent dies in whatever way; what is left ``S`` seconds later, or at a second
 signal, is killed. When the command ends, its surviving descendants are killed, and this process exits with its code
 (128 + n for signal n).
 
-With ``--link 1`` standard input is the link to a launcher on another machine: its first line is the job's token, which
-the command finds in ``GLD_TOKEN``; when it closes, because the launcher or the connection is gone, the command is told
-to stop as by a signal.
+Standard input is the link to the launcher, unless ``--link 0`` is given. Its first line is the job's token, which the
+command finds in ``GLD_TOKEN``, or empty. What follows is passed on to the command, through the pipe whose descriptor it
+finds in ``GLD_NEWS_FD``. When the link closes, because the launcher or the connection is gone, the command is told to
+stop as by a signal.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 def _parse(argv: Sequence[str]) -> tuple[dict[str, float], list[str]]:
     end = argv.index("--")
-    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0, "--link": 0.0}
+    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0, "--link": 1.0}
     for name, value in zip(argv[:end:2], argv[1:end:2], strict=True):
         options[name] = float(value)
     return options, list(argv[end + 1 :])
@@ -48,12 +49,17 @@ def _read_token() -> bytes:
     return token
 
 
-def _link_is_closed() -> bool:
-    """Whether the launcher's end of standard input is gone."""
-    return bool(select.select([0], [], [], 0)[0]) and os.read(0, 4096) == b""
+def _forward_news(news: int) -> bool:
+    """Passes on what has come over the link; False when the launcher's end is gone."""
+    if not select.select([0], [], [], 0)[0]:
+        return True
+    text = os.read(0, 4096)
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the command does not read it, or has closed it
+        os.write(news, text)
+    return text != b""
 
 
-def _start(command: list[str], *, linked: bool) -> int:
+def _start(command: list[str], news: int, *, linked: bool) -> int:
     me = os.getpid()
     pid = os.fork()
     if pid:
@@ -62,6 +68,8 @@ def _start(command: list[str], *, linked: bool) -> int:
         os.setpgid(0, 0)
         if linked:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.set_inheritable(news, True)
+            os.environ["GLD_NEWS_FD"] = str(news)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process itself be killed
         if os.getppid() != me:
             os._exit(1)
@@ -87,7 +95,7 @@ def _has_ended(pid: int) -> bool:
     return False
 
 
-def _watch(pid: int, stop_s: float, *, linked: bool) -> int:
+def _watch(pid: int, stop_s: float, news: int, *, linked: bool) -> int:
     """Waits for the command, passing signals on; returns its wait status."""
     kill_at = float("inf")
     # Not reaped before its group is killed: until then nobody else can get its number.
@@ -97,7 +105,7 @@ def _watch(pid: int, stop_s: float, *, linked: bool) -> int:
             _kill_group(pid, signal.SIGKILL)
         wait_s = 0.1 if now >= kill_at else min(1.0, kill_at - now)
         arrived = signal.sigtimedwait(_WATCHED, wait_s)
-        if linked and _link_is_closed():
+        if linked and not _forward_news(news):
             linked = False
         elif arrived is None or arrived.si_signo not in _STOP_SIGNALS:
             continue
@@ -145,9 +153,12 @@ def main(argv: Sequence[str]) -> int:
     linked = bool(options["--link"])
     if linked and (token := _read_token()):
         os.environb[b"GLD_TOKEN"] = token
-    pid = _start(command, linked=linked)
-    os.closerange(3, 256)  # an inherited socket is the command's alone: its port must close when it ends
-    status = _watch(pid, options["--stop-s"], linked=linked)
+    news, to_command = os.pipe()
+    pid = _start(command, news, linked=linked)
+    os.dup2(to_command, 3)
+    os.closerange(4, 256)  # an inherited socket is the command's alone: its port must close when it ends
+    os.set_blocking(3, False)
+    status = _watch(pid, options["--stop-s"], 3, linked=linked)
     _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import signal
 import sys
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from ..errors import InvalidArgumentError, LaunchError
+from ..utils.restarts import RestartBudget
 from .backend import Backend, RunningProcess, backend_for
 from .plan import LaunchPlan, Master, ProcessSpec, plan_processes
 
 _TAIL_LINES = 20
+_GIVE_UP_S = 10.0  # what trainers get to raise their exceptions, once a server is given up
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -50,6 +53,11 @@ class _Output:
                 self._log_dir.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InvalidArgumentError(f"log_dir: cannot create {log_dir}: {error.strerror}") from error
+
+    def note(self, text: str) -> None:
+        """A line of the launcher itself."""
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            print(f"[launcher] {text}", file=self._out, flush=True)
 
     def open(self, spec: ProcessSpec) -> None:
         self._tails[spec.name] = deque(maxlen=_TAIL_LINES)
@@ -92,6 +100,7 @@ class _Supervisor:
         self._output = output
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._running: dict[str, RunningProcess] = {}  # by name
+        self._budgets: dict[str, RestartBudget] = {}  # of servers, by name
 
     # Listener, called by the backend's threads
     def on_line(self, spec: ProcessSpec, line: str) -> None:
@@ -107,6 +116,7 @@ class _Supervisor:
     def start(self, master: Master) -> None:
         for spec in plan_processes(self._plan, master):
             self._output.open(spec)
+            self._budgets[spec.name] = RestartBudget(self._plan.max_restarts)
             self._running[spec.name] = self._backend.start(spec, self)
 
     def _next(self, deadline: float | None = None) -> _Event | None:
@@ -134,12 +144,34 @@ class _Supervisor:
             if isinstance(event, _Interrupted):
                 return self._end_by_signal(event)
             if event.code != 0:
-                raise self._failure(event)
+                if deadline is not None or not self._start_again(event):
+                    raise self._failure(event)
+                continue
             trainers -= event.spec.role == "trainer"
             if trainers == 0 and deadline is None:
                 deadline = time.monotonic() + self._plan.server_exit_s
         self.stop_all()
         return 0
+
+    def _start_again(self, event: _Exited) -> bool:
+        """Starts a server again that was killed; where that is no use any more, the trainers get time to say so."""
+        spec, how = event.spec, describe_exit(event.code)
+        if spec.role != "server" or event.code <= 128:  # what ends with a code of its own has said why
+            return False
+        budget = self._budgets[spec.name]
+        if budget.take():
+            self._output.note(f"{spec.name} {how}; starting it again ({budget.used} of {budget.limit} times)")
+            self._running[spec.name] = self._backend.start(spec, self)
+            return True
+        how = f"it {how}; max_restarts={budget.limit} within an hour are used up"
+        self._output.note(f"{spec.name} is given up: {how}")
+        news = json.dumps({"lost": spec.name, "why": how})
+        self._tell(lambda process: process.tell(news))
+        deadline = time.monotonic() + _GIVE_UP_S
+        while any(name.startswith("trainer") for name in self._running):
+            if not isinstance(self._next(deadline), _Exited):  # the time is over, or somebody is impatient
+                break
+        return False
 
     def _end_by_signal(self, event: _Interrupted) -> int:
         print(f"graphlearn-dist: {signal.Signals(event.signum).name}: stopping", file=sys.stderr, flush=True)
@@ -193,8 +225,9 @@ def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | N
     """Start the servers and trainers of a job and wait for its end.
 
     Every line they write is written to ``out`` after ``[server 0] `` or the like. When all trainers have ended well,
-    the servers may end by themselves for ``server_exit_s``, then they are asked to. When any process fails, the
-    others are stopped. However this ends, no process of the job is left.
+    the servers may end by themselves for ``server_exit_s``, then they are asked to. A server that is killed is started
+    again, see ``LaunchPlan.max_restarts``. When any other process fails, the others are stopped. However this ends, no
+    process of the job is left.
 
     Args:
         plan: the job.
@@ -215,7 +248,7 @@ def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | N
         try:
             with chosen.master(plan) as master:
                 supervisor.start(master)
-            return supervisor.run()
+                return supervisor.run()
         except LaunchError as failure:
             try:
                 supervisor.stop_all()

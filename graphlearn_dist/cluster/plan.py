@@ -46,6 +46,8 @@ class LaunchPlan:
         log_dir: where each process's output goes as well, as ``server-0.log`` and so on.
         server_script: Python file to run as a server instead of ``graphlearn-dist serve``.
         env: variables for every process, above the launcher's own.
+        max_restarts: how often each server that a signal kills (or whose ssh connection breaks) is started again within
+            an hour, with its rank and partition. One that ends with an exit code of its own is not.
         server_exit_s: how long servers may take to end by themselves when all trainers have ended.
         stop_s: time between SIGTERM and SIGKILL.
     """
@@ -62,6 +64,7 @@ class LaunchPlan:
     log_dir: str | None = None
     server_script: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    max_restarts: int = 3
     server_exit_s: float = 10.0
     stop_s: float = 5.0
 
@@ -71,6 +74,8 @@ class LaunchPlan:
         for name in ("num_servers", "num_trainers"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.max_restarts < 0:
+            raise InvalidArgumentError(f"max_restarts: expected at least 0, got {self.max_restarts}")
         for name in ("server_exit_s", "stop_s"):
             if not getattr(self, name) >= 0:
                 raise InvalidArgumentError(f"{name}: expected at least 0 seconds, got {getattr(self, name)}")

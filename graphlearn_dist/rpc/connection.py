@@ -478,8 +478,9 @@ class Connection:
         self._stream.close(PeerLostError(self.peer_name, why))
 
     def _on_closed(self, error: RpcError) -> None:
+        peer = str(self.other.peer) if self.other is not None else "peer"
         if isinstance(error, PeerLostError):
-            error = PeerLostError(self.peer_name, error.why)
+            error = PeerLostError(peer, error.why)
         why = error.why if isinstance(error, PeerLostError) else str(error)
         if not self.opened.done():
             self.opened.set_exception(error)
@@ -490,7 +491,7 @@ class Connection:
         self._parked.clear()
         for call in calls:
             call.connection = None
-            call.finish(error=PeerLostError(self.peer_name, why))
+            call.finish(error=PeerLostError(peer, why))
         serving, self._serving = self._serving, {}
         for served in serving.values():
             served.cancel()

@@ -171,8 +171,8 @@ class Endpoint:
             self._callbacks.close(_FLUSH_TIMEOUT_S)
 
     async def _shut_down(self) -> None:
-        await self._outgoing.close()
         self._membership.retire()
+        await self._outgoing.close()
         await self._links.close(f"{self.peer.name} is closed", _FLUSH_TIMEOUT_S)
         await self._callees.cancel_all()
         self._membership.close()
@@ -242,8 +242,15 @@ class Endpoint:
         self._on_lost.append(callback)
 
     def on_member_lost(self, callback: Callable[[Member, str], None]) -> None:
-        """Call ``callback(member, why)``, in a thread of its own, whenever the registry loses a member."""
+        """Call ``callback(member, why)``, in a thread of its own, whenever the registry loses a member.
+
+        A member whose place another incarnation has taken is lost too, if only now.
+        """
         self._membership.on_lost.append(callback)
+
+    def on_member_joined(self, callback: Callable[[Member], None]) -> None:
+        """Call ``callback(member)``, in a thread of its own, whenever a member joins, or joins again."""
+        self._membership.on_joined.append(callback)
 
     def subscribe(self, topic: str, handler: Callable[[Connection, Any], None]) -> None:
         """Take events of a topic; ``handler`` runs on the loop's thread."""

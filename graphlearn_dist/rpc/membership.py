@@ -1,4 +1,8 @@
-"""A member's side of the registry: its view of who is there, and its part in collectives."""
+"""A member's side of the registry: its view of who is there, and its part in collectives.
+
+A member that loses the registry looks for it at the same address until it is back, and joins again. Until then it
+keeps what it knew of the others: their connections are their own, and do not end with the registry's process.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError, PeerLostError, RegistryError
+from ..errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotInitializedError,
+    PeerLostError,
+    RegistryError,
+    RpcError,
+)
 from .callees import Callees
 from .codec import decode_blob, encode
 from .collectives import Collectives
 from .connection import Connection
 from .peers import Member, PeerAddress
 from .registry import EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, Registry, ViewChange
+from .threads import post
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .outgoing import Target
 
+_REJOIN_PAUSE_S = 0.5
+_UNCONFIRMED_S = 10.0  # within which a member should have come to a registry that is back, if it lives
 _GRACE_S = 5.0  # what a request to the registry may take on top of what it waits for itself
 
 
@@ -34,6 +48,7 @@ class Membership:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.on_lost: list[Callable[[Member, str], None]] = []
+        self.on_joined: list[Callable[[Member], None]] = []
         self._endpoint = endpoint
         self._members: dict[str, Member] = {}
         self._condition = threading.Condition()
@@ -45,6 +60,9 @@ class Membership:
         self._world_size: int | None = None
         self._joined = False
         self._registry: Registry | None = None
+        self._self: Member | None = None  # what this endpoint joined as
+        self._unconfirmed: dict[str, Member] = {}  # known from before the registry was lost
+        self._rejoining: asyncio.Task[None] | None = None
 
     # --- joining -----------------------------------------------------------------------------------------------
 
@@ -91,11 +109,12 @@ class Membership:
             raise DeadlineExceededError(
                 f"no registry at {where} after {timeout_s:g} s: is server 0 running? ({error})"
             ) from error
-        member = Member(self._endpoint.peer, self._advertised(master))
+        member = self._self = Member(self._endpoint.peer, self._advertised(master))
         self._registry_lost = None
         # the members there are come as events, on the same connection, before the answer
         self._endpoint.call(master, JOIN, member, world_size, timeout_s=max(_GRACE_S, deadline - time.monotonic()))
         self._joined = True
+        post(self._endpoint.loop, self._look_after_lease)
 
     def _advertised(self, master: PeerAddress) -> PeerAddress:
         """Where others reach us: with a wildcard listener, the address that leads to the registry."""
@@ -121,10 +140,45 @@ class Membership:
     def retire(self) -> None:
         """The endpoint is about to close its connections: to a registry here that says nothing about its members."""
         self._registry = None
+        self._joined = False
+        if self._rejoining is not None:
+            self._rejoining.cancel()
 
     def close(self) -> None:
         """The endpoint closes. On the loop's thread."""
         self._lose_registry("this endpoint was closed")
+
+    # --- joining again (on the loop's thread) ------------------------------------------------------------------
+
+    def _look_after_lease(self) -> None:
+        """Begins to look for a registry that was lost."""
+        if self._joined and self._registry_lost is not None and (self._rejoining is None or self._rejoining.done()):
+            self._rejoining = asyncio.get_running_loop().create_task(self._join_again())
+
+    async def _join_again(self) -> None:
+        while self._joined and self._master is not None:
+            try:
+                self._registry_name = await asyncio.wrap_future(self._endpoint.request(self._master, HELLO))
+                self._unconfirmed = dict(self._members)
+                joining = self._endpoint.request(self._master, JOIN, self._self, self._world_size, timeout_s=_GRACE_S)
+                await asyncio.wrap_future(joining)
+            except RpcError as error:  # nobody there yet, or it has not noticed yet that our old connection is gone
+                with self._condition:
+                    self._registry_lost = f"{type(error).__name__}: {error}"
+                await asyncio.sleep(_REJOIN_PAUSE_S)
+            else:
+                break
+        with self._condition:
+            self._registry_lost = None
+            self._condition.notify_all()
+        self._wake()
+        asyncio.get_running_loop().call_later(_UNCONFIRMED_S, self._drop_unconfirmed, self._unconfirmed)
+
+    def _drop_unconfirmed(self, unconfirmed: dict[str, Member]) -> None:
+        """Who did not come to the new registry is gone like the old one."""
+        if unconfirmed is self._unconfirmed and self._registry_lost is None:
+            for member in list(unconfirmed.values()):
+                self._forget(member, "it did not join again after the registry was lost")
 
     # --- the view ----------------------------------------------------------------------------------------------
 
@@ -132,17 +186,36 @@ class Membership:
         if not isinstance(change, ViewChange) or connection.peer.name != self._registry_name:
             return
         self._lease = connection
-        member = change.member
+        if change.kind == "joined":
+            self._learn(change.member)
+        elif change.kind == "lost":
+            self._forget(change.member, change.why)
+        else:
+            self._forget(change.member)
+
+    def _learn(self, member: Member) -> None:
+        self._unconfirmed.pop(member.name, None)
         with self._condition:
-            if change.kind == "joined":
-                self._members[member.name] = member
-            elif (known := self._members.get(member.name)) is not None and known.peer == member.peer:
+            known = self._members.get(member.name)
+        if known is not None and known.peer != member.peer:
+            self._forget(known, f"{member.peer} has taken its place")
+        with self._condition:
+            self._members[member.name] = member
+            self._condition.notify_all()
+        self._wake()
+        if member.peer != self._endpoint.peer:
+            for callback in self.on_joined:
+                self._endpoint.run_callback(callback, member)
+
+    def _forget(self, member: Member, why_lost: str | None = None) -> None:
+        with self._condition:
+            if (known := self._members.get(member.name)) is not None and known.peer == member.peer:
                 del self._members[member.name]
             self._condition.notify_all()
         self._wake()
-        if change.kind == "lost" and member.peer != self._endpoint.peer:
+        if why_lost is not None and member.peer != self._endpoint.peer:
             for callback in self.on_lost:
-                self._endpoint.run_callback(callback, member, change.why)
+                self._endpoint.run_callback(callback, member, why_lost)
 
     def _wake(self) -> None:
         for waiter in self._waiters:
@@ -161,6 +234,7 @@ class Membership:
             self._registry_lost = why
             self._condition.notify_all()
         self._wake()
+        self._look_after_lease()
 
     async def changed(self, timeout_s: float) -> None:
         """Wait for a change of the view, for at most ``timeout_s``. On the loop's thread."""

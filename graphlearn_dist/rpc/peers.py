@@ -37,7 +37,7 @@ class Peer:
     host: str
 
     def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid} on {self.host})"
+        return f"{self.name} ({self.role} {self.rank}, pid {self.pid} on {self.host})"
 
 
 @register_message(name="rpc.PeerAddress")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -342,3 +343,59 @@ def test_exit_codes_in_words() -> None:
     assert describe_exit(3) == "exited with code 3"
     assert describe_exit(137) == "was killed by SIGKILL"
     assert describe_exit(255) == "exited with code 255"
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------
+
+MORTAL = """
+import os, signal, socket
+listener = socket.socket(fileno=int(os.environ["GLD_MASTER_FD"]))
+print("incarnation", flush=True)
+with listener.accept()[0] as trainer:
+    if trainer.recv(1):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+KILLER = """
+import os, socket, sys
+address = os.environ["GLD_MASTER_ADDR"], int(os.environ["GLD_MASTER_PORT"])
+for _ in range(int(sys.argv[1])):
+    with socket.create_connection(address, 60) as server:
+        server.sendall(b"x")
+        server.recv(1)  # until it is dead
+print("news", os.read(int(os.environ["GLD_NEWS_FD"]), 1000) if len(sys.argv) > 2 else None, flush=True)
+if len(sys.argv) > 2:
+    raise SystemExit(7)
+socket.create_connection(address, 60).close()
+"""
+
+
+def test_a_killed_server_is_started_again_on_the_same_port(job: Job) -> None:
+    """Who connects while it is away waits in the queue of the socket that the launcher keeps."""
+    done = job.run("--server-script", job.script("mortal.py", MORTAL), job.script("killer.py", KILLER), "2")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.count("[server 0] incarnation") == 3
+    assert [line for line in lines if line.startswith("[launcher]")] == [
+        f"[launcher] server 0 was killed by SIGKILL; starting it again ({count} of 3 times)" for count in (1, 2)
+    ]
+    assert job.alive() == []
+
+
+@pytest.mark.parametrize("backend", ["local", "ssh"])
+def test_a_server_that_is_killed_too_often_is_given_up(job: Job, shim: str, backend: str) -> None:
+    """The trainer is told through its pipe, and has time to fail with what it makes of that."""
+    mortal, killer = job.script("mortal.py", MORTAL), job.script("killer.py", KILLER)
+    places = []
+    if backend == "ssh":
+        places = ["--on", "ssh", "--ssh", shim, "--hosts", job.script("hosts", "a\n")]
+        mortal = job.script("mortal.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    times = "0" if backend == "ssh" else "2"
+    done = job.run(*places, "--max-restarts", "1", "--server-script", mortal, killer, times, "told")
+    assert done.returncode == 1
+    assert done.stderr.startswith("graphlearn-dist: server 0 ")
+    assert "was killed by SIGKILL" in done.stderr
+    why = "it was killed by SIGKILL; max_restarts=1 within an hour are used up"
+    news = json.dumps({"lost": "server 0", "why": why}) + "\n"
+    assert f"[trainer 0] news {news.encode()!r}" in done.stdout.splitlines()
+    assert job.alive() == []

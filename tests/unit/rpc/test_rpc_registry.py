@@ -148,6 +148,41 @@ def test_joining_an_endpoint_that_hosts_nothing() -> None:
             client.join("127.0.0.1", other.address.port)
 
 
+def test_a_registry_that_comes_back() -> None:
+    """Its members join it again by themselves; who does not is lost, and what only they know stays what it was."""
+    with contextlib.ExitStack() as stack:
+        reserved = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # as a launcher keeps it
+
+        def host() -> Endpoint:
+            endpoint = Endpoint("server", 0, settings=SETTINGS)
+            endpoint.register("me", lambda: endpoint.peer.incarnation)
+            endpoint.open()
+            endpoint.join("127.0.0.1", 0, host_registry=True, master_fd=os.dup(reserved.fileno()), world_size=2)
+            return endpoint
+
+        first = stack.enter_context(host())
+        a, b = (stack.enter_context(Endpoint(role, 1, settings=SETTINGS)) for role in ("server", "client"))
+        changes: queue.Queue[tuple[str, Any]] = queue.Queue()
+        a.on_member_lost(lambda member, why: changes.put(("lost", member.peer)))
+        for endpoint in (a, b):
+            endpoint.join("127.0.0.1", first.master_port, world_size=2)
+        a.wait_for_members("server", 2, DEADLINE_S)
+        first.close()
+        with pytest.raises(PeerLostError, match="registry"):
+            a.barrier(DEADLINE_S, group={"server": 2})
+        second = stack.enter_context(host())
+        assert [m.rank for m in second.wait_for_members("server", 2, DEADLINE_S)] == [0, 1]
+        assert changes.get(timeout=DEADLINE_S) == ("lost", first.peer)
+        assert in_threads(lambda: second.barrier(group={"server": 2}), lambda: a.barrier(group={"server": 2})) == [
+            None,
+            None,
+        ]
+        for endpoint in (a, b):
+            assert endpoint.call(("server", 0), "me") == second.peer.incarnation
+        b.close()
+        assert changes.get(timeout=DEADLINE_S) == ("lost", b.peer)
+
+
 # --- collectives -----------------------------------------------------------------------------------------------
 
 
