@@ -17,9 +17,10 @@ from ..sampler.base import (
 from ..sampler.schedule import BatchIndices
 from ..typing import Split
 from . import worker_messages
+from .dataset_handle import BookHandle, CacheHandle, DatasetHandle, EdgeHandle, NodeHandle
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
-from .dist_dataset import BookHandle, CacheHandle, DatasetHandle, DistDataset, EdgeHandle, NodeHandle
+from .dist_dataset import DistDataset
 from .dist_feature import DistFeature
 from .dist_graph import DistGraph
 from .dist_link_neighbor_loader import DistLinkNeighborLoader

@@ -28,6 +28,15 @@ class NoPeers:
         raise LookupError(f"partition {partition} was asked for, but there is only one")
 
 
+def with_cached_graphs(
+    dataset: DistDataset, services: Sequence[PartitionService], num_threads: int
+) -> list[PartitionService]:
+    """The partitions whose graph is at hand: those whose rows are, and those of ``DistDataset.cached_graphs``."""
+    at_hand = {service.partition_idx for service in services}
+    cached = (other for other in dataset.cached_graphs if other.partition_idx not in at_hand)
+    return [*services, *(PartitionService(other, num_threads) for other in cached)]
+
+
 class PartitionedSampler:
     """Samples from a partitioned graph, and looks up what belongs to what was sampled.
 
@@ -53,7 +62,9 @@ class PartitionedSampler:
         if dataset.is_whole:
             self._graph = LocalGraph(dataset, plan, num_threads)
         else:
-            self._graph = PartitionedGraph(dataset, plan, services, peers, num_threads)
+            self._graph = PartitionedGraph(
+                dataset, plan, with_cached_graphs(dataset, services, num_threads), peers, num_threads
+            )
         self._collector = FeatureCollector(dataset, services, peers, num_threads)
         self._stores = self._collector.store_names if config.collect_features else frozenset()
 

@@ -10,83 +10,60 @@ from typing import Any, Literal
 
 import torch
 
+from .. import _C
 from ..core import available_cores, thread_pool
 from ..data import shared_memory
 from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, Dataset, EdgeDirection, by_type, store_name
 from ..data.feature import DeviceGroup, Feature
-from ..data.graph import Graph, Layout, Topology, WeightSums
+from ..data.graph import Graph, Layout, Topology
+from ..data.random_split import random_split as split_range
 from ..errors import InvalidArgumentError
-from ..messages import TensorHandle
-from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
+from ..partition import CachedRows, GraphArrays, PartitionBook, RangePartitionBook, load_partition_layout
 from ..partition.base import check_partition_idx
-from ..partition.partition_book import TablePartitionBook, from_dict
-from ..typing import EdgeType, NodeType
+from ..typing import NodeType
+from ..utils.tensor import load_tensor
+from .dataset_handle import (
+    CacheHandle,
+    DatasetHandle,
+    NodeHandle,
+    book_handle,
+    edge_handle,
+    open_book,
+    open_topology,
+    rows_handle,
+)
 
 
 @dataclass(frozen=True)
-class BookHandle:
-    """A partition book for another process: its description, and where its tables lie, if it has any."""
+class Placement:
+    """Which memory a partition is put in: ``Graph``'s mode and device, and what ``Feature`` is told of GPUs."""
 
-    description: dict[str, Any]
-    tables: tuple[TensorHandle, ...]
+    graph_mode: str = "ZERO_COPY"
+    device: int | None = None
+    with_gpu: bool = True
+    device_groups: tuple[DeviceGroup, ...] = ()
 
+    def __post_init__(self) -> None:
+        usable = _C.cuda_device_count()
+        for gpu in (device for group in self.device_groups for device in group.device_list):
+            device = torch.device(gpu)
+            if device.type != "cuda" or (device.index or 0) >= usable:
+                raise InvalidArgumentError(f"device_group_list: expected GPUs, {usable} of them usable, got {device}")
 
-@dataclass(frozen=True)
-class NodeHandle:
-    """What one partition holds of one node type; ``labels`` by the rows of ``book``, ``features`` of ``feature_book``.
-
-    ``feature_book`` is None where features lie with their nodes.
-    """
-
-    node_type: NodeType | None
-    count: int
-    book: BookHandle
-    feature_book: BookHandle | None
-    features: TensorHandle | None
-    labels: TensorHandle | None
-
-
-@dataclass(frozen=True)
-class EdgeHandle:
-    """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``."""
-
-    edge_type: EdgeType | None
-    num_cols: int
-    indptr: TensorHandle
-    indices: TensorHandle
-    edge_ids: TensorHandle
-    feature_book: BookHandle
-    features: TensorHandle | None
-    weights: TensorHandle | None = None
-    times: TensorHandle | None = None
-    weight_sums: TensorHandle | None = None
-    positive_counts: TensorHandle | None = None
-
-
-@dataclass(frozen=True)
-class CacheHandle:
-    """Copies of other partitions' rows in one store."""
-
-    store: str
-    ids: TensorHandle
-    rows: TensorHandle
-
-
-@dataclass(frozen=True)
-class DatasetHandle:
-    """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped."""
-
-    partition_idx: int
-    edge_dir: str
-    nodes: tuple[NodeHandle, ...]
-    edges: tuple[EdgeHandle, ...]
-    caches: tuple[CacheHandle, ...] = ()
+    def feature(self, rows: torch.Tensor, id2index: Any) -> Feature:
+        """Rows by id, in this place."""
+        return Feature(rows, id2index, 0.0, list(self.device_groups) or None, self.device, self.with_gpu)
 
 
 class DistDataset(Dataset):
     """One partition: rows of the graph, features and labels by the partition books; ids are the data set's own.
 
     Build it with ``load`` from a partition directory, or with ``from_dataset`` from a data set held whole.
+
+    Attributes:
+        num_partitions: of the whole.
+        partition_idx: this one.
+        cached_graphs: the other partitions' graphs, without rows, where ``load(graph_caching=True)`` mapped them.
     """
 
     def __init__(self, edge_dir: EdgeDirection = "out") -> None:
@@ -97,6 +74,7 @@ class DistDataset(Dataset):
         self._node_feature_books: dict[Any, PartitionBook] = {}
         self._edge_books: dict[Any, PartitionBook] = {}
         self._caches: dict[str, CachedRows] = {}
+        self.cached_graphs: tuple[DistDataset, ...] = ()
 
     # --- building ----------------------------------------------------------------------------------------------
 
@@ -114,7 +92,7 @@ class DistDataset(Dataset):
         *,
         verify: bool | None = None,
     ) -> None:
-        """Maps one partition of a partition directory; nothing is read into private memory.
+        """Maps one partition of a partition directory; nothing is read into private memory but labels of a file.
 
         Args:
             root_dir: what a partitioner wrote.
@@ -122,35 +100,25 @@ class DistDataset(Dataset):
             graph_mode: see ``Graph``.
             input_layout: not used: the directory says how its graph is stored.
             feature_with_gpu: use a GPU if there is one.
-            graph_caching: must be False.
+            graph_caching: map the graphs of all partitions, whose ``part<i>/graph`` must be on this machine: sampling
+                then asks nobody. Features are still those of one partition.
             device_group_list: GPUs by group.
-            whole_node_label_file: must be None: labels are in the directory.
+            whole_node_label_file: labels of all nodes, in place of those in the directory: a ``.npy`` file of an array
+                ``[num_nodes, ...]``, or a dict of such by node type. The labels of this partition's nodes are kept.
             device: the GPU of this process.
             verify: compare checksums; None does so up to 1 GiB. Sizes are always checked.
 
         Raises:
             PartitionFormatError: the directory is foreign, truncated or damaged.
-            InvalidArgumentError: there is no such partition.
+            InvalidArgumentError: there is no such partition or GPU, or a file of labels is not one.
         """
-        if graph_caching or whole_node_label_file is not None:
-            raise InvalidArgumentError("graph_caching, whole_node_label_file: expected False and None")
         layout = load_partition_layout(root_dir, verify=verify)
         check_partition_idx(partition_idx, layout.num_parts)
         arrays = layout.open_partition(partition_idx, verify=verify)
         self.edge_dir = layout.edge_dir  # type: ignore[assignment]  # checked on reading META.json
-        graphs = {
-            edge_type: Topology.from_arrays(
-                graph.indptr,
-                graph.indices,
-                graph.edge_ids,
-                layout=_LAYOUTS[self.edge_dir],
-                num_cols=graph.num_cols,
-                edge_weights=graph.weights,
-                edge_times=graph.times,
-            )
-            for edge_type, graph in arrays.graphs.items()
-        }
+        place = Placement(graph_mode, device, feature_with_gpu, tuple(device_group_list or ()))
         node_books = {node_type: layout.node_book(node_type, partition_idx) for node_type in layout.nodes}
+        labels = {**arrays.node_labels, **_own_labels(whole_node_label_file, node_books)}
         self._set(
             partition_idx,
             {node_type: info.count for node_type, info in layout.nodes.items()},
@@ -162,10 +130,14 @@ class DistDataset(Dataset):
                 for node_type, info in layout.nodes.items()
             },
             {edge_type: layout.edge_feature_book(edge_type, partition_idx) for edge_type in layout.edges},
-            graphs,
-            (arrays.node_feats, arrays.node_labels, arrays.edge_feats),
-            graph_mode=graph_mode,
-            device=device,
+            _topologies(arrays.graphs, self.edge_dir),
+            (arrays.node_feats, labels, arrays.edge_feats),
+            place,
+        )
+        others = set(range(layout.num_parts)) - {partition_idx} if graph_caching else set()
+        self.cached_graphs = tuple(
+            self._graphs_only(p, _topologies(layout.open_graphs(p, verify=verify), self.edge_dir), place)
+            for p in sorted(others)
         )
         schema = self.schema
         self._caches = {
@@ -176,6 +148,25 @@ class DistDataset(Dataset):
         }
         splits = {node_type: info.split for node_type, info in layout.nodes.items() if info.split}
         self.init_node_split(tuple(_unwrap({t: s[n] for t, s in splits.items() if n in s}) for n in _SPLITS))
+
+    def _graphs_only(self, partition_idx: int, graphs: Mapping[Any, Topology], place: Placement) -> DistDataset:
+        """Another partition of the same data set: its graph and no rows."""
+
+        def seen_from(books: Mapping[Any, PartitionBook]) -> dict[Any, PartitionBook]:
+            return {key: book.for_partition(partition_idx) for key, book in books.items()}
+
+        other = DistDataset(self.edge_dir)
+        other._set(
+            partition_idx,
+            self._num_nodes,
+            seen_from(self._node_books),
+            seen_from(self._node_feature_books),
+            seen_from(self._edge_books),
+            graphs,
+            ({}, {}, {}),
+            place,
+        )
+        return other
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> DistDataset:
@@ -216,22 +207,20 @@ class DistDataset(Dataset):
         edge_books: Mapping[Any, PartitionBook],
         graphs: Mapping[Any, Topology],
         rows: tuple[Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor]],
-        *,
-        graph_mode: str = "ZERO_COPY",
-        device: int | None = None,
+        place: Placement = Placement(),
     ) -> None:
         self.partition_idx = partition_idx
         self.num_partitions = next(iter(node_books.values())).num_partitions
         self._num_nodes = dict(num_nodes)
         self._node_books, self._edge_books = dict(node_books), dict(edge_books)
         self._node_feature_books = dict(node_feature_books)
-        self.graph = _unwrap({edge_type: Graph(topo, graph_mode, device) for edge_type, topo in graphs.items()})
+        self.graph = _unwrap({key: Graph(topo, place.graph_mode, place.device) for key, topo in graphs.items()})
         node_features, node_labels, edge_features = rows
         self.node_features = _unwrap(
-            {key: Feature(tensor, node_feature_books[key].id2index) for key, tensor in node_features.items()}
+            {key: place.feature(tensor, node_feature_books[key].id2index) for key, tensor in node_features.items()}
         )
         self.edge_features = _unwrap(
-            {key: Feature(tensor, self._edge_books[key].id2index) for key, tensor in edge_features.items()}
+            {key: place.feature(tensor, self._edge_books[key].id2index) for key, tensor in edge_features.items()}
         )
         self.node_labels = _unwrap(dict(node_labels))
         self._label_rows = {key: self._node_books[key].id2index for key in node_labels}
@@ -303,40 +292,25 @@ class DistDataset(Dataset):
             NodeHandle(
                 node_type,
                 self._num_nodes[node_type],
-                _book_handle(book),
-                None if feature_books[node_type] is book else _book_handle(feature_books[node_type]),
-                _rows_handle(node_features.get(node_type)),
+                book_handle(book),
+                None if feature_books[node_type] is book else book_handle(feature_books[node_type]),
+                rows_handle(node_features.get(node_type)),
                 shared_memory.to_handle(labels[node_type]) if node_type in labels else None,
             )
             for node_type, book in self._node_books.items()
         )
-        edges = []
-        for edge_type, graph in by_type(self.graph).items():
-            topology = graph.topo.share_memory_()
-            sums = topology.weight_sums
-            book = _book_handle(self._edge_books[edge_type])
-            features = _rows_handle(edge_features.get(edge_type))
-            handle = EdgeHandle(
-                edge_type=edge_type,
-                num_cols=topology.num_cols,
-                indptr=shared_memory.to_handle(topology.indptr),
-                indices=shared_memory.to_handle(topology.indices),
-                edge_ids=shared_memory.to_handle(topology.edge_ids),
-                feature_book=book,
-                features=features,
-                weights=_optional_handle(topology.edge_weights),
-                times=_optional_handle(topology.edge_times),
-                weight_sums=None if sums is None else shared_memory.to_handle(sums.sums),
-                positive_counts=None if sums is None else _optional_handle(sums.positive_counts),
-            )
-            edges.append(handle)
+        edges = tuple(
+            edge_handle(edge_type, graph.topo, self._edge_books[edge_type], edge_features.get(edge_type))
+            for edge_type, graph in by_type(self.graph).items()
+        )
         for store, rows in self._caches.items():
             self._caches[store] = CachedRows(shared_memory.share(rows.ids), shared_memory.share(rows.feats))
         caches = tuple(
             CacheHandle(store, shared_memory.to_handle(rows.ids), shared_memory.to_handle(rows.feats))
             for store, rows in self._caches.items()
         )
-        return DatasetHandle(self.partition_idx, self.edge_dir, nodes, tuple(edges), caches)
+        cached_graphs = tuple(other._share() for other in self.cached_graphs)
+        return DatasetHandle(self.partition_idx, self.edge_dir, nodes, edges, caches, cached_graphs)
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
@@ -345,17 +319,17 @@ class DistDataset(Dataset):
         index = ipc_handle.partition_idx
         open_tensor = shared_memory.from_handle
         nodes, edges = ipc_handle.nodes, ipc_handle.edges
-        node_books = {node.node_type: _open_book(node.book, index) for node in nodes}
+        node_books = {node.node_type: open_book(node.book, index) for node in nodes}
         own_feature_books = {
-            node.node_type: _open_book(node.feature_book, index) for node in nodes if node.feature_book is not None
+            node.node_type: open_book(node.feature_book, index) for node in nodes if node.feature_book is not None
         }
         dataset._set(
             index,
             {node.node_type: node.count for node in nodes},
             node_books,
             {**node_books, **own_feature_books},
-            {edge.edge_type: _open_book(edge.feature_book, index) for edge in edges},
-            {edge.edge_type: _open_topology(edge, _LAYOUTS[dataset.edge_dir]) for edge in edges},
+            {edge.edge_type: open_book(edge.feature_book, index) for edge in edges},
+            {edge.edge_type: open_topology(edge, _LAYOUTS[dataset.edge_dir]) for edge in edges},
             (
                 {node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
                 {node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
@@ -365,6 +339,7 @@ class DistDataset(Dataset):
         dataset._caches = {
             cache.store: CachedRows(open_tensor(cache.ids), open_tensor(cache.rows)) for cache in ipc_handle.caches
         }
+        dataset.cached_graphs = tuple(map(cls.from_ipc_handle, ipc_handle.cached_graphs))
         return dataset
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -397,6 +372,14 @@ def rebuild_dist_dataset(ipc_handle: DatasetHandle, splits: tuple[Any, Any, Any]
     return dataset
 
 
+def random_split(
+    indices: torch.Tensor, num_val: float | int, num_test: float | int, *, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Splits ids into (train, valid, test), each in the order of ``indices``; see ``data.random_split``."""
+    train, val, test = (indices[part] for part in split_range(len(indices), num_val, num_test, seed=seed))
+    return train, val, test
+
+
 _SPLITS = ("train", "val", "test")
 _sharing = threading.Lock()
 _LAYOUTS: dict[str, Layout] = {"out": "CSR", "in": "CSC"}
@@ -407,48 +390,39 @@ def _unwrap(values: dict[Any, Any]) -> Any:
     return values.get(None, values) if values else None
 
 
+def _topologies(graphs: Mapping[Any, GraphArrays], edge_dir: EdgeDirection) -> dict[Any, Topology]:
+    return {
+        edge_type: Topology.from_arrays(
+            graph.indptr,
+            graph.indices,
+            graph.edge_ids,
+            layout=_LAYOUTS[edge_dir],
+            num_cols=graph.num_cols,
+            edge_weights=graph.weights,
+            edge_times=graph.times,
+        )
+        for edge_type, graph in graphs.items()
+    }
+
+
+def _own_labels(files: Any, books: Mapping[Any, PartitionBook]) -> dict[Any, torch.Tensor]:
+    """From files of all nodes' labels, by node type, those of a partition's own nodes, in the order of its rows."""
+    own = {}
+    for node_type, path in by_type(files).items():
+        if node_type not in books:
+            raise InvalidArgumentError(f"whole_node_label_file: unknown node type {node_type!r}; got {list(books)}")
+        labels, book = load_tensor(path, "whole_node_label_file"), books[node_type]
+        if labels.dim() < 1 or len(labels) != book.num_ids:
+            raise InvalidArgumentError(
+                f"whole_node_label_file: expected labels [{book.num_ids}, ...], got {list(labels.shape)} in {path}"
+            )
+        own[node_type] = labels[book.local_ids()]
+    return own
+
+
 def _rows_by_id(feature: Feature) -> torch.Tensor:
     """All rows in the order of ids, as lookups give them: the tensor itself, or a copy where ``id2index`` says that
     rows lie otherwise or where lookups cast."""
     if feature.id2index is None and feature.dtype == feature.feature_tensor.dtype:
         return feature.feature_tensor
     return feature[torch.arange(feature.size(0) if feature.id2index is None else len(feature.id2index))]
-
-
-def _rows_handle(feature: Feature | None) -> TensorHandle | None:
-    return None if feature is None else shared_memory.to_handle(feature.share_memory_().feature_tensor)
-
-
-def _optional_handle(tensor: torch.Tensor | None) -> TensorHandle | None:
-    return None if tensor is None else shared_memory.to_handle(tensor)
-
-
-def _open_topology(edge: EdgeHandle, layout: Layout) -> Topology:
-    def optional(handle: TensorHandle | None) -> torch.Tensor | None:
-        return None if handle is None else shared_memory.from_handle(handle)
-
-    sums = optional(edge.weight_sums)
-    return Topology.from_arrays(
-        shared_memory.from_handle(edge.indptr),
-        shared_memory.from_handle(edge.indices),
-        shared_memory.from_handle(edge.edge_ids),
-        layout=layout,
-        num_cols=edge.num_cols,
-        edge_weights=optional(edge.weights),
-        edge_times=optional(edge.times),
-        weight_sums=None if sums is None else WeightSums(sums, optional(edge.positive_counts)),
-    )
-
-
-def _book_handle(book: PartitionBook) -> BookHandle:
-    if not isinstance(book, TablePartitionBook):
-        return BookHandle(book.to_dict(), ())
-    # The book keeps the shared tables: their handles are good while they live.
-    book.owners, book.rows = shared_memory.share(book.owners), shared_memory.share(book.rows)
-    return BookHandle(book.to_dict(), (shared_memory.to_handle(book.owners), shared_memory.to_handle(book.rows)))
-
-
-def _open_book(handle: BookHandle, partition_idx: int) -> PartitionBook:
-    owners_and_rows = tuple(map(shared_memory.from_handle, handle.tables))
-    tables = (owners_and_rows[0], owners_and_rows[1]) if owners_and_rows else None
-    return from_dict(handle.description, partition_idx, tables)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from ..errors import StorageError
 from ..messages import TensorHandle
-from .dist_dataset import DatasetHandle, DistDataset
+from .dataset_handle import DatasetHandle
+from .dist_dataset import DistDataset
 from .partition_service import PartitionService
 
 
@@ -32,7 +33,8 @@ class SharedPartition:
 
 
 def describe_partition(dataset: DatasetHandle) -> SharedPartition:
-    """What others need to map a partition that this process holds."""
+    """What others need to map a partition that this process holds; not the graphs of others that it keeps at hand."""
+    dataset = replace(dataset, cached_graphs=())
     paths = sorted({handle.path for handle in _tensor_handles(dataset) if handle.path})
     return SharedPartition(dataset, tuple(_identify(path) for path in paths))
 

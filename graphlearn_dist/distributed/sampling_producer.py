@@ -16,7 +16,8 @@ from ..rpc.encoded import Encoded
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.batches import make_plan, make_schedule
 from ..sampler.schedule import BatchIndices
-from .dist_dataset import DatasetHandle, DistDataset
+from .dataset_handle import DatasetHandle
+from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest
 from .partition_peers import PartitionHolders
 from .worker_handle import WorkerHandle

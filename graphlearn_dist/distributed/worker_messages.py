@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.schedule import BatchIndices
-from .dist_dataset import DatasetHandle
+from .dataset_handle import DatasetHandle
 from .partition_peers import PartitionHolders
 
 

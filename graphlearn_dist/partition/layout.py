@@ -188,6 +188,11 @@ class PartitionLayout:
         check_partition_idx(partition_idx, self.num_parts)
         return _PartitionReader(self, partition_idx, verify).read()
 
+    def open_graphs(self, partition_idx: int, *, verify: bool | None = None) -> dict[EdgeKey, GraphArrays]:
+        """Maps the graph of one partition by edge type, and nothing else; see ``open_partition``."""
+        check_partition_idx(partition_idx, self.num_parts)
+        return _PartitionReader(self, partition_idx, verify).graphs()
+
 
 class _PartitionReader:
     def __init__(self, layout: PartitionLayout, partition_idx: int, verify: bool | None) -> None:
@@ -202,7 +207,7 @@ class _PartitionReader:
         edge_sizes = {key: info.feature_book.partition_size(index) for key, info in layout.edges.items()}
         return PartitionArrays(
             partition_idx=index,
-            graphs={key: self._graph(key, node_sizes[layout.row_type(key)]) for key in layout.edges},
+            graphs=self.graphs(),
             node_feats=self._rows("node_feat", "x", feat_sizes),
             node_labels=self._rows("node_label", "y", node_sizes),
             edge_feats=self._rows("edge_feat", "x", edge_sizes),
@@ -217,6 +222,11 @@ class _PartitionReader:
         if not file.shape or file.shape[0] != num_rows:
             raise PartitionFormatError(f"{self.layout.root / file.path}: expected {num_rows} rows, found {file.shape}")
         return open_array(self.layout.root, file, verify=self.verify)
+
+    def graphs(self) -> dict[EdgeKey, GraphArrays]:
+        layout, index = self.layout, self.partition_idx
+        sizes = {key: layout.nodes[layout.row_type(key)].book.partition_size(index) for key in layout.edges}
+        return {key: self._graph(key, size) for key, size in sizes.items()}
 
     def _graph(self, key: EdgeKey, num_rows: int) -> GraphArrays:
         num_edges = self.layout.edges[key].part_counts[self.partition_idx]

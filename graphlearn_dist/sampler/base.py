@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import numpy
 import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, NumNeighbors, Split
 from ..utils.mixin import CastMixin
+from ..utils.tensor import load_tensor
 from .negative_sampler import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 
@@ -246,12 +246,9 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
     input_type: NodeType | None = None
 
     def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput:
-        try:
-            ids = numpy.load(self.node_path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        ids = load_tensor(self.node_path, "node_path")
+        if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise InvalidArgumentError(
-                f"node_path: expected a .npy file of ids, got {self.node_path}: {error}"
-            ) from error
-        if not isinstance(ids, numpy.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise InvalidArgumentError(f"node_path: expected a list of integers in {self.node_path}")
-        return NodeSamplerInput(torch.from_numpy(ids.astype(numpy.int64)), self.input_type)
+                f"node_path: expected a list of integers, got {ids.dtype} {list(ids.shape)} in {self.node_path}"
+            )
+        return NodeSamplerInput(ids.to(torch.int64), self.input_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,25 @@ def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
                 f"data: expected a tensor, array or list of numbers, got {type(data).__name__}"
             ) from error
     return data if dtype is None else data.to(dtype)
+
+
+def load_tensor(path: str | os.PathLike[str], name: str) -> torch.Tensor:
+    """The tensor in a file in NumPy's ``.npy`` format.
+
+    What ``torch.save`` wrote is refused: reading it can run code. ``numpy.save(path, tensor.numpy())`` converts it.
+
+    Raises:
+        InvalidArgumentError: there is no such file, or something else in it; the error begins with ``name``.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{name}: expected a .npy file (numpy.save of the tensor's .numpy()), got {path}: {error}"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise InvalidArgumentError(f"{name}: expected one array in {path}, got {type(array).__name__}")
+    return torch.from_numpy(array)
 
 
 def id2idx(ids: list[int] | torch.Tensor) -> torch.Tensor:

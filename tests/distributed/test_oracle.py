@@ -30,6 +30,7 @@ from tests.support.graphs import (
     make_dataset,
     random_graph,
     typed_graph,
+    with_weights,
 )
 from tests.support.oracle import (
     PARTITIONERS,
@@ -74,7 +75,14 @@ def make_all(batches: PartitionedBatches, epoch: int) -> list[SampledBatch]:
 
 
 def check_partitioned(
-    case: Case, kind: str, num_parts: int, num_threads: int, *, with_edge: bool, own_feature_books: bool = False
+    case: Case,
+    kind: str,
+    num_parts: int,
+    num_threads: int,
+    *,
+    with_edge: bool,
+    own_feature_books: bool = False,
+    graph_caching: bool = False,
 ) -> list[DirectPeers]:
     """Batches of every partition equal those of the whole."""
     config = config_of(case, with_edge=with_edge)
@@ -86,7 +94,9 @@ def check_partitioned(
         directory = write_partitions(
             case.graph, Path(root), kind, num_parts, case.edge_dir, own_feature_books=own_feature_books
         )
-        datasets = load_partitions(directory, num_parts)
+        datasets = load_partitions(directory, num_parts, graph_caching=graph_caching)
+        if graph_caching:  # what another process of the host would map
+            datasets = [DistDataset.from_ipc_handle(dataset.share_ipc()) for dataset in datasets]
         services = [PartitionService(dataset, num_threads) for dataset in datasets]
         for dataset, service in zip(datasets, services, strict=True):
             peers = DirectPeers(services)
@@ -138,6 +148,17 @@ def test_one_request_per_peer_and_hop_and_none_for_nothing() -> None:
     alone = Case(analytic_graph(30), "out", [2], None, torch.arange(3), 3, 0, False, False, 0)
     first, *_ = check_partitioned(alone, "range", 3, 1, with_edge=False)
     assert first.asked == []  # seeds 0..2 and neighbors up to 4 all lie in the first range
+
+
+@pytest.mark.parametrize("kind", sorted(PARTITIONERS))
+def test_with_all_graphs_at_hand_only_features_are_asked_for(kind: str) -> None:
+    graph = with_weights(typed_graph(60, 30, 400, 3), 1, some_zero=False)
+    for case in (
+        Case(graph, "in", [3, 2], "user", torch.arange(60), 25, 4, False, True, 1),
+        Case(random_graph(90, 500, 2), "out", [3, 2], None, torch.arange(90), 25, 4, True, False, 0),
+    ):
+        for peers in check_partitioned(case, kind, 3, 1, with_edge=True, graph_caching=True):
+            assert {function for _, function, _ in peers.asked} == {LOOKUP}
 
 
 def test_service_refuses_what_it_does_not_hold(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def make_partitions(directory: Path, num_parts: int, *, num_features: int = NUM_
     return directory
 
 
-def load(directory: Path, partition_idx: int = 0) -> DistDataset:
+def load(directory: Path, partition_idx: int = 0, **options: Any) -> DistDataset:
     """One partition of a directory."""
     dataset = DistDataset()
-    dataset.load(directory, partition_idx)
+    dataset.load(directory, partition_idx, **options)
     return dataset
 
 

@@ -174,10 +174,10 @@ def write_partitions(
     return partitioner.partition()
 
 
-def load_partitions(directory: Path, num_parts: int) -> list[DistDataset]:
+def load_partitions(directory: Path, num_parts: int, **options: Any) -> list[DistDataset]:
     datasets = [DistDataset() for _ in range(num_parts)]
     for partition, dataset in enumerate(datasets):
-        dataset.load(directory, partition)
+        dataset.load(directory, partition, **options)
     return datasets
 
 
