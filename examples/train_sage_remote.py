@@ -29,6 +29,8 @@ def make_loader(ctx: LaunchContext, args: argparse.Namespace, split: Split, seed
     ahead = 4 if split is Split.train else 1  # batches of all neighbors are large: few of them at a time
     return glt.distributed.DistNeighborLoader(
         None,
+        edge_dir="in",
+        collect_features=True,
         random_seed=seed,
         worker_options=glt.distributed.RemoteDistSamplingWorkerOptions(worker_concurrency=ahead, prefetch_size=ahead),
         shard=(ctx.rank, ctx.num_clients),

@@ -31,8 +31,6 @@ def loader_arguments(args: argparse.Namespace, split: Split) -> dict[str, Any]:
         "input_nodes": split,
         "batch_size": args.batch_size if training else 1024,
         "shuffle": training,
-        "edge_dir": "in",
-        "collect_features": True,
     }
 
 
