@@ -98,8 +98,8 @@ def test_multiprocessing(roots: dict[str, str]) -> None:
     with ExitStack() as stack:
         workers = [stack.enter_context(start(f"{PROGRAMS}.run_worker", rank=rank, **arguments)) for rank in range(2)]
         seen = [worker.wait(DEADLINE_S) for worker in workers]
-        groups = {worker.pid for worker in workers}
-        wait_ended(members_of(groups), DEADLINE_S)  # sampling processes see that their worker is gone, and end
-        assert_nothing_left(*groups)
+        # Sampling processes see that their worker is gone, and end; who reaps them then is not ours to say.
+        wait_ended(members_of({worker.pid for worker in workers}), DEADLINE_S)
+        assert_nothing_left()
     for kind in GRAPHS:
         of_each_epoch([seen[0][kind][epoch] + seen[1][kind][epoch] for epoch in range(2)])

@@ -231,7 +231,7 @@ def servers(python: str) -> Iterator[Servers]:
         for process in processes:
             process.tell("end")
         for process in processes:
-            process.wait(DEADLINE_S)
+            process.wait(60.0)
         assert_nothing_left(*(process.pid for process in processes))
 
 

@@ -22,15 +22,18 @@ from pathlib import Path
 
 from tests.support.processes import start
 
-_MAX_REQUEST = 1 << 20  # bytes: the environment and the arguments of one worker
+_MAX_REQUEST = 1 << 20  # bytes: the environment of one worker
+_MAX_DESCRIPTORS = 16
 _LAUNCHER = """
 import json, os, socket, sys
-path, flag, module, descriptor = sys.argv[1:]
+path, flag, module, *numbers = sys.argv[1:]
+descriptors = list(map(int, numbers))
 request = json.dumps({"module": module, "environ": dict(os.environ)}).encode()
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as zygote:
     zygote.connect(path)
-    socket.send_fds(zygote, [request], [1, 2, int(descriptor)])
-    os.close(int(descriptor))
+    socket.send_fds(zygote, [request], [1, 2, *descriptors])
+    for descriptor in descriptors:
+        os.close(descriptor)
     code = zygote.recv(16)
 os._exit(int(code or b"1"))
 """
@@ -69,7 +72,7 @@ def serve(path: str) -> None:
 
 def _start(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     connection, _ = listener.accept()
-    request, descriptors, _, _ = socket.recv_fds(connection, _MAX_REQUEST, 3)
+    request, descriptors, _, _ = socket.recv_fds(connection, _MAX_REQUEST, _MAX_DESCRIPTORS)
     pid = os.fork()
     if pid == 0:
         _become_worker(json.loads(request), descriptors)
@@ -88,15 +91,14 @@ def _end(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
 
 
 def _become_worker(request: dict[str, object], descriptors: list[int]) -> None:
-    """Runs the module as the main program; does not return."""
-    output, errors, control = (os.dup(descriptor) for descriptor in descriptors)  # above those that they replace
-    os.dup2(output, 1)
-    os.dup2(errors, 2)
-    os.dup2(control, 3)
-    os.closerange(4, max(output, errors, control) + 1)
+    """Runs the module as the main program, with its descriptors as arguments; does not return."""
+    copies = [os.dup(descriptor) for descriptor in descriptors]  # above all that they replace
+    for number, copy in enumerate(copies, start=1):  # standard output and error first
+        os.dup2(copy, number)
+    os.closerange(len(copies) + 1, max(copies) + 1)
     os.environ.clear()
     os.environ.update(request["environ"])  # type: ignore[call-overload]
-    sys.argv = [str(request["module"]), "3"]
+    sys.argv = [str(request["module"]), *map(str, range(3, len(copies) + 1))]
     try:
         runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
     except BaseException:
