@@ -9,6 +9,7 @@ process of its own, the same main program, the same sockets.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import runpy
@@ -92,7 +93,8 @@ def _end(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
 
 def _become_worker(request: dict[str, object], descriptors: list[int]) -> None:
     """Runs the module as the main program, with its descriptors as arguments; does not return."""
-    copies = [os.dup(descriptor) for descriptor in descriptors]  # above all that they replace
+    above = 2 * _MAX_DESCRIPTORS  # all that they replace
+    copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in descriptors]
     for number, copy in enumerate(copies, start=1):  # standard output and error first
         os.dup2(copy, number)
     os.closerange(len(copies) + 1, max(copies) + 1)
