@@ -156,6 +156,22 @@ class OneHopReply:
 
 
 @dataclass(frozen=True)
+class EdgeListRequest:
+    """Asks for all edges of one type that a partition holds."""
+
+    edge_type: int
+
+
+@dataclass(frozen=True)
+class EdgeListReply:
+    """Ids, sources and targets of edges, int64 ``[num_edges]`` each, global."""
+
+    edge_ids: torch.Tensor
+    sources: torch.Tensor
+    targets: torch.Tensor
+
+
+@dataclass(frozen=True)
 class EdgeCheckRequest:
     """Asks the owner of some nodes whether they have an edge to others.
 
@@ -245,6 +261,8 @@ MESSAGES = (
     OneHopReply,
     EdgeCheckRequest,
     EdgeCheckReply,
+    EdgeListRequest,
+    EdgeListReply,
     InducedRequest,
     FeatureRequest,
     FeatureReply,

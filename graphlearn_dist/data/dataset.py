@@ -390,5 +390,10 @@ class Dataset:
     def get_node_label(self, ntype: NodeType | None = None) -> torch.Tensor | None:
         return by_type(self.node_labels).get(ntype)
 
+    def edges(self, etype: EdgeType | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The edges of a type: ids, sources and targets, int64 ``[num_edges]`` each, row by row."""
+        source, target, edge_ids, _ = by_type(self.graph)[etype].topo.to_coo()
+        return edge_ids.to(torch.int64), source.to(torch.int64), target.to(torch.int64)
+
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key, None)

@@ -14,6 +14,7 @@ from ..sampler.base import (
     SamplingConfig,
     SamplingType,
 )
+from ..sampler.inputs import RemoteAllEdgesSamplerInput
 from ..sampler.schedule import BatchIndices
 from ..typing import Split
 from . import worker_messages
@@ -93,6 +94,7 @@ for _message in (
     ProducerInfo,
     ProducerRequest,
     RemoteDistSamplingWorkerOptions,
+    RemoteAllEdgesSamplerInput,
     RemoteAllNodesSamplerInput,
     RemoteNodePathSamplerInput,
     RemoteNodeSplitSamplerInput,

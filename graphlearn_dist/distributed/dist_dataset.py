@@ -20,7 +20,7 @@ from ..data.random_split import random_split as split_range
 from ..errors import InvalidArgumentError
 from ..partition import CachedRows, GraphArrays, PartitionBook, RangePartitionBook, load_partition_layout
 from ..partition.base import check_partition_idx
-from ..typing import NodeType
+from ..typing import EdgeType, NodeType
 from ..utils.tensor import load_tensor
 from .dataset_handle import (
     CacheHandle,
@@ -261,6 +261,13 @@ class DistDataset(Dataset):
         for index, edge_type in enumerate(schema.edge_types):
             books[store_name(EDGE_FEATURE, index)] = self._edge_books[edge_type]
         return books
+
+    def edges(self, etype: EdgeType | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """This partition's edges of a type: ids, sources and targets, int64 ``[num_edges]`` each, global."""
+        edge_ids, source, target = super().edges(etype)
+        book = dict(zip(self.schema.edge_types, self.row_books(), strict=True))[etype]
+        rows = book.local_ids(self.partition_idx)
+        return (edge_ids, rows[source], target) if self.edge_dir == "out" else (edge_ids, source, rows[target])
 
     def row_caches(self) -> dict[str, CachedRows]:
         """Per feature store, the rows of other partitions that this one keeps copies of, where there are any."""

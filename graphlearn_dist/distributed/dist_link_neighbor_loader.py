@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 
 from ..errors import InvalidArgumentError
-from ..sampler.base import EdgeSamplerInput, SamplingConfig, SamplingType
-from ..sampler.inputs import get_edge_label_index, to_link_input
+from ..sampler.base import EdgeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig, SamplingType
+from ..sampler.inputs import has_negatives, has_times, to_remote_link_input
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
@@ -27,9 +27,10 @@ class DistLinkNeighborLoader(DistLoader):
         data: this worker's partition; None where servers sample.
         num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
         batch_size: links of a batch.
-        edge_label_index: links, from source to target whatever the direction of sampling: int ``[2, n]``, or ``(edge
-            type, that)``. Where ``data`` is the whole graph, also an edge type, for all its edges in the order of their
-            ids, or None, for all edges of a homogeneous graph.
+        edge_label_index: links, from source to target whatever the direction of sampling: int ``[2, n]``; or ``(edge
+            type, that)``; or an edge type, for all its edges in the order of their ids; or None, for all edges of a
+            homogeneous graph. A list of ``EdgeSamplerInput`` has one for each server. All edges are gathered from the
+            partitions when the loader is made, 16 bytes each in every process that samples.
         edge_label: ``[n, ...]``, labels of the links, or None; see ``loader.LinkNeighborLoader``.
         neg_sampling: ``"binary"``, ``"triplet"``, a ``NegativeSampling``, or a tuple or dict of its arguments.
         shuffle: permute the links in every epoch.
@@ -79,7 +80,7 @@ class DistLinkNeighborLoader(DistLoader):
         shard: tuple[int, int] = (0, 1),
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        links = _links(data, edge_label_index, edge_label, neg_sampling, edge_label_time)
+        links = _links(edge_label_index, edge_label, neg_sampling, edge_label_time)
         config = SamplingConfig(
             sampling_type=SamplingType.LINK,
             num_neighbors=check_num_neighbors(num_neighbors),
@@ -88,34 +89,27 @@ class DistLinkNeighborLoader(DistLoader):
             drop_last=drop_last,
             with_edge=with_edge,
             collect_features=collect_features,
-            with_neg=links.neg_sampling is not None,
+            with_neg=has_negatives(links),
             with_weight=with_weight,
             edge_dir=edge_dir,
             seed=0 if random_seed is None else random_seed,
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
-            temporal_strategy=None if edge_label_time is None else temporal_strategy,
+            temporal_strategy=temporal_strategy if has_times(links) else None,
         )
         super().__init__(data, links, config, to_device, worker_options, shard=shard, transform=transform)
 
 
 def _links(
-    data: DistDataset | None,
-    edge_label_index: Any,
-    edge_label: torch.Tensor | None,
-    neg_sampling: Any,
-    edge_label_time: torch.Tensor | None,
-) -> EdgeSamplerInput:
-    if isinstance(edge_label_index, EdgeSamplerInput):
-        return edge_label_index
-    is_tensor = isinstance(edge_label_index, torch.Tensor)
-    names_tensor = isinstance(edge_label_index, (tuple, list)) and isinstance(edge_label_index[-1], torch.Tensor)
-    if not is_tensor and not names_tensor:
-        if data is None or not data.is_whole:
-            raise InvalidArgumentError(
-                "edge_label_index: expected int [2, n], or (edge type, that); only where the whole graph is in this "
-                f"process can all edges be meant, got {edge_label_index!r}"
-            )
-        edge_label_index = get_edge_label_index(data, edge_label_index)
-    return to_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time)
+    edge_label_index: Any, edge_label: torch.Tensor | None, neg_sampling: Any, edge_label_time: torch.Tensor | None
+) -> SamplerInput | list[SamplerInput]:
+    entries = edge_label_index if isinstance(edge_label_index, list) and edge_label_index else [edge_label_index]
+    if not all(isinstance(entry, (EdgeSamplerInput, RemoteSamplerInput)) for entry in entries):
+        return to_remote_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time)
+    beside = {"edge_label": edge_label, "neg_sampling": neg_sampling, "edge_label_time": edge_label_time}
+    given = [name for name, value in beside.items() if value is not None]
+    if given:
+        raise InvalidArgumentError(f"{', '.join(given)}: expected None beside an EdgeSamplerInput, which has its own")
+    links: SamplerInput | list[SamplerInput] = edge_label_index
+    return links

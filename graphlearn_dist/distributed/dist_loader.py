@@ -11,7 +11,7 @@ import torch
 from ..errors import ChannelClosedError, InvalidArgumentError
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
-from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.schedule import BatchIndices
 from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
@@ -42,7 +42,7 @@ class Shard:
 
 def open_producer(
     data: DistDataset | None,
-    input_data: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
+    input_data: SamplerInput | list[SamplerInput],
     config: SamplingConfig,
     options: AllDistSamplingWorkerOptions | None,
 ) -> BatchProducer:
@@ -62,6 +62,8 @@ def open_producer(
         )
     if data.graph is None:
         raise InvalidArgumentError("data: expected a data set with a graph; call load() first")
+    if isinstance(input_data, list):
+        raise InvalidArgumentError("input_nodes: expected one input; a list has one for each server, and none samples")
     match options or CollocatedDistSamplingWorkerOptions():
         case CollocatedDistSamplingWorkerOptions() as collocated:
             return CollocatedProducer(data, input_data, config, collocated)
@@ -78,7 +80,7 @@ class DistLoader:
 
     Args:
         data: this worker's partition; None where servers sample.
-        input_data: seeds, or where they are found.
+        input_data: seeds, or where they are found; a list has one for each server, see ``DistNeighborLoader``.
         sampling_config: how to sample.
         to_device: where batches go; None leaves them on the host.
         worker_options: where to sample, see ``DistNeighborLoader``.
@@ -89,7 +91,7 @@ class DistLoader:
     def __init__(
         self,
         data: DistDataset | None,
-        input_data: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
+        input_data: SamplerInput | list[SamplerInput],
         sampling_config: SamplingConfig,
         to_device: torch.device | None = None,
         worker_options: AllDistSamplingWorkerOptions | None = None,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from ..sampler.base import SamplingConfig, SamplingType
-from ..sampler.inputs import to_sampler_input
+from ..sampler.inputs import has_times, to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
@@ -33,8 +33,12 @@ class DistNeighborLoader(DistLoader):
     Args:
         data: this worker's partition; None where servers sample.
         num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
-        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, or ``(node type, one
-            of these)``.
+        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, a file of ids, None for all
+            nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A ``.npy`` file
+            is read where the sampling is. A list, or ``(node type, list)``, has one for each server of
+            ``server_rank``, in that order, which finds its own: a file on its host, of a split or of all nodes those
+            that its partition owns. The seeds are those of the first, then of the second, and so on, and batches
+            those of that one list.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
@@ -89,6 +93,7 @@ class DistNeighborLoader(DistLoader):
         shard: tuple[int, int] = (0, 1),
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
+        seeds = to_sampler_inputs(input_nodes, input_time)
         config = SamplingConfig(
             sampling_type=SamplingType.NODE,
             num_neighbors=check_num_neighbors(num_neighbors),
@@ -104,11 +109,11 @@ class DistNeighborLoader(DistLoader):
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
-            temporal_strategy=None if input_time is None else temporal_strategy,
+            temporal_strategy=temporal_strategy if has_times(seeds) else None,
         )
         super().__init__(
             data,
-            to_sampler_input(input_nodes, input_time),
+            seeds,
             config,
             to_device,
             worker_options,

@@ -21,7 +21,7 @@ from .batches import PartitionedSampler, place_in_pool
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
-from .group_peers import open_peers
+from .group_peers import find_holders, open_peers
 from .output_channel import SEND_WAIT_S, send_for
 from .worker_failure import describe_failure
 
@@ -106,7 +106,8 @@ class DistNeighborSampler(ConcurrentEventLoop):
             DeadlineExceededError: another worker did not come so far.
         """
         if self._sampler is None:
-            services, peers = open_peers(self._data, self._options)
+            holders = find_holders(self._data, self._options)
+            services, peers = open_peers(self._data, self._options, holders)
             self._sampler = PartitionedSampler(self._data, self._config, services, peers, self._options.num_threads)
         super().start_loop()
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from ..config import LaunchContext, RpcSettings, job_token, share_partitions
-from ..core import check_index_tensor, to_tensor
+from ..core import check_index_tensor
 from ..data.dataset import GraphSchema, by_type
+from ..data.graph import Graph
 from ..errors import (
     GraphLearnError,
     InvalidArgumentError,
@@ -28,7 +29,7 @@ from ..rpc.callees import current_connection
 from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, PeerAddress, current_peer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
-from ..sampler.inputs import resolve_input
+from ..sampler.inputs import edge_type_index
 from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
 from . import rpc
@@ -36,6 +37,7 @@ from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
 from .host_partitions import SharedPartition, describe_partition
+from .partition_input import own_input, resolve_among, resolve_here
 from .partition_outline import DatasetOutline, outline_of
 from .partition_peers import PartitionHolders
 from .partition_service import PartitionService
@@ -165,11 +167,13 @@ class DistServer:
             raise InvalidArgumentError(f"input_nodes: expected sampler input, got {type(sampler_input).__name__}")
         await self._ready.wait()  # a client may be faster than the answer that lets us join
         owner = current_peer()
-        seeds = resolve_input(sampler_input, self.dataset)
+        named = resolve_here(sampler_input, self.dataset)
         producer_id = next(self._next_id)
         context = get_context()
         name = f"{context.worker_name if context else 'server'}, producer {producer_id}"
         holders = await self._find_holders()
+        loop, timeout_s = asyncio.get_running_loop(), request.request_timeout_s
+        seeds = await loop.run_in_executor(None, resolve_among, named, self.dataset, holders, timeout_s)
         producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
         await producer.start()
         if self._loop is None:
@@ -310,21 +314,23 @@ class DistServer:
         """This partition's edges, int64 ``[2, E]``, global ids; ``layout`` must be ``"coo"``."""
         if layout.lower() != "coo":
             raise InvalidArgumentError(f"layout: expected 'coo', got {layout!r}")
-        graph = self.dataset.get_graph(edge_type)
-        if graph is None:
-            raise InvalidArgumentError(f"edge_type: unknown edge type {edge_type!r}")
-        source, target, _, _ = graph.topo.to_coo()
-        books = dict(zip(self.dataset.schema.edge_types, self.dataset.row_books(), strict=True))
-        ids = to_tensor(books[edge_type].native.global_ids(self.dataset.partition_idx))
-        rows_are_sources = self.dataset.edge_dir == "out"
-        return torch.stack([ids[source], target] if rows_are_sources else [source, ids[target]])
+        edge_type_index(self.dataset.schema, edge_type, "edge_type")
+        _, source, target = self.dataset.edges(edge_type)
+        return torch.stack([source, target])
 
     def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> int:
         """Edges of this partition."""
-        graph = self.dataset.get_graph(edge_type)
-        if graph is None:
-            raise InvalidArgumentError(f"edge_type: unknown edge type {edge_type!r}")
+        edge_type_index(self.dataset.schema, edge_type, "edge_type")
+        graph: Graph = by_type(self.dataset.graph)[edge_type]
         return graph.edge_count
+
+    def find_input(self, sampler_input: RemoteSamplerInput) -> NodeSamplerInput | EdgeSamplerInput:
+        """The seeds that an input names here, one of a list with one for each server: see ``own_input``."""
+        if not isinstance(sampler_input, RemoteSamplerInput):
+            raise InvalidArgumentError(
+                f"sampler_input: expected one that names seeds, got {type(sampler_input).__name__}"
+            )
+        return own_input(sampler_input, self.dataset)
 
 
 EXPOSED: tuple[Callable[..., Any], ...] = (
@@ -341,6 +347,7 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
     DistServer.get_tensor_size,
     DistServer.get_edge_index,
     DistServer.get_edge_size,
+    DistServer.find_input,
     DistServer.client_done,
     DistServer.exit,
 )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from ..sampler.base import SamplingConfig, SamplingType
-from ..sampler.inputs import to_sampler_input
+from ..sampler.inputs import to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
@@ -24,8 +24,7 @@ class DistSubGraphLoader(DistLoader):
 
     Args:
         data: this worker's partition; None where servers sample.
-        input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, or ``(node type, one
-            of these)``.
+        input_nodes: seeds, see ``DistNeighborLoader``.
         num_neighbors: fan-out per hop (-1: all neighbors) of the neighborhood, or a dict of such lists by edge type;
             None takes the seeds alone.
         batch_size: seeds of a batch.
@@ -86,7 +85,7 @@ class DistSubGraphLoader(DistLoader):
         )
         super().__init__(
             data,
-            to_sampler_input(input_nodes),
+            to_sampler_inputs(input_nodes),
             config,
             to_device,
             worker_options,

@@ -63,10 +63,9 @@ def _meeting_point(
 
 
 def open_peers(
-    dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions
+    dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions, holders: PartitionHolders
 ) -> tuple[list[PartitionService], Peers]:
     """The partitions at hand, this process's own first, and the others, asked over this process's endpoint."""
-    holders = find_holders(dataset, options)
     own = PartitionService(dataset, options.num_threads)
     if not holders.addresses:
         return [own], NoPeers()

@@ -16,8 +16,7 @@ from ..messages import EndOfEpoch, SampledBatch
 from ..rpc.codec import byte_array, decode
 from ..rpc.encoded import Encoded
 from ..rpc.threads import post
-from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
-from ..sampler.inputs import resolve_input
+from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.schedule import BatchIndices
 from ..utils.coroutines import run_local
 from .batch_producer import BatchProducer
@@ -28,6 +27,7 @@ from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
 from .event_loop import LoopThread
 from .group_peers import find_holders, open_peers
+from .partition_input import resolve_among, resolve_here
 from .sampling_producer import SamplingProducer
 
 _numbers = itertools.count()
@@ -51,13 +51,15 @@ class CollocatedProducer(BatchProducer):
     def __init__(
         self,
         dataset: DistDataset,
-        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
+        sampler_input: SamplerInput,
         config: SamplingConfig,
         options: CollocatedDistSamplingWorkerOptions,
     ) -> None:
         self._schema = dataset.schema
-        seeds = resolve_input(sampler_input, dataset)
-        services, peers = open_peers(dataset, options)
+        named = resolve_here(sampler_input, dataset)
+        holders = find_holders(dataset, options)
+        seeds = resolve_among(named, dataset, holders, options.rpc_timeout)
+        services, peers = open_peers(dataset, options, holders)
         self._batches = PartitionedBatches(dataset, seeds, config, services, peers, options.num_threads)
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(peers, NoPeers)
@@ -113,17 +115,19 @@ class MpProducer(BatchProducer):
     def __init__(
         self,
         dataset: DistDataset,
-        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
+        sampler_input: SamplerInput,
         config: SamplingConfig,
         options: MpDistSamplingWorkerOptions,
     ) -> None:
         self._schema = dataset.schema
         self._timeout_s = options.rpc_timeout
+        named = resolve_here(sampler_input, dataset)
+        holders = find_holders(dataset, options)
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {next(_numbers)}",
             dataset,
             dataset.share_ipc(),
-            resolve_input(sampler_input, dataset),
+            resolve_among(named, dataset, holders, options.rpc_timeout),
             config,
             ProducerRequest(
                 num_workers=options.num_workers,
@@ -133,7 +137,7 @@ class MpProducer(BatchProducer):
                 request_timeout_s=options.rpc_timeout,
                 max_restarts=options.max_restarts,
             ),
-            find_holders(dataset, options),
+            holders,
         )
         self._window = BatchWindow(self._ask, 2 * options.num_workers, options.rpc_timeout, self._place_of)
         self._thread = LoopThread("sampling processes")

@@ -16,6 +16,8 @@ from ..errors import InvalidArgumentError
 from ..messages import (
     EdgeCheckReply,
     EdgeCheckRequest,
+    EdgeListReply,
+    EdgeListRequest,
     FeatureReply,
     FeatureRequest,
     InducedRequest,
@@ -31,6 +33,7 @@ ONE_HOP = "partition.one_hop"
 LOOKUP = "partition.lookup"
 HAS_EDGES = "partition.has_edges"
 INDUCED = "partition.induced"
+EDGES = "partition.edges"
 
 SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
@@ -65,6 +68,8 @@ class PartitionService:
         schema = dataset.schema
         graphs = by_type(dataset.graph)
         self.partition_idx = dataset.partition_idx
+        self._dataset = dataset
+        self._edge_types = schema.edge_types
         self._graphs = [graphs[edge_type] for edge_type in schema.edge_types]
         self._row_books = [book.native for book in dataset.row_books()]
         self._stores = dataset.stores()
@@ -80,6 +85,7 @@ class PartitionService:
             LOOKUP: self.lookup,
             HAS_EDGES: self.has_edges,
             INDUCED: self.induced,
+            EDGES: self.edges,
         }
 
     def one_hop(self, request: OneHopRequest) -> OneHopReply:
@@ -100,10 +106,17 @@ class PartitionService:
         draw = Draw(*request.draws[i])
         return self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
 
-    def _rows(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
+    def _checked(self, edge_type: int) -> int:
         if not 0 <= edge_type < len(self._graphs):
             raise InvalidArgumentError(f"edge_types: expected less than {len(self._graphs)}, got {edge_type}")
-        return to_tensor(self._row_books[edge_type].local_rows(ids, self.partition_idx))
+        return edge_type
+
+    def _rows(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
+        return to_tensor(self._row_books[self._checked(edge_type)].local_rows(ids, self.partition_idx))
+
+    def edges(self, request: EdgeListRequest) -> EdgeListReply:
+        """All edges of a type that lie here."""
+        return EdgeListReply(*self._dataset.edges(self._edge_types[self._checked(request.edge_type)]))
 
     def has_edges(self, request: EdgeCheckRequest) -> EdgeCheckReply:
         """Whether nodes of this partition have an edge to others; errors as of ``one_hop``."""

@@ -160,7 +160,7 @@ class ServerGraphStore(GraphStore):  # type: ignore[misc]  # PyG is not typed
         if edge_type not in self._data.schema.edge_types:
             return None
         (num_sources, num_targets), layout = self._size(edge_type), edge_attr.layout
-        source, target = self._data.edges(edge_type)
+        source, target = self._data.edge_index(edge_type)
         if layout is EdgeLayout.CSR:
             source, target = _sorted_by(source, target)
             return _offsets(source, num_sources), target

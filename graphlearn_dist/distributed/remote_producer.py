@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from ..data.dataset import GraphSchema
 from ..errors import InvalidArgumentError, PeerLostError, RpcError
 from ..messages import EndOfEpoch, SampledBatch
-from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig
+from ..sampler.inputs import concatenate_inputs
 from ..sampler.schedule import BatchIndices
 from . import rpc
 from .batch_producer import BatchProducer
@@ -22,7 +24,8 @@ class RemoteProducer(BatchProducer):
     """One producer on each of some servers; batch ``j`` of this loader comes from the ``j``-th of them in turn.
 
     Args:
-        sampler_input: the loader's input, or where the servers find it.
+        sampler_input: the loader's input, or where the servers find it; or a list with one for each server, which
+            finds its own: the loader's input is all of them, in this order.
         config: how to sample.
         options: which servers, how many workers.
 
@@ -36,12 +39,14 @@ class RemoteProducer(BatchProducer):
 
     def __init__(
         self,
-        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
+        sampler_input: SamplerInput | list[SamplerInput],
         config: SamplingConfig,
         options: RemoteDistSamplingWorkerOptions,
     ) -> None:
         self._options = options
         self._server_ranks = _server_ranks(options)
+        if isinstance(sampler_input, list):
+            sampler_input = _concatenate(sampler_input, self._server_ranks, options.rpc_timeout)
         self._infos = self._open_producers(sampler_input, config)
         self._channel = RemoteReceivingChannel(
             self._server_ranks,
@@ -53,7 +58,7 @@ class RemoteProducer(BatchProducer):
 
     def _open_producers(
         self,
-        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
+        sampler_input: SamplerInput,
         config: SamplingConfig,
     ) -> list[ProducerInfo]:
         """One producer on each server, all at once; undone if one of them fails."""
@@ -77,6 +82,14 @@ class RemoteProducer(BatchProducer):
                 infos.append((rank, future.result()))
             except Exception as error:
                 errors.append(error)
+        if not errors and len({info.num_batches for _, info in infos}) > 1:
+            counts = {rank: info.num_batches for rank, info in infos}
+            errors.append(
+                InvalidArgumentError(
+                    f"input_nodes: expected servers to find the same seeds, got batches of an epoch {counts} by "
+                    "server; seeds of each server's own are given as a list, one for each server"
+                )
+            )
         if errors:
             for rank, info in infos:
                 with contextlib.suppress(RpcError):  # what is reported is why it has to be undone
@@ -119,6 +132,25 @@ class RemoteProducer(BatchProducer):
         for future in futures:
             with contextlib.suppress(PeerLostError):  # with its server the producer is gone
                 future.result()
+
+
+def _concatenate(
+    inputs: Sequence[SamplerInput], server_ranks: Sequence[int], timeout_s: float
+) -> NodeSamplerInput | EdgeSamplerInput:
+    """One input of a list with one for each server; each server says what its own one names."""
+    if len(inputs) != len(server_ranks):
+        raise InvalidArgumentError(
+            f"input_nodes: expected one input for each of the servers {list(server_ranks)}, got {len(inputs)} inputs"
+        )
+    endpoint, name = rpc.get_endpoint(), rpc.function_name(DistServer.find_input)
+    asked = {
+        place: endpoint.request(("server", server_ranks[place]), name, one, timeout_s=timeout_s)
+        for place, one in enumerate(inputs)
+        if isinstance(one, RemoteSamplerInput)
+    }
+    return concatenate_inputs(
+        [asked[i].result() if isinstance(one, RemoteSamplerInput) else one for i, one in enumerate(inputs)]
+    )
 
 
 def _server_ranks(options: RemoteDistSamplingWorkerOptions) -> list[int]:

@@ -157,7 +157,7 @@ class ServedDataset(DistDataset):
         run_local(lookup.fill(found))
         return found
 
-    def edges(self, edge_type: EdgeType | None) -> torch.Tensor:
+    def edge_index(self, edge_type: EdgeType | None) -> torch.Tensor:
         """All edges of a type, int64 ``[2, num_edges]``, sources and targets, in no particular order."""
         name = rpc.function_name(DistServer.get_edge_index)
         answers = [self._servers.ask(p, name, edge_type, "coo") for p in range(self.num_partitions)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,41 +15,40 @@ if TYPE_CHECKING:
     from .partition_book import BookId2Index, OffsetId2Index
 
 
-class PartitionBook:
+class PartitionBook(ABC):
     """Which partition owns an id, and where it stands among that partition's rows.
 
     Ids are global, in ``[0, num_ids)``. ``book[ids]`` gives owners. A book is immutable; it is seen from one
-    partition, ``partition_idx``, and ``for_partition`` gives the view of another over the same memory. A plain
-    class and no ABC, because one book is also a ``torch.Tensor``.
+    partition, ``partition_idx``, and ``for_partition`` gives the view of another over the same memory.
     """
 
-    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        """Owners of ``ids`` (int32 or int64 ``[n]``), as int64 ``[n]``; UnknownIdError for an id outside the book."""
-        owners, _ = self.native.locate(ids.contiguous())
+    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
+        """Owners of ids (int32 or int64 ``[n]``), as int64 ``[n]``; UnknownIdError for an id outside the book."""
+        owners, _ = self.native.locate(indices.contiguous())
         return torch.utils.dlpack.from_dlpack(owners).long()
 
     @property
+    @abstractmethod
     def native(self) -> Any:
         """The ``_C.PartitionBook``, made on first use (it does not travel between processes)."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def partition_idx(self) -> int:
         """The partition that this book is seen from."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def num_partitions(self) -> int:
         """Number of partitions, empty ones included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def for_partition(self, partition_idx: int) -> Self:
         """The same book seen from another partition."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """A description in JSON's types; ``partition_book.from_dict`` reads it. Tables are not part of it."""
-        raise NotImplementedError
 
     @property
     def num_ids(self) -> int:

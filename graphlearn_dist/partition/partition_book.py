@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -59,8 +60,9 @@ class _NativeBook(PartitionBook):
         self._partition_idx = check_partition_idx(partition_idx, num_partitions)
         self._native: Any = None
 
+    @abstractmethod
     def _make_native(self) -> Any:
-        raise NotImplementedError
+        """The ``_C.PartitionBook`` of this book."""
 
     @property
     def native(self) -> Any:
@@ -224,7 +226,11 @@ class TablePartitionBook(_NativeBook):
         return {"kind": "table", "num_ids": len(self.owners), "num_partitions": self._num_partitions}
 
 
-class GLTPartitionBook(PartitionBook, torch.Tensor):
+class _TensorBookType(ABCMeta, torch._C._TensorMeta):
+    """The type of a book that is a tensor too: each of the two has a metaclass."""
+
+
+class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType):
     """An owner table as a tensor: ``book[ids]`` is plain indexing. Rows are in the order of the ids.
 
     Made from an integer tensor ``[num_ids]``; ``book.native`` builds the row table on first use.

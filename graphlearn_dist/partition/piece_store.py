@@ -13,8 +13,9 @@ import json
 import os
 import secrets
 import shutil
-import time
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from .storage import ArrayFile, open_array, write_tensor
 
 PIECES = ".pieces"
 _LOCK_TIMEOUT_S = 600.0
-_LOCK_RETRY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -205,18 +205,44 @@ def _key(key: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Holds a directory's lock; ``StorageError`` where another process holds it for longer than ``timeout_s``."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        deadline = time.monotonic() + _LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise StorageError(f"{folder}: another process held its lock for {_LOCK_TIMEOUT_S:g} s") from None
-                time.sleep(_LOCK_RETRY_S)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        descriptor = _wait_for_lock(folder, timeout_s)
+    try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _wait_for_lock(folder: Path, timeout_s: float) -> int:
+    """A descriptor that holds the lock. The system's wait for a lock has no deadline: a thread waits, and is left."""
+    locked: Future[int] = Future()
+
+    def wait() -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            os.close(descriptor)
+            if locked.set_running_or_notify_cancel():
+                locked.set_exception(error)
+            return
+        if locked.set_running_or_notify_cancel():
+            locked.set_result(descriptor)
+        else:  # nobody waits any more
+            os.close(descriptor)
+
+    threading.Thread(target=wait, name="directory lock", daemon=True).start()
+    try:
+        return locked.result(timeout_s)
+    except BaseException as error:
+        if not locked.cancel():  # it came at the last moment
+            os.close(locked.result())
+        if isinstance(error, TimeoutError):
+            raise StorageError(f"{folder}: another process held its lock for {timeout_s:g} s") from None
+        raise

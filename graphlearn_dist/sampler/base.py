@@ -32,6 +32,7 @@ __all__ = [
     "RemoteNodePathSamplerInput",
     "RemoteNodeSplitSamplerInput",
     "RemoteSamplerInput",
+    "SamplerInput",
     "SamplerOutput",
     "SamplingConfig",
     "SamplingType",
@@ -252,3 +253,6 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
                 f"node_path: expected a list of integers, got {ids.dtype} {list(ids.shape)} in {self.node_path}"
             )
         return NodeSamplerInput(ids.to(torch.int64), self.input_type)
+
+
+SamplerInput = NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput

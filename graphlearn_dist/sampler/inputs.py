@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..core import check_index_tensor
-from ..data.dataset import Dataset, GraphSchema, by_type
+from ..data.dataset import Dataset, GraphSchema
 from ..errors import InvalidArgumentError
-from ..typing import EdgeType, Split
+from ..typing import EdgeType, NodeType, Split
 from .base import (
     EdgeSamplerInput,
     NegativeSampling,
     NodeSamplerInput,
     RemoteAllNodesSamplerInput,
+    RemoteNodePathSamplerInput,
     RemoteNodeSplitSamplerInput,
     RemoteSamplerInput,
+    SamplerInput,
 )
+
+_FILE_SUFFIXES = (".npy", ".pt")  # the second is refused where it is read, with a word on why
 
 
 def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInput | RemoteSamplerInput:
     """Makes seeds of what a loader is given as its input nodes.
 
-    That is ids int ``[n]``, a boolean mask, a ``Split``, None for all nodes, or ``(node type, one of these)``; a node
-    type alone stands for all its nodes.
+    That is ids int ``[n]``, a boolean mask, a ``Split``, a file of ids, None for all nodes, or ``(node type, one of
+    these)``; a node type alone stands for all its nodes. A file is a ``Path``, or text that ends in ``.npy`` or has a
+    type beside it.
 
     Ids are checked against the graph where the graph is; their dtype and shape are checked here.
 
@@ -37,24 +45,99 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
         UnknownIdError: a negative id.
     """
     if isinstance(input_nodes, (NodeSamplerInput, RemoteSamplerInput)):
+        if input_time is not None:
+            raise InvalidArgumentError(
+                f"input_time: expected None beside a {type(input_nodes).__name__}, which has times of its own or none"
+            )
         return input_nodes
-    node_type = None
-    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
-        node_type, input_nodes = input_nodes
-    if isinstance(input_nodes, str):
-        node_type, input_nodes = input_nodes, None
-    if input_nodes is None or isinstance(input_nodes, Split):
+    node_type, input_nodes = _split_node_type(input_nodes)
+    if input_nodes is None or isinstance(input_nodes, (Split, Path)):
         if input_time is not None:
             raise InvalidArgumentError("input_time: expected None unless the seeds are given as ids or as a mask")
-        if input_nodes is None:
-            return RemoteAllNodesSamplerInput(node_type)
-        return RemoteNodeSplitSamplerInput(input_nodes, node_type)
+        match input_nodes:
+            case None:
+                return RemoteAllNodesSamplerInput(node_type)
+            case Split():
+                return RemoteNodeSplitSamplerInput(input_nodes, node_type)
+            case _:
+                return RemoteNodePathSamplerInput(str(input_nodes), node_type)
     if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
         if input_nodes.dim() != 1:
             raise InvalidArgumentError(f"input_nodes: expected a mask [num_nodes], got {tuple(input_nodes.shape)}")
         input_nodes = input_nodes.nonzero().view(-1)
     node = check_index_tensor(input_nodes, "input_nodes", what="node id").to(torch.int64)
     return NodeSamplerInput(node, node_type, _checked_times(input_time, node.numel(), "input_time"))
+
+
+def to_sampler_inputs(input_nodes: Any, input_time: Any = None) -> SamplerInput | list[SamplerInput]:
+    """As ``to_sampler_input``; a list of them, or ``(node type, list)``, has one for each server.
+
+    Raises:
+        InvalidArgumentError: see there; or times beside a list, whose entries have times of their own.
+    """
+    node_type, entries = _split_node_type(input_nodes)
+    if not isinstance(entries, list):
+        return to_sampler_input(input_nodes, input_time)
+    if input_time is not None:
+        raise InvalidArgumentError("input_time: expected None beside a list; a NodeSamplerInput in it may have times")
+    if any(isinstance(entry, int) for entry in entries):
+        raise InvalidArgumentError("input_nodes: expected a torch.Tensor of ids, got list of numbers")
+    if node_type is None:
+        return [to_sampler_input(entry) for entry in entries]
+    is_named = [isinstance(entry, (NodeSamplerInput, RemoteSamplerInput)) for entry in entries]
+    return [e if named else to_sampler_input((node_type, e)) for e, named in zip(entries, is_named, strict=True)]
+
+
+def _split_node_type(input_nodes: Any) -> tuple[NodeType | None, Any]:
+    """The node type (None if unnamed) and the rest: text that names a file as a ``Path``, that names a type as None."""
+    node_type = None
+    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        node_type, input_nodes = input_nodes
+    if isinstance(input_nodes, str):
+        if node_type is not None or input_nodes.endswith(_FILE_SUFFIXES):
+            return node_type, Path(input_nodes)
+        return input_nodes, None
+    return node_type, input_nodes
+
+
+def concatenate_inputs(inputs: Sequence[NodeSamplerInput | EdgeSamplerInput]) -> NodeSamplerInput | EdgeSamplerInput:
+    """One input whose seeds (or links) are those of all of them, in this order.
+
+    Raises:
+        InvalidArgumentError: there are none, or they are not of one kind: of one type, all with or all without times,
+            labels, and the same negatives.
+    """
+    if not inputs:
+        raise InvalidArgumentError("input_nodes: expected at least one input, got an empty list")
+    kinds = [_kind_of(one) for one in inputs]
+    if any(kind != kinds[0] for kind in kinds):
+        other = next(i for i, kind in enumerate(kinds) if kind != kinds[0])
+        raise InvalidArgumentError(
+            f"input_nodes: expected inputs of one kind, got {kinds[0]} at position 0 and {kinds[other]} at {other}"
+        )
+    first = inputs[0]
+    names = [field.name for field in fields(first) if isinstance(getattr(first, field.name), torch.Tensor)]
+    joined: dict[str, Any] = {name: torch.cat([getattr(one, name) for one in inputs]) for name in names}
+    return replace(first, **joined)
+
+
+def has_times(sampler_input: SamplerInput | list[SamplerInput]) -> bool:
+    """Whether seeds or links (the first of a list) have times."""
+    one = sampler_input[0] if isinstance(sampler_input, list) and sampler_input else sampler_input
+    return getattr(one, "time", None) is not None
+
+
+def has_negatives(sampler_input: SamplerInput | list[SamplerInput]) -> bool:
+    """Whether negatives are drawn for links (the first of a list)."""
+    one = sampler_input[0] if isinstance(sampler_input, list) and sampler_input else sampler_input
+    return getattr(one, "neg_sampling", None) is not None
+
+
+def _kind_of(one: NodeSamplerInput | EdgeSamplerInput) -> dict[str, Any]:
+    """What inputs that can be concatenated have in common."""
+    values = {field.name: getattr(one, field.name) for field in fields(one)}
+    given = {name: isinstance(value, torch.Tensor) or value for name, value in values.items()}
+    return {"class": type(one).__name__, **{name: value for name, value in given.items() if value is not None}}
 
 
 def to_link_input(
@@ -96,6 +179,43 @@ def to_link_input(
     return EdgeSamplerInput(row, col, edge_label, edge_type, sampling, times)
 
 
+@dataclass(frozen=True)
+class RemoteAllEdgesSamplerInput(RemoteSamplerInput):
+    """All edges of one type of the server's data set, in the order of their ids.
+
+    Attributes:
+        input_type: the edge type; None where the graph has one unnamed type.
+        label: ``[num_edges, ...]``, labels in that order, or None; see ``to_link_input``.
+        neg_sampling: which negatives are drawn.
+        time: int64 ``[num_edges]``, or None.
+    """
+
+    input_type: EdgeType | None = None
+    label: torch.Tensor | None = None
+    neg_sampling: NegativeSampling | None = None
+    time: torch.Tensor | None = None
+
+    def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> EdgeSamplerInput:
+        """The links, from a data set that has all edges; or with all of them given as ``edge_index`` ``[2, n]``."""
+        edge_index = kwargs.get("edge_index")
+        if edge_index is None:
+            _, edge_index = get_edge_label_index(dataset, (self.input_type, None))
+        return to_link_input((self.input_type, edge_index), self.label, self.neg_sampling, self.time)
+
+
+def to_remote_link_input(
+    edge_label_index: Any,
+    edge_label: torch.Tensor | None = None,
+    neg_sampling: Any = None,
+    edge_label_time: Any = None,
+) -> EdgeSamplerInput | RemoteAllEdgesSamplerInput:
+    """As ``to_link_input``; an edge type alone, or None, names all its edges, which are looked up where they are."""
+    edge_type, index = _split_edge_type(edge_label_index)
+    if index is not None:
+        return to_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time)
+    return RemoteAllEdgesSamplerInput(edge_type, edge_label, NegativeSampling.cast(neg_sampling), edge_label_time)
+
+
 def get_edge_label_index(data: Dataset, edge_label_index: Any) -> tuple[EdgeType | None, torch.Tensor]:
     """The edge type of links, and the links, int ``[2, num_links]``.
 
@@ -111,9 +231,13 @@ def get_edge_label_index(data: Dataset, edge_label_index: Any) -> tuple[EdgeType
     edge_type_index(data.schema, edge_type, "edge_label_index")
     if index is not None:
         return edge_type, index
-    source, target, edge_ids, _ = by_type(data.graph)[edge_type].topo.to_coo()
+    return edge_type, by_edge_id(*data.edges(edge_type))
+
+
+def by_edge_id(edge_ids: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Edges as int ``[2, n]``, in the order of their ids."""
     order = torch.argsort(edge_ids)
-    return edge_type, torch.stack([source[order], target[order]])
+    return torch.stack([source[order], target[order]])
 
 
 def _split_edge_type(edge_label_index: Any) -> tuple[EdgeType | None, Any]:

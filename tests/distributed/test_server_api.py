@@ -139,6 +139,16 @@ def test_unknown_types(job: Job, method: Any, arguments: tuple[Any, ...], name: 
         request_server(0, method, unknown, *arguments)
 
 
+def test_what_an_input_names(job: Job) -> None:
+    """The seeds of a split that a server's own partition holds."""
+    TESTED.add("DistServer.find_input")
+    train = RemoteNodeSplitSamplerInput(Split.test)  # [60, 120)
+    assert [request_server(rank, DistServer.find_input, train).node.tolist() for rank in range(2)] == [
+        [],
+        list(range(60, 120)),
+    ]
+
+
 def seeds_of(batch: SampledBatch) -> list[int]:
     return list(batch.input_positions.tolist())
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
+from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, StorageError, UnknownIdError
 from graphlearn_dist.partition import (
     GLTPartitionBook,
     RandomPartitioner,
@@ -23,7 +26,7 @@ from graphlearn_dist.partition import (
     load_partition_layout,
     verify,
 )
-from graphlearn_dist.partition.piece_store import PIECES
+from graphlearn_dist.partition.piece_store import PIECES, PieceStore, _locked
 from graphlearn_dist.typing import FeaturePartitionData, GraphPartitionData
 
 from .graphs import EDGE_TYPES, NUM_NODES, hetero_inputs, homo_inputs
@@ -386,6 +389,28 @@ def test_pieces_that_contradict_each_other(tmp_path: Path) -> None:
     verify(tmp_path)
     assert load_partition_layout(tmp_path).open_partition(1).node_caches[None].ids.tolist() == [0]
     assert load_partition_layout(tmp_path).edge_dir == "out"
+
+
+def test_a_directory_that_another_holds(tmp_path: Path) -> None:
+    """Its lock is waited for up to a deadline, and comes free again after one who did not wait for it."""
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(StorageError, match=r"another process held its lock for 0\.1 s"), _locked(tmp_path, 0.1):
+        pass
+    entered = threading.Event()
+
+    def enter() -> None:
+        with PieceStore(tmp_path):
+            entered.set()
+
+    waiting = threading.Thread(target=enter)
+    waiting.start()
+    assert not entered.is_set()
+    os.close(held)
+    waiting.join(60.0)
+    assert entered.is_set()
+    with _locked(tmp_path, 60.0):
+        pass
 
 
 def test_every_order_of_the_smallest_graph(tmp_path: Path) -> None:
