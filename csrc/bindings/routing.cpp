@@ -1,3 +1,5 @@
+#include <pybind11/stl.h>
+
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
 #include "common/thread_pool.h"
@@ -64,6 +66,19 @@ py::tuple split(const PartitionBook& book, const py::object& ids, ThreadPool* po
   }
   return py::make_tuple(to_python(std::move(result.ids)), to_python(std::move(result.rows)),
                         to_python(std::move(result.positions)), to_python(std::move(result.offsets)));
+}
+
+py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, const std::vector<bool>& is_asked,
+                            ThreadPool* pool) {
+  const Tensor input = from_python(ids, "ids");
+  LocatedRows found;
+  {
+    py::gil_scoped_release release;
+    found = locate_rows(input, book, is_asked, pool);
+  }
+  return py::make_tuple(to_python(std::move(found.owners)), to_python(std::move(found.rows)),
+                        to_python(std::move(found.ids)), to_python(std::move(found.positions)),
+                        to_python(std::move(found.offsets)));
 }
 
 NeighborPart neighbor_part(const py::handle& item) {
@@ -134,6 +149,10 @@ void bind_routing(py::module_& m) {
         py::arg("pool") = nullptr, "Places of `indices` under a keyed bijection of [0, n), int64.");
   m.def("split_by_owner", &split, py::arg("book"), py::arg("ids"), py::arg("pool") = nullptr,
         "(ids, rows, positions, offsets), all int64, in buckets by owner, stable.");
+  m.def("locate_rows", &locate_for_lookup, py::arg("book"), py::arg("ids"), py::arg("is_asked"),
+        py::arg("pool") = nullptr,
+        "(owners int32, rows int64) of all ids, in their order, and (ids, positions, offsets) of those that are asked "
+        "for, in buckets by owner: their rows are places in the owner's answer.");
   m.def("stitch_neighbors", &stitch, py::arg("positions"), py::arg("offsets"), py::arg("parts"),
         py::arg("pool") = nullptr,
         "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split.");

@@ -26,7 +26,7 @@ bool rows_are_valid(const Row* rows, int64_t count, int64_t num_rows) {
 
 // The rows of one store that are wanted.
 template <typename Row>
-struct RowsOfStore {
+struct StoreSource {
   const RowStore& store;
   const Row* rows;
 
@@ -45,7 +45,7 @@ struct RowsOfStore {
 };
 
 // Rows of several stores.
-struct LocatedRows {
+struct LocatedSource {
   const RowStore& store;  // any of them
   const std::vector<const RowStore*>& stores;
   const int32_t* owners;
@@ -53,8 +53,8 @@ struct LocatedRows {
 
   void find(int64_t begin, int64_t end, const char** from) const {
     for (int64_t i = begin; i < end; ++i) {
-      if (static_cast<uint32_t>(owners[i]) >= stores.size())
-        throw InvalidArgument(message("owners[", i, "]: ", owners[i], " is outside [0, ", stores.size(), ")"));
+      if (static_cast<uint32_t>(owners[i]) >= stores.size() || stores[owners[i]] == nullptr)
+        throw InvalidArgument(message("owners[", i, "]: there is no store of owner ", owners[i]));
       const RowStore& owner = *stores[owners[i]];
       if (static_cast<uint64_t>(rows[i]) >= static_cast<uint64_t>(owner.num_rows()))
         refuse_row(rows[i], owner.num_rows());
@@ -119,7 +119,7 @@ struct GatherKernel {
   }
 
   void run(int64_t begin, int64_t end) const {
-    if constexpr (!std::is_same_v<Source, LocatedRows>)
+    if constexpr (!std::is_same_v<Source, LocatedSource>)
       if (is_direct()) return run_direct(begin, end);
     // from[0, ahead) of each chunk were worked out with the chunk before, which prefetched them.
     const char* from[kChunk + kMaxRowsAhead];
@@ -209,7 +209,7 @@ Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& posi
   else
     out = empty(with_rows(store.parts[0].shape, count), dtype);
   dispatch_index(rows.dtype, "rows", [&](auto tag) {
-    const RowsOfStore<decltype(tag)> source{store, rows.as<decltype(tag)>()};
+    const StoreSource<decltype(tag)> source{store, rows.as<decltype(tag)>()};
     run_gather(source, count, positions.defined() ? positions.as<int64_t>() : nullptr, out, pool);
   });
   return out;
@@ -221,14 +221,16 @@ void gather_located(const std::vector<const RowStore*>& stores, const Tensor& ow
   check_index_vector(rows, "rows");
   if (owners.dtype != kInt32 || rows.dtype != kInt64 || owners.shape != rows.shape)
     throw InvalidArgument("owners, rows: expected int32 [n] and int64 [n], as a partition book locates ids");
-  if (stores.empty()) throw InvalidArgument("stores: expected one for each partition, got none");
+  const auto found = std::find_if(stores.begin(), stores.end(), [](const RowStore* store) { return store != nullptr; });
+  if (found == stores.end()) throw InvalidArgument("stores: expected at least one, got none");
+  const RowStore& any = **found;
   for (const RowStore* store : stores)
-    if (store->dtype() != stores[0]->dtype() ||
-        with_rows(store->parts[0].shape, 0) != with_rows(stores[0]->parts[0].shape, 0))
+    if (store != nullptr &&
+        (store->dtype() != any.dtype() || with_rows(store->parts[0].shape, 0) != with_rows(any.parts[0].shape, 0)))
       throw InvalidArgument("stores: expected one dtype and one row shape in all of them");
-  check_cast(stores[0]->dtype(), out.dtype);
-  check_out(*stores[0], out, out.dtype);
-  const LocatedRows source{*stores[0], stores, owners.as<int32_t>(), rows.as<int64_t>()};
+  check_cast(any.dtype(), out.dtype);
+  check_out(any, out, out.dtype);
+  const LocatedSource source{any, stores, owners.as<int32_t>(), rows.as<int64_t>()};
   run_gather(source, rows.shape[0], nullptr, out, pool);
 }
 

@@ -32,9 +32,10 @@ RowStore make_row_store(std::vector<Tensor> parts);
 Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool,
                    std::optional<DType> dtype = std::nullopt);
 
-// out[i] = stores[owners[i]][rows[i]]: rows of one logical tensor whose partitions are all at hand. `owners` int32 [n],
-// `rows` int64 [n], as a partition book locates them; stores have one dtype and row shape, and `out` is [n, ...] of
-// these, or cast to as above. An owner outside the stores throws InvalidArgument, a row outside its store UnknownId.
+// out[i] = stores[owners[i]][rows[i]]: rows of one logical tensor that lie with several owners. `owners` int32 [n],
+// `rows` int64 [n], as locate_rows() (routing/split.h) gives them; stores have one dtype and row shape, and `out` is
+// [n, ...] of these, or cast to as above. A store may be null where no row is of it. An owner without a store throws
+// InvalidArgument, a row outside its store UnknownId.
 void gather_located(const std::vector<const RowStore*>& stores, const Tensor& owners, const Tensor& rows,
                     const Tensor& out, ThreadPool& pool);
 

@@ -106,6 +106,45 @@ Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool*
   return split;
 }
 
+// As split_many(), of the ids whose owners are asked; the others stay where they are.
+template <typename T>
+LocatedRows locate_many(const T* ids, int64_t n, const PartitionBook& book, const std::vector<bool>& is_asked,
+                        ThreadPool* pool) {
+  const int num_partitions = book.num_partitions();
+  LocatedRows out;
+  out.owners = empty({n}, kInt32);
+  out.rows = empty({n}, kInt64);
+  out.offsets = empty({num_partitions + 1}, kInt64);
+  int32_t* owners = out.owners.as<int32_t>();
+  int64_t* rows = out.rows.as<int64_t>();
+  int64_t* offsets = out.offsets.as<int64_t>();
+  const std::vector<uint8_t> asked(is_asked.begin(), is_asked.end());  // bits would cost more to read
+  const Chunks chunks(n, pool);
+  std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_partitions), 0);
+  chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
+    book.locate(ids + begin, end - begin, owners + begin, rows + begin, begin);
+    int64_t* histogram = histograms.data() + chunk * num_partitions;
+    for (int64_t i = begin; i < end; ++i) histogram[owners[i]] += asked[owners[i]];
+  });
+  place_buckets(histograms, chunks.num_chunks, num_partitions, offsets);
+  out.ids = empty({offsets[num_partitions]}, kInt64);
+  out.positions = empty({offsets[num_partitions]}, kInt64);
+  if (out.ids.numel() == 0) return out;
+  int64_t* out_ids = out.ids.as<int64_t>();
+  int64_t* positions = out.positions.as<int64_t>();
+  chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
+    int64_t* places = histograms.data() + chunk * num_partitions;
+    for (int64_t i = begin; i < end; ++i) {
+      if (!asked[owners[i]]) continue;
+      const int64_t place = places[owners[i]]++;
+      out_ids[place] = ids[i];
+      positions[place] = i;
+      rows[i] = place - offsets[owners[i]];
+    }
+  });
+  return out;
+}
+
 // Replaces values by the sum of those before them; returns the total.
 int64_t exclusive_scan(int64_t* values, int64_t count, ThreadPool* pool) {
   const Chunks chunks(count, pool);
@@ -312,6 +351,17 @@ Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* p
   if (book.num_partitions() == 1) return split_single(ids, book, pool);
   return dispatch_index(ids.dtype, "ids",
                         [&](auto type) { return split_many(ids.as<decltype(type)>(), ids.numel(), book, pool); });
+}
+
+LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std::vector<bool>& is_asked,
+                        ThreadPool* pool) {
+  check_index_vector(ids, "ids");
+  if (static_cast<int>(is_asked.size()) != book.num_partitions())
+    throw InvalidArgument(message("is_asked: expected one entry for each of ", book.num_partitions(),
+                                  " partitions, got ", is_asked.size()));
+  return dispatch_index(ids.dtype, "ids", [&](auto type) {
+    return locate_many(ids.as<decltype(type)>(), ids.numel(), book, is_asked, pool);
+  });
 }
 
 Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,

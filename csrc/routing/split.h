@@ -23,6 +23,19 @@ struct Split {
 // Raises UnknownId for an id outside the book.
 Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool);
 
+// Where rows of a lookup will be found: at their owners where these are at hand, else in what their owners answer.
+struct LocatedRows {
+  Tensor owners;     // int32 [n], of each id in the order in which they came
+  Tensor rows;       // int64 [n], the local row at an owner at hand; the place in the answer of one that is asked
+  Tensor ids;        // int64 [m], those to be asked for, in buckets by owner as in Split
+  Tensor positions;  // int64 [m], where each of them stood in the input
+  Tensor offsets;    // int64 [num_partitions + 1], bounds of the buckets; those of owners at hand are empty
+};
+
+// `is_asked` has one entry for each partition. Raises UnknownId for an id outside the book.
+LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std::vector<bool>& is_asked,
+                        ThreadPool* pool);
+
 // What one partition answered about its bucket: counts[i] neighbors for the i-th id of the bucket, one after another.
 // A partition that was not asked may leave all three undefined.
 struct NeighborPart {

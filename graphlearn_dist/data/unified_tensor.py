@@ -20,24 +20,34 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def gather_located(
-    tensors: Sequence[UnifiedTensor],
-    located: tuple[torch.Tensor, torch.Tensor],
+    tensors: Sequence[UnifiedTensor | None],
+    owners: torch.Tensor,
+    rows: torch.Tensor,
     out: torch.Tensor,
     pool: _C.ThreadPool,
 ) -> None:
     """Writes row ``rows[i]`` of ``tensors[owners[i]]`` to ``out[i]``, cast to the dtype of ``out``.
 
     Args:
-        tensors: of one dtype and row shape.
-        located: owners int32 ``[n]`` and rows int64 ``[n]``.
+        tensors: of one dtype and row shape; None where no row is of it.
+        owners: int32 ``[n]``.
+        rows: int64 ``[n]``.
         out: ``[n, ...]``.
         pool: whose threads do it.
 
     Raises:
         UnknownIdError: a row is outside its tensor.
-        InvalidArgumentError: an owner is outside ``tensors``, or shapes or dtypes do not fit together.
+        InvalidArgumentError: there is no tensor of an owner, or shapes or dtypes do not fit together.
     """
-    _C.gather_located([tensor._native for tensor in tensors], *located, out, pool)
+    stores = [None if tensor is None else tensor._native for tensor in tensors]
+    _C.gather_located(stores, owners, rows, out, pool)
+
+
+def view_rows(rows: torch.Tensor) -> UnifiedTensor:
+    """The rows of a tensor in host memory. No copy."""
+    view = UnifiedTensor(0, rows.dtype)
+    view.append_cpu_tensor(rows)
+    return view
 
 
 class UnifiedTensor:

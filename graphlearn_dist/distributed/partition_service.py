@@ -178,12 +178,11 @@ class PartitionService:
         """The rows of a store."""
         return self._stores[store].unified
 
-    def gather_rows(self, store: str, rows: torch.Tensor, positions: torch.Tensor, out: torch.Tensor) -> None:
-        """Writes row ``rows[i]`` of a store to ``out[positions[i]]``."""
-        self._stores[store].unified.gather_into(out, positions, rows)
-
     def lookup(self, request: FeatureRequest) -> FeatureReply | Encoded:
-        """Feature rows of ids of this partition: a ``FeatureReply``, encoded already where the region has room for it.
+        """Feature rows of ids of this partition, as they are stored; who asks casts them on the way.
+
+        Returns:
+            A ``FeatureReply``, encoded already where the region has room for it.
 
         Raises:
             UnknownIdError: an id is not of this partition.
@@ -194,17 +193,17 @@ class PartitionService:
             if name not in self._stores:
                 raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
             local = to_tensor(self._store_books[name].local_rows(ids, self.partition_idx))
-            found.append((self._stores[name], local))
+            found.append((self._stores[name].unified, local))
         # Address space only, for the shape: the rows are written once, where the asker will read them.
-        unwritten = [torch.empty((local.numel(), *store.shape[1:]), dtype=store.dtype) for store, local in found]
+        unwritten = [torch.empty((local.numel(), *rows.shape[1:]), dtype=rows.dtype) for rows, local in found]
         placed = self._region.place(FeatureReply(tuple(unwritten)), unwritten) if self._region is not None else None
         if placed is None:
-            return FeatureReply(tuple(store.unified.gather(local, dtype=store.dtype) for store, local in found))
+            return FeatureReply(tuple(rows.gather(local) for rows, local in found))
         encoded, views = placed
         try:
-            for (store, local), tensor in zip(found, unwritten, strict=True):
+            for (rows, local), tensor in zip(found, unwritten, strict=True):
                 if tensor.numel():
-                    store.unified.gather_all(views[tensor.data_ptr()], local)
+                    rows.gather_all(views[tensor.data_ptr()], local)
         except BaseException:
             release(encoded)
             raise

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 
 from ..data.unified_tensor import UnifiedTensor
 from ..partition import CachedRows
-from .partitioned_sampler import OwnerSplit
-
-
-@dataclass(frozen=True)
-class CacheHits:
-    """Which cached rows (int64 ``[n]``) go to which positions (int64 ``[n]``) of a lookup's output."""
-
-    positions: torch.Tensor
-    rows: torch.Tensor
+from .row_lookup import LocatedRows
 
 
 class RowCache:
@@ -24,30 +14,24 @@ class RowCache:
 
     Args:
         cached: ids and rows.
+
+    Attributes:
+        tensor: the rows.
     """
 
     def __init__(self, cached: CachedRows) -> None:
         self._ids, self._rows = cached.ids.sort()
-        self._feats = UnifiedTensor(0, cached.feats.dtype)
-        self._feats.append_cpu_tensor(cached.feats)
+        self.tensor = UnifiedTensor(0, cached.feats.dtype)
+        self.tensor.append_cpu_tensor(cached.feats)
 
-    def take(self, split: OwnerSplit) -> tuple[OwnerSplit, CacheHits]:
-        """The split without the ids that are cached, and where their rows go."""
-        places = torch.searchsorted(self._ids, split.ids).clamp_(max=len(self._ids) - 1)
-        is_hit = self._ids[places] == split.ids
-        is_left = ~is_hit
-        counts = torch.cat([torch.zeros(1, dtype=torch.int64), is_left.cumsum(0)])
-        offsets = counts[split.offsets]
-        left = replace(
-            split,
-            ids=split.ids[is_left],
-            rows=split.rows[is_left],
-            positions=split.positions[is_left],
-            offsets=offsets,
-            bounds=offsets.tolist(),
-        )
-        return left, CacheHits(split.positions[is_hit], self._rows[places[is_hit]])
-
-    def gather_into(self, out: torch.Tensor, hits: CacheHits) -> None:
-        """Writes cached rows to their places."""
-        self._feats.gather_into(out, hits.positions, hits.rows)
+    def take(self, located: LocatedRows, owner: int) -> LocatedRows:
+        """The same places, but that ids which are cached are not asked for: their rows are those of ``owner``."""
+        places = torch.searchsorted(self._ids, located.ids).clamp_(max=len(self._ids) - 1)
+        is_hit = self._ids[places] == located.ids
+        hits, left = located.positions[is_hit], located.positions[~is_hit]
+        counts = torch.cat([torch.zeros(1, dtype=torch.int64), (~is_hit).cumsum(0)])
+        offsets = counts[located.offsets]
+        owners, rows = located.owners.clone(), located.rows.clone()  # other stores of the type share them
+        owners[hits], rows[hits] = owner, self._rows[places[is_hit]]
+        rows[left] = torch.arange(len(left)) - offsets[owners[left].long()]
+        return LocatedRows(owners, rows, located.ids[~is_hit], left, offsets, offsets.tolist())

@@ -260,15 +260,16 @@ def test_rows_located_in_partitions(
 @pytest.mark.parametrize(
     ("owners", "rows", "match"),
     [
-        ([0, 2], [0, 0], r"owners\[1\]: 2 is outside \[0, 2\)"),
-        ([0, -1], [0, 0], r"owners\[1\]: -1"),
+        ([0, 2], [0, 0], r"owners\[1\]: there is no store of owner 2"),
+        ([0, 3], [0, 0], r"owners\[1\]: there is no store of owner 3"),
+        ([0, -1], [0, 0], r"owners\[1\]: there is no store of owner -1"),
         ([0, 1], [0, 4], r"row 4 is outside \[0, 4\)"),
         ([0, 1], [-1, 0], r"row -1 is outside \[0, 3\)"),
         ([0], [0, 1], "owners, rows"),
     ],
 )
 def test_places_that_no_partition_has(owners: list[int], rows: list[int], match: str) -> None:
-    stores = [_C.RowStore([torch.ones(3, 2)]), _C.RowStore([torch.ones(4, 2)])]
+    stores = [_C.RowStore([torch.ones(3, 2)]), _C.RowStore([torch.ones(4, 2)]), None]
     out = torch.empty(2, 2)
     with pytest.raises((InvalidArgumentError, UnknownIdError), match=match):
         _C.gather_located(stores, torch.tensor(owners, dtype=torch.int32), torch.tensor(rows), out, POOLS[1])

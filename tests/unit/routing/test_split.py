@@ -154,6 +154,35 @@ def test_scatter_rows(dtype: torch.dtype, shape: tuple[int, ...], index_dtype: t
     assert torch.equal(out, expected)
 
 
+@given(ids=st.lists(st.integers(0, 96), max_size=300), asked=st.sets(st.integers(0, 4)), threads=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_located_rows_lie_at_hand_or_in_the_answer(ids: list[int], asked: set[int], threads: int) -> None:
+    """Rows of those at hand as the book has them, of the others as they stand in the list that is asked for."""
+    book = _C.PartitionBook.permuted(97, 5, 3)
+    whole = torch.tensor(ids, dtype=torch.int64)
+    pool = _C.ThreadPool(threads) if threads else None
+    owners, rows, wanted, positions, offsets = map(
+        from_dlpack, _C.locate_rows(book, whole, [p in asked for p in range(5)], pool)
+    )
+    expected_owners, expected_rows = map(from_dlpack, book.locate(whole))
+    assert torch.equal(owners, expected_owners)
+    assert torch.equal(wanted, whole[positions])
+    for p in range(5):
+        places = torch.nonzero(owners == p).flatten()
+        bucket = slice(int(offsets[p]), int(offsets[p + 1]))
+        assert positions[bucket].tolist() == (places.tolist() if p in asked else [])
+        here = torch.arange(len(places)) if p in asked else expected_rows[places]
+        assert torch.equal(rows[places], here)
+
+
+def test_locate_rows_checks() -> None:
+    book = _C.PartitionBook.permuted(10, 2, 3)
+    with pytest.raises(InvalidArgumentError, match="is_asked: expected one entry for each of 2 partitions, got 1"):
+        _C.locate_rows(book, torch.tensor([1]), [True])
+    with pytest.raises(UnknownIdError):
+        _C.locate_rows(book, torch.tensor([1, 10]), [True, False])
+
+
 def test_scatter_rows_checks() -> None:
     out = torch.zeros(4, 3)
     with pytest.raises(UnknownIdError, match=r"positions\[0\]=4: expected 0 <= position < 4"):
