@@ -7,6 +7,7 @@
 
 #include "common/tensor.h"
 #include "graph/csr.h"
+#include "sampling/cpu/labor_row.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/pickers.h"
 
@@ -45,6 +46,14 @@ class IdReader {
   void prefetch(Candidates from) const {
     if (narrow_ != nullptr) prefetch_values(narrow_, from);
     if (wide_ != nullptr) prefetch_values(wide_, from);
+  }
+  // Calls body(array) with the ids themselves, of which there are some.
+  template <typename Body>
+  void with_ids(Body&& body) const {
+    if (narrow_ != nullptr)
+      body(narrow_);
+    else
+      body(wide_);
   }
 
  private:
@@ -174,40 +183,16 @@ struct WeightedPicker {
 template <typename Rows>
 struct LaborPicker {
   Rows rows;
-  IdReader neighbor_at;
+  IdReader neighbors;
   int64_t fanout;
 
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, false); }
-  void prefetch(Candidates from) const { neighbor_at.prefetch(from); }
+  void prefetch(Candidates from) const { neighbors.prefetch(from); }
   void pick(const PickStream& stream, Candidates from, int64_t* positions) const {
     if (fanout == kTakeAll || from.count <= fanout) return pick_all(from.count, positions);
-    const auto neighbor = [this, from](int64_t i) { return neighbor_at(from.start + i); };
-    if (from.count <= kShortRow) return pick_short_row(stream.tree_key, neighbor, from.count, positions);
-    with_scratch<uint64_t>(
-        fanout, [&](uint64_t* keys) { pick_labor(stream.tree_key, neighbor, from.count, fanout, positions, keys); });
-  }
-
- private:
-  static constexpr int64_t kShortRow = 256;
-
-  // The same as pick_labor(), faster: the fanout-th smallest number divides the row, which is then read in order.
-  template <typename NeighborAt>
-  void pick_short_row(uint64_t key, NeighborAt neighbor, int64_t count, int64_t* positions) const {
-    uint64_t numbers[kShortRow], sorted[kShortRow];
-    for (int64_t i = 0; i < count; ++i) sorted[i] = numbers[i] = labor_number(key, neighbor(i));
-    std::nth_element(sorted, sorted + fanout - 1, sorted + count);
-    const uint64_t largest = sorted[fanout - 1];
-    // Repeated edges share a number: of those with the largest, as many as the smaller ones leave room for.
-    int64_t num_largest = fanout;
-    for (int64_t i = 0; i < count; ++i) num_largest -= numbers[i] < largest;
-    int64_t picked = 0;
-    for (int64_t i = 0; i < count && picked < fanout; ++i) {
-      positions[picked] = i;
-      const bool is_largest = numbers[i] == largest && num_largest > 0;
-      num_largest -= is_largest;
-      picked += numbers[i] < largest || is_largest;
-    }
+    neighbors.with_ids(
+        [&](const auto* ids) { pick_labor_row(stream.tree_key, ids + from.start, from.count, fanout, positions); });
   }
 };
 

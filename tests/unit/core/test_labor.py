@@ -5,6 +5,8 @@ Statistical tests share one false alarm in a million among at most ``NUM_P_VALUE
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,23 @@ def test_picks_equal_the_definition(rows: list[list[int]], fanout: int, key: int
     in_trees, _ = one_hop(csr, ids, fanout, key, LABOR, trees=trees, threads=threads)
     keys = [absorb(key, tree) for tree in trees.tolist()]
     assert in_trees == [[row[i] for i in reference.pick_labor(keys[v], row, fanout)] for v, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("num_ids", [1, 2, 7, 40, 3000])
+def test_long_rows_equal_the_definition(num_ids: int) -> None:
+    """With many repeated edges, the numbers of a row are far from even: nearly all are small, or none is."""
+    rng = np.random.default_rng(num_ids)
+    lengths = (63, 64, 65, 256, 700, 1500)
+    rows = [np.sort(rng.integers(0, num_ids, length)).tolist() for length in lengths for _ in range(3)]
+    starts = np.cumsum([0, *map(len, rows)])
+    csr, ids = csr_of(rows), torch.arange(len(rows))
+    for key, fanout in itertools.product(range(4), (1, 5, 20, 62, 300)):
+        _, edges = one_hop(csr, ids, fanout, key, LABOR)
+        picks = [[edge - start for edge in row] for row, start in zip(edges, starts.tolist(), strict=False)]
+        numbers = {v: absorb(key, v) for v in range(num_ids)}
+        for row, picked in zip(rows, picks, strict=True):
+            ranked = sorted(range(len(row)), key=lambda i: (numbers[row[i]], i))
+            assert picked == sorted(ranked[:fanout])
 
 
 def test_nodes_with_the_same_neighbors_pick_the_same() -> None:

@@ -1,0 +1,13 @@
+// LABOR picks of one node, many neighbors at a time: numbers are made in the lanes of a vector, and a threshold leaves
+// few of them to choose from. The picks are those of pick_labor() in pickers.h.
+#pragma once
+#include <cstdint>
+
+namespace gld {
+
+// positions [fanout]: of the `fanout` < `count` neighbors of smallest number among ids [count], ascending. Fan-outs
+// from 1.
+void pick_labor_row(uint64_t key, const int32_t* ids, int64_t count, int64_t fanout, int64_t* positions);
+void pick_labor_row(uint64_t key, const int64_t* ids, int64_t count, int64_t fanout, int64_t* positions);
+
+}  // namespace gld
