@@ -23,7 +23,7 @@ from .random_split import random_split
 
 T = TypeVar("T")
 EdgeDirection = Literal["in", "out"]
-NODE_FEATURE, NODE_LABEL, EDGE_FEATURE = "node_feature", "node_label", "edge_feature"
+NODE_FEATURE, NODE_LABEL, NODE_TIME, EDGE_FEATURE = "node_feature", "node_label", "node_time", "edge_feature"
 
 
 def by_type(value: T | Mapping[Any, T] | None) -> dict[Any, T]:
@@ -90,6 +90,11 @@ def collect_node_types(edge_types: Any, node_types: Any = ()) -> tuple[NodeType 
     return tuple(sorted(found, key=lambda name: "" if name is None else name))
 
 
+def earliest(times: torch.Tensor) -> int:
+    """Where the least of some times (int ``[n]``, n > 0) stands first."""
+    return int((times == times.min()).nonzero()[0])
+
+
 def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any], what: str) -> None:
     for key in values:
         if key not in known:
@@ -108,7 +113,8 @@ class Dataset:
         node_split: (train, valid, test) ids.
 
     Attributes:
-        node_times: by node type, int64 ``[num_nodes]``, as given to ``init_graph``.
+        node_times: by node type, int64 ``[num_nodes]``, as given to ``init_graph``; in a partition, of its own nodes.
+        earliest_nodes: by node type that has times, the node of the least time; of several, the one of the least id.
     """
 
     def __init__(
@@ -128,6 +134,7 @@ class Dataset:
         self.node_labels = convert_to_tensor(node_labels)
         self.edge_dir: EdgeDirection = edge_dir
         self.node_times: dict[Any, torch.Tensor] = {}
+        self.earliest_nodes: dict[Any, int] = {}
         self._num_nodes: dict[Any, int] = {}
         self._label_rows: dict[Any, Any] = {}
         self.train_idx: Any = None
@@ -176,6 +183,7 @@ class Dataset:
             _check_types(name, values, edges, "edge type")
         self._num_nodes = self._count_nodes(edges, layouts, by_type(num_nodes))
         self.node_times = self._check_node_times(by_type(node_times))
+        self.earliest_nodes = {key: earliest(values) for key, values in self.node_times.items() if len(values)}
         graphs = {}
         for edge_type, pair in edges.items():
             source, target = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
@@ -353,16 +361,22 @@ class Dataset:
         return self._num_nodes[node_type]
 
     def stores(self) -> dict[str, Feature]:
-        """Every feature and label store by its name (see ``store_name``)."""
+        """Every store of features, labels and node times by its name (see ``store_name``)."""
         schema, found = self.schema, {}
         for node_type, feature in by_type(self.node_features).items():
             found[store_name(NODE_FEATURE, schema.node_type_index(node_type))] = feature
         for node_type, labels in by_type(self.node_labels).items():
             rows = self._label_rows.get(node_type)
             found[store_name(NODE_LABEL, schema.node_type_index(node_type))] = Feature(labels, rows)
+        for node_type, times in self.node_times.items():
+            found[store_name(NODE_TIME, schema.node_type_index(node_type))] = Feature(times, self._rows_of(node_type))
         for edge_type, feature in by_type(self.edge_features).items():
             found[store_name(EDGE_FEATURE, schema.edge_types.index(edge_type))] = feature
         return found
+
+    def _rows_of(self, node_type: NodeType | None) -> Any:
+        """Where nodes have their rows of what ``init_graph`` was given, for ``Feature``; None: a row is an id."""
+        return None
 
     def split_ids(self, split: Split, node_type: NodeType | None = None) -> torch.Tensor:
         """The ids of one split, int64; an error says if the data set has none."""

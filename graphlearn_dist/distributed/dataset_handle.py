@@ -37,6 +37,8 @@ class NodeHandle:
     feature_book: BookHandle | None
     features: TensorHandle | None
     labels: TensorHandle | None
+    times: TensorHandle | None = None
+    earliest: int | None = None
 
 
 @dataclass(frozen=True)

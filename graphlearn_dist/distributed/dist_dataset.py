@@ -13,7 +13,16 @@ import torch
 from .. import _C
 from ..core import available_cores, thread_pool
 from ..data import shared_memory
-from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, Dataset, EdgeDirection, by_type, store_name
+from ..data.dataset import (
+    EDGE_FEATURE,
+    NODE_FEATURE,
+    NODE_LABEL,
+    NODE_TIME,
+    Dataset,
+    EdgeDirection,
+    by_type,
+    store_name,
+)
 from ..data.feature import DeviceGroup, Feature
 from ..data.graph import Graph, Layout, Topology
 from ..data.random_split import random_split as split_range
@@ -139,6 +148,8 @@ class DistDataset(Dataset):
             self._graphs_only(p, _topologies(layout.open_graphs(p, verify=verify), self.edge_dir), place)
             for p in sorted(others)
         )
+        earliest = {key: info.earliest for key, info in layout.nodes.items() if info.earliest is not None}
+        self._set_node_times(arrays.node_times, earliest)
         schema = self.schema
         self._caches = {
             **{store_name(NODE_FEATURE, schema.node_type_index(key)): rows for key, rows in arrays.node_caches.items()},
@@ -195,6 +206,7 @@ class DistDataset(Dataset):
                 {key: _rows_by_id(feature) for key, feature in by_type(dataset.edge_features).items()},
             ),
         )
+        whole._set_node_times(dataset.node_times, dataset.earliest_nodes)
         whole.train_idx, whole.val_idx, whole.test_idx = dataset.train_idx, dataset.val_idx, dataset.test_idx
         return whole
 
@@ -225,6 +237,12 @@ class DistDataset(Dataset):
         self.node_labels = _unwrap(dict(node_labels))
         self._label_rows = {key: self._node_books[key].id2index for key in node_labels}
 
+    def _set_node_times(self, node_times: Mapping[Any, torch.Tensor], earliest_nodes: Mapping[Any, int]) -> None:
+        self.node_times, self.earliest_nodes = dict(node_times), dict(earliest_nodes)
+
+    def _rows_of(self, node_type: NodeType | None) -> Any:
+        return self._node_books[node_type].id2index
+
     # --- reading -----------------------------------------------------------------------------------------------
 
     @property
@@ -253,11 +271,12 @@ class DistDataset(Dataset):
         return tuple(self._node_books[schema.node_types[seed_type]] for seed_type, _ in schema.edge_specs)
 
     def store_books(self) -> dict[str, PartitionBook]:
-        """Per feature and label store, the book of its rows."""
+        """Per store of features, labels and times, the book of its rows."""
         schema, books = self.schema, {}
         for index, node_type in enumerate(schema.node_types):
             books[store_name(NODE_FEATURE, index)] = self._node_feature_books[node_type]
             books[store_name(NODE_LABEL, index)] = self._node_books[node_type]
+            books[store_name(NODE_TIME, index)] = self._node_books[node_type]
         for index, edge_type in enumerate(schema.edge_types):
             books[store_name(EDGE_FEATURE, index)] = self._edge_books[edge_type]
         return books
@@ -295,6 +314,7 @@ class DistDataset(Dataset):
         labels, node_features, edge_features = map(by_type, (self.node_labels, self.node_features, self.edge_features))
         self.node_labels = _unwrap({key: shared_memory.share(tensor) for key, tensor in labels.items()})
         labels, feature_books = by_type(self.node_labels), self._node_feature_books
+        self.node_times = {key: shared_memory.share(times) for key, times in self.node_times.items()}
         nodes = tuple(
             NodeHandle(
                 node_type,
@@ -303,6 +323,8 @@ class DistDataset(Dataset):
                 None if feature_books[node_type] is book else book_handle(feature_books[node_type]),
                 rows_handle(node_features.get(node_type)),
                 shared_memory.to_handle(labels[node_type]) if node_type in labels else None,
+                shared_memory.to_handle(self.node_times[node_type]) if node_type in self.node_times else None,
+                self.earliest_nodes.get(node_type),
             )
             for node_type, book in self._node_books.items()
         )
@@ -342,6 +364,10 @@ class DistDataset(Dataset):
                 {node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
                 {edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
             ),
+        )
+        dataset._set_node_times(
+            {node.node_type: open_tensor(node.times) for node in nodes if node.times is not None},
+            {node.node_type: node.earliest for node in nodes if node.earliest is not None},
         )
         dataset._caches = {
             cache.store: CachedRows(open_tensor(cache.ids), open_tensor(cache.rows)) for cache in ipc_handle.caches

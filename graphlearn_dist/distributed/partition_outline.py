@@ -25,7 +25,8 @@ class BookOutline:
 class NodeOutline:
     """One node type: its number of nodes, who owns them, and tensors of no rows, ``[0, ...]``, for what they have.
 
-    ``feature_book`` is None where features lie with their nodes.
+    ``feature_book`` is None where features lie with their nodes, ``earliest`` (the earliest node) where they have no
+    times.
     """
 
     node_type: NodeType | None
@@ -34,6 +35,7 @@ class NodeOutline:
     feature_book: BookOutline | None
     features: torch.Tensor | None
     labels: torch.Tensor | None
+    earliest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def outline_of(dataset: DistDataset) -> DatasetOutline:
             None if feature_books[name] is books[name] else _outline(feature_books[name]),
             empty(NODE_FEATURE, i),
             empty(NODE_LABEL, i),
+            dataset.earliest_nodes.get(name),
         )
         for i, (name, count) in enumerate(zip(schema.node_types, schema.num_nodes, strict=True))
     )

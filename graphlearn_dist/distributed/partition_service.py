@@ -178,6 +178,10 @@ class PartitionService:
         """The rows of a store."""
         return self._stores[store].unified
 
+    def holds(self, store: str) -> bool:
+        """Whether it has the rows of a store; not where its graph alone is at hand."""
+        return store in self._stores
+
     def lookup(self, request: FeatureRequest) -> FeatureReply | Encoded:
         """Feature rows of ids of this partition, as they are stored; who asks casts them on the way.
 

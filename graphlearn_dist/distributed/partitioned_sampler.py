@@ -10,12 +10,13 @@ import torch
 
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
-from ..messages import EdgeCheckRequest, InducedRequest, OneHopReply, OneHopRequest, Subgraph
+from ..data.dataset import NODE_TIME, store_name
+from ..messages import EdgeCheckRequest, FeatureRequest, InducedRequest, OneHopReply, OneHopRequest, Subgraph
 from ..sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ..sampler.plan import SamplingPlan
 from ..sampler.tasks import InducedEdges, SeedList
 from .dist_dataset import DistDataset
-from .partition_service import HAS_EDGES, INDUCED, ONE_HOP, HopNodes, PartitionService, SampledPart
+from .partition_service import HAS_EDGES, INDUCED, LOOKUP, ONE_HOP, HopNodes, PartitionService, SampledPart
 
 
 class Peers(Protocol):
@@ -107,6 +108,9 @@ class PartitionedGraph:
         self._peers = peers
         self._num_partitions = dataset.num_partitions
         self._books = [book.native for book in dataset.row_books()]
+        node_types, store_books = plan.schema.node_types, dataset.store_books()
+        self._node_books = [store_books[store_name(NODE_TIME, i)].native for i in range(len(node_types))]
+        self._earliest_nodes = [dataset.earliest_nodes.get(node_type) for node_type in node_types]
         self._builders = BuilderPool(plan.schema)
         self._pool = thread_pool(num_threads)
         all_at_hand = len(self._services) == self._num_partitions
@@ -231,6 +235,28 @@ class PartitionedGraph:
         for partition, answer in asked.items():
             found[split.part(split.positions, partition)] = (await answer).found
         return found
+
+    def earliest_node(self, node_type: int) -> int | None:
+        """See ``GraphAccess``."""
+        return self._earliest_nodes[node_type]
+
+    async def node_times(self, node_type: int, ids: torch.Tensor) -> torch.Tensor:
+        """See ``GraphAccess``: one request for each peer that owns some of the nodes."""
+        store = store_name(NODE_TIME, node_type)
+        split = split_by_owner(self._node_books[node_type], ids, self._pool)
+        times = torch.empty(ids.numel(), dtype=torch.int64)
+        here = {partition: service for partition, service in self._at_hand(split) if service.holds(store)}
+        asked = {}
+        for partition in range(self._num_partitions):
+            if partition not in here and split.count(partition):
+                request = FeatureRequest((store,), (split.part(split.ids, partition),))
+                asked[partition] = self._peers.ask(partition, LOOKUP, request)
+        for partition, service in here.items():
+            positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
+            service.rows(store).gather_into(times, positions, rows)
+        for partition, answer in asked.items():
+            times[split.part(split.positions, partition)] = (await answer).rows[0]
+        return times
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
         """See ``GraphAccess``: one request a peer, whatever the number of edge types."""

@@ -81,6 +81,7 @@ class ServedDataset(DistDataset):
                 {edge.edge_type: edge.features for edge in edges if edge.features is not None},
             ),
         )
+        self._set_node_times({}, {node.node_type: node.earliest for node in nodes if node.earliest is not None})
         self._collector = FeatureCollector(self, (), servers)
 
     @classmethod

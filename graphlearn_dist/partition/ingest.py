@@ -218,14 +218,17 @@ def times_tensor(name: str, values: Any, count: int) -> torch.Tensor | None:
     return times
 
 
+def node_time_inputs(counts: Mapping[NodeKey, int], node_times: Any) -> dict[NodeKey, torch.Tensor]:
+    """Checks the times of nodes; int64 ``[count]`` by type."""
+    given = by_type("node_times", node_times, counts)
+    times = {key: times_tensor(label_of("node_times", key), values, counts[key]) for key, values in given.items()}
+    return {key: values.long() for key, values in times.items() if values is not None}
+
+
 def with_node_times(
-    edges: Mapping[EdgeKey, EdgeInput], counts: Mapping[NodeKey, int], node_times: Any, edge_dir: str
+    edges: Mapping[EdgeKey, EdgeInput], times: Mapping[NodeKey, torch.Tensor], edge_dir: str
 ) -> dict[EdgeKey, EdgeInput]:
     """Edges whose sampled end (the target where ``edge_dir`` is "out") has a time get that time."""
-    times = {
-        node_type: times_tensor(label_of("node_times", node_type), values, counts[node_type])
-        for node_type, values in by_type("node_times", node_times, counts).items()
-    }
     timed = dict(edges)
     for key, edge in edges.items():
         neighbor_type = None if key is None else key[2 if edge_dir == "out" else 0]

@@ -43,13 +43,15 @@ def array_path(group: str, key: NodeKey | EdgeKey, name: str, partition_idx: int
 class NodeInfo:
     """Nodes of one type: how many, who owns which, and the ids of the given splits (``train``, ``val``, ``test``).
 
-    ``feature_book`` says who owns which node's features; it is ``book`` unless another was saved.
+    ``feature_book`` says who owns which node's features; it is ``book`` unless another was saved. ``earliest`` is the
+    node of the least time (of several, the one of the least id); None where nodes have none.
     """
 
     count: int
     book: AnyBook
     split: Mapping[str, torch.Tensor]
     feature_book: AnyBook
+    earliest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ class CachedRows:
 class PartitionArrays:
     """All arrays of one partition, memory-mapped copy-on-write.
 
-    ``node_labels`` ``[nodes of this partition, ...]`` in local-row order; ``node_feats`` and ``edge_feats`` likewise,
-    by the types' feature books; ``node_caches`` and ``edge_caches`` where other partitions' rows were copied. Types
-    without the array are missing.
+    ``node_labels`` and ``node_times`` (int64) ``[nodes of this partition, ...]`` in local-row order; ``node_feats`` and
+    ``edge_feats`` likewise, by the types' feature books; ``node_caches`` and ``edge_caches`` where other partitions'
+    rows were copied. Types without the array are missing.
     """
 
     partition_idx: int
@@ -109,6 +111,7 @@ class PartitionArrays:
     edge_feats: Mapping[EdgeKey, torch.Tensor]
     node_caches: Mapping[NodeKey, CachedRows] = field(default_factory=dict)
     edge_caches: Mapping[EdgeKey, CachedRows] = field(default_factory=dict)
+    node_times: Mapping[NodeKey, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ class _PartitionReader:
             edge_feats=self._rows("edge_feat", "x", edge_sizes),
             node_caches=self._caches("node_feat", layout.nodes),
             edge_caches=self._caches("edge_feat", layout.edges),
+            node_times=self._rows("node_time", "t", node_sizes),
         )
 
     def _open(self, group: str, key: NodeKey | EdgeKey, name: str, num_rows: int) -> torch.Tensor | None:
@@ -336,7 +340,7 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
             feature_book = _read_book(root, entry["feature_book"], "node_feat_book", key, files, verify)
         for owns in (book, feature_book):
             _check_book(f"nodes of type {key}", owns, num_parts, entry["count"])
-        nodes[key] = NodeInfo(int(entry["count"]), book, split, feature_book)
+        nodes[key] = NodeInfo(int(entry["count"]), book, split, feature_book, entry.get("earliest"))
     edges: dict[EdgeKey, EdgeInfo] = {}
     for entry in meta["edges"]:
         etype = None if entry["type"] is None else _edge_type(entry["type"])
@@ -379,11 +383,18 @@ def _read_book(
 # --- what META.json says, for writers --------------------------------------------------------------------------------
 
 
-def node_entry(key: NodeKey, book: AnyBook, feature_book: AnyBook | None = None) -> dict[str, Any]:
-    """The entry of a node type in META.json; ``feature_book`` None: features lie with their nodes."""
+def node_entry(
+    key: NodeKey, book: AnyBook, feature_book: AnyBook | None = None, earliest: int | None = None
+) -> dict[str, Any]:
+    """The entry of a node type in META.json.
+
+    ``feature_book`` None: features lie with their nodes; ``earliest`` None: nodes have no times.
+    """
     sizes = [book.partition_size(p) for p in range(book.num_partitions)]
     entry = {"type": key, "count": book.num_ids, "part_counts": sizes, "book": book.to_dict()}
-    return entry if feature_book is None else {**entry, "feature_book": feature_book.to_dict()}
+    if feature_book is not None:
+        entry["feature_book"] = feature_book.to_dict()
+    return entry if earliest is None else {**entry, "earliest": earliest}
 
 
 def edge_entry(key: EdgeKey, part_counts: Sequence[int], feature_book: AnyBook) -> dict[str, Any]:

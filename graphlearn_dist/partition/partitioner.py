@@ -14,11 +14,22 @@ from typing import Any
 import torch
 
 from .. import _C
+from ..data.dataset import earliest
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from .assembly import as_stored_book, write_tables
 from .book_base import PartitionBook
-from .ingest import EdgeInput, NodeInput, by_type, edge_inputs, label_of, node_inputs, to_tensor, with_node_times
+from .ingest import (
+    EdgeInput,
+    NodeInput,
+    by_type,
+    edge_inputs,
+    label_of,
+    node_inputs,
+    node_time_inputs,
+    to_tensor,
+    with_node_times,
+)
 from .layout import AnyBook, EdgeKey, NodeKey, array_path, edge_entry, make_meta, node_entry, write_meta
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
 from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor
@@ -104,7 +115,8 @@ class PartitionerBase(ABC):
         self.nodes: dict[NodeKey, NodeInput] = node_inputs(num_nodes, node_feat, node_labels, node_split)
         counts = {key: node.count for key, node in self.nodes.items()}
         edges = edge_inputs(counts, edge_index, edge_ids, edge_weights, edge_feat, edge_times)
-        self.edges: dict[EdgeKey, EdgeInput] = with_node_times(edges, counts, node_times, self.edge_dir)
+        self.node_times: dict[NodeKey, torch.Tensor] = node_time_inputs(counts, node_times)
+        self.edges: dict[EdgeKey, EdgeInput] = with_node_times(edges, self.node_times, self.edge_dir)
         edge_counts = {key: edge.num_edge_ids for key, edge in self.edges.items()}
         self._node_feat_books = _feature_books("node_feat_pb", node_feat_pb, counts, num_parts)
         self._edge_feat_books = _feature_books("edge_feat_pb", edge_feat_pb, edge_counts, num_parts)
@@ -267,7 +279,7 @@ class _Writer:
 
     def _write_nodes(self, key: NodeKey, node: NodeInput) -> dict[str, Any]:
         book, own_feature_book = self.books[key], self.source._node_feat_books.get(key)
-        feature_book = own_feature_book or book
+        feature_book, times = own_feature_book or book, self.source.node_times.get(key)
         self.files += write_tables(self.root, "node_book", key, book)
         if own_feature_book is not None:
             self.files += write_tables(self.root, "node_feat_book", key, own_feature_book)
@@ -279,9 +291,12 @@ class _Writer:
                 self._add_rows(path, node.feat, feature_book.local_ids(p), self.source.node_feat_dtype)
             if node.label is not None:
                 self._add_rows(array_path("node_label", key, "y", p), node.label, book.local_ids(p), None)
+            if times is not None:
+                self._add_rows(array_path("node_time", key, "t", p), times, book.local_ids(p), None)
         if node.feat is not None and self.with_feature:
             self._write_caches(key, node.feat, feature_book)
-        return node_entry(key, book, own_feature_book)
+        first = earliest(times) if times is not None and len(times) else None
+        return node_entry(key, book, own_feature_book, first)
 
     def _write_caches(self, key: NodeKey, feat: torch.Tensor, feature_book: AnyBook) -> None:
         for p, given in enumerate(self.source._cache_node(key)):

@@ -13,7 +13,7 @@ from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, NumNeighbors, Split
 from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor
-from .negative_sampler import NegativeSampling, NegativeSamplingMode
+from .negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 
 if TYPE_CHECKING:

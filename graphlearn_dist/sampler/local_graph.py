@@ -11,6 +11,7 @@ import torch
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..data.dataset import Dataset, GraphSchema, by_type
+from ..errors import InvalidArgumentError
 from ..messages import Subgraph
 from .plan import SamplingPlan
 from .tasks import InducedEdges, SeedList
@@ -102,6 +103,8 @@ class LocalGraph:
         graphs = by_type(dataset.graph)
         self.plan = plan
         ordered = [graphs[edge_type] for edge_type in plan.schema.edge_types]
+        self._node_times = [dataset.node_times.get(node_type) for node_type in plan.schema.node_types]
+        self._earliest_nodes = [dataset.earliest_nodes.get(node_type) for node_type in plan.schema.node_types]
         self._graphs = [draw.handler(graph) for draw, graph in zip(plan.draws, ordered, strict=True)]
         self._sampler = HopSampler(plan, self._graphs, num_threads)
         self._pool = thread_pool(num_threads)
@@ -116,6 +119,17 @@ class LocalGraph:
         """See ``GraphAccess``."""
         rows, cols = (sources, targets) if self.plan.schema.edge_dir == "out" else (targets, sources)
         return to_tensor(_C.has_edges(self._graphs[edge_type], rows, cols, self._pool)).to(torch.bool)
+
+    def earliest_node(self, node_type: int) -> int | None:
+        """See ``GraphAccess``."""
+        return self._earliest_nodes[node_type]
+
+    async def node_times(self, node_type: int, ids: torch.Tensor) -> torch.Tensor:
+        """See ``GraphAccess``."""
+        times = self._node_times[node_type]
+        if times is None:
+            raise InvalidArgumentError(f"node_type: expected one with times, got {node_type}")
+        return times[ids]
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
         """See ``GraphAccess``."""

@@ -17,7 +17,7 @@ from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .inputs import edge_type_index
-from .negative_sampler import NegativePool, negative_key
+from .negative_pool import NegativePool, TimeLimit, negative_key
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ class GraphAccess(Protocol):
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``: whether there is an edge between each source and target (int64 ``[n]``)."""
+
+    def earliest_node(self, node_type: int) -> int | None:
+        """The node of a type that came first (of several the one of the least id); None where they have no times."""
+
+    async def node_times(self, node_type: int, ids: torch.Tensor) -> torch.Tensor:
+        """int64 ``[n]``: the times of nodes (int64 ``[n]``) of a type that has them."""
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
         """By edge type, all edges between nodes (by node type int64 ``[n]``, distinct)."""
@@ -172,12 +178,29 @@ class LinkTask:
         key = negative_key(self._config.seed, epoch, index, self._edge_type)
         check = functools.partial(graph.has_edges, self._edge_type) if sampling.strict else None
         if sampling.is_triplet():
-            drawn = await self._negatives.draw_targets(inputs.row, int(sampling.amount), key, has_edge=check)
+            amount = int(sampling.amount)
+            limit = self._limit(graph, self._target_type, inputs.time, links.repeat_interleave(amount))
+            drawn = await self._negatives.draw_targets(inputs.row, amount, key, has_edge=check, limit=limit)
             targets = torch.cat([inputs.col, drawn.t().reshape(-1)])
             return LinkEnds(inputs.row, targets, links, links.repeat(1 + drawn.size(1)))
-        sources, targets, slots = await self._negatives.draw_pairs(sampling.count(len(inputs)), key, has_edge=check)
-        belongs = torch.cat([links, slots % len(inputs)])
+        count = sampling.count(len(inputs))
+        slot_links = torch.arange(count) % max(1, len(inputs))
+        limits = [self._limit(graph, end, inputs.time, slot_links) for end in (self.seed_type, self._target_type)]
+        sources, targets, slots = await self._negatives.draw_pairs(
+            count, key, has_edge=check, limits=(limits[0], limits[1])
+        )
+        belongs = torch.cat([links, slot_links[slots]])
         return LinkEnds(torch.cat([inputs.row, sources]), torch.cat([inputs.col, targets]), belongs, belongs)
+
+    @staticmethod
+    def _limit(
+        graph: GraphAccess, node_type: int, times: torch.Tensor | None, slot_links: torch.Tensor
+    ) -> TimeLimit | None:
+        """No node of a type that has times may be later than the link of its slot, where links have times."""
+        earliest = graph.earliest_node(node_type)
+        if times is None or earliest is None:
+            return None
+        return TimeLimit(functools.partial(graph.node_times, node_type), earliest, times[slot_links])
 
     def _labels(self, inputs: EdgeSamplerInput, sources: torch.Tensor, targets: torch.Tensor) -> LinkLabels:
         """The links in local ids."""

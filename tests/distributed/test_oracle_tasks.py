@@ -33,6 +33,7 @@ from tests.support.graphs import (
     cases,
     make_dataset,
     typed_graph,
+    with_node_times,
     with_times,
     with_weights,
 )
@@ -86,6 +87,22 @@ def test_links(mode: str, data: st.DataObject, kind: str, num_parts: int) -> Non
         inputs = EdgeSamplerInput(row, col, None, edge_type, NEGATIVES[mode])
     disjoint = data.draw(st.booleans())
     check_partitioned(case, inputs, kind, num_parts, sampling_type=SamplingType.LINK, disjoint=disjoint)
+
+
+@pytest.mark.parametrize("mode", ["binary", "binary, strict", "triplet"])
+@given(data=st.data(), kind=st.sampled_from(sorted(PARTITIONERS)), num_parts=st.integers(1, 3))
+@settings(**HINT)
+def test_links_and_nodes_with_times(mode: str, data: st.DataObject, kind: str, num_parts: int) -> None:
+    """Owners say how old a node is; the bits are those of the whole."""
+    case = data.draw(cases())
+    case = replace(case, graph=with_node_times(case.graph, 5))
+    edge_type = None if case.graph.is_homogeneous else data.draw(st.sampled_from(EDGE_TYPES))
+    row, col = case.graph.edges[edge_type][:, :20]
+    times = torch.arange(row.numel()) % (MAX_TIME + 1)
+    inputs = EdgeSamplerInput(row, col, None, edge_type, NEGATIVES[mode], times)
+    check_partitioned(
+        case, inputs, kind, num_parts, sampling_type=SamplingType.LINK, disjoint=True, temporal_strategy="uniform"
+    )
 
 
 @given(data=st.data(), kind=st.sampled_from(sorted(PARTITIONERS)), num_parts=st.integers(1, 3))

@@ -25,6 +25,7 @@ class TestGraph:
         edge_ids: by edge type, distinct ids int64 ``[E]``; no entry where ids are positions.
         weights: by edge type, float ``[E]``; no entry where there are none.
         times: by edge type, int64 ``[E]``; no entry where there are none.
+        node_times: by node type, int64 ``[num_nodes]``; no entry where there are none.
     """
 
     __test__ = False  # not a test class, whatever its name
@@ -34,6 +35,7 @@ class TestGraph:
     edge_ids: dict[Any, torch.Tensor]
     weights: dict[Any, torch.Tensor] = field(default_factory=dict)
     times: dict[Any, torch.Tensor] = field(default_factory=dict)
+    node_times: dict[Any, torch.Tensor] = field(default_factory=dict)
 
     @property
     def is_homogeneous(self) -> bool:
@@ -151,6 +153,13 @@ def with_times(graph: TestGraph, seed: int) -> TestGraph:
     return replace(graph, times=times)
 
 
+def with_node_times(graph: TestGraph, seed: int) -> TestGraph:
+    """The graph with node times in [0, MAX_TIME], many of them equal."""
+    draw = torch.Generator().manual_seed(seed)
+    times = {key: torch.randint(0, MAX_TIME + 1, (count,), generator=draw) for key, count in graph.num_nodes.items()}
+    return replace(graph, node_times=times)
+
+
 def _scattered_ids(count: int, seed: int) -> torch.Tensor:
     return torch.randperm(2 * count, generator=torch.Generator().manual_seed(seed + 1))[:count]
 
@@ -164,6 +173,7 @@ def make_dataset(graph: TestGraph, edge_dir: Direction = "out", *, edge_features
         graph.unwrap(graph.weights),
         num_nodes=graph.unwrap(graph.num_nodes),
         edge_times=graph.unwrap(graph.times),
+        node_times=graph.unwrap(graph.node_times),
     )
     dataset.init_node_features(graph.unwrap(graph.node_features()))
     dataset.init_node_labels(graph.unwrap(graph.node_labels()))

@@ -169,6 +169,7 @@ def write_partitions(
         edge_ids=graph.unwrap(graph.edge_ids),
         edge_weights=graph.unwrap(graph.weights),
         edge_times=graph.unwrap(graph.times),
+        node_times=graph.unwrap(graph.node_times),
         **(books_of_features(graph, num_parts) if own_feature_books else {}),
     )
     return partitioner.partition()

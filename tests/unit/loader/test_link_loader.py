@@ -20,7 +20,7 @@ from graphlearn_dist.data import Dataset
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkNeighborLoader, get_edge_label_index
 from graphlearn_dist.sampler import NegativeSampling
-from graphlearn_dist.sampler.negative_sampler import NegativePool, negative_key
+from graphlearn_dist.sampler.negative_pool import NegativePool, negative_key
 from graphlearn_dist.typing import reverse_edge_type
 from tests.support.graphs import (
     EDGE_TYPES,
@@ -33,6 +33,7 @@ from tests.support.graphs import (
     make_dataset,
     random_graph,
     typed_graph,
+    with_node_times,
     with_times,
 )
 from tests.support.reference import Draw, ReferenceBatch, sample_batch
@@ -453,3 +454,31 @@ def test_refuses_links_of_no_type_in_a_typed_graph() -> None:
         LinkNeighborLoader(make_dataset(typed_graph(5, 5, 9, 0)), [1])
     with pytest.raises(InvalidArgumentError, match="data: expected a data set with a graph"):
         LinkNeighborLoader(Dataset(), [1])
+
+
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+def test_negatives_are_there_at_the_time_of_their_link(mode: str) -> None:
+    """Of a typed graph in which all nodes have times: as in PyG, a link before all nodes gets the earliest."""
+    graph = with_node_times(typed_graph(60, 30, 200, 4), 7)
+    edge_type = EDGE_TYPES[0]
+    links = graph.edges[edge_type][:, :80]
+    times = torch.arange(80) % (MAX_TIME + 2) - 1  # -1 is before all
+    loader = LinkNeighborLoader(
+        make_dataset(graph, "in"),
+        [2],
+        edge_label_index=(edge_type, links),
+        neg_sampling=NegativeSampling(mode, 2),
+        batch_size=80,
+        edge_label_time=times,
+    )
+    source, target = global_links(loader.batch(0, 0), edge_type)
+    drawn = target[80:] if mode == "binary" else target[80:].view(80, 2).t().flatten()
+    ends = [(edge_type[2], drawn)] + [(edge_type[0], source[80:])] * (mode == "binary")
+    for node_type, nodes in ends:
+        node_times = graph.node_times[node_type]
+        in_time = node_times[nodes] <= times.repeat(2)
+        earliest = int((node_times == node_times.min()).nonzero()[0])
+        assert nodes.numel() == 160
+        assert bool((in_time | (nodes == earliest)).all())
+        assert bool(in_time[times.repeat(2) >= 0].all())  # some node is of time 0
+        assert len(set(nodes.tolist())) > 10

@@ -12,15 +12,12 @@ from scipy.stats import chisquare
 
 from graphlearn_dist.data import Graph, Topology
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.sampler.negative_sampler import (
-    NegativePool,
-    NegativeSampling,
-    NegativeSamplingMode,
-    RandomNegativeSampler,
-    local_has_edge,
-    negative_key,
-)
+from graphlearn_dist.sampler.negative_pool import NegativePool, TimeLimit, negative_key
+from graphlearn_dist.sampler.negative_sampler import RandomNegativeSampler, local_has_edge
+from graphlearn_dist.sampler.negative_sampling import NegativeSampling, NegativeSamplingMode
+from graphlearn_dist.utils.coroutines import run_local
 from tests.support.graphs import TestGraph, graphs, random_edges
+from tests.support.reference import below
 
 A = torch.tensor
 # Each distribution test errs with this probability if the sampler is right; keys are fixed, so it always or never does.
@@ -38,6 +35,88 @@ def complete(num_nodes: int) -> Graph:
 
 def pairs_of(edges: torch.Tensor) -> set[tuple[int, int]]:
     return set(zip(*edges.tolist(), strict=True))
+
+
+# --- with times ----------------------------------------------------------------------------------------------------
+
+
+def limit_of(times: list[int], limits: list[int]) -> TimeLimit:
+    async def times_of(nodes: torch.Tensor) -> torch.Tensor:
+        return A(times)[nodes]
+
+    return TimeLimit(times_of, times.index(min(times)), A(limits))
+
+
+def drawn(key: int, position: int, bound: int) -> int:
+    return below(key, position, 0, bound)
+
+
+@given(
+    times=st.lists(st.integers(0, 9), min_size=1, max_size=12),
+    limits=st.lists(st.integers(-1, 9), max_size=25),
+    key=st.integers(0, (1 << 64) - 1),
+    strict=st.booleans(),
+    trials=st.integers(1, 6),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_pairs_in_time_equal_the_definition(
+    times: list[int], limits: list[int], key: int, strict: bool, trials: int
+) -> None:
+    """Slot by slot in plain Python; sources have times, and so do targets, of which there are two more."""
+    dst_times, count = [*times, 3, 8], len(limits)
+    num_src, num_dst = len(times), len(dst_times)
+    edges = {(s, d) for s in range(num_src) for d in range(num_dst) if (3 * s + d) % 4 == 0}
+    expected = []
+    for slot, limit in enumerate(limits):
+        late_src = late_dst = True
+        is_edge = False
+        for trial in range(trials):
+            position = 2 * (trial * count + slot)
+            if late_src or is_edge:
+                src = drawn(key, position, num_src)
+            if late_dst or is_edge:
+                dst = drawn(key, position + 1, num_dst)
+            late_src, late_dst = times[src] > limit, dst_times[dst] > limit
+            is_edge = strict and not late_src and not late_dst and (src, dst) in edges
+            if not (late_src or late_dst or is_edge):
+                break
+        else:
+            if strict:
+                continue
+            src = times.index(min(times)) if late_src else src
+            dst = dst_times.index(min(dst_times)) if late_dst else dst
+        expected.append((src, dst, slot))
+
+    async def has_edge(src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+        return A([pair in edges for pair in zip(src.tolist(), dst.tolist(), strict=True)], dtype=torch.bool)
+
+    pool, ends = NegativePool(num_src, num_dst), (limit_of(times, limits), limit_of(dst_times, limits))
+    made = run_local(pool.draw_pairs(count, key, has_edge=has_edge if strict else None, trials=trials, limits=ends))
+    assert list(zip(*map(torch.Tensor.tolist, made), strict=True)) == expected
+
+
+def test_targets_in_time() -> None:
+    """Old enough, or the earliest, and evenly among those that are where there are many; strict ones by the search."""
+    times, limits = [5, 2, 7, 2, 9, 4], [4] * 9000 + [1] * 30 + [9] * 30
+    src, pool, limit = torch.zeros(len(limits), dtype=torch.int64), NegativePool(2, 6), limit_of(times, limits)
+    made = run_local(pool.draw_targets(src, 1, 5, trials=60, limit=limit)).view(-1)
+    found = made[:9000].bincount(minlength=6)
+    assert found[[0, 2, 4]].sum() == 0
+    assert chisquare(found[[1, 3, 5]].numpy()).pvalue > FALSE_ALARM
+    assert set(made[9000:9030].tolist()) == {1}
+    assert len(set(made[9030:].tolist())) == 6
+
+    async def has_edge(src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+        return (dst == 1) | (dst == 0) | (dst == 4)
+
+    few = limit_of(times, [2, 4, 9, 2])
+    strict = run_local(pool.draw_targets(A([1, 0]), 2, 3, has_edge=has_edge, trials=1, limit=few))
+    assert strict[0, 0] == strict[1, 1] == 3  # no other is there by 2
+    assert strict[0, 1] in (3, 5)
+    with pytest.raises(
+        InvalidArgumentError, match=r"src: source 1 has no negative: .* that are not later than its link"
+    ):
+        run_local(pool.draw_targets(A([0, 1]), 1, 3, has_edge=has_edge, limit=limit_of(times, [9, 1])))
 
 
 # --- binary --------------------------------------------------------------------------------------------------------
@@ -149,7 +228,7 @@ def test_targets_are_no_neighbors(graph: TestGraph, key: int, amount: int, data:
 @pytest.mark.parametrize("exact_pairs", [1, 100, 1 << 20])
 def test_the_exact_search_finds_the_only_negatives(exact_pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node v has every neighbor but (v + 1) % 40: drawing rarely meets it. In groups of sources, or one by one."""
-    monkeypatch.setattr("graphlearn_dist.sampler.negative_sampler._EXACT_PAIRS", exact_pairs)
+    monkeypatch.setattr("graphlearn_dist.sampler.negative_pool._EXACT_PAIRS", exact_pairs)
     nodes = torch.arange(40)
     pairs = torch.cartesian_prod(nodes, nodes)
     graph = graph_of(pairs[pairs[:, 1] != (pairs[:, 0] + 1) % 40].T, 40, 40)

@@ -1,0 +1,107 @@
+"""Which negatives are drawn for links."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+
+from ..errors import InvalidArgumentError
+from ..utils.mixin import CastMixin
+
+
+class NegativeSamplingMode(Enum):
+    """What is drawn: whole pairs, or targets for given sources."""
+
+    binary = "binary"
+    triplet = "triplet"
+
+
+@dataclass(frozen=True)
+class NegativeSampling(CastMixin):
+    """How many negatives are drawn, and from which nodes.
+
+    Attributes:
+        mode: ``binary`` draws both ends of each negative; ``triplet`` draws targets for the source of each positive. A
+            string is taken by its name.
+        amount: negatives for each positive: above 0 in binary mode, where the number of a batch is rounded up; a whole
+            number of at least 1 in triplet mode.
+        weight: weights of the target nodes, float ``[num_dst]``, not negative; all alike unless given.
+        strict: draw no pair that is an edge. A batch may then hold fewer negatives than asked for, in binary mode.
+        src_weight: weights of the source nodes in binary mode, float ``[num_src]``; all alike unless given.
+
+    Raises:
+        InvalidArgumentError: an unknown mode, an amount out of range, or weights that cannot be weights.
+    """
+
+    mode: NegativeSamplingMode | str
+    amount: int | float = 1
+    weight: torch.Tensor | None = None
+    strict: bool = field(default=False, kw_only=True)
+    src_weight: torch.Tensor | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        names = [member.value for member in NegativeSamplingMode]
+        mode, amount = self.mode, self.amount
+        if not isinstance(mode, NegativeSamplingMode) and mode not in names:
+            raise InvalidArgumentError(f"mode: expected one of {names}, got {mode!r}")
+        object.__setattr__(self, "mode", NegativeSamplingMode(mode))
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 < amount < math.inf:
+            raise InvalidArgumentError(f"amount: expected a number above 0, got {amount!r}")
+        if self.is_triplet() and (amount != int(amount) or amount < 1):
+            raise InvalidArgumentError(f"amount: expected a whole number of at least 1 in triplet mode, got {amount}")
+        if self.is_triplet() and self.src_weight is not None:
+            raise InvalidArgumentError("src_weight: expected None in triplet mode, where sources are given")
+        for name in ("weight", "src_weight"):
+            if getattr(self, name) is not None:
+                cumulative_weights(getattr(self, name), name)
+
+    def is_binary(self) -> bool:
+        """Whether both ends of a negative are drawn."""
+        return self.mode is NegativeSamplingMode.binary
+
+    def is_triplet(self) -> bool:
+        """Whether targets are drawn for given sources."""
+        return self.mode is NegativeSamplingMode.triplet
+
+    def count(self, num_positives: int) -> int:
+        """Negatives of a batch of so many positives."""
+        return math.ceil(self.amount * num_positives)
+
+    def share_memory(self) -> NegativeSampling:
+        """The same, its weights in memory that other processes can map."""
+        for weight in (self.weight, self.src_weight):
+            if weight is not None:
+                weight.share_memory_()  # type: ignore[no-untyped-call]
+        return self
+
+    def to(self, device: torch.device | str) -> NegativeSampling:
+        """The same, its weights on another device."""
+        weight = None if self.weight is None else self.weight.to(device)
+        src_weight = None if self.src_weight is None else self.src_weight.to(device)
+        return NegativeSampling(self.mode, self.amount, weight, strict=self.strict, src_weight=src_weight)
+
+
+def cumulative_weights(weight: torch.Tensor, name: str, num_nodes: int | None = None) -> torch.Tensor:
+    """Sums of weights up to each node, float64 ``[num_nodes]``.
+
+    Raises:
+        InvalidArgumentError: not one weight for each node, a weight that is negative or not a number, or a sum that is
+            zero or not finite.
+    """
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 1 or weight.is_complex():
+        got = tuple(weight.shape) if isinstance(weight, torch.Tensor) else type(weight).__name__
+        raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor of weights, got {got}")
+    if num_nodes is not None and weight.numel() != num_nodes:
+        raise InvalidArgumentError(f"{name}: expected one weight for each of {num_nodes} nodes, got {weight.numel()}")
+    weight = weight.detach().to("cpu", torch.float64)
+    bad = ~(weight >= 0)
+    if bool(bad.any()):
+        node = int(bad.nonzero()[0])
+        raise InvalidArgumentError(f"{name}[{node}]: expected a weight of at least 0, got {float(weight[node])}")
+    sums = weight.cumsum(0)
+    if sums.numel() and not 0 < float(sums[-1]) < math.inf:
+        raise InvalidArgumentError(f"{name}: expected a positive and finite sum of weights, got {float(sums[-1])}")
+    return sums
