@@ -1,9 +1,10 @@
 """Graphs, features and data sets in memory."""
 
-from .dataset import Dataset, GraphSchema
+from .dataset import Dataset
 from .feature import DeviceGroup, Feature
 from .graph import Graph, Topology
 from .random_split import random_split
+from .schema import GraphSchema
 from .sources import GraphSource
 from .unified_tensor import UnifiedTensor
 

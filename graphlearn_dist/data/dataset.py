@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import torch
 
@@ -20,79 +19,19 @@ from ..utils.tensor import convert_to_tensor
 from .feature import Feature
 from .graph import Graph, Topology, extent, to_coo
 from .random_split import random_split
-
-T = TypeVar("T")
-EdgeDirection = Literal["in", "out"]
-NODE_FEATURE, NODE_LABEL, NODE_TIME, EDGE_FEATURE = "node_feature", "node_label", "node_time", "edge_feature"
-
-
-def by_type(value: T | Mapping[Any, T] | None) -> dict[Any, T]:
-    """A bare object as ``{None: object}``, a mapping as a dict, None as an empty dict."""
-    if value is None:
-        return {}
-    return dict(value) if isinstance(value, Mapping) else {None: value}
-
-
-def store_name(kind: str, type_index: int) -> str:
-    """The name under which processes ask each other for rows, such as ``"node_feature:0"``."""
-    return f"{kind}:{type_index}"
-
-
-@dataclass(frozen=True)
-class GraphSchema:
-    """The types of a data set, in the order that gives them their integer ids.
-
-    Attributes:
-        node_types: sorted; ``(None,)`` for a homogeneous graph.
-        edge_types: sorted; ``(None,)`` for a homogeneous graph.
-        num_nodes: nodes of each type in the whole data set.
-        edge_dir: which neighbors are sampled: ``"in"`` or ``"out"``.
-    """
-
-    node_types: tuple[NodeType | None, ...]
-    edge_types: tuple[EdgeType | None, ...]
-    num_nodes: tuple[int, ...]
-    edge_dir: EdgeDirection
-
-    @property
-    def is_homogeneous(self) -> bool:
-        return self.node_types == (None,)
-
-    def node_type_index(self, node_type: NodeType | None, name: str = "node_type") -> int:
-        """The integer id of a node type."""
-        if node_type not in self.node_types:
-            known = "no named types" if self.is_homogeneous else ", ".join(map(str, self.node_types))
-            raise InvalidArgumentError(f"{name}: unknown node type {node_type!r}; the data set has {known}")
-        return self.node_types.index(node_type)
-
-    @property
-    def edge_specs(self) -> tuple[tuple[int, int], ...]:
-        """Per edge type, (seed type, neighbor type): whose neighbors are sampled, and what those are."""
-        return tuple(self._edge_spec(edge_type) for edge_type in self.edge_types)
-
-    def _edge_spec(self, edge_type: EdgeType | None) -> tuple[int, int]:
-        rows, cols = edge_ends(edge_type, self.edge_dir)
-        return self.node_types.index(rows), self.node_types.index(cols)
-
-
-def edge_ends(edge_type: EdgeType | None, edge_dir: EdgeDirection) -> tuple[NodeType | None, NodeType | None]:
-    """Node types of an edge type: of its rows (whose neighbors are sampled), of its columns (those neighbors)."""
-    if edge_type is None:
-        return None, None
-    return (edge_type[0], edge_type[2]) if edge_dir == "out" else (edge_type[2], edge_type[0])
-
-
-def collect_node_types(edge_types: Any, node_types: Any = ()) -> tuple[NodeType | None, ...]:
-    """Sorted node types that occur in edge types or are named besides; ``(None,)`` for the unnamed one."""
-    found = set(node_types)
-    for edge_type in edge_types:
-        found.update((None,) if edge_type is None else (edge_type[0], edge_type[2]))
-    return tuple(sorted(found, key=lambda name: "" if name is None else name))
-
-
-def earliest(times: torch.Tensor) -> int:
-    """Where the least of some times (int ``[n]``, n > 0) stands first."""
-    return int((times == times.min()).nonzero()[0])
+from .schema import (
+    EDGE_FEATURE,
+    NODE_FEATURE,
+    NODE_LABEL,
+    NODE_TIME,
+    EdgeDirection,
+    GraphSchema,
+    by_type,
+    collect_node_types,
+    earliest,
+    edge_ends,
+    store_name,
+)
 
 
 def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any], what: str) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, StorageError
-from .dataset import Dataset, EdgeDirection
+from .dataset import Dataset
+from .schema import EdgeDirection
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

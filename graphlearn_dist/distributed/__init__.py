@@ -1,6 +1,6 @@
 """Sampling over several processes: servers, clients, and the loaders between them."""
 
-from ..data.dataset import GraphSchema
+from ..data.schema import GraphSchema
 from ..messages import MESSAGES
 from ..rpc.codec import register_message
 from ..sampler.base import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..data.dataset import GraphSchema
+from ..data.schema import GraphSchema
 from ..messages import EndOfEpoch, SampledBatch
 from ..sampler.schedule import BatchIndices
 

@@ -13,19 +13,11 @@ import torch
 from .. import _C
 from ..core import available_cores, thread_pool
 from ..data import shared_memory
-from ..data.dataset import (
-    EDGE_FEATURE,
-    NODE_FEATURE,
-    NODE_LABEL,
-    NODE_TIME,
-    Dataset,
-    EdgeDirection,
-    by_type,
-    store_name,
-)
+from ..data.dataset import Dataset
 from ..data.feature import DeviceGroup, Feature
 from ..data.graph import Graph, Layout, Topology
 from ..data.random_split import random_split as split_range
+from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, NODE_TIME, EdgeDirection, by_type, store_name
 from ..errors import InvalidArgumentError
 from ..partition import CachedRows, GraphArrays, PartitionBook, RangePartitionBook, load_partition_layout
 from ..partition.base import check_partition_idx

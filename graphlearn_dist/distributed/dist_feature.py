@@ -10,8 +10,8 @@ import torch
 
 from .. import _C
 from ..core import check_index_tensor, pooled_empty, thread_pool
-from ..data.dataset import by_type
 from ..data.feature import Feature
+from ..data.schema import by_type
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..partition import PartitionBook
 from ..partition.base import check_partition_idx

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..core import check_index_tensor
-from ..data.dataset import by_type
 from ..data.graph import Graph
+from ..data.schema import by_type
 from ..errors import InvalidArgumentError
 from ..partition import PartitionBook
 from ..partition.base import check_partition_idx

@@ -14,8 +14,8 @@ import torch
 
 from ..config import LaunchContext, RpcSettings, job_token, share_partitions
 from ..core import check_index_tensor
-from ..data.dataset import GraphSchema, by_type
 from ..data.graph import Graph
+from ..data.schema import GraphSchema, by_type
 from ..errors import (
     GraphLearnError,
     InvalidArgumentError,

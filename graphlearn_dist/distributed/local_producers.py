@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from .. import _C
-from ..data.dataset import GraphSchema
+from ..data.schema import GraphSchema
 from ..messages import EndOfEpoch, SampledBatch
 from ..rpc.codec import byte_array, decode
 from ..rpc.encoded import Encoded

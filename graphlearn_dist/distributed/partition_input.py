@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ..data.dataset import by_type
+from ..data.schema import by_type
 from ..errors import InvalidArgumentError
 from ..messages import EdgeListReply, EdgeListRequest
 from ..sampler.base import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, by_type, store_name
+from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, by_type, store_name
 from ..partition import PartitionBook, TablePartitionBook
 from ..typing import EdgeType, NodeType
 from .dist_dataset import DistDataset

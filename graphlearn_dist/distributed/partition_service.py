@@ -10,7 +10,7 @@ import torch
 
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
-from ..data.dataset import by_type
+from ..data.schema import by_type
 from ..data.unified_tensor import UnifiedTensor
 from ..errors import InvalidArgumentError
 from ..messages import (

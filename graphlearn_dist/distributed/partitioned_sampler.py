@@ -10,7 +10,7 @@ import torch
 
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
-from ..data.dataset import NODE_TIME, store_name
+from ..data.schema import NODE_TIME, store_name
 from ..messages import EdgeCheckRequest, FeatureRequest, InducedRequest, OneHopReply, OneHopRequest, Subgraph
 from ..sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ..sampler.plan import SamplingPlan

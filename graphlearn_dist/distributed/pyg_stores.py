@@ -18,7 +18,7 @@ from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from ..core import check_index_tensor
-from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
+from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ..errors import InvalidArgumentError
 from .served_dataset import ServedDataset
 

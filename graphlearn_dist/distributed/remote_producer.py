@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from ..data.dataset import GraphSchema
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError, PeerLostError, RpcError
 from ..messages import EndOfEpoch, SampledBatch
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import share_partitions
-from ..data.dataset import GraphSchema
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError, RpcError
 from ..rpc import Endpoint
 from ..rpc.callees import current_connection

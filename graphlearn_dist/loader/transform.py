@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..core import stack_pair
-from ..data.dataset import GraphSchema
+from ..data.schema import GraphSchema
 from ..messages import LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
 from ..sampler.outputs import HeteroSamplerOutput, SamplerOutput

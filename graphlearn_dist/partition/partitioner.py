@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..data.dataset import earliest
+from ..data.schema import earliest
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from .assembly import as_stored_book, write_tables

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ..data.dataset import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, GraphSchema, store_name
+from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, GraphSchema, store_name
 from ..messages import SampledBatch
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .schedule import SeedSchedule

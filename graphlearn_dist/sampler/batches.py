@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..data.dataset import Dataset, by_type
+from ..data.dataset import Dataset
+from ..data.schema import by_type
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..utils.coroutines import run_local

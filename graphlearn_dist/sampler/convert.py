@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..data.dataset import EdgeDirection, GraphSchema
+from ..data.schema import EdgeDirection, GraphSchema
 from ..messages import LinkLabels, SampledBatch
 from ..typing import EdgeType, reverse_edge_type
 from .outputs import EdgeIndex, HeteroSamplerOutput, SamplerOutput

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from ..core import check_index_tensor
-from ..data.dataset import Dataset, GraphSchema
+from ..data.dataset import Dataset
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from .base import (

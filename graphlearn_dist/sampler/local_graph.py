@@ -10,7 +10,8 @@ import torch
 
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
-from ..data.dataset import Dataset, GraphSchema, by_type
+from ..data.dataset import Dataset
+from ..data.schema import GraphSchema, by_type
 from ..errors import InvalidArgumentError
 from ..messages import Subgraph
 from .plan import SamplingPlan

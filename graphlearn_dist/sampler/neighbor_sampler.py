@@ -10,8 +10,9 @@ import torch
 
 from .. import _C
 from ..core import check_index_tensor, thread_pool, to_optional_tensor, to_tensor
-from ..data.dataset import Dataset, by_type
+from ..data.dataset import Dataset
 from ..data.graph import Graph
+from ..data.schema import by_type
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..typing import EdgeType, NodeType, NumNeighbors

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _C
-from ..data.dataset import GraphSchema
 from ..data.graph import Graph
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 
 UNBOUNDED = -1

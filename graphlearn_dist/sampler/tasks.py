@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from ..data.dataset import GraphSchema
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType

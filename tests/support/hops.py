@@ -9,7 +9,7 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_optional_tensor, to_tensor
-from graphlearn_dist.data.dataset import edge_ends
+from graphlearn_dist.data.schema import edge_ends
 from graphlearn_dist.sampler.plan import METHODS, TIME_RULES
 
 from .graphs import Direction, TestGraph
