@@ -27,6 +27,8 @@ LAYERS: dict[str, int] = {
 # Modules that may be imported from below their layer, each with its reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.transform"): "the distributed loaders hand out the same PyG objects as the local ones",
+    ("distributed", "loader.epochs"): "distributed and local loaders go through their epochs in the same way",
+    ("distributed", "loader.resume"): "and what one of them saves, another goes on from",
     ("channel", "rpc.codec"): "a message has one encoding, whether it crosses a queue or a connection",
     ("channel", "distributed.remote_channel"): "a name of GraphLearn-for-PyTorch, which has that channel there",
     ("distributed", "cluster.batched_data_dict"): "the founding documents have the cluster layer in both places",

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from ..data.schema import GraphSchema
 from ..messages import EndOfEpoch, SampledBatch
+from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
 
 
@@ -21,6 +22,11 @@ class BatchProducer(ABC):
     @abstractmethod
     def num_batches(self) -> int:
         """Batches in the global list of an epoch, those of other shards too."""
+
+    @property
+    @abstractmethod
+    def input_settings(self) -> Settings:
+        """The input of the loader as ``sampler.fingerprint.input_settings`` gives it."""
 
     @abstractmethod
     def start(self, run: int, epoch: int, indices: BatchIndices) -> None:

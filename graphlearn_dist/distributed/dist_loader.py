@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import ChannelClosedError, InvalidArgumentError
+from ..loader.epochs import EpochLoader, LoaderIterator
+from ..loader.resume import Shard
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
 from ..sampler.base import SamplerInput, SamplingConfig
+from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.schedule import BatchIndices
 from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
@@ -26,18 +28,6 @@ from .remote_producer import RemoteProducer
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Batch ``i`` of an epoch belongs to shard ``i % count``: shards together see every batch once."""
-
-    index: int = 0
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or not 0 <= self.index < self.count:
-            raise InvalidArgumentError(f"shard: expected (index, count) with 0 <= index < count, got {self}")
 
 
 def open_producer(
@@ -75,8 +65,8 @@ def open_producer(
             )
 
 
-class DistLoader:
-    """Iterates over the batches of a producer. Each ``iter()`` begins the next epoch, from 0.
+class DistLoader(EpochLoader):
+    """Iterates over the batches of a producer. An iteration that begins ends the one before.
 
     Args:
         data: this worker's partition; None where servers sample.
@@ -99,41 +89,39 @@ class DistLoader:
         shard: tuple[int, int] = (0, 1),
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.epoch = -1
-        self._run = 0
+        super().__init__(Shard(*shard))
         self._config = sampling_config
         self._device = to_device
         self._transform = transform
-        self._shard = Shard(*shard)
         self._pin = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
+        self._closed = False
         self._producer = open_producer(data, input_data, sampling_config, worker_options)
 
-    def __len__(self) -> int:
-        """Batches of one epoch in this shard."""
-        return len(self._indices)
-
     @property
-    def _indices(self) -> BatchIndices:
-        return BatchIndices(0, self._producer.num_batches)[self._shard.index :: self._shard.count]
+    def _num_batches(self) -> int:
+        return self._producer.num_batches
 
-    def __iter__(self) -> Iterator[Data | HeteroData]:
-        self.epoch += 1
-        self._run += 1
-        self._producer.start(self._run, self.epoch, self._indices)
-        return _Epoch(self, self._run)
+    def _settings(self) -> Settings:
+        return config_settings(self._config, self._producer.schema) | self._producer.input_settings
 
-    def next_of(self, run: int) -> Data | HeteroData:
-        """The next batch of an iteration.
+    def __iter__(self) -> LoaderIterator:
+        if self._closed:
+            raise ChannelClosedError("the loader was shut down")
+        return super().__iter__()
+
+    def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
+        self._producer.start(run, epoch, indices)
+        return _Received(self, run)
+
+    def recv(self, run: int) -> tuple[int, Data | HeteroData]:
+        """Index and batch that come next in an iteration.
 
         Raises:
             StopIteration: that was all.
-            ChannelClosedError: a later iteration has begun.
+            ChannelClosedError: a later iteration has begun, or the loader was shut down.
         """
         if run != self._run:
             raise ChannelClosedError(f"iterator {run} of this loader was left when iterator {self._run} began")
-        return next(self)
-
-    def __next__(self) -> Data | HeteroData:
         item = self._producer.recv()
         if isinstance(item, EndOfEpoch):
             raise StopIteration
@@ -142,10 +130,11 @@ class DistLoader:
             batch = batch.pin_memory()
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._pin)
-        return batch if self._transform is None else self._transform(batch)
+        return item.index, batch if self._transform is None else self._transform(batch)
 
     def shutdown(self) -> None:
         """Ends what samples for this loader. Idempotent; also called by ``with``."""
+        self._closed = True
         self._producer.close()
 
     def __enter__(self) -> DistLoader:
@@ -155,15 +144,12 @@ class DistLoader:
         self.shutdown()
 
 
-class _Epoch:
-    """One iteration over a loader; unlike the loader, iterating over it goes on instead of beginning again."""
+class _Received(Iterator[tuple[int, Any]]):
+    """The batches of one iteration. No generator: after a batch that failed, the others still come."""
 
     def __init__(self, loader: DistLoader, run: int) -> None:
         self._loader = loader
         self._run = run
 
-    def __iter__(self) -> _Epoch:
-        return self
-
-    def __next__(self) -> Data | HeteroData:
-        return self._loader.next_of(self._run)
+    def __next__(self) -> tuple[int, Any]:
+        return self._loader.recv(self._run)

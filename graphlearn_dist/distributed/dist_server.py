@@ -29,6 +29,7 @@ from ..rpc.callees import current_connection
 from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, PeerAddress, current_peer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
+from ..sampler.fingerprint import Settings, input_settings
 from ..sampler.inputs import edge_type_index
 from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
@@ -50,11 +51,19 @@ SHARE_PARTITION = "DistServer.share_partition"
 
 @dataclass(frozen=True)
 class ProducerInfo:
-    """What a client needs to know of a producer: its id, the batches of an epoch, and the types of the data set."""
+    """What a client needs to know of a producer.
+
+    Attributes:
+        producer_id: names it in requests.
+        num_batches: batches of an epoch.
+        schema: types of the data set.
+        input_settings: its input, to recognize it in a saved state.
+    """
 
     producer_id: int
     num_batches: int
     schema: GraphSchema
+    input_settings: Settings
 
 
 @dataclass
@@ -180,7 +189,8 @@ class DistServer:
             await producer.close()
             raise SamplingWorkerError(f"{name} was shut down with its server")
         self._producers[producer_id] = _Held(producer, owner)
-        return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema)
+        hashed = await loop.run_in_executor(None, input_settings, seeds)  # long inputs take long
+        return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
 
     async def _find_holders(self) -> PartitionHolders:
         """The first server that holds each other partition."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import weakref
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from ..rpc.codec import byte_array, decode
 from ..rpc.encoded import Encoded
 from ..rpc.threads import post
 from ..sampler.base import SamplerInput, SamplingConfig
+from ..sampler.fingerprint import Settings, input_settings
 from ..sampler.schedule import BatchIndices
 from ..utils.coroutines import run_local
 from .batch_producer import BatchProducer
@@ -58,9 +60,9 @@ class CollocatedProducer(BatchProducer):
         self._schema = dataset.schema
         named = resolve_here(sampler_input, dataset)
         holders = find_holders(dataset, options)
-        seeds = resolve_among(named, dataset, holders, options.rpc_timeout)
+        self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
         services, peers = open_peers(dataset, options, holders)
-        self._batches = PartitionedBatches(dataset, seeds, config, services, peers, options.num_threads)
+        self._batches = PartitionedBatches(dataset, self._input, config, services, peers, options.num_threads)
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(peers, NoPeers)
         self._thread = LoopThread("collocated sampling")
@@ -73,6 +75,10 @@ class CollocatedProducer(BatchProducer):
     @property
     def num_batches(self) -> int:
         return self._batches.schedule.num_batches
+
+    @functools.cached_property
+    def input_settings(self) -> Settings:
+        return input_settings(self._input)
 
     def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._window.check_open()
@@ -123,11 +129,12 @@ class MpProducer(BatchProducer):
         self._timeout_s = options.rpc_timeout
         named = resolve_here(sampler_input, dataset)
         holders = find_holders(dataset, options)
+        self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {next(_numbers)}",
             dataset,
             dataset.share_ipc(),
-            resolve_among(named, dataset, holders, options.rpc_timeout),
+            self._input,
             config,
             ProducerRequest(
                 num_workers=options.num_workers,
@@ -155,6 +162,10 @@ class MpProducer(BatchProducer):
     @property
     def num_batches(self) -> int:
         return self._producer.schedule.num_batches
+
+    @functools.cached_property
+    def input_settings(self) -> Settings:
+        return input_settings(self._input)
 
     @property
     def worker_pids(self) -> list[int]:

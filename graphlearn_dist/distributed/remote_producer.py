@@ -9,6 +9,7 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError, PeerLostError, RpcError
 from ..messages import EndOfEpoch, SampledBatch
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig
+from ..sampler.fingerprint import Settings
 from ..sampler.inputs import concatenate_inputs
 from ..sampler.schedule import BatchIndices
 from . import rpc
@@ -82,12 +83,12 @@ class RemoteProducer(BatchProducer):
                 infos.append((rank, future.result()))
             except Exception as error:
                 errors.append(error)
-        if not errors and len({info.num_batches for _, info in infos}) > 1:
-            counts = {rank: info.num_batches for rank, info in infos}
+        if not errors and any(info.input_settings != infos[0][1].input_settings for _, info in infos):
+            found = {rank: "{num_inputs} ({inputs})".format(**info.input_settings) for rank, info in infos}
             errors.append(
                 InvalidArgumentError(
-                    f"input_nodes: expected servers to find the same seeds, got batches of an epoch {counts} by "
-                    "server; seeds of each server's own are given as a list, one for each server"
+                    f"input_nodes: expected servers to find the same seeds, got counts and hashes {found} by server; "
+                    "seeds of each server's own are given as a list, one for each server"
                 )
             )
         if errors:
@@ -109,6 +110,10 @@ class RemoteProducer(BatchProducer):
     @property
     def num_batches(self) -> int:
         return self._infos[0].num_batches
+
+    @property
+    def input_settings(self) -> Settings:
+        return self._infos[0].input_settings
 
     def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._channel.start(run, epoch, indices)

@@ -4,6 +4,7 @@ from .link_loader import LinkLoader, get_edge_label_index
 from .link_neighbor_loader import LinkNeighborLoader
 from .neighbor_loader import NeighborLoader
 from .node_loader import NodeLoader
+from .resume import merge_states
 from .subgraph_loader import SubGraphLoader
 from .transform import to_data, to_hetero_data, to_pyg
 
@@ -14,6 +15,7 @@ __all__ = [
     "NodeLoader",
     "SubGraphLoader",
     "get_edge_label_index",
+    "merge_states",
     "to_data",
     "to_hetero_data",
     "to_pyg",

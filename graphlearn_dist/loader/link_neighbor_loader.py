@@ -17,8 +17,8 @@ from .local_loader import Transform
 class LinkNeighborLoader(LinkLoader):
     """Mini-batches of links, and of negatives drawn for them, with the sampled neighborhoods of their ends.
 
-    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Each ``iter()`` starts
-    the next epoch, from 0.
+    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Epochs follow
+    each other from 0; one begins with its first batch, not with ``iter()``.
 
     Args:
         data: graph, features and labels.

@@ -1,10 +1,10 @@
-"""What all loaders of a data set in this process share: epochs, prefetching, PyG objects."""
+"""What all loaders of a data set in this process share: prefetching, PyG objects."""
 
 from __future__ import annotations
 
 import contextlib
-import weakref
-from collections.abc import Callable, Generator, Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +13,12 @@ from ..data.dataset import Dataset
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches
 from ..sampler.convert import to_pyg_v1
+from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import resolve_input
+from ..sampler.schedule import BatchIndices
+from .epochs import EpochLoader
 from .prefetch import check_prefetch, made_ahead
+from .resume import Shard
 from .transform import to_pyg
 
 if TYPE_CHECKING:
@@ -23,11 +27,11 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Any]
 
 
-class LocalLoader:
+class LocalLoader(EpochLoader):
     """Mini-batches from a data set held in this process.
 
-    Batch ``i`` of epoch ``e`` is a pure function of the data set, the input and the config. Each ``iter()`` starts the
-    next epoch, from 0, and carries nothing over from the one before; ``next(loader)`` goes on in the latest.
+    Batch ``i`` of epoch ``e`` is a pure function of the data set, the input and the config. Several iterations may be
+    under way at once; each is an epoch of its own.
 
     Args:
         data: graph, features and labels.
@@ -52,41 +56,33 @@ class LocalLoader:
         prefetch: int = 2,
         as_pyg_v1: bool = False,
     ) -> None:
+        super().__init__(Shard())
         self.data = data
         self.config = config
-        self.batches = LocalBatches(data, resolve_input(sampler_input, data), config, num_threads)
-        self.epoch = -1
+        self._input = resolve_input(sampler_input, data)
+        self.batches = LocalBatches(data, self._input, config, num_threads)
         self._schema = data.schema
         self._device = device
         self._transform = transform
         self._prefetch = check_prefetch(prefetch)
         self._as_pyg_v1 = as_pyg_v1
-        self._latest: weakref.ref[Iterator[Any]] | None = None  # weak: a loop that is left ends its threads
-        self._own: Iterator[Any] | None = None
 
-    def __len__(self) -> int:
-        """Batches of one epoch."""
+    @property
+    def _num_batches(self) -> int:
         return self.batches.schedule.num_batches
 
-    def __iter__(self) -> Iterator[Data | HeteroData]:
-        self.epoch += 1
-        iterator = self._iterate(self.epoch)
-        self._latest, self._own = weakref.ref(iterator), None
-        return iterator
+    @functools.cached_property
+    def _fingerprint(self) -> Settings:
+        return config_settings(self.config, self._schema) | input_settings(self._input)
 
-    def __next__(self) -> Data | HeteroData:
-        """The next batch of the epoch that ``iter()`` began last, where that is still held; else of a new one."""
-        latest = self._latest() if self._latest is not None else None
-        if latest is None:
-            latest = iter(self)
-            self._own = latest
-        return next(latest)
+    def _settings(self) -> Settings:
+        return self._fingerprint
 
-    def _iterate(self, epoch: int) -> Generator[Any, None, None]:
-        made = made_ahead(lambda index: self._make(epoch, index), len(self), self._prefetch)
+    def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
+        made = made_ahead(lambda place: self._make(epoch, indices[place]), len(indices), self._prefetch)
         with contextlib.closing(made):
-            for batch in made:
-                yield self._finish(batch)
+            for index, batch in zip(indices, made, strict=True):
+                yield index, self._finish(batch)
 
     def batch(self, epoch: int, index: int) -> Data | HeteroData:
         """One batch by its name, for example to look at "batch 4711 of epoch 3"."""

@@ -17,8 +17,8 @@ from .node_loader import NodeLoader
 class NeighborLoader(NodeLoader):
     """Mini-batches of sampled neighborhoods from a data set held in this process.
 
-    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Each ``iter()`` starts
-    the next epoch, from 0.
+    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Epochs follow
+    each other from 0; one begins with its first batch, not with ``iter()``.
 
     Args:
         data: graph, features and labels.

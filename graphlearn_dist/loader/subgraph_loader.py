@@ -18,8 +18,8 @@ from .node_loader import NodeLoader
 class SubGraphLoader(NodeLoader):
     """Mini-batches of all edges between seeds and their sampled neighborhood, from a data set in this process.
 
-    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Each ``iter()`` starts
-    the next epoch, from 0.
+    Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Epochs follow
+    each other from 0; one begins with its first batch, not with ``iter()``.
 
     Args:
         data: graph, features and labels.

@@ -1,4 +1,4 @@
-"""Loaders under PyTorch Lightning: its trainer calls len(), begins each epoch anew, and validates in between."""
+"""Loaders under PyTorch Lightning: its trainer calls len() and iter(), validates in between, and keeps checkpoints."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.support.jobs import children
 from tests.support.processes import run_processes
 
 pl = pytest.importorskip("pytorch_lightning")
+ModelCheckpoint = pytest.importorskip("pytorch_lightning.callbacks").ModelCheckpoint
 
 NUM_NODES, EPOCHS, BATCH = 120, 2, 16
 GRAPH = random_graph(NUM_NODES, 900, 8)
@@ -52,7 +53,7 @@ class Classifier(pl.LightningModule):  # type: ignore[misc]
         assert batch_idx == len(self.trained[-1])
         self.trained[-1].append(batch.n_id.tolist())
         loss = self.step(batch)
-        self.losses.append(float(loss.detach()))
+        self.losses.append(float(loss.detach()) * batch.batch_size)  # the last batch is smaller
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -76,18 +77,14 @@ def open_loader(kind: str, seeds: torch.Tensor, *, shuffle: bool) -> Any:
 
 def make_trainer(directory: Path, **options: Any) -> Any:
     silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    settings = {**dict.fromkeys(silent, False), "devices": 1, "default_root_dir": directory, **options}
-    return pl.Trainer(max_epochs=EPOCHS, accelerator="cpu", **settings)
+    settings = {**dict.fromkeys(silent, False), "devices": 1, "default_root_dir": directory, "max_epochs": EPOCHS}
+    return pl.Trainer(accelerator="cpu", **{**settings, **options})
 
 
-def latest_epochs(loader: Any, seeds: torch.Tensor, count: int, *, shuffle: bool) -> list[list[list[int]]]:
-    """What a loader in one process gives in as many epochs, of which the last is the one that ``loader`` is in.
-
-    They need not begin with 0: Lightning calls ``iter()`` once, and leaves what it gives, to see whether it can.
-    """
+def epochs_of(seeds: torch.Tensor, count: int, *, shuffle: bool) -> list[list[list[int]]]:
+    """What a loader in one process gives in its first epochs; Lightning's own ``iter()`` takes none away."""
     local = open_loader("local", seeds, shuffle=shuffle)
-    epochs = [[batch.n_id.tolist() for batch in local] for _ in range(loader.epoch + 1)]
-    return epochs[-count:]
+    return [[batch.n_id.tolist() for batch in local] for _ in range(count)]
 
 
 @pytest.fixture(autouse=True)
@@ -115,10 +112,8 @@ def test_training(kind: str, tmp_path: Path) -> None:
     assert trainer.global_step == EPOCHS * 5
     assert len(model.trained) == EPOCHS
     assert model.trained[0] != model.trained[1]
-    assert model.trained == latest_epochs(train, TRAIN, EPOCHS, shuffle=True)
-    assert model.validated == latest_epochs(
-        valid, VALID, 1 + EPOCHS, shuffle=False
-    )  # the sanity check before all is one more
+    assert model.trained == epochs_of(TRAIN, EPOCHS, shuffle=True)
+    assert model.validated == epochs_of(VALID, 1 + EPOCHS, shuffle=False)  # the sanity check before all is one more
     assert sum(model.losses[5:]) < sum(model.losses[:5])
     if kind == "mp":
         assert children(os.getpid()) == []
@@ -128,7 +123,48 @@ def test_an_epoch_that_is_left_early(tmp_path: Path) -> None:
     model = Classifier()
     with open_loader("collocated", TRAIN, shuffle=True) as train:
         make_trainer(tmp_path, limit_train_batches=2).fit(model, train)
-    assert model.trained == [epoch[:2] for epoch in latest_epochs(train, TRAIN, EPOCHS, shuffle=True)]
+    assert model.trained == [epoch[:2] for epoch in epochs_of(TRAIN, EPOCHS, shuffle=True)]
+
+
+class GoesOn(Classifier):
+    """Tells the loader which epoch Lightning is in, which it does not do by itself after a checkpoint of an end."""
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self.trainer.train_dataloader.set_epoch(self.current_epoch)
+
+
+def fit(model: Classifier, kind: str, directory: Path, checkpoint: Path | None = None, **options: Any) -> None:
+    """Trains to the end, or as far as the options say; from a checkpoint if given."""
+    loader = open_loader(kind, TRAIN, shuffle=True)
+    try:
+        make_trainer(directory, **options).fit(model, loader, ckpt_path=checkpoint)
+    finally:
+        getattr(loader, "shutdown", lambda: None)()
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "when", "until"),
+    [
+        (3, {"every_n_train_steps": 3}, {"max_steps": 3}),
+        (7, {"every_n_train_steps": 7}, {"max_steps": 7}),
+        (5, {"every_n_epochs": 1}, {"max_epochs": 1}),
+        (5, {"every_n_train_steps": 5}, {"max_steps": 5}),
+    ],
+)
+def test_a_job_goes_on_from_a_checkpoint(
+    num_steps: int, when: dict[str, int], until: dict[str, int], tmp_path: Path
+) -> None:
+    """From the middle of an epoch and from its end, in another mode: the batches of a job in one piece."""
+    first, later = GoesOn(), GoesOn()
+    saved = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{step}", **when)
+    fit(first, "local", tmp_path, enable_checkpointing=True, callbacks=[saved], **until)
+    assert sum(map(len, first.trained)) == num_steps
+    later.trained = [list(epoch) for epoch in first.trained]
+    if when == {"every_n_train_steps": 5}:  # saved before Lightning counted the epoch: it does not announce the next
+        later.trained.append([])
+    fit(later, "collocated", tmp_path, tmp_path / f"step={num_steps}.ckpt")
+    assert later.trained == epochs_of(TRAIN, EPOCHS, shuffle=True)
 
 
 class Sharded(Classifier):

@@ -7,7 +7,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,14 @@ NUM_NODES = 120
 NUM_FEATURES = 4
 
 
-def make_partitions(directory: Path, num_parts: int, *, num_features: int = NUM_FEATURES, splits: bool = False) -> Path:
+def make_partitions(
+    directory: Path,
+    num_parts: int,
+    *,
+    num_features: int = NUM_FEATURES,
+    splits: bool = False,
+    valid: Sequence[int] = range(50, 60),
+) -> Path:
     """Node v has in-neighbors v+1 … v+4 (modulo ``NUM_NODES``), features [v, v, …] and label v."""
     ids = torch.arange(NUM_NODES)
     edges = torch.cat([torch.stack([(ids + hop) % NUM_NODES, ids]) for hop in (1, 2, 3, 4)], dim=1)
@@ -36,7 +43,7 @@ def make_partitions(directory: Path, num_parts: int, *, num_features: int = NUM_
         node_feat=ids.float()[:, None].repeat(1, num_features),
         edge_assign_strategy="by_dst",
         node_labels=ids,
-        node_split=(ids[:50], ids[50:60], ids[60:]) if splits else None,
+        node_split=(ids[:50], torch.tensor(valid), ids[60:]) if splits else None,
     )
     partitioner.partition()
     return directory

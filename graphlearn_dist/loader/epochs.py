@@ -1,0 +1,128 @@
+"""What all loaders do, wherever they sample: they go through epochs, and can go on from where they were."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError
+from ..sampler.fingerprint import Settings
+from ..sampler.schedule import BatchIndices
+from .resume import EpochPass, Place, Shard, to_place, to_state
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+
+class EpochLoader(ABC):
+    """An iterable over the batches of one epoch after the other.
+
+    An epoch begins with the first ``next()`` of an iteration; ``iter()`` alone begins nothing. An iteration that is
+    left half-way carries nothing over: the next one is the next epoch. ``next(loader)`` goes on in the iteration that
+    ``iter()`` gave last, where that is still held; else in a new one.
+
+    Attributes:
+        epoch: the epoch that began last; -1 before the first.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self.epoch = -1
+        self._run = 0  # iterations that have begun
+        self._shard = shard
+        self._next = Place()  # where the next iteration begins
+        self._pass: EpochPass | None = None  # the one that began last, unless a state was loaded since
+        self._latest: weakref.ref[LoaderIterator] | None = None  # weak: a loop that is left ends its threads
+        self._own: LoaderIterator | None = None
+
+    @property
+    @abstractmethod
+    def _num_batches(self) -> int:
+        """Batches of one epoch, those of other shards too."""
+
+    @abstractmethod
+    def _settings(self) -> Settings:
+        """What the batches are a function of, besides epoch and index."""
+
+    @abstractmethod
+    def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
+        """Begins to make these batches of an epoch: (index, batch) of each, in their order."""
+
+    def __len__(self) -> int:
+        """Batches of one whole epoch in this shard."""
+        return len(self._shard.of(BatchIndices(0, self._num_batches)))
+
+    def __iter__(self) -> LoaderIterator:
+        iterator = LoaderIterator(self)
+        self._latest, self._own = weakref.ref(iterator), None
+        return iterator
+
+    def __next__(self) -> Data | HeteroData:
+        latest = self._latest() if self._latest is not None else None
+        if latest is None:
+            latest = iter(self)
+            self._own = latest
+        return next(latest)
+
+    def _begin(self) -> tuple[EpochPass, Iterator[tuple[int, Any]]]:
+        """Begins the next epoch, or the rest of the one in which a loaded state is."""
+        begun = EpochPass(self._next, self._num_batches, self._shard)
+        self._run += 1
+        batches = self._start(self._run, begun.epoch, begun.indices)
+        self.epoch, self._pass, self._next = begun.epoch, begun, Place(begun.epoch + 1)
+        return begun, batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch: all of it, or what is left of it where a loaded state is in it.
+
+        Without this, epochs follow each other. It is for frameworks that count epochs themselves.
+
+        Raises:
+            InvalidArgumentError: a negative epoch.
+        """
+        if not isinstance(epoch, int) or epoch < 0:
+            raise InvalidArgumentError(f"epoch: expected an integer of at least 0, got {epoch!r}")
+        if self._next.epoch != epoch:
+            self._next, self._pass = Place(epoch), None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader is: after the last batch that it gave, whatever it has made ahead.
+
+        The state is a few integers and strings, less than 1 KB. It speaks of the epoch as all shards see it: any
+        shard's state is that of a job whose shards have taken as many steps as this one, and ``merge_states`` makes one
+        of those of all shards where they have not.
+        """
+        place = self._next if self._pass is None else self._pass.place
+        return to_state(place, self._shard, self._settings())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The next iteration that begins goes on from this state; one that has begun is not touched.
+
+        The state may come from a loader in another mode, with other numbers of servers, workers, threads and shards.
+
+        Raises:
+            InvalidArgumentError: it is no state of a loader, or one of a loader that gives other batches; the error
+                names what differs.
+        """
+        self._next, self._pass = to_place(state_dict, self._settings()), None
+
+
+class LoaderIterator(Iterator[Any]):
+    """One iteration over a loader; unlike the loader, iterating over it goes on instead of beginning again."""
+
+    def __init__(self, loader: EpochLoader) -> None:
+        self._loader = loader
+        self._begun: tuple[EpochPass, Iterator[tuple[int, Any]]] | None = None
+
+    def __next__(self) -> Data | HeteroData:
+        if self._begun is None:
+            self._begun = self._loader._begin()
+        progress, batches = self._begun
+        try:
+            index, batch = next(batches)
+        except StopIteration:
+            progress.end()
+            raise
+        progress.deliver(index)
+        return batch

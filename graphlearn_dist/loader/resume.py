@@ -1,0 +1,188 @@
+"""Where a job stands in its epochs, as a state that any number of trainers can go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from ..sampler.fingerprint import Settings
+from ..sampler.schedule import BatchIndices, SeedSchedule
+
+_VERSION = 1
+_PLACE = ("version", "epoch", "next_batch", "ahead", "shard_index", "num_shards")
+_NUMBERS = ("epoch", "next_batch", "shard_index", "num_shards", "num_inputs", "batch_size", "drop_last")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Batch ``i`` of the batches to deliver belongs to shard ``i % count``: shards together deliver each once."""
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 <= self.index < self.count:
+            raise InvalidArgumentError(f"shard: expected (index, count) with 0 <= index < count, got {self}")
+
+    def of(self, indices: BatchIndices) -> BatchIndices:
+        """This shard's part of some batches."""
+        return indices[self.index :: self.count]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What has been delivered, by all shards of a job together: earlier epochs, and some batches of one.
+
+    Attributes:
+        epoch: that one.
+        next_batch: its first batch that was not delivered.
+        ahead: its later batches that were: bit ``b`` stands for ``next_batch + b``. 0 where shards are in step.
+    """
+
+    epoch: int = 0
+    next_batch: int = 0
+    ahead: int = 0
+
+    def rest(self, num_batches: int) -> BatchIndices:
+        """What is left of an epoch of ``num_batches``."""
+        end = self.next_batch + self.ahead.bit_length()
+        left = (index for index in range(self.next_batch, end) if not self.ahead >> (index - self.next_batch) & 1)
+        return BatchIndices(end, num_batches, 1, tuple(left))
+
+    def after(self, rest: BatchIndices) -> Place:
+        """The place at which only this rest of the epoch is left; where nothing is, the next epoch's begin."""
+        if not rest:
+            return Place(self.epoch + 1)
+        return Place(self.epoch, rest[0], self.ahead >> (rest[0] - self.next_batch))
+
+
+class EpochPass:
+    """One shard's way through an epoch, or through what is left of it.
+
+    Attributes:
+        epoch: which.
+        indices: the shard's batches, in the order in which they are delivered.
+    """
+
+    def __init__(self, start: Place, num_batches: int, shard: Shard) -> None:
+        self.epoch = start.epoch
+        self._start = start
+        self._rest = start.rest(num_batches)
+        self._shard = shard
+        self.indices = shard.of(self._rest)
+        self._num_delivered = 0
+        self._ended = False
+
+    def deliver(self, index: int) -> None:
+        """The user has this batch."""
+        self._num_delivered = self.indices.place_of(index) + 1
+
+    def end(self) -> None:
+        """The user knows that there is no more; without effect after a failure, when there is."""
+        self._ended = self._num_delivered == len(self.indices)
+
+    @property
+    def place(self) -> Place:
+        """Where the job is if all its shards have taken as many steps as this one."""
+        if self._ended:
+            return Place(self.epoch + 1)
+        return self._start.after(self._rest[self._num_delivered * self._shard.count :])
+
+
+def to_state(place: Place, shard: Shard, settings: Settings) -> dict[str, Any]:
+    """A state of strings and integers, below 1 KB where ``place.ahead`` is 0."""
+    return {
+        "version": _VERSION,
+        "epoch": place.epoch,
+        "next_batch": place.next_batch,
+        "ahead": f"{place.ahead:x}",
+        "shard_index": shard.index,
+        "num_shards": shard.count,
+        **settings,
+    }
+
+
+def to_place(state: Mapping[str, Any], settings: Settings) -> Place:
+    """The place that a state names.
+
+    Raises:
+        InvalidArgumentError: it is no state of a loader, or one of a loader with other settings, which the error names.
+    """
+    saved = _check_form(state)
+    changed = [
+        f"{name} was {saved.get(name)!r} and is {settings.get(name)!r}"
+        for name in {**saved, **settings}
+        if saved.get(name) != settings.get(name)
+    ]
+    if changed:
+        raise InvalidArgumentError(f"state_dict: it was saved by a loader of other batches: {'; '.join(changed)}")
+    place = Place(state["epoch"], state["next_batch"], int(state["ahead"], 16))
+    num_batches = _num_batches(settings)
+    if place.next_batch + place.ahead.bit_length() > num_batches:
+        raise InvalidArgumentError(f"state_dict: expected a place in an epoch of {num_batches} batches, got {place}")
+    return place
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of a job from those of all its shards, which need not be in step.
+
+    Args:
+        states: what ``state_dict()`` of each shard's loader gave, in any order.
+
+    Returns:
+        A state for every shard of a job with any number of them. It takes one byte more for each four batches that the
+        furthest shard is ahead.
+
+    Raises:
+        InvalidArgumentError: these are not the states of all shards of one job, or they are more than an epoch apart.
+    """
+    if not states:
+        raise InvalidArgumentError("states: expected one for each shard, got none")
+    settings = _check_form(states[0])
+    places = [to_place(state, settings) for state in states]
+    shards = [Shard(state["shard_index"], state["num_shards"]) for state in states]
+    if sorted(shard.index for shard in shards) != [*range(shards[0].count)] or len({s.count for s in shards}) > 1:
+        raise InvalidArgumentError(f"states: expected one of each shard of a job, got those of {shards}")
+    epoch = min(place.epoch for place in places)
+    if any(place.epoch > epoch and place != Place(epoch + 1) for place in places):
+        raise InvalidArgumentError(f"states: expected at most one epoch in progress, got {places}")
+    num_batches = _num_batches(settings)
+    left: set[int] = set()
+    for place, shard in zip(places, shards, strict=True):
+        if place.epoch == epoch:
+            left.update(shard.of(place.rest(num_batches)))
+    return to_state(_place_before(epoch, left, num_batches), Shard(), settings)
+
+
+def _place_before(epoch: int, left: set[int], num_batches: int) -> Place:
+    if not left:
+        return Place(epoch + 1)
+    first = min(left)
+    ahead = 0
+    for index in set(range(first, num_batches)) - left:
+        ahead |= 1 << (index - first)
+    return Place(epoch, first, ahead)
+
+
+def _num_batches(settings: Settings) -> int:
+    num_inputs, batch_size = int(settings["num_inputs"]), int(settings["batch_size"])
+    return SeedSchedule(num_inputs, batch_size, drop_last=bool(settings["drop_last"])).num_batches
+
+
+def _check_form(state: Any) -> Settings:
+    """The settings in a state."""
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise InvalidArgumentError(f"state_dict: expected what state_dict() of a loader gave, got {state!r:.200}")
+    if state["version"] != _VERSION:
+        raise InvalidArgumentError(f"state_dict: expected version {_VERSION}, got {state['version']!r}")
+    for name in _NUMBERS:
+        if not isinstance(state.get(name), int) or state[name] < 0:
+            raise InvalidArgumentError(
+                f"state_dict: {name}: expected an integer of at least 0, got {state.get(name)!r}"
+            )
+    ahead = state.get("ahead")
+    if not isinstance(ahead, str) or not ahead or set(ahead) - set("0123456789abcdef"):
+        raise InvalidArgumentError(f"state_dict: ahead: expected a hexadecimal number, got {ahead!r}")
+    return {name: value for name, value in state.items() if name not in _PLACE}

@@ -1,0 +1,78 @@
+"""What the batches of a loader are a function of, besides epoch and index: small enough to save, and readable."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from hashlib import blake2b
+
+import torch
+
+from ..data.schema import GraphSchema
+from .base import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig
+
+Settings = dict[str, int | str]
+"""Settings by name. Two loaders whose settings are equal make the same batches of the same data set."""
+
+_LONGEST_TEXT = 100
+
+
+def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
+    """How a loader samples, and the counts of nodes by which a data set is recognized.
+
+    What batches carry besides (features, edge ids) is not among it: that may change without changing a draw.
+    """
+    fanouts = config.num_neighbors
+    listed = sorted(fanouts.items()) if isinstance(fanouts, dict) else fanouts
+    return {
+        "sampling_type": config.sampling_type.value,
+        "num_neighbors": _short(str(listed)),
+        "batch_size": config.batch_size,
+        "shuffle": int(config.shuffle),
+        "drop_last": int(config.drop_last),
+        "seed": config.seed,
+        "edge_dir": config.edge_dir,
+        "replace": int(config.replace),
+        "with_weight": int(config.with_weight),
+        "strategy": config.strategy,
+        "disjoint": int(config.is_disjoint),
+        "temporal_strategy": str(config.temporal_strategy),
+        "num_nodes": _short(", ".join(map(str, schema.num_nodes))),
+    }
+
+
+def input_settings(sampler_input: NodeSamplerInput | EdgeSamplerInput) -> Settings:
+    """The input of a loader, as a count and a hash."""
+    parts: list[object] = [sampler_input.input_type]
+    for field in fields(sampler_input):
+        value = getattr(sampler_input, field.name)
+        if isinstance(value, torch.Tensor):
+            parts += [field.name, value.to(torch.int64) if field.name in ("node", "row", "col") else value]
+    negatives = sampler_input.neg_sampling if isinstance(sampler_input, EdgeSamplerInput) else None
+    return {"num_inputs": len(sampler_input), "inputs": _digest(*parts), "neg_sampling": _describe(negatives)}
+
+
+def _describe(negatives: NegativeSampling | None) -> str:
+    if negatives is None:
+        return "None"
+    words = ["triplet" if negatives.is_triplet() else "binary", str(negatives.amount)]
+    words += ["strict"] if negatives.strict else []
+    for name in ("weight", "src_weight"):
+        if (weight := getattr(negatives, name)) is not None:
+            words.append(f"{name} {_digest(weight)}")
+    return ", ".join(words)
+
+
+def _digest(*parts: object) -> str:
+    """A hash of texts and tensors, with the tensors' dtypes and shapes; 16 characters."""
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            digest.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 21]}... {_digest(text)}"
