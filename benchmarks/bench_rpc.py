@@ -1,10 +1,12 @@
 """The RPC between two processes of this host, against what the sockets and the memory can do in the same run.
 
-Prints the median round trip of a 1 KB request, and for answers of 1 MB and 10 MB (8 in flight) the throughput and the
-CPU seconds of both processes per GB, over TCP, unix sockets, and unix sockets with the arena. The ceilings are a
-blocking pair of sockets with preallocated buffers, and a warm copy.
+Prints, for both engines, the median round trip of a 1 KB request, small requests per second (16 in flight), and for
+answers of 1 MB and 10 MB (8 in flight) the throughput and the CPU seconds of both processes per GB, over TCP, unix
+sockets, and unix sockets with the arena. "Busy" is the same while another thread of the asking process runs Python all
+the time. Then what an idle pair costs, and how long a dead and a frozen server, and a dead client, stay unnoticed. The
+ceilings are a blocking pair of sockets with preallocated buffers, and a warm copy.
 
-    python benchmarks/bench_rpc.py [--seconds 1.0] [--json results.json]
+    python benchmarks/bench_rpc.py [--seconds 0.5] [--json results.json]
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ import json
 import os
 import platform
 import resource
+import signal
 import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +34,15 @@ from typing import Any
 import numpy
 import torch
 
-from graphlearn_dist.config import RpcSettings
+from graphlearn_dist.config import RPC_ENGINES, RpcSettings
 from graphlearn_dist.rpc import Endpoint, PeerAddress
 
 IN_FLIGHT = 8
 SIZES = {"1 MB": 1_000_000, "10 MB": 10_000_000}
+SMALL_IN_FLIGHT = 16
+DEADLINE_S = 20.0
 SETTINGS = RpcSettings(num_threads=1)
-ENGINES = {
+TRANSPORTS = {
     "tcp": (False, replace(SETTINGS, arena_bytes=0)),
     "unix": (True, replace(SETTINGS, arena_bytes=0)),
     "unix + arena": (True, SETTINGS),
@@ -50,6 +58,14 @@ class Row:
     mb_per_s: float | None = None
     cpu_s_per_gb: float | None = None
     p50_us: float | None = None
+    per_s: float | None = None
+    idle_percent: float | None = None
+    noticed_s: float | None = None
+
+
+COLUMNS = {"p50_us": "p50 µs", "per_s": "per s", "mb_per_s": "MB/s", "cpu_s_per_gb": "CPU-s/GB"}
+COLUMNS |= {"idle_percent": "idle CPU %", "noticed_s": "noticed s"}
+DIGITS = {"p50_us": 0, "per_s": 0, "mb_per_s": 0, "cpu_s_per_gb": 2, "idle_percent": 2, "noticed_s": 2}
 
 
 def cpu_seconds() -> float:
@@ -61,11 +77,12 @@ def cpu_seconds() -> float:
 # --- the other process -----------------------------------------------------------------------------------------
 
 
-def serve(engine: str) -> None:
+def serve(engine: str, transport: str) -> None:
     """An endpoint that answers until its standard input ends."""
-    use_unix, settings = ENGINES[engine]
+    use_unix, settings = TRANSPORTS[transport]
     answers = {size: torch.zeros(size, dtype=torch.uint8) for size in SIZES.values()}
-    with Endpoint("server", 0, settings=settings, use_unix=use_unix) as endpoint:
+    lost = threading.Event()
+    with Endpoint("server", 0, settings=replace(settings, engine=engine), use_unix=use_unix) as endpoint:
 
         async def get(size: int) -> torch.Tensor:
             return answers[size]
@@ -76,11 +93,29 @@ def serve(engine: str) -> None:
         async def cpu() -> float:
             return cpu_seconds()
 
-        for function in (get, echo, cpu):
+        async def hang() -> None:
+            await endpoint.loop.create_future()
+
+        def wait_for_loss() -> float:
+            lost.wait(DEADLINE_S)
+            return time.monotonic()
+
+        for function in (get, echo, cpu, hang, wait_for_loss):
             endpoint.register(function.__name__, function)
+        endpoint.on_peer_lost(lambda peer, why: lost.set())
         address = endpoint.address
         print(json.dumps([address.host, address.port, address.unix, address.boot_id, address.name]), flush=True)
         sys.stdin.read()
+
+
+def connect_and_hang(where: str) -> None:
+    """A client with requests in flight, to be killed."""
+    with Endpoint("client", 1) as client:
+        address = PeerAddress(*json.loads(where))
+        client.call(address, "cpu")
+        futures = [client.request(address, "hang") for _ in range(IN_FLIGHT)]
+        print("ready", flush=True)
+        wait(futures)
 
 
 def pump(family: str, size: int) -> None:
@@ -138,23 +173,102 @@ def repeat(step: Callable[[], None], seconds: float) -> tuple[int, float]:
     return count, time.perf_counter() - start
 
 
-def bench_engine(engine: str, seconds: float) -> list[Row]:
-    """One way of connecting two endpoints."""
-    use_unix, settings = ENGINES[engine]
-    process = other("--serve", engine)
+@contextmanager
+def served(engine: str, transport: str) -> Iterator[tuple[subprocess.Popen[str], Endpoint, PeerAddress]]:
+    """A server in a process of its own, and a client of it."""
+    use_unix, settings = TRANSPORTS[transport]
+    process = other("--serve", engine, transport)
     try:
         if process.stdout is None:
             raise RuntimeError("no pipe")
         address = PeerAddress(*json.loads(process.stdout.readline()))
-        with Endpoint("client", 0, settings=settings, use_unix=use_unix) as client:
-            rows = [bench_round_trip(client, address, engine, seconds)]
-            rows += [bench_answers(client, address, engine, label, size, seconds) for label, size in SIZES.items()]
-        return rows
+        with Endpoint("client", 0, settings=replace(settings, engine=engine), use_unix=use_unix) as client:
+            yield process, client, address
     finally:
         finish(process)
 
 
-def bench_round_trip(client: Endpoint, address: PeerAddress, engine: str, seconds: float) -> Row:
+@contextmanager
+def busy() -> Iterator[None]:
+    """Another thread runs Python all the time."""
+    over = threading.Event()
+
+    def spin() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def bench_engine(engine: str, transport: str, seconds: float) -> list[Row]:
+    """One way of connecting two endpoints."""
+    name = f"{engine}, {transport}"
+    with served(engine, transport) as (_, client, address):
+        rows = [bench_round_trip(client, address, name, seconds), bench_small(client, address, name, seconds)]
+        rows += [bench_answers(client, address, name, label, size, seconds) for label, size in SIZES.items()]
+        rows.append(bench_idle(client, address, name, max(1.0, seconds)))
+        with busy():
+            rows.append(bench_round_trip(client, address, f"{name}, busy", seconds))
+            rows.append(bench_answers(client, address, f"{name}, busy", "10 MB", SIZES["10 MB"], seconds))
+    return rows
+
+
+def bench_small(client: Endpoint, address: PeerAddress, name: str, seconds: float) -> Row:
+    """Requests and answers of a number, several in flight."""
+    futures = deque(client.request(address, "echo", 1) for _ in range(SMALL_IN_FLIGHT))
+
+    def step() -> None:
+        futures.append(client.request(address, "echo", 1))
+        futures.popleft().result()
+
+    count, elapsed = repeat(step, seconds)
+    for future in futures:
+        future.result()
+    return Row(name, "small", per_s=count / elapsed)
+
+
+def bench_idle(client: Endpoint, address: PeerAddress, name: str, seconds: float) -> Row:
+    """CPU time of both processes while nothing is asked, in percent of one core."""
+    start, cpu = time.perf_counter(), cpu_seconds() + client.call(address, "cpu")
+    time.sleep(seconds)
+    cpu = cpu_seconds() + client.call(address, "cpu") - cpu
+    return Row(name, "-", idle_percent=100 * cpu / (time.perf_counter() - start))
+
+
+def bench_losses(engine: str) -> list[Row]:
+    """Seconds from a signal until all requests in flight have failed, or the server knows of its client's death."""
+    rows = []
+    for name, number in (("dead", signal.SIGKILL), ("frozen", signal.SIGSTOP)):
+        with served(engine, "tcp") as (process, client, address):
+            client.call(address, "cpu")
+            futures = [client.request(address, "hang") for _ in range(IN_FLIGHT)]
+            client.call(address, "cpu")
+            start = time.perf_counter()
+            process.send_signal(number)
+            if wait(futures, timeout=DEADLINE_S).not_done:
+                raise RuntimeError(f"a {name} server was not noticed within {DEADLINE_S:g} s")
+            rows.append(Row(f"{engine}, {name} server", "-", noticed_s=time.perf_counter() - start))
+            process.kill()
+    with served(engine, "tcp") as (_, client, address):
+        doomed = other("--connect", json.dumps([*vars(address).values()]))
+        if doomed.stdout is None or doomed.stdout.readline() != "ready\n":
+            raise RuntimeError("the client did not connect")
+        future = client.request(address, "wait_for_loss")
+        client.call(address, "cpu")
+        start = time.monotonic()
+        doomed.kill()
+        rows.append(Row(f"{engine}, dead client", "-", noticed_s=future.result(DEADLINE_S) - start))
+        finish(doomed)
+    return rows
+
+
+def bench_round_trip(client: Endpoint, address: PeerAddress, name: str, seconds: float) -> Row:
     """1 KB there and back, one at a time."""
     tensor = torch.zeros(1024, dtype=torch.uint8)
     times: list[float] = []
@@ -167,10 +281,10 @@ def bench_round_trip(client: Endpoint, address: PeerAddress, engine: str, second
     for _ in range(100):
         client.call(address, "echo", tensor)
     repeat(step, seconds)
-    return Row(engine, "1 KB", p50_us=statistics.median(times) * 1e6)
+    return Row(name, "1 KB", p50_us=statistics.median(times) * 1e6)
 
 
-def bench_answers(client: Endpoint, address: PeerAddress, engine: str, label: str, size: int, seconds: float) -> Row:
+def bench_answers(client: Endpoint, address: PeerAddress, name: str, label: str, size: int, seconds: float) -> Row:
     """Large answers, several in flight."""
     futures = deque(client.request(address, "get", size) for _ in range(IN_FLIGHT))
 
@@ -184,7 +298,7 @@ def bench_answers(client: Endpoint, address: PeerAddress, engine: str, label: st
     cpu = cpu_seconds() + client.call(address, "cpu") - cpu
     for future in futures:
         future.result()
-    return Row(engine, label, size * count / elapsed / 1e6, cpu / (size * count / 1e9))
+    return Row(name, label, size * count / elapsed / 1e6, cpu / (size * count / 1e9))
 
 
 def bench_ceiling(family: str, label: str, size: int, seconds: float) -> Row:
@@ -235,23 +349,34 @@ def bench_copy(label: str, size: int, seconds: float) -> Row:
 def main() -> None:
     """Parse arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="time of each measurement")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time of each measurement")
+    parser.add_argument("--engines", nargs="+", choices=RPC_ENGINES, default=RPC_ENGINES)
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
+    parser.add_argument("--no-ceilings", action="store_true", help="leave out the ceilings and the losses")
     parser.add_argument("--json", type=Path, help="write the results there")
-    parser.add_argument("--serve", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--connect", help=argparse.SUPPRESS)
     parser.add_argument("--pump", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve)
+        serve(*options.serve)
+        return
+    if options.connect:
+        connect_and_hang(options.connect)
         return
     if options.pump:
         pump(options.pump[0], int(options.pump[1]))
         return
     rows: list[Row] = []
-    for engine in ENGINES:
-        rows += bench_engine(engine, options.seconds)
-    for label, size in SIZES.items():
-        rows += [bench_ceiling(family, label, size, options.seconds) for family in ("tcp", "unix")]
-        rows.append(bench_copy(label, size, options.seconds))
+    for transport in options.transports:
+        for engine in options.engines:
+            rows += bench_engine(engine, transport, options.seconds)
+    if not options.no_ceilings:
+        for engine in options.engines:
+            rows += bench_losses(engine)
+        for label, size in SIZES.items():
+            rows += [bench_ceiling(family, label, size, options.seconds) for family in ("tcp", "unix")]
+            rows.append(bench_copy(label, size, options.seconds))
     machine = {
         "cpus": os.cpu_count(),
         "load_1min": os.getloadavg()[0],
@@ -260,11 +385,11 @@ def main() -> None:
         "kernel": platform.release(),
     }
     print("  ".join(f"{key}={value}" for key, value in machine.items()))
-    print(f"{'what':28}{'size':>8}{'p50 µs':>10}{'MB/s':>10}{'CPU-s/GB':>10}")
+    print(f"{'what':32}{'size':>8}" + "".join(f"{title:>12}" for title in COLUMNS.values()))
     for row in rows:
-        columns = ((row.p50_us, 0), (row.mb_per_s, 0), (row.cpu_s_per_gb, 2))
-        cells = [f"{value:.{digits}f}" if value is not None else "-" for value, digits in columns]
-        print(f"{row.what:28}{row.size:>8}{cells[0]:>10}{cells[1]:>10}{cells[2]:>10}")
+        values = ((getattr(row, column), DIGITS[column]) for column in COLUMNS)
+        cells = ("-" if value is None else f"{value:.{digits}f}" for value, digits in values)
+        print(f"{row.what:32}{row.size:>8}" + "".join(f"{cell:>12}" for cell in cells))
     if options.json:
         options.json.write_text(json.dumps({"machine": machine, "rows": [vars(row) for row in rows]}, indent=2))
 

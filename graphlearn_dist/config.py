@@ -76,7 +76,10 @@ class LaunchContext:
 
 @dataclass(frozen=True)
 class RpcSettings:
-    """How an endpoint behaves. All times are seconds, all sizes bytes."""
+    """How an endpoint behaves. All times are seconds, all sizes bytes.
+
+    ``engine`` moves the frames: ``"native"`` or ``"python"``; None: what ``GLD_RPC_ENGINE`` says, else the native one.
+    """
 
     connect_timeout_s: float = 30.0
     request_timeout_s: float = 180.0
@@ -87,6 +90,7 @@ class RpcSettings:
     arena_bytes: int = 256 * MIB
     arena_threshold_bytes: int = 16 << 10
     num_threads: int = 2
+    engine: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_s", "request_timeout_s", "heartbeat_interval_s", "heartbeat_timeout_s"):
@@ -100,6 +104,19 @@ class RpcSettings:
         for name in ("max_payload_bytes", "max_inflight", "num_threads"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.engine not in (None, *RPC_ENGINES):
+            raise InvalidArgumentError(f"engine: expected one of {RPC_ENGINES} or None, got {self.engine!r}")
+
+
+RPC_ENGINES = ("native", "python")
+
+
+def rpc_engine(environ: Mapping[str, str] = os.environ) -> str:
+    """What moves the frames of the RPC where the settings do not say: ``GLD_RPC_ENGINE``, else the native engine."""
+    name = environ.get("GLD_RPC_ENGINE") or RPC_ENGINES[0]
+    if name not in RPC_ENGINES:
+        raise InvalidArgumentError(f"environment variable GLD_RPC_ENGINE: expected one of {RPC_ENGINES}, got {name!r}")
+    return name
 
 
 def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "bindings/buffers.h"
 #include "bindings/module.h"
 #include "channel/shm_ring.h"
 
@@ -52,43 +53,13 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// The memory of a sequence of Python buffers, kept for a scope that has the GIL at both ends.
-class BufferViews {
- public:
-  explicit BufferViews(const py::sequence& parts) {
-    views_.reserve(parts.size());
-    for (size_t i = 0; i < parts.size(); ++i) {
-      Py_buffer view;
-      const py::object part = parts[i];
-      if (PyObject_GetBuffer(part.ptr(), &view, PyBUF_SIMPLE) != 0) {
-        PyErr_Clear();
-        release();
-        throw InvalidArgument(message("parts[", i, "]: expected a contiguous buffer, got ",
-                                      std::string(py::str(py::type::of(part).attr("__name__")))));
-      }
-      views_.push_back(view);
-      bytes_.push_back({view.buf, static_cast<size_t>(view.len)});
-    }
-  }
-  ~BufferViews() { release(); }
-  BufferViews(const BufferViews&) = delete;
-  BufferViews& operator=(const BufferViews&) = delete;
-  const std::vector<Bytes>& bytes() const { return bytes_; }
-
- private:
-  void release() {
-    for (Py_buffer& view : views_) PyBuffer_Release(&view);
-    views_.clear();
-  }
-  std::vector<Py_buffer> views_;
-  std::vector<Bytes> bytes_;
-};
-
 void send(ShmRing& ring, const py::sequence& parts, std::optional<double> timeout_s) {
   const Deadline deadline(timeout_s);
   const BufferViews views(parts);
   py::gil_scoped_release no_gil;  // the views pin the memory
-  ring.send(views.bytes(), deadline, check_signals);
+  std::vector<Bytes> bytes;
+  for (const Py_buffer& view : views.get()) bytes.push_back({view.buf, static_cast<size_t>(view.len)});
+  ring.send(bytes, deadline, check_signals);
 }
 
 std::unique_ptr<PyMessage> recv(ShmRing& ring, std::optional<double> timeout_s) {

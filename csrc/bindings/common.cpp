@@ -1,3 +1,4 @@
+#include "bindings/buffers.h"
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
 #include "common/buffer_pool.h"
@@ -7,16 +8,6 @@
 namespace py = pybind11;
 
 namespace gld {
-namespace {
-
-// Pooled memory with the buffer protocol: what sockets receive into, and torch.frombuffer looks at.
-struct Buffer {
-  std::shared_ptr<void> memory;
-  size_t nbytes;
-};
-
-}  // namespace
-
 void bind_common(py::module_& m) {
   py::class_<Buffer>(m, "Buffer", py::buffer_protocol(),
                      "nbytes of pooled, writable, uninitialised memory, 64-byte aligned. Goes back to the pool when "

@@ -41,4 +41,5 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_sampling(m);
   gld::bind_subgraph(m);
   gld::bind_feature(m);
+  gld::bind_rpc(m);
 }

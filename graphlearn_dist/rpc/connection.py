@@ -1,4 +1,4 @@
-"""One connection between two endpoints, both ways, heartbeat included. Runs on the endpoint's loop thread."""
+"""One connection between two endpoints, both ways. Runs on the endpoint's loop thread."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ from ..errors import (
 from .arena import SendingArena
 from .codec import decode
 from .encoded import Encoded, release
+from .engine import Engine
 from .exchange import ExchangeStats, PayloadExchange
 from .failures import pack_failure, read_failure
-from .framing import FrameStream
 from .handshake import MAX_TIME_S, Handshake, Introduction
 from .peers import Peer
 from .threads import post
 from .wire import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
 
 _OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
-_STUCK_S = 30.0  # a peer that takes nothing for so long is given up
 _OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the peer may have in flight
 
 
@@ -91,6 +90,10 @@ class Owner(Protocol):
 
     @property
     def settings(self) -> RpcSettings: ...
+    @property
+    def engine(self) -> Engine:
+        """What moves the frames."""
+
     def sending_arena(self) -> SendingArena | None:
         """The endpoint's arena, opened when it is first wanted; None where it has none."""
 
@@ -154,19 +157,17 @@ class Connection:
         self._settings = owner.settings
         self._handshake = handshake
         self._connecting = connecting
-        self._born = self._alive = self._last_ping = loop.time()
-        self._had_backlog = False
         self._next_id = 1 if connecting else 2
         self._pending: dict[int, Call] = {}
         self._waiting: deque[Call] = deque()
         self._serving: dict[int, Served] = {}
         self._parked: deque[tuple[Header, str, Value]] = deque()
         self._exchange = PayloadExchange(self)
-        self._stream = FrameStream(loop, sock, self._on_frame, self._on_closed, self._settings.max_payload_bytes)
+        self._stream = owner.engine.attach(sock, self._on_frame, self._on_closed)
+        self._handshake_timer = loop.call_later(MAX_TIME_S, self.close, f"no handshake within {MAX_TIME_S:g} s")
 
     def start(self) -> None:
         """Begin the handshake."""
-        self._stream.start()
         if self._connecting:
             self._stream.send(self._handshake.hello())
 
@@ -362,10 +363,6 @@ class Connection:
                     self._settle(header.request_id, error=read_failure(self.peer_name, meta))
             case Kind.CANCEL:
                 self._on_cancel(header.request_id)
-            case Kind.PING:
-                self._stream.send(pack_frame(Kind.PONG, 0, pack_head([])))
-            case Kind.PONG:
-                pass  # that it arrived is all it says
             case Kind.ARENA:
                 self._exchange.on_frame(meta)
             case Kind.RELEASE:
@@ -383,7 +380,8 @@ class Connection:
             self._stream.send(answer)
         if self._handshake.complete and not self._stream.closed:
             self.other = self._handshake.other
-            self._stream.limited = False
+            self._stream.lift_limits()
+            self._handshake_timer.cancel()
             if not self.opened.done():
                 self.opened.set_result(self.peer)
             self._owner.connection_opened(self)
@@ -442,31 +440,6 @@ class Connection:
 
     # --- life and death ----------------------------------------------------------------------------------------
 
-    def forgive(self) -> None:
-        """This process was stopped itself: the silence is not the peer's fault."""
-        self._alive = self._loop.time()
-
-    def tick(self) -> None:
-        """Look after the connection; called a few times per heartbeat."""
-        now = self._loop.time()
-        if self.other is None:
-            if now - self._born > MAX_TIME_S:
-                self._stream.close(PeerLostError(self.peer_name, f"no handshake within {MAX_TIME_S:g} s"))
-            return
-        stream = self._stream
-        # Bytes that a backlogged socket takes are a sign of life as good as bytes that arrive.
-        self._alive = max(self._alive, stream.last_received, stream.last_sent if self._had_backlog else 0.0)
-        self._had_backlog = stream.out_bytes > 0
-        silence = now - self._alive
-        since_ping = now - self._last_ping
-        if silence > self._settings.heartbeat_timeout_s:
-            stream.close(PeerLostError(self.peer_name, f"heartbeat timeout: silent for {silence:.1f} s"))
-        elif self._had_backlog and now - stream.last_sent > _STUCK_S:
-            stream.close(PeerLostError(self.peer_name, f"it took no data for {_STUCK_S:g} s"))
-        elif min(silence, since_ping) > self._settings.heartbeat_interval_s:
-            self._last_ping = now
-            stream.send(pack_frame(Kind.PING, 0, pack_head([])))
-
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued for the peer."""
         return self._stream.drained()
@@ -478,6 +451,7 @@ class Connection:
         self._stream.close(PeerLostError(self.peer_name, why))
 
     def _on_closed(self, error: RpcError) -> None:
+        self._handshake_timer.cancel()
         peer = str(self.other.peer) if self.other is not None else "peer"
         if isinstance(error, PeerLostError):
             error = PeerLostError(peer, error.why)

@@ -16,16 +16,19 @@ from typing import Any
 
 from ..config import RpcSettings
 from ..errors import (
+    AuthenticationError,
     DeadlineExceededError,
     InvalidArgumentError,
     NotInitializedError,
     PeerLostError,
+    ProtocolError,
     RpcError,
 )
 from .arena import SendingArena
 from .callees import Callees, Serving
 from .codec import encode
 from .connection import Call, Connection, Value
+from .engine import Engine, open_engine
 from .handshake import Introduction
 from .links import Links, adopt_listener, listen_tcp, listen_unix, unix_name
 from .membership import Membership
@@ -34,8 +37,6 @@ from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
 from .stats import EndpointStats, count_connections
 from .threads import WorkerThreads, post
 
-_TICKS_PER_HEARTBEAT = 4
-_LATE_S = 0.5  # a tick that comes so late means that this process was stopped
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0
 
@@ -92,7 +93,8 @@ class Endpoint:
         self._outgoing = Outgoing(self.peer.name, settings, self._links, self._membership)
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
-        self._last_tick = 0.0
+        self._engine: Engine | None = None
+        self._refused_connections = 0
         self._address: PeerAddress | None = None
         self._closed = False
 
@@ -117,8 +119,7 @@ class Endpoint:
         self._loop, self._thread = loop, thread
         thread.start()
         started.wait(_CLOSE_TIMEOUT_S)
-        for listener in listeners:
-            self._run_on_loop(self._add_listener(listener))
+        self._run_on_loop(self._start(listeners))
         return self
 
     def _open_listeners(self) -> list[socket.socket]:
@@ -144,11 +145,10 @@ class Endpoint:
         loop.call_soon(started.set)
         loop.run_forever()
 
-    async def _add_listener(self, listener: socket.socket) -> None:
-        self._links.add_listener(listener)
-        if self._last_tick == 0.0:
-            self._last_tick = time.monotonic()
-            self._schedule_tick()
+    async def _start(self, listeners: list[socket.socket]) -> None:
+        self._engine = open_engine(self.loop, self.settings)
+        for listener in listeners:
+            self._links.add_listener(listener)
 
     def close(self) -> None:
         """Say goodbye, fail what is in flight, free everything. Idempotent."""
@@ -176,6 +176,8 @@ class Endpoint:
         await self._links.close(f"{self.peer.name} is closed", _FLUSH_TIMEOUT_S)
         await self._callees.cancel_all()
         self._membership.close()
+        if self._engine is not None:
+            self._engine.close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -215,7 +217,7 @@ class Endpoint:
 
         async def collect() -> EndpointStats:
             used_bytes = self._arena.used_bytes if self._arena is not None else 0
-            return count_connections(self._links.connections, used_bytes)
+            return count_connections(self._links.connections, used_bytes, self._refused_connections)
 
         return self._run_on_loop(collect())  # type: ignore[no-any-return]
 
@@ -345,6 +347,13 @@ class Endpoint:
 
     # --- what connections ask for (on the loop's thread) -------------------------------------------------------
 
+    @property
+    def engine(self) -> Engine:
+        """What moves the frames."""
+        if self._engine is None:
+            raise NotInitializedError(f"{self.peer.name} is not open")
+        return self._engine
+
     def sending_arena(self) -> SendingArena | None:
         """The arena, opened when it is first wanted."""
         if self._arena is None and not self._arena_refused:
@@ -360,6 +369,7 @@ class Endpoint:
 
     def connection_closed(self, connection: Connection, error: RpcError) -> None:
         """A connection is gone."""
+        self._refused_connections += isinstance(error, (AuthenticationError, ProtocolError))
         last = self._links.closed(connection)
         why = error.why if isinstance(error, PeerLostError) else str(error)
         self._membership.connection_closed(connection, why)
@@ -376,21 +386,6 @@ class Endpoint:
         handler = self._topics.get(topic)
         if handler is not None:
             handler(connection, value)
-
-    def _schedule_tick(self) -> None:
-        period = self.settings.heartbeat_interval_s / _TICKS_PER_HEARTBEAT
-        self.loop.call_later(period, self._tick, period)
-
-    def _tick(self, period: float) -> None:
-        now = time.monotonic()
-        stopped = now - self._last_tick > period + _LATE_S
-        self._last_tick = now
-        for connection in self._links.connections:
-            if stopped:
-                connection.forgive()
-            connection.tick()
-        if not self._closed:
-            self._schedule_tick()
 
     # --- registry and collectives ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Frames over one non-blocking stream socket, driven by an asyncio loop.
+"""Frames over one non-blocking stream socket, driven by an asyncio loop: the engine in Python (see ``engine``).
 
 A frame's payload is received straight into pooled memory, and sent straight from where its segments lie. Small parts
 (headers, heads, small payloads) go through one staging buffer, so that a small frame costs one system call.
@@ -13,8 +13,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._C import Buffer as PooledBuffer
+from ..config import RpcSettings
 from ..errors import PeerLostError, RpcError
-from .wire import HEADER_BYTES, MAX_HEAD_BYTES, MAX_UNAUTHENTICATED_BYTES, Header, pack_refusal, parse_header
+from .heartbeat import Heartbeat
+from .wire import (
+    HEADER_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_UNAUTHENTICATED_BYTES,
+    Header,
+    Kind,
+    pack_frame,
+    pack_head,
+    pack_refusal,
+    parse_header,
+)
 
 _STAGING_BYTES = 16 << 10
 _DIRECT_BYTES = 4 << 10  # from here on a part is received without passing through the staging buffer
@@ -37,8 +49,32 @@ def tune_socket(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+class Drain:
+    """Those who wait until a stream has nothing queued."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def wait(self, *, is_empty: bool) -> asyncio.Future[None]:
+        """Done at once where nothing is queued, else with the next ``report``."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        if is_empty:
+            future.set_result(None)
+        else:
+            self._waiting.append(future)
+        return future
+
+    def report(self) -> None:
+        """Nothing is queued any more."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
 class FrameStream:
-    """One socket's frames, in and out. All methods must be called on the loop's thread.
+    """One socket's frames, in and out (see ``engine.Stream``). All methods must be called on the loop's thread.
 
     Args:
         loop: the loop that watches the socket.
@@ -46,7 +82,7 @@ class FrameStream:
         on_frame: called with each frame's header, head and payload (None where it has none, or lies in the arena).
             An ``RpcError`` raised by it closes the stream.
         on_closed: called once, with the reason.
-        max_payload_bytes: limit of a payload once ``limited`` is False.
+        settings: times of the heartbeat, and the limit of a payload once the limits are lifted.
     """
 
     def __init__(
@@ -55,23 +91,22 @@ class FrameStream:
         sock: socket.socket,
         on_frame: FrameHandler,
         on_closed: ClosedHandler,
-        max_payload_bytes: int,
+        settings: RpcSettings,
     ) -> None:
         tune_socket(sock)
         self._loop = loop
         self._sock = sock
         self._on_frame = on_frame
         self._on_closed = on_closed
-        self._max_payload = max_payload_bytes
-        self.limited = True  # only small frames without payload until the peer is authenticated
+        self._max_payload = settings.max_payload_bytes
+        self._limited = True  # only small frames without payload until the peer is authenticated
         self.closed = False
-        self.last_received = loop.time()
-        self.last_sent = loop.time()
-        self.received_bytes = 0
         self.out_bytes = 0
+        self._last_received = self._last_sent = loop.time()
+        self._heartbeat = Heartbeat(settings.heartbeat_interval_s, settings.heartbeat_timeout_s, loop.time())
         self._out: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self._writing = False
-        self._drained: list[asyncio.Future[None]] = []
+        self._drain = Drain(loop)
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
         self._header: Header | None = None
@@ -83,6 +118,31 @@ class FrameStream:
     def start(self) -> None:
         """Begin to receive."""
         self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def lift_limits(self) -> None:
+        """The peer is known: large frames and payloads may come, and heartbeats start."""
+        self._limited = False
+
+    def beat(self, now: float, *, forgive: bool) -> None:
+        """Look after the peer; called a few times per heartbeat.
+
+        Args:
+            now: the loop's time.
+            forgive: this process was stopped itself.
+        """
+        if forgive:
+            self._heartbeat.forgive(now)
+        if self._limited:
+            return
+        verdict = self._heartbeat.check(now, self._last_received, self._last_sent, self.out_bytes)
+        if verdict.dead:
+            self.close(PeerLostError("peer", verdict.dead))
+        elif verdict.ping:
+            self._send_control(Kind.PING)
+
+    def _send_control(self, kind: Kind) -> None:
+        if not self._out:  # else what waits says as well that this side is alive
+            self.send(pack_frame(kind, 0, pack_head([])))
 
     # --- sending -----------------------------------------------------------------------------------------------
 
@@ -97,7 +157,7 @@ class FrameStream:
                 on_sent()
             return
         if not self._out:
-            self.last_sent = self._loop.time()
+            self._last_sent = self._loop.time()
         views = [memoryview(frame), *parts]
         for view in views:
             self.out_bytes += view.nbytes
@@ -108,18 +168,7 @@ class FrameStream:
 
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        if self._out:
-            self._drained.append(future)
-        else:
-            future.set_result(None)
-        return future
-
-    def _report_drained(self) -> None:
-        waiting, self._drained = self._drained, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        return self._drain.wait(is_empty=not self._out)
 
     def _writable(self) -> None:
         for _ in range(_ROUNDS):
@@ -140,11 +189,11 @@ class FrameStream:
                 self._loop.add_writer(self._sock.fileno(), self._writable)
             else:
                 self._loop.remove_writer(self._sock.fileno())
-        if not self._out and self._drained:
-            self._report_drained()
+        if not self._out:
+            self._drain.report()
 
     def _advance(self, count: int) -> None:
-        self.last_sent = self._loop.time()
+        self._last_sent = self._loop.time()
         self.out_bytes -= count
         while self._out:
             view, on_sent = self._out[0]
@@ -181,8 +230,7 @@ class FrameStream:
         if count == 0:
             self.close(PeerLostError("peer", "connection closed"))
             return False
-        self.last_received = self._loop.time()
-        self.received_bytes += count
+        self._last_received = self._loop.time()
         if direct:
             self._filled += count
         else:
@@ -211,11 +259,11 @@ class FrameStream:
             self._start, self._end = 0, rest
 
     def _begin_frame(self) -> None:
-        max_head = MAX_UNAUTHENTICATED_BYTES if self.limited else MAX_HEAD_BYTES
+        max_head = MAX_UNAUTHENTICATED_BYTES if self._limited else MAX_HEAD_BYTES
         header = parse_header(
             self._staging[self._start : self._start + HEADER_BYTES],
             max_head=max_head,
-            max_payload=0 if self.limited else self._max_payload,
+            max_payload=0 if self._limited else self._max_payload,
         )
         self._start += HEADER_BYTES
         self._header = header
@@ -237,7 +285,10 @@ class FrameStream:
         self._header = self._head = self._payload = None
         self._target = memoryview(b"")
         self._filled = 0
-        self._on_frame(header, head, payload)
+        if self._limited or header.kind not in (Kind.PING, Kind.PONG):
+            self._on_frame(header, head, payload)
+        elif header.kind == Kind.PING:
+            self._send_control(Kind.PONG)
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -263,5 +314,5 @@ class FrameStream:
         for _, on_sent in queued:
             if on_sent is not None:
                 on_sent()
-        self._report_drained()
+        self._drain.report()
         self._on_closed(error)

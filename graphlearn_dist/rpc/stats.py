@@ -10,7 +10,8 @@ from .connection import Connection
 
 @dataclass(frozen=True)
 class EndpointStats:
-    """Counters of the connections that are open now."""
+    """Counters of the connections that are open now; ``refused_connections`` counts those that were closed since the
+    endpoint opened, because of malformed bytes or a wrong token."""
 
     connections: int
     unix_connections: int
@@ -23,9 +24,12 @@ class EndpointStats:
     inline_payloads_sent: int
     arena_full: int
     arena_used_bytes: int
+    refused_connections: int
 
 
-def count_connections(connections: Iterable[Connection], arena_used_bytes: int) -> EndpointStats:
+def count_connections(
+    connections: Iterable[Connection], arena_used_bytes: int, refused_connections: int
+) -> EndpointStats:
     """Adds up the counters of the open ones."""
     opened = [connection for connection in connections if connection.is_open]
     exchanges = [connection.exchange_stats for connection in opened]
@@ -41,4 +45,5 @@ def count_connections(connections: Iterable[Connection], arena_used_bytes: int) 
         inline_payloads_sent=sum(connection.stats.inline_payloads_sent for connection in opened),
         arena_full=sum(stats.arena_full for stats in exchanges),
         arena_used_bytes=arena_used_bytes,
+        refused_connections=refused_connections,
     )

@@ -135,7 +135,7 @@ def parse_header(data: Buffer, *, max_head: int = MAX_HEAD_BYTES, max_payload: i
     """
     magic, version, kind, flags, request_id, head_len, deadline_ms, payload_len = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise ProtocolError(f"not a GLD1 frame: it starts with {bytes(magic)!r}")
+        raise ProtocolError(f"not a GLD1 frame: it starts with the bytes {magic.hex()}")
     # An ERROR frame without a request is how a peer of another version says so: it must stay readable.
     if version != VERSION and not (kind == Kind.ERROR and request_id == 0):
         raise VersionMismatchError(f"the peer speaks version {version} of the protocol, this side speaks {VERSION}")

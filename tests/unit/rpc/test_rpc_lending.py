@@ -19,6 +19,8 @@ from graphlearn_dist.rpc.encoded import Encoded, SharedRegion
 from graphlearn_dist.rpc.peers import PeerAddress
 from tests.support.processes import start
 
+pytestmark = pytest.mark.usefixtures("engines")
+
 DEADLINE_S = 20.0
 COUNT = 50_000
 

@@ -30,6 +30,8 @@ from graphlearn_dist.errors import (
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
 
+pytestmark = pytest.mark.usefixtures("engines")
+
 DEADLINE_S = 20.0  # only ever reached by a hang
 SETTINGS = RpcSettings(connect_timeout_s=DEADLINE_S, request_timeout_s=DEADLINE_S)
 

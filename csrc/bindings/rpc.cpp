@@ -1,0 +1,104 @@
+#include <cerrno>
+#include <system_error>
+
+#include "bindings/buffers.h"
+#include "bindings/module.h"
+#include "rpc/engine.h"
+
+namespace py = pybind11;
+
+namespace gld {
+namespace {
+
+using rpc::Engine;
+using rpc::Event;
+using rpc::Stream;
+
+std::unique_ptr<Engine> make_engine(double heartbeat_interval_s, double heartbeat_timeout_s,
+                                    uint64_t max_payload_bytes) {
+  try {
+    return std::make_unique<Engine>(rpc::EngineSettings{heartbeat_interval_s, heartbeat_timeout_s, max_payload_bytes});
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw py::error_already_set();
+  }
+}
+
+// The GIL is kept: what is written at once is small, and getting the GIL back can take longer than writing.
+bool send(Stream& stream, uint64_t token, const py::sequence& parts) {
+  const BufferViews views(parts);
+  std::vector<iovec> memory;
+  memory.reserve(views.get().size());
+  for (const Py_buffer& view : views.get()) memory.push_back({view.buf, static_cast<size_t>(view.len)});
+  return stream.send(token, std::move(memory));
+}
+
+const char* name_of(Event::What what) {
+  switch (what) {
+    case Event::What::kFrame:
+      return "frame";
+    case Event::What::kSent:
+      return "sent";
+    case Event::What::kMalformed:
+      return "malformed";
+    case Event::What::kMismatch:
+      return "mismatch";
+    case Event::What::kClosed:
+      return "closed";
+  }
+  return "";
+}
+
+py::tuple as_tuple(Event& event) {
+  switch (event.what) {
+    case Event::What::kFrame: {
+      const rpc::Header& header = event.frame.header;
+      py::object payload = py::none();
+      if (event.frame.payload != nullptr)
+        payload = py::cast(Buffer{std::move(event.frame.payload), static_cast<size_t>(header.payload_bytes)});
+      py::tuple fields = py::make_tuple(header.kind, header.flags, header.request_id, header.head_bytes,
+                                        header.deadline_ms, header.payload_bytes);
+      return py::make_tuple(event.stream, name_of(event.what), fields, py::bytes(event.frame.head), payload);
+    }
+    case Event::What::kSent:
+      return py::make_tuple(event.stream, name_of(event.what), event.token);
+    default:
+      return py::make_tuple(event.stream, name_of(event.what), event.text);
+  }
+}
+
+py::list poll(Engine& engine) {
+  py::list out;
+  for (Event& event : engine.poll()) out.append(as_tuple(event));
+  return out;
+}
+
+}  // namespace
+
+void bind_rpc(py::module_& m) {
+  py::class_<Stream, std::shared_ptr<Stream>>(m, "RpcStream", "One socket's frames, both ways.")
+      .def_property_readonly("id", [](const Stream& self) { return self.id; })
+      .def("send", &send, py::arg("token"), py::arg("parts"),
+           "Sends the parts, one after the other. True: they are with the kernel. False: keep them alive and as they "
+           "are until an event names the token, or the stream is closed.")
+      .def("taken", &Stream::taken, py::arg("nbytes"),
+           "Frames of so many bytes, headers and heads included, have been dealt with.")
+      .def("lift_limits", &Stream::lift_limits, "The peer is known: large frames may come, and heartbeats start.")
+      .def("close", &Stream::close, "Drops what is queued; the event 'closed' follows. Idempotent.")
+      .def_property_readonly("out_bytes", &Stream::out_bytes, "Bytes that wait to be sent.");
+
+  py::class_<Engine>(m, "RpcEngine", "Sockets driven by one thread that needs no interpreter.")
+      .def(py::init(&make_engine), py::arg("heartbeat_interval_s"), py::arg("heartbeat_timeout_s"),
+           py::arg("max_payload_bytes"))
+      .def("open", &Engine::open, py::arg("fd"), "Drives a connected, non-blocking socket, owned from here on.")
+      .def("fileno", &Engine::fd, "Can be read when poll() has something to tell.")
+      .def("poll", &poll,
+           "What happened, as tuples of a stream's id and: 'frame', header fields, head, payload | 'sent', token | "
+           "'malformed' | 'mismatch' | 'closed', why.")
+      // The thread never needs the GIL, but it may be in a system call.
+      .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>(),
+           "Closes all streams and ends the thread; poll() tells the last events. Idempotent.");
+}
+
+}  // namespace gld

@@ -1,0 +1,164 @@
+"""Sockets driven by the thread of the native engine (``csrc/rpc/engine.h``), seen from an asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._C import RpcEngine, RpcStream
+from ..config import RpcSettings
+from ..errors import PeerLostError, ProtocolError, RpcError, VersionMismatchError
+from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
+from .wire import HEADER_BYTES, Header, Kind, pack_refusal
+
+
+class NativeStream:
+    """One socket's frames (see ``engine.Stream``)."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, native: RpcStream, on_frame: FrameHandler, on_closed: ClosedHandler
+    ) -> None:
+        self.closed = False
+        self._loop = loop
+        self._native = native
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._drain = Drain(loop)
+        # What the engine borrows: memory that must stay, and who wants to know when it need not.
+        self._unsent: dict[int, tuple[Sequence[Any], Callable[[], None] | None]] = {}
+        self._next_token = 1
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._native.out_bytes
+
+    def lift_limits(self) -> None:
+        """The peer is known."""
+        self._native.lift_limits()
+
+    def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
+        """Send a frame, or queue it."""
+        borrowed = [frame, *parts]
+        if not self.closed and not self._native.send(self._next_token, borrowed):
+            self._unsent[self._next_token] = (borrowed, on_sent)
+            self._next_token += 1
+        elif on_sent is not None:
+            on_sent()
+
+    def drained(self) -> asyncio.Future[None]:
+        """Done when nothing is queued, or the stream is closed."""
+        return self._drain.wait(is_empty=self.closed or not self._unsent)
+
+    def refuse(self, error: RpcError) -> None:
+        """Say why, as far as the socket takes it at once, and close."""
+        if not self._unsent:
+            self.send(pack_refusal(error))
+        self.close(error)
+
+    def close(self, error: RpcError) -> None:
+        """Close the socket, let go of everything queued, and report ``error``. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._native.close()
+        self._drain.report()
+        self._on_closed(error)
+
+    # --- what the engine tells ---------------------------------------------------------------------------------
+
+    def receive(self, fields: tuple[int, int, int, int, int, int], head: bytes, payload: Any) -> None:
+        """A frame came."""
+        if self.closed:
+            return
+        header = Header(Kind(fields[0]), *fields[1:])
+        try:
+            self._on_frame(header, head, payload)
+        except MemoryError:
+            self.close(PeerLostError("peer", "no memory for what it sent"))
+        except RpcError as error:
+            self.refuse(error)
+        finally:
+            self._native.taken(HEADER_BYTES + header.head_len + header.inline_len)
+
+    def sent(self, token: int) -> None:
+        """A queued frame is with the kernel."""
+        _, on_sent = self._unsent.pop(token)
+        if on_sent is not None:
+            on_sent()
+        if not self._unsent:
+            self._drain.report()
+
+    def gone(self, why: str) -> None:
+        """The socket is closed, and nothing is borrowed any more."""
+        unsent, self._unsent = self._unsent, {}
+        for _, on_sent in unsent.values():
+            if on_sent is not None:
+                on_sent()
+        self.close(PeerLostError("peer", why))
+
+
+class NativeEngine:
+    """The native engine of one loop (see ``engine.Engine``).
+
+    Args:
+        loop: the loop that is told what happens.
+        settings: times and limits.
+
+    Raises:
+        OSError: the system has no descriptors left.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: RpcSettings) -> None:
+        self._loop = loop
+        self._native = RpcEngine(
+            settings.heartbeat_interval_s, settings.heartbeat_timeout_s, settings.max_payload_bytes
+        )
+        self._streams: dict[int, NativeStream] = {}
+        self._events: deque[tuple[Any, ...]] = deque()
+        loop.add_reader(self._native.fileno(), self._poll)
+
+    def attach(self, sock: socket.socket, on_frame: FrameHandler, on_closed: ClosedHandler) -> NativeStream:
+        """Drive a connected socket, owned from here on."""
+        tune_socket(sock)
+        native = self._native.open(sock.fileno())
+        sock.detach()
+        stream = NativeStream(self._loop, native, on_frame, on_closed)
+        self._streams[native.id] = stream
+        return stream
+
+    def _poll(self) -> None:
+        self._events.extend(self._native.poll())
+        self._handle_events()
+
+    def _handle_events(self) -> None:
+        try:
+            while self._events:
+                self._handle(*self._events.popleft())
+        finally:
+            if self._events:  # a handler raised, which is the loop's business; the other streams go on
+                self._loop.call_soon(self._handle_events)
+
+    def _handle(self, number: int, what: str, detail: Any, head: bytes = b"", payload: Any = None) -> None:
+        stream = self._streams[number]
+        match what:
+            case "frame":
+                stream.receive(detail, head, payload)
+            case "sent":
+                stream.sent(detail)
+            case "malformed":
+                stream.refuse(ProtocolError(detail))
+            case "mismatch":
+                stream.refuse(VersionMismatchError(detail))
+            case "closed":
+                del self._streams[number]
+                stream.gone(detail)
+
+    def close(self) -> None:
+        """End the engine's thread, and give back what it borrowed. Idempotent."""
+        self._loop.remove_reader(self._native.fileno())
+        self._native.close()
+        self._poll()

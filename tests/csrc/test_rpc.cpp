@@ -1,0 +1,342 @@
+// The frame decoder, the heartbeat, and the engine over pairs of sockets.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "check.h"
+#include "fuzz_frames.h"
+#include "rpc/engine.h"
+
+namespace gld::test {
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::Event;
+using rpc::Frame;
+using rpc::FrameDecoder;
+using rpc::Heartbeat;
+using rpc::Kind;
+using rpc::Limits;
+
+constexpr uint8_t kRequest = 5;
+
+std::string make_frame(uint8_t kind, const std::string& head, const std::string& payload, uint64_t request_id = 1,
+                       uint16_t flags = 0) {
+  std::string frame("GLD1\1", 5);
+  const auto append = [&frame](auto value) { frame.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  append(kind);
+  append(flags);
+  append(request_id);
+  append(static_cast<uint32_t>(head.size()));
+  append(uint32_t{250});
+  append(static_cast<uint64_t>(payload.size()));
+  frame += head;
+  frame.resize((frame.size() + 63) / 64 * 64);
+  return flags & rpc::kFlagArena ? frame : frame + payload;
+}
+
+std::string numbers(size_t count) {
+  std::string bytes(count, '\0');
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>(i * 7 + i / 251);
+  return bytes;
+}
+
+std::string payload_of(const Frame& frame) {
+  return {static_cast<const char*>(frame.payload.get()), frame.header.inline_bytes()};
+}
+
+// --- frames ----------------------------------------------------------------------------------------------------------
+
+void put(FrameDecoder& decoder, const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const iovec place = decoder.room()[0];
+    const size_t count = std::min(place.iov_len, bytes.size() - done);
+    std::memcpy(place.iov_base, bytes.data() + done, count);
+    decoder.filled(count);
+    done += count;
+    if (done < bytes.size()) CHECK(!decoder.next());
+  }
+}
+
+TEST("frames: a header's fields, a head, a payload") {
+  FrameDecoder decoder({rpc::kMaxHeadBytes, 1 << 20});
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{5000}, size_t{1} << 20}) {
+    const std::string head = numbers(size % 100), payload = numbers(size);
+    put(decoder, make_frame(kRequest, head, payload, 77));
+    const auto frame = decoder.next();
+    CHECK(frame.has_value());
+    CHECK_EQUAL(int{frame->header.kind}, int{kRequest});
+    CHECK_EQUAL(frame->header.request_id, uint64_t{77});
+    CHECK_EQUAL(frame->header.deadline_ms, uint32_t{250});
+    CHECK_EQUAL(frame->head, head);
+    CHECK(payload_of(*frame) == payload);
+    CHECK(!decoder.next());
+  }
+  put(decoder, make_frame(kRequest, "h", numbers(100'000), 3, rpc::kFlagArena));
+  const auto frame = decoder.next();
+  CHECK(frame.has_value() && frame->payload == nullptr);
+  CHECK_EQUAL(frame->header.payload_bytes, uint64_t{100'000});
+}
+
+void decode_header(std::string bytes, size_t at, uint8_t value, const Limits& limits) {
+  bytes[at] = static_cast<char>(value);
+  rpc::parse_header(reinterpret_cast<const uint8_t*>(bytes.data()), limits);
+}
+
+TEST("frames: malformed headers") {
+  const Limits known{rpc::kMaxHeadBytes, 1 << 20};
+  const std::string good = make_frame(kRequest, numbers(10), "");
+  decode_header(good, 0, 'G', known);
+  CHECK_THROWS(rpc::ProtocolError, decode_header(good, 0, 'H', known));
+  CHECK_THROWS(rpc::VersionMismatch, decode_header(good, 4, 2, known));
+  for (const int kind : {0, 9, 16, 37, 69, 255}) CHECK_THROWS(rpc::ProtocolError, decode_header(good, 5, kind, known));
+  decode_header(good, 17, 0xff, known);
+  CHECK_THROWS(rpc::ProtocolError, decode_header(good, 18, 1, known));  // a head of 65 546 bytes
+  CHECK_THROWS(rpc::ProtocolError, decode_header(good, 17, 4, Limits{}));
+  CHECK_THROWS(rpc::ProtocolError, decode_header(good, 24, 1, Limits{}));
+  CHECK_THROWS(rpc::ProtocolError, decode_header(good, 31, 0x80, known));
+  std::string refusal = make_frame(static_cast<uint8_t>(Kind::kError), "why", "", 0);
+  decode_header(refusal, 4, 9, Limits{});  // readable whatever the version
+}
+
+TEST("frames: arbitrary bytes") {
+  std::mt19937 random(20261121);
+  std::string seeds[] = {make_frame(kRequest, numbers(40), numbers(9000)) + make_frame(10, "\1\0\x90", ""),
+                         make_frame(1, numbers(900), "") + make_frame(7, numbers(5), "", 0),
+                         make_frame(6, numbers(60'000), numbers(70'000)), numbers(200)};
+  for (int round = 0; round < 6000; ++round) {
+    std::string bytes(2, '\0');
+    bytes[0] = static_cast<char>(random());
+    bytes[1] = static_cast<char>(random());
+    for (unsigned i = 0; i <= random() % 3; ++i) bytes += seeds[random() % 4];
+    for (unsigned change = random() % 4; change > 0; --change) {
+      // Mostly the first header, where one bit matters.
+      const size_t at = random() % 2 ? 2 + random() % rpc::kHeaderBytes : random() % bytes.size();
+      bytes[at] = static_cast<char>(random() % 4 ? bytes[at] ^ (1 << random() % 8) : random());
+    }
+    if (random() % 3 == 0) bytes.resize(random() % bytes.size());
+    check_any_bytes(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  }
+}
+
+// --- the heartbeat ---------------------------------------------------------------------------------------------------
+
+TEST("heartbeat: asks after silence, gives up after more, forgives its own absence") {
+  const Heartbeat::Time start{1000s};
+  Heartbeat heartbeat(1s, 3s, start);
+  CHECK(!heartbeat.check(start + 900ms, start, start, 0).ping);
+  CHECK(heartbeat.check(start + 1100ms, start, start, 0).ping);
+  CHECK(!heartbeat.check(start + 1900ms, start, start, 0).ping);  // asked already
+  CHECK(heartbeat.check(start + 2200ms, start, start, 0).ping);
+  CHECK(!heartbeat.check(start + 2500ms, start + 2400ms, start, 0).ping);
+  CHECK(heartbeat.check(start + 5300ms, start + 2400ms, start, 0).dead.empty());
+  CHECK_EQUAL(heartbeat.check(start + 5500ms, start + 2400ms, start, 0).dead, "heartbeat timeout: silent for 3.1 s");
+  heartbeat.forgive(start + 6s);
+  CHECK(heartbeat.check(start + 8s, start + 2400ms, start, 0).dead.empty());
+}
+
+TEST("heartbeat: a peer that takes bytes lives, one that takes none is given up") {
+  const Heartbeat::Time start{1000s};
+  Heartbeat heartbeat(1s, 3s, start);
+  heartbeat.check(start + 2s, start, start + 2s, 5000);
+  CHECK(heartbeat.check(start + 4s, start, start + 3900ms, 5000).dead.empty());
+  CHECK(!heartbeat.check(start + 8s, start, start + 3900ms, 5000).dead.empty());
+  Heartbeat stuck(1s, 3s, start);
+  for (int i = 1; i <= 30; ++i) CHECK(stuck.check(start + i * 1s, start + i * 1s, start, 5000).dead.empty());
+  CHECK_EQUAL(stuck.check(start + 31s, start + 31s, start, 5000).dead, "it took no data for 30 s");
+}
+
+// --- the engine ------------------------------------------------------------------------------------------------------
+
+// A stream of an engine and the bare socket at its other end.
+struct Pair {
+  explicit Pair(rpc::EngineSettings settings = {}) : engine(settings) {
+    int sockets[2];
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+    fcntl(sockets[0], F_SETFL, O_NONBLOCK);
+    stream = engine.open(sockets[0]);
+    other = sockets[1];
+  }
+  ~Pair() { ::close(other); }
+
+  void write(const std::string& bytes) {
+    CHECK_EQUAL(::write(other, bytes.data(), bytes.size()), ssize_t(bytes.size()));
+  }
+  std::string read(size_t count) {
+    std::string bytes(count, '\0');
+    for (size_t done = 0; done < count;) {
+      const ssize_t got = recv(other, bytes.data() + done, count - done, 0);
+      CHECK(got > 0);
+      done += static_cast<size_t>(got);
+    }
+    return bytes;
+  }
+  // The next event; fails instead of hanging.
+  Event next() {
+    while (events.empty()) {
+      pollfd bell{engine.fd(), POLLIN, 0};
+      CHECK_EQUAL(::poll(&bell, 1, 60'000), 1);
+      for (Event& event : engine.poll()) events.push_back(std::move(event));
+    }
+    Event event = std::move(events.front());
+    events.pop_front();
+    return event;
+  }
+  Event expect(Event::What what) {
+    Event event = next();
+    CHECK_EQUAL(int(event.what), int(what));
+    return event;
+  }
+  // As the loop does after a handshake.
+  void meet() {
+    write(make_frame(1, "hello", ""));
+    const Event hello = expect(Event::What::kFrame);
+    stream->lift_limits();
+    stream->taken(hello.frame.bytes());
+  }
+
+  rpc::Engine engine;
+  std::shared_ptr<rpc::Stream> stream;
+  int other;
+  std::deque<Event> events;
+};
+
+std::vector<iovec> parts_of(std::string& bytes) { return {{bytes.data(), bytes.size()}}; }
+
+TEST("engine: limits until the peer is known, one frame at a time") {
+  Pair pair;
+  pair.write(make_frame(1, "hello", "") + make_frame(kRequest, "head", numbers(300'000)).substr(0, 1000));
+  const Event hello = pair.expect(Event::What::kFrame);
+  CHECK_EQUAL(hello.frame.head, "hello");
+  pair.stream->lift_limits();
+  pair.stream->taken(hello.frame.bytes());
+  pair.write(make_frame(kRequest, "head", numbers(300'000)).substr(1000, 100'000));
+  std::thread writer([&] { pair.write(make_frame(kRequest, "head", numbers(300'000)).substr(101'000)); });
+  const Event request = pair.expect(Event::What::kFrame);
+  writer.join();
+  CHECK(payload_of(request.frame) == numbers(300'000));
+
+  Pair stranger;
+  stranger.write(make_frame(kRequest, "head", numbers(300)));
+  const Event refused = stranger.expect(Event::What::kMalformed);
+  CHECK_EQUAL(refused.text, "payload: expected at most 0 bytes, got 300");
+  stranger.stream->close();
+  CHECK_EQUAL(stranger.expect(Event::What::kClosed).text, "");
+}
+
+TEST("engine: small messages go at once, large ones with their memory borrowed, in order") {
+  Pair pair;
+  pair.meet();
+  std::string small = numbers(100), large = numbers(5'000'000), last = "last";
+  CHECK(pair.stream->send(1, parts_of(small)));
+  CHECK(!pair.stream->send(2, parts_of(large)));
+  CHECK(!pair.stream->send(3, parts_of(last)));  // behind the large one
+  CHECK(pair.read(small.size() + large.size() + last.size()) == small + large + last);
+  CHECK_EQUAL(pair.expect(Event::What::kSent).token, uint64_t{2});
+  CHECK_EQUAL(pair.expect(Event::What::kSent).token, uint64_t{3});
+  CHECK_EQUAL(pair.stream->out_bytes(), size_t{0});
+}
+
+TEST("engine: a peer that sends more than is taken has to wait") {
+  Pair pair;
+  pair.meet();
+  const std::string frame = make_frame(kRequest, "head", numbers(8 << 20));
+  std::thread writer([&] {
+    for (int i = 0; i < 20; ++i) pair.write(frame);
+  });
+  std::deque<size_t> untaken;
+  for (int received = 0; received < 20; ++received) {
+    untaken.push_back(pair.expect(Event::What::kFrame).frame.bytes());
+    CHECK(untaken.size() + pair.events.size() <= 8);  // the credit is 64 MiB
+    if (untaken.size() < 8) continue;
+    pair.stream->taken(untaken.front());
+    untaken.pop_front();
+  }
+  writer.join();
+}
+
+TEST("engine: answers pings by itself, and tells who hung up") {
+  Pair pair;
+  pair.meet();
+  pair.write(make_frame(static_cast<uint8_t>(Kind::kPing), std::string("\1\0\x90", 3), "", 0));
+  const std::string pong = pair.read(64);
+  CHECK_EQUAL(int(pong[5]), int(Kind::kPong));
+  shutdown(pair.other, SHUT_RDWR);
+  CHECK_EQUAL(pair.expect(Event::What::kClosed).text, "connection closed");
+}
+
+TEST("engine: a silent peer is asked, and given up") {
+  Pair pair({0.05, 0.4, 1 << 20});
+  pair.meet();
+  CHECK_EQUAL(int(pair.read(64)[5]), int(Kind::kPing));
+  const std::string why = pair.expect(Event::What::kClosed).text;
+  CHECK_EQUAL(why.substr(0, 17), "heartbeat timeout");
+}
+
+TEST("engine: closing gives everything back, from the stream or from the engine") {
+  std::string large = numbers(20'000'000);
+  for (const bool by_engine : {false, true}) {
+    Pair pair;
+    pair.meet();
+    CHECK(!pair.stream->send(7, parts_of(large)));
+    if (by_engine) {
+      pair.engine.close();
+      CHECK_THROWS(InvalidArgument, pair.engine.open(-1));
+    } else {
+      pair.stream->close();
+    }
+    CHECK_EQUAL(pair.expect(Event::What::kClosed).text, "");
+    CHECK(!pair.stream->send(8, parts_of(large)));  // goes nowhere, and the memory is not touched
+    CHECK_EQUAL(pair.stream->out_bytes(), size_t{0});
+  }
+}
+
+TEST("engine: many streams under load from several sides") {
+  rpc::Engine engine({});
+  constexpr int kStreams = 8, kFrames = 200;
+  std::map<uint64_t, int> seen;
+  std::vector<std::thread> peers;
+  std::map<uint64_t, std::shared_ptr<rpc::Stream>> streams;
+  for (int i = 0; i < kStreams; ++i) {
+    int sockets[2];
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+    fcntl(sockets[0], F_SETFL, O_NONBLOCK);
+    const auto stream = engine.open(sockets[0]);
+    stream->lift_limits();
+    streams[stream->id] = stream;
+    peers.emplace_back([socket = sockets[1], i] {  // sends frames, reads as many bytes back
+      std::string answer;
+      for (int f = 0; f < kFrames; ++f) {
+        const std::string frame = make_frame(kRequest, numbers(10), numbers((f * 997 + i * 131) % 20'000));
+        if (::write(socket, frame.data(), frame.size()) != ssize_t(frame.size())) break;
+        answer.resize(64);
+        if (recv(socket, answer.data(), 64, MSG_WAITALL) != 64) break;
+      }
+      ::close(socket);
+    });
+  }
+  std::string answer = make_frame(6, "", "");
+  for (int closed = 0; closed < kStreams;) {
+    pollfd bell{engine.fd(), POLLIN, 0};
+    CHECK_EQUAL(::poll(&bell, 1, 60'000), 1);
+    for (const Event& event : engine.poll()) {
+      if (event.what == Event::What::kClosed) ++closed;
+      if (event.what != Event::What::kFrame) continue;
+      CHECK(payload_of(event.frame) == numbers(event.frame.header.payload_bytes));
+      ++seen[event.stream];
+      streams[event.stream]->send(1, parts_of(answer));
+      streams[event.stream]->taken(event.frame.bytes());
+    }
+  }
+  for (std::thread& peer : peers) peer.join();
+  CHECK_EQUAL(seen.size(), size_t{kStreams});
+  for (const auto& entry : seen) CHECK_EQUAL(entry.second, kFrames);
+}
+
+}  // namespace
+}  // namespace gld::test
