@@ -1,5 +1,6 @@
 #include "common/buffer_pool.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -104,6 +105,9 @@ BufferPool::BufferPool() : state_(std::make_shared<State>()) {}
 
 BufferPool& BufferPool::global() {
   static BufferPool pool;
+  // A thread that receives may hold the lock while another one forks; the child would wait for it for ever.
+  [[maybe_unused]] static const int registered = pthread_atfork(
+      [] { pool.state_->mutex.lock(); }, [] { pool.state_->mutex.unlock(); }, [] { pool.state_->mutex.unlock(); });
   return pool;
 }
 
