@@ -104,7 +104,8 @@ struct BufferPool::State {
 BufferPool::BufferPool() : state_(std::make_shared<State>()) {}
 
 BufferPool& BufferPool::global() {
-  static BufferPool pool;
+  // Never destroyed: threads may still receive while the process exits.
+  static BufferPool& pool = *new BufferPool;
   // A thread that receives may hold the lock while another one forks; the child would wait for it for ever.
   [[maybe_unused]] static const int registered = pthread_atfork(
       [] { pool.state_->mutex.lock(); }, [] { pool.state_->mutex.unlock(); }, [] { pool.state_->mutex.unlock(); });

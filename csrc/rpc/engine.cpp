@@ -291,7 +291,7 @@ void Engine::receive(Stream& stream) {
     stream.decoder_.filled(static_cast<size_t>(count));
     stream.reads_ = deliver(stream);
     if (!stream.reads_) return;
-    if (static_cast<size_t>(count) < room[0].iov_len + room[1].iov_len) return expect(stream);
+    if (static_cast<size_t>(count) < room[0].iov_len + room[1].iov_len) return;
   }
 }
 
@@ -345,6 +345,7 @@ void Engine::flush(Stream& stream) {
 }
 
 void Engine::update_interest(Stream& stream) {
+  if (stream.reads_) expect(stream);
   const uint32_t wanted = (stream.reads_ ? EPOLLIN : 0u) | (stream.is_blocked_ ? EPOLLOUT : 0u);
   if (wanted == stream.interest_) return;
   epoll_event event{};
@@ -362,7 +363,7 @@ void Engine::tick(Clock::time_point now) {
   for (const auto& entry : streams_)
     if (entry.second->beats_) streams.push_back(entry.second);
   for (const std::shared_ptr<Stream>& stream : streams) {
-    if (stream->least_bytes_ > 1 && stream->reads_) receive(*stream);  // fewer bytes are a sign of life, too
+    if (stream->least_bytes_ > 1) handle(*stream, EPOLLIN);  // fewer bytes are a sign of life, too
     if (!stream->reads_) stream->heartbeat_.forgive(now);
     const Heartbeat::Verdict verdict =
         stream->heartbeat_.check(now, stream->last_received_, stream->outbox_.last_progress(), stream->outbox_.bytes());

@@ -1,5 +1,6 @@
 // The frame decoder, the heartbeat, and the engine over pairs of sockets.
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -153,15 +154,18 @@ TEST("heartbeat: a peer that takes bytes lives, one that takes none is given up"
 
 // --- the engine ------------------------------------------------------------------------------------------------------
 
+// A connected pair of unix sockets, the first for an engine.
+std::pair<int, int> connect() {
+  int sockets[2];
+  CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+  fcntl(sockets[0], F_SETFL, O_NONBLOCK);
+  return {sockets[0], sockets[1]};
+}
+
 // A stream of an engine and the bare socket at its other end.
 struct Pair {
-  explicit Pair(rpc::EngineSettings settings = {}) : engine(settings) {
-    int sockets[2];
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    fcntl(sockets[0], F_SETFL, O_NONBLOCK);
-    stream = engine.open(sockets[0]);
-    other = sockets[1];
-  }
+  explicit Pair(rpc::EngineSettings settings = {}, std::pair<int, int> sockets = connect())
+      : engine(settings), stream(engine.open(sockets.first)), other(sockets.second) {}
   ~Pair() { ::close(other); }
 
   void write(const std::string& bytes) {
@@ -260,6 +264,38 @@ TEST("engine: a peer that sends more than is taken has to wait") {
   writer.join();
 }
 
+// A connected pair of TCP sockets.
+std::pair<int, int> connect_over_tcp() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const where = reinterpret_cast<sockaddr*>(&address);
+  CHECK(bind(listener, where, size) == 0 && listen(listener, 1) == 0 && getsockname(listener, where, &size) == 0);
+  const int connecting = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  CHECK_EQUAL(connect(connecting, where, size), 0);
+  const int accepted = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  CHECK(accepted >= 0);
+  ::close(listener);
+  return {accepted, connecting};
+}
+
+TEST("engine: over TCP nothing stays behind in the socket, after large payloads too") {
+  Pair pair({1000, 3000, 1 << 30}, connect_over_tcp());  // no tick comes to the rescue
+  pair.meet();
+  for (const size_t size : {10u, 300'000u, 262'144u, 10u, 9'000'000u, 524'288u, 40'000'000u}) {
+    const std::string bytes = make_frame(kRequest, "large", numbers(size)) + make_frame(kRequest, "small", "");
+    std::thread writer([&] {
+      for (size_t done = 0; done < bytes.size(); done += 100'000) pair.write(bytes.substr(done, 100'000));
+    });
+    CHECK(payload_of(pair.expect(Event::What::kFrame).frame) == numbers(size));
+    CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "small");
+    writer.join();
+    pair.stream->taken(size + 1000);
+  }
+}
+
 TEST("engine: answers pings by itself, and tells who hung up") {
   Pair pair;
   pair.meet();
@@ -303,13 +339,11 @@ TEST("engine: many streams under load from several sides") {
   std::vector<std::thread> peers;
   std::map<uint64_t, std::shared_ptr<rpc::Stream>> streams;
   for (int i = 0; i < kStreams; ++i) {
-    int sockets[2];
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    fcntl(sockets[0], F_SETFL, O_NONBLOCK);
-    const auto stream = engine.open(sockets[0]);
+    const std::pair<int, int> sockets = connect();
+    const auto stream = engine.open(sockets.first);
     stream->lift_limits();
     streams[stream->id] = stream;
-    peers.emplace_back([socket = sockets[1], i] {  // sends frames, reads as many bytes back
+    peers.emplace_back([socket = sockets.second, i] {  // sends frames, reads as many bytes back
       std::string answer;
       for (int f = 0; f < kFrames; ++f) {
         const std::string frame = make_frame(kRequest, numbers(10), numbers((f * 997 + i * 131) % 20'000));
