@@ -106,7 +106,7 @@ class Endpoint:
         Raises:
             InvalidArgumentError: the listener would be open to the network without a token.
             NotInitializedError: the endpoint was closed.
-            OSError: the address cannot be bound.
+            OSError: the address cannot be bound, or no descriptors are left.
         """
         if self._closed:
             raise NotInitializedError(f"{self.peer.name} was closed; make a new endpoint")
@@ -119,7 +119,12 @@ class Endpoint:
         self._loop, self._thread = loop, thread
         thread.start()
         started.wait(_CLOSE_TIMEOUT_S)
-        self._run_on_loop(self._start(listeners))
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            for listener in listeners:
+                undo.enter_context(listener)
+            self._run_on_loop(self._start(listeners))
+            undo.pop_all()
         return self
 
     def _open_listeners(self) -> list[socket.socket]:

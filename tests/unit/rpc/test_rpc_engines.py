@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,8 @@ import torch
 from graphlearn_dist.config import RpcSettings, rpc_engine
 from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, RpcError
 from graphlearn_dist.rpc import Endpoint, encode, wire
-from graphlearn_dist.rpc.engine import Engine, open_engine
+from graphlearn_dist.rpc.engine import Engine, PythonEngine, open_engine
+from graphlearn_dist.rpc.native import NativeEngine
 from graphlearn_dist.rpc.wire import Header, Kind
 
 DEADLINE_S = 20.0
@@ -264,14 +264,18 @@ def test_which_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         rpc_engine({"GLD_RPC_ENGINE": "rust"})
     with pytest.raises(InvalidArgumentError, match="engine: expected one of"):
         RpcSettings(engine="rust")
+    before = endpoint_threads()
+    monkeypatch.setenv("GLD_RPC_ENGINE", "rust")
+    with pytest.raises(InvalidArgumentError, match="GLD_RPC_ENGINE"):
+        Endpoint("server", 0).open()
+    assert endpoint_threads() == before
     monkeypatch.setenv("GLD_RPC_ENGINE", "python")
-    for settings, threads in ((RpcSettings(), 0), (RpcSettings(engine="native"), 1)):
-        before = native_threads()
-        with Endpoint("server", 0, settings=settings):
-            assert native_threads() == before + threads
-        assert native_threads() == before
+    for settings, kind in ((RpcSettings(), PythonEngine), (RpcSettings(engine="native"), NativeEngine)):
+        with Endpoint("server", 0, settings=settings) as server:
+            assert type(server.engine) is kind
+    assert endpoint_threads() == before
 
 
-def native_threads() -> int:
-    """Threads of native engines in this process."""
-    return sum(path.read_text() == "gld-rpc\n" for path in Path("/proc/self/task").glob("*/comm"))
+def endpoint_threads() -> list[str]:
+    """Threads of endpoints' loops in this process."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rpc-")]
