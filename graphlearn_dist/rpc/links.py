@@ -108,6 +108,7 @@ class Links:
         self._dialling: dict[PeerAddress, asyncio.Task[Connection]] = {}
         self._listeners: list[socket.socket] = []
         self._paused: set[asyncio.TimerHandle] = set()
+        self._is_closing = False
 
     @property
     def connections(self) -> list[Connection]:
@@ -209,6 +210,9 @@ class Links:
 
     async def _dial(self, address: PeerAddress) -> Connection:
         sock = await asyncio.wait_for(self._connect(address), MAX_TIME_S)
+        if self._is_closing:  # wait_for forgets that it was cancelled when its result is there at the same time
+            sock.close()
+            raise asyncio.CancelledError
         connection = self._adopt(sock, connecting=True)
         try:
             peer: Peer = await asyncio.shield(connection.opened)
@@ -257,6 +261,7 @@ class Links:
 
     async def close(self, why: str, flush_timeout_s: float) -> None:
         """Stop listening and dialling, let queued answers go out, say goodbye, close everything."""
+        self._is_closing = True
         loop = asyncio.get_running_loop()
         for timer in self._paused:
             timer.cancel()
