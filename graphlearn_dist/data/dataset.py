@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from ..core import check_index_tensor
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
+from . import shared_memory
 from .feature import Feature
 from .graph import Graph, Topology, extent, to_coo
+from .handles import WholeDatasetHandle, handles_of, share_tables, tensors_of
 from .random_split import random_split
 from .schema import (
     EDGE_FEATURE,
@@ -26,6 +29,7 @@ from .schema import (
     NODE_TIME,
     EdgeDirection,
     GraphSchema,
+    bare,
     by_type,
     collect_node_types,
     earliest,
@@ -122,7 +126,7 @@ class Dataset:
             _check_types(name, values, edges, "edge type")
         self._num_nodes = self._count_nodes(edges, layouts, by_type(num_nodes))
         self.node_times = self._check_node_times(by_type(node_times))
-        self.earliest_nodes = {key: earliest(values) for key, values in self.node_times.items() if len(values)}
+        self.earliest_nodes = _earliest(self.node_times)
         graphs = {}
         for edge_type, pair in edges.items():
             source, target = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
@@ -137,7 +141,7 @@ class Dataset:
                 edge_times=self._edge_times(edge_type, coo, times.get(edge_type)),
             )
             graphs[edge_type] = Graph(topology, graph_mode, device)
-        self.graph = graphs.get(None, graphs)
+        self.graph = bare(graphs)
 
     def _check_node_times(self, node_times: dict[Any, Any]) -> dict[Any, torch.Tensor]:
         """Node times by type as int64, after a look at their dtype and length."""
@@ -242,7 +246,7 @@ class Dataset:
             key: make(tensor, id2index=rows.get(key), split_ratio=ratios.get(key, ratios.get(None, 0.0)))
             for key, tensor in tensors.items()
         }
-        return features.get(None, features) if features else None
+        return bare(features)
 
     def init_node_labels(self, node_label_data: Any = None, id2idx: Any = None) -> None:
         """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type)."""
@@ -306,9 +310,10 @@ class Dataset:
             found[store_name(NODE_FEATURE, schema.node_type_index(node_type))] = feature
         for node_type, labels in by_type(self.node_labels).items():
             rows = self._label_rows.get(node_type)
-            found[store_name(NODE_LABEL, schema.node_type_index(node_type))] = Feature(labels, rows)
+            found[store_name(NODE_LABEL, schema.node_type_index(node_type))] = Feature(labels, rows, dtype=None)
         for node_type, times in self.node_times.items():
-            found[store_name(NODE_TIME, schema.node_type_index(node_type))] = Feature(times, self._rows_of(node_type))
+            rows = self._rows_of(node_type)
+            found[store_name(NODE_TIME, schema.node_type_index(node_type))] = Feature(times, rows, dtype=None)
         for edge_type, feature in by_type(self.edge_features).items():
             found[store_name(EDGE_FEATURE, schema.edge_types.index(edge_type))] = feature
         return found
@@ -350,3 +355,69 @@ class Dataset:
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key, None)
+
+    # --- sharing -----------------------------------------------------------------------------------------------
+
+    def share_ipc(self) -> Any:
+        """A handle with which another process of this host maps the same memory while this data set lives.
+
+        What is in private memory is moved to shared memory once; what is mapped from files stays where it is.
+        """
+        with shared_memory.moving:
+            self._move_to_shared_memory()
+            return WholeDatasetHandle(
+                edge_dir=self.edge_dir,
+                num_nodes=dict(self._num_nodes),
+                graphs={key: graph.share_ipc() for key, graph in by_type(self.graph).items()},
+                node_features={key: feature.share_ipc() for key, feature in by_type(self.node_features).items()},
+                edge_features={key: feature.share_ipc() for key, feature in by_type(self.edge_features).items()},
+                node_labels=handles_of(self.node_labels),
+                label_rows=handles_of(self._label_rows),
+                node_times=handles_of(self.node_times),
+                splits=tuple(map(handles_of, (self.train_idx, self.val_idx, self.test_idx))),
+            )
+
+    def _move_to_shared_memory(self) -> None:
+        """Labels, times and splits; graphs and features move when they are described."""
+        self.node_labels = shared_memory.share_all(self.node_labels)
+        self._label_rows = share_tables(self._label_rows)
+        self.node_times = shared_memory.share_all(self.node_times)
+        for name in ("train_idx", "val_idx", "test_idx"):
+            setattr(self, name, shared_memory.share_all(getattr(self, name)))
+
+    @classmethod
+    def from_ipc_handle(cls, ipc_handle: Any) -> Dataset:
+        """The data set that ``share_ipc`` described, over the same memory."""
+        handle: WholeDatasetHandle = ipc_handle
+        dataset = cls(
+            bare({key: Graph.from_ipc_handle(graph) for key, graph in handle.graphs.items()}),
+            bare({key: Feature.from_ipc_handle(feature) for key, feature in handle.node_features.items()}),
+            bare({key: Feature.from_ipc_handle(feature) for key, feature in handle.edge_features.items()}),
+            bare(tensors_of(handle.node_labels)),
+            handle.edge_dir,
+            tuple(bare(tensors_of(part)) for part in handle.splits),
+        )
+        dataset._num_nodes, dataset._label_rows = dict(handle.num_nodes), tensors_of(handle.label_rows)
+        dataset.node_times = tensors_of(handle.node_times)
+        dataset.earliest_nodes = _earliest(dataset.node_times)
+        return dataset
+
+
+def _earliest(node_times: Mapping[Any, torch.Tensor]) -> dict[Any, int]:
+    return {key: earliest(times) for key, times in node_times.items() if len(times)}
+
+
+def rebuild_dataset(ipc_handle: WholeDatasetHandle) -> Dataset:
+    """The data set that ``reduce_dataset`` described."""
+    return Dataset.from_ipc_handle(ipc_handle)
+
+
+def reduce_dataset(dataset: Dataset) -> tuple[Any, ...]:
+    """How a data set goes to another process through ``multiprocessing``: as a handle to the same memory.
+
+    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
+    """
+    return rebuild_dataset, (dataset.share_ipc(),)
+
+
+ForkingPickler.register(Dataset, reduce_dataset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 from .. import _C
 from ..core import check_index_tensor
 from ..errors import InvalidArgumentError, UnknownIdError
+from ..messages import TensorHandle
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
+from .handles import FeatureHandle
 from .unified_tensor import UnifiedTensor
 
 
@@ -29,6 +32,8 @@ class DeviceGroup:
         return len(self.device_list)
 
 
+# Arguments of ``Feature`` beside its rows and their dtype, which are kept under the same names.
+_SETTINGS = ("split_ratio", "device_group_list", "device", "with_gpu", "num_threads", "out_dtype")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -54,7 +59,7 @@ class Feature:
         device_group_list: GPUs by group.
         device: the GPU of this process.
         with_gpu: use a GPU if there is one.
-        dtype: dtype to hold; None keeps that of the tensor.
+        dtype: dtype to hold; None keeps that of the tensor, which takes no copy.
         num_threads: threads of one lookup.
         out_dtype: dtype that lookups give, cast while gathering: a floating type, for rows of floats, int8 or uint8.
             float16 or int8 rows that are read as float32 take half or a quarter of the memory. None: that of the rows.
@@ -72,7 +77,7 @@ class Feature:
         device_group_list: list[DeviceGroup] | None = None,
         device: int | None = None,
         with_gpu: bool | None = True,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | None = torch.float32,
         num_threads: int = 1,
         *,
         out_dtype: torch.dtype | None = None,
@@ -139,11 +144,33 @@ class Feature:
 
     def share_memory_(self) -> Feature:
         """Moves the rows to memory that other processes can map; rows mapped from a file stay where they are."""
-        self.feature_tensor = shared_memory.share(self.feature_tensor)
-        if isinstance(self.id2index, torch.Tensor):
-            self.id2index = shared_memory.share(self.id2index)
-        self._unified = None
+        with shared_memory.moving:
+            self.feature_tensor = shared_memory.share(self.feature_tensor)
+            if isinstance(self.id2index, torch.Tensor):
+                self.id2index = shared_memory.share(self.id2index)
+            self._unified = None
         return self
+
+    def share_ipc(self) -> FeatureHandle:
+        """A handle with which another process of this host maps the same rows while this feature lives."""
+        with shared_memory.moving:
+            self.share_memory_()
+            rows = self.id2index
+            return FeatureHandle(
+                shared_memory.to_handle(self.feature_tensor),
+                shared_memory.to_handle(rows) if isinstance(rows, torch.Tensor) else rows,
+                {name: getattr(self, name) for name in _SETTINGS},
+            )
+
+    @classmethod
+    def from_ipc_handle(cls, ipc_handle: FeatureHandle) -> Feature:
+        """The feature that ``share_ipc`` described, over the same memory."""
+        rows = ipc_handle.id2index
+        id2index = shared_memory.from_handle(rows) if isinstance(rows, TensorHandle) else rows
+        return cls(shared_memory.from_handle(ipc_handle.rows), id2index, dtype=None, **ipc_handle.settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_unified": None}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -156,3 +183,19 @@ class Feature:
 
     def size(self, dim: int) -> int:
         return self.feature_tensor.size(dim)
+
+
+def rebuild_feature(ipc_handle: FeatureHandle) -> Feature:
+    """The feature that ``reduce_feature`` described."""
+    return Feature.from_ipc_handle(ipc_handle)
+
+
+def reduce_feature(feature: Feature) -> tuple[Any, ...]:
+    """How a feature goes to another process through ``multiprocessing``: as a handle to the same rows, without a copy.
+
+    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
+    """
+    return rebuild_feature, (feature.share_ipc(),)
+
+
+ForkingPickler.register(Feature, reduce_feature)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from ..core import available_cores, thread_pool, to_optional_tensor, to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
+from .handles import GraphHandle, TopologyHandle
 
 Layout = Literal["CSR", "CSC"]
 
@@ -246,6 +248,39 @@ class Topology:
             self._weight_sums = self.weight_sums.share()
         return self
 
+    def to_handle(self) -> TopologyHandle:
+        """With which another process of this host maps the same arrays; those in private memory are moved first."""
+        with shared_memory.moving:
+            self.share_memory_()
+            sums = self.weight_sums
+            return TopologyHandle(
+                layout=self.layout,
+                num_cols=self.num_cols,
+                indptr=shared_memory.to_handle(self._indptr),
+                indices=shared_memory.to_handle(self._indices),
+                edge_ids=shared_memory.to_handle(self._edge_ids),
+                weights=shared_memory.to_optional_handle(self._edge_weights),
+                times=shared_memory.to_optional_handle(self._edge_times),
+                weight_sums=None if sums is None else shared_memory.to_handle(sums.sums),
+                positive_counts=None if sums is None else shared_memory.to_optional_handle(sums.positive_counts),
+            )
+
+    @classmethod
+    def from_handle(cls, handle: TopologyHandle) -> Topology:
+        """Maps what ``to_handle`` described."""
+        sums = shared_memory.from_optional_handle(handle.weight_sums)
+        positive_counts = shared_memory.from_optional_handle(handle.positive_counts)
+        return cls.from_arrays(
+            shared_memory.from_handle(handle.indptr),
+            shared_memory.from_handle(handle.indices),
+            shared_memory.from_handle(handle.edge_ids),
+            layout=handle.layout,
+            num_cols=handle.num_cols,
+            edge_weights=shared_memory.from_optional_handle(handle.weights),
+            edge_times=shared_memory.from_optional_handle(handle.times),
+            weight_sums=None if sums is None else WeightSums(sums, positive_counts),
+        )
+
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
 
@@ -339,6 +374,18 @@ class Graph:
         """(indptr, indices, edge ids)."""
         return self.topo.indptr, self.topo.indices, self.topo.edge_ids
 
+    def share_ipc(self) -> GraphHandle:
+        """A handle with which another process of this host maps the same edges while this graph lives."""
+        return GraphHandle(self.topo.to_handle(), self.mode, self.device)
+
+    @classmethod
+    def from_ipc_handle(cls, ipc_handle: GraphHandle) -> Graph:
+        """The graph that ``share_ipc`` described, over the same memory."""
+        return cls(Topology.from_handle(ipc_handle.topology), ipc_handle.mode, ipc_handle.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_native": None, "_native_weighted": None}
+
     @property
     def row_count(self) -> int:
         return self.topo.row_count
@@ -350,3 +397,19 @@ class Graph:
     @property
     def edge_count(self) -> int:
         return self.topo.edge_count
+
+
+def rebuild_graph(ipc_handle: GraphHandle) -> Graph:
+    """The graph that ``reduce_graph`` described."""
+    return Graph.from_ipc_handle(ipc_handle)
+
+
+def reduce_graph(graph: Graph) -> tuple[Any, ...]:
+    """How a graph goes to another process through ``multiprocessing``: as a handle to the same memory, without a copy.
+
+    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the edges themselves.
+    """
+    return rebuild_graph, (graph.share_ipc(),)
+
+
+ForkingPickler.register(Graph, reduce_graph)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,10 @@ from ..messages import TensorHandle
 # Start address -> (file descriptor, bytes) of our own shared memory. No lock: a finaliser may run in the middle of any
 # of this module's lines, and single operations on a dict are atomic.
 _anonymous: dict[int, tuple[int, int]] = {}
+
+# Held by whoever moves the arrays of an object to shared memory and then tells where they lie: of several at once, a
+# later one would otherwise move them away from under an earlier one's handles.
+moving = threading.RLock()
 
 
 def share(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,6 +85,16 @@ def from_handle(handle: TensorHandle) -> torch.Tensor:
     except OSError as error:
         raise StorageError(f"cannot map {handle.path}: {error}") from error
     return _view(mapping, handle.offset - start, dtype, handle.shape)
+
+
+def to_optional_handle(tensor: torch.Tensor | None) -> TensorHandle | None:
+    """As ``to_handle``; None stays None."""
+    return None if tensor is None else to_handle(tensor)
+
+
+def from_optional_handle(handle: TensorHandle | None) -> torch.Tensor | None:
+    """As ``from_handle``; None stays None."""
+    return None if handle is None else from_handle(handle)
 
 
 def share_all(value: Any, replace: Callable[[torch.Tensor], torch.Tensor] = share) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from .. import _C
 from ..core import check_index_vector, thread_pool, to_tensor
 from ..errors import InvalidArgumentError, NotInitializedError
+from ..messages import TensorHandle
+from . import shared_memory
 
 HOST = -1
 
@@ -64,7 +67,7 @@ class UnifiedTensor:
     def __init__(self, current_device: int = 0, dtype: torch.dtype = torch.float32, num_threads: int = 1) -> None:
         self.current_device = current_device
         self.dtype = dtype
-        self._pool = thread_pool(num_threads)
+        self.num_threads = num_threads
         self._parts: list[torch.Tensor] = []
         self._store: _C.RowStore | None = None
 
@@ -113,16 +116,16 @@ class UnifiedTensor:
             InvalidArgumentError: ids are no vector of integers, or the rows cannot be cast to ``dtype``.
         """
         rows = check_index_vector(ids, "ids")
-        pool = self._pool if num_threads is None else thread_pool(num_threads)
+        pool = thread_pool(self.num_threads if num_threads is None else num_threads)
         return to_tensor(self._native.gather(rows, pool, None, None, _name(dtype or self.dtype)))
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes row ``ids[i]`` to ``out[positions[i]]``, cast to the dtype of ``out``; ``positions`` int64 ``[n]``."""
-        self._native.gather(ids, self._pool, positions, out, _name(out.dtype))
+        self._native.gather(ids, thread_pool(self.num_threads), positions, out, _name(out.dtype))
 
     def gather_all(self, out: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes row ``ids[i]`` to ``out[i]``, cast to the dtype of ``out``."""
-        self._native.gather(ids, self._pool, None, out, _name(out.dtype))
+        self._native.gather(ids, thread_pool(self.num_threads), None, out, _name(out.dtype))
 
     @property
     def _native(self) -> _C.RowStore:
@@ -160,3 +163,59 @@ class UnifiedTensor:
     def append_shared_tensor(self, shared_tensor: Any) -> None:
         """GPU pieces shared by another process; needs a GPU."""
         raise InvalidArgumentError(f"shared_tensor: needs a GPU, {_C.cuda_device_count()} are usable")
+
+    def share_ipc(self) -> tuple[list[Any], list[TensorHandle]]:
+        """(GPU pieces, of which there are none yet; host pieces) for another process of this host to map.
+
+        Pieces in private memory move to shared memory once; the handles are good while this tensor lives.
+        """
+        with shared_memory.moving:
+            self._parts = [shared_memory.share(part) for part in self._parts]
+            self._store = None
+            return [], [shared_memory.to_handle(part) for part in self._parts]
+
+    def from_ipc_handle(self, cuda_ipc_list: Sequence[Any], cpu_part: Any) -> None:
+        """Adds the pieces that ``share_ipc`` of another process described, over the same memory.
+
+        Args:
+            cuda_ipc_list: GPU pieces.
+            cpu_part: host pieces: handles, a tensor, or None.
+        """
+        for shared_tensor in cuda_ipc_list:
+            self.append_shared_tensor(shared_tensor)
+        parts = [cpu_part] if isinstance(cpu_part, (torch.Tensor, TensorHandle)) else cpu_part or ()
+        for part in parts:
+            self.append_cpu_tensor(shared_memory.from_handle(part) if isinstance(part, TensorHandle) else part)
+
+    @classmethod
+    def new_from_ipc(
+        cls, ipc_handles: tuple[Sequence[Any], Any], current_device: int, dtype: torch.dtype
+    ) -> UnifiedTensor:
+        """A tensor over what ``share_ipc`` of another process gave; see the class for the other arguments."""
+        tensor = cls(current_device, dtype)
+        tensor.from_ipc_handle(*ipc_handles)
+        return tensor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None}
+
+
+def rebuild_unified_tensor(
+    ipc_handles: tuple[Sequence[Any], Any], current_device: int, dtype: torch.dtype, num_threads: int
+) -> UnifiedTensor:
+    """The tensor that ``reduce_unified_tensor`` described."""
+    tensor = UnifiedTensor(current_device, dtype, num_threads)
+    tensor.from_ipc_handle(*ipc_handles)
+    return tensor
+
+
+def reduce_unified_tensor(tensor: UnifiedTensor) -> tuple[Any, ...]:
+    """How it goes to another process through ``multiprocessing``: as handles to the same rows, without a copy.
+
+    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
+    """
+    arguments = tensor.share_ipc(), tensor.current_device, tensor.dtype, tensor.num_threads
+    return rebuild_unified_tensor, arguments
+
+
+ForkingPickler.register(UnifiedTensor, reduce_unified_tensor)

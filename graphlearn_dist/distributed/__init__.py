@@ -1,5 +1,6 @@
 """Sampling over several processes: servers, clients, and the loaders between them."""
 
+from ..data.handles import TopologyHandle
 from ..data.schema import GraphSchema
 from ..messages import MESSAGES
 from ..rpc.codec import register_message
@@ -18,7 +19,7 @@ from ..sampler.inputs import RemoteAllEdgesSamplerInput
 from ..sampler.schedule import BatchIndices
 from ..typing import Split
 from . import worker_messages
-from .dataset_handle import BookHandle, CacheHandle, DatasetHandle, EdgeHandle, NodeHandle
+from .dataset_handle import BookHandle, CacheHandle, DatasetHandle, EdgeHandle, NodeHandle, SplitHandle
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
 from .dist_dataset import DistDataset
@@ -102,6 +103,8 @@ for _message in (
     SamplingType,
     SharedPartition,
     Split,
+    SplitHandle,
+    TopologyHandle,
     worker_messages.ReleaseSlots,
     worker_messages.StartRun,
     worker_messages.StopWorker,

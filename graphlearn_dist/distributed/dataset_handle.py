@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,14 @@ import torch
 
 from ..data import shared_memory
 from ..data.feature import Feature
-from ..data.graph import Layout, Topology, WeightSums
+from ..data.graph import Topology
+from ..data.handles import TopologyHandle
+from ..data.schema import EdgeDirection, by_type
 from ..messages import TensorHandle
-from ..partition import PartitionBook
+from ..partition import CachedRows, PartitionBook
 from ..partition.partition_book import TablePartitionBook, from_dict
 from ..typing import EdgeType, NodeType
+from .partition_parts import PartitionParts
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,9 @@ class EdgeHandle:
     """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``."""
 
     edge_type: EdgeType | None
-    num_cols: int
-    indptr: TensorHandle
-    indices: TensorHandle
-    edge_ids: TensorHandle
+    topology: TopologyHandle
     feature_book: BookHandle
     features: TensorHandle | None
-    weights: TensorHandle | None = None
-    times: TensorHandle | None = None
-    weight_sums: TensorHandle | None = None
-    positive_counts: TensorHandle | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +65,15 @@ class CacheHandle:
 
 
 @dataclass(frozen=True)
+class SplitHandle:
+    """The ids of one node type in one split: ``"train"``, ``"val"`` or ``"test"``."""
+
+    name: str
+    node_type: NodeType | None
+    ids: TensorHandle
+
+
+@dataclass(frozen=True)
 class DatasetHandle:
     """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped.
 
@@ -75,61 +81,17 @@ class DatasetHandle:
     """
 
     partition_idx: int
-    edge_dir: str
+    edge_dir: EdgeDirection
     nodes: tuple[NodeHandle, ...]
     edges: tuple[EdgeHandle, ...]
     caches: tuple[CacheHandle, ...] = ()
     cached_graphs: tuple[DatasetHandle, ...] = ()
+    splits: tuple[SplitHandle, ...] = ()
 
 
 def rows_handle(feature: Feature | None) -> TensorHandle | None:
     """Where the rows of a store lie, moved to shared memory if they are not; None stays None."""
     return None if feature is None else shared_memory.to_handle(feature.share_memory_().feature_tensor)
-
-
-def optional_handle(tensor: torch.Tensor | None) -> TensorHandle | None:
-    """Where a tensor lies that is shared already; None stays None."""
-    return None if tensor is None else shared_memory.to_handle(tensor)
-
-
-def edge_handle(
-    edge_type: EdgeType | None, topology: Topology, feature_book: PartitionBook, features: Feature | None
-) -> EdgeHandle:
-    """Where everything of an edge type lies; what is in private memory moves to shared memory."""
-    topology, book, features_at = topology.share_memory_(), book_handle(feature_book), rows_handle(features)
-    sums = topology.weight_sums
-    return EdgeHandle(
-        edge_type=edge_type,
-        num_cols=topology.num_cols,
-        indptr=shared_memory.to_handle(topology.indptr),
-        indices=shared_memory.to_handle(topology.indices),
-        edge_ids=shared_memory.to_handle(topology.edge_ids),
-        feature_book=book,
-        features=features_at,
-        weights=optional_handle(topology.edge_weights),
-        times=optional_handle(topology.edge_times),
-        weight_sums=None if sums is None else shared_memory.to_handle(sums.sums),
-        positive_counts=None if sums is None else optional_handle(sums.positive_counts),
-    )
-
-
-def open_topology(edge: EdgeHandle, layout: Layout) -> Topology:
-    """Maps the rows of an edge type."""
-
-    def optional(handle: TensorHandle | None) -> torch.Tensor | None:
-        return None if handle is None else shared_memory.from_handle(handle)
-
-    sums = optional(edge.weight_sums)
-    return Topology.from_arrays(
-        shared_memory.from_handle(edge.indptr),
-        shared_memory.from_handle(edge.indices),
-        shared_memory.from_handle(edge.edge_ids),
-        layout=layout,
-        num_cols=edge.num_cols,
-        edge_weights=optional(edge.weights),
-        edge_times=optional(edge.times),
-        weight_sums=None if sums is None else WeightSums(sums, optional(edge.positive_counts)),
-    )
 
 
 def book_handle(book: PartitionBook) -> BookHandle:
@@ -146,3 +108,50 @@ def open_book(handle: BookHandle, partition_idx: int) -> PartitionBook:
     owners_and_rows = tuple(map(shared_memory.from_handle, handle.tables))
     tables = (owners_and_rows[0], owners_and_rows[1]) if owners_and_rows else None
     return from_dict(handle.description, partition_idx, tables)
+
+
+def cache_handle(store: str, rows: CachedRows) -> CacheHandle:
+    """Where copies of rows lie that are shared already."""
+    return CacheHandle(store, shared_memory.to_handle(rows.ids), shared_memory.to_handle(rows.feats))
+
+
+def open_cache(cache: CacheHandle) -> CachedRows:
+    """Maps copies of rows."""
+    return CachedRows(shared_memory.from_handle(cache.ids), shared_memory.from_handle(cache.rows))
+
+
+def split_handles(splits: Mapping[str, Any]) -> tuple[SplitHandle, ...]:
+    """Where the ids of splits lie that are shared already; each is a tensor, a dict by node type, or None."""
+    return tuple(
+        SplitHandle(name, node_type, shared_memory.to_handle(ids))
+        for name, split in splits.items()
+        for node_type, ids in by_type(split).items()
+    )
+
+
+def open_split(splits: Iterable[SplitHandle], name: str) -> dict[NodeType | None, torch.Tensor]:
+    """Maps the ids of one split, by node type."""
+    return {split.node_type: shared_memory.from_handle(split.ids) for split in splits if split.name == name}
+
+
+def open_parts(handle: DatasetHandle) -> PartitionParts:
+    """Maps a partition; without its caches, the graphs of others, and splits."""
+    index, open_tensor = handle.partition_idx, shared_memory.from_handle
+    nodes, edges = handle.nodes, handle.edges
+    node_books = {node.node_type: open_book(node.book, index) for node in nodes}
+    own_feature_books = {
+        node.node_type: open_book(node.feature_book, index) for node in nodes if node.feature_book is not None
+    }
+    return PartitionParts(
+        partition_idx=index,
+        num_nodes={node.node_type: node.count for node in nodes},
+        node_books=node_books,
+        node_feature_books={**node_books, **own_feature_books},
+        edge_books={edge.edge_type: open_book(edge.feature_book, index) for edge in edges},
+        graphs={edge.edge_type: Topology.from_handle(edge.topology) for edge in edges},
+        node_features={node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
+        node_labels={node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
+        edge_features={edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
+        node_times={node.node_type: open_tensor(node.times) for node in nodes if node.times is not None},
+        earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,24 +15,28 @@ from ..core import available_cores, thread_pool
 from ..data import shared_memory
 from ..data.dataset import Dataset
 from ..data.feature import DeviceGroup, Feature
-from ..data.graph import Graph, Layout, Topology
+from ..data.graph import Graph, Topology
 from ..data.random_split import random_split as split_range
-from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, NODE_TIME, EdgeDirection, by_type, store_name
+from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, NODE_TIME, EdgeDirection, bare, by_type, store_name
 from ..errors import InvalidArgumentError
-from ..partition import CachedRows, GraphArrays, PartitionBook, RangePartitionBook, load_partition_layout
+from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
 from ..partition.base import check_partition_idx
 from ..typing import EdgeType, NodeType
-from ..utils.tensor import load_tensor
 from .dataset_handle import (
-    CacheHandle,
     DatasetHandle,
+    EdgeHandle,
     NodeHandle,
     book_handle,
-    edge_handle,
-    open_book,
-    open_topology,
+    cache_handle,
+    open_cache,
+    open_parts,
+    open_split,
     rows_handle,
+    split_handles,
 )
+from .partition_parts import PartitionParts, parts_in, parts_of, topologies
+
+_SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,14 @@ class Placement:
             if device.type != "cuda" or (device.index or 0) >= usable:
                 raise InvalidArgumentError(f"device_group_list: expected GPUs, {usable} of them usable, got {device}")
 
-    def feature(self, rows: torch.Tensor, id2index: Any) -> Feature:
-        """Rows by id, in this place."""
-        return Feature(rows, id2index, 0.0, list(self.device_groups) or None, self.device, self.with_gpu)
+    def graph(self, topology: Topology) -> Graph:
+        """Edges, in this place."""
+        return Graph(topology, self.graph_mode, self.device)
+
+    def feature(self, rows: torch.Tensor, book: PartitionBook) -> Feature:
+        """Rows of the ids that a book gives to its partition, in this place."""
+        groups = list(self.device_groups) or None
+        return Feature(rows, book.id2index, 0.0, groups, self.device, self.with_gpu, dtype=None)
 
 
 class DistDataset(Dataset):
@@ -104,8 +113,9 @@ class DistDataset(Dataset):
             graph_caching: map the graphs of all partitions, whose ``part<i>/graph`` must be on this machine: sampling
                 then asks nobody. Features are still those of one partition.
             device_group_list: GPUs by group.
-            whole_node_label_file: labels of all nodes, in place of those in the directory: a ``.npy`` file of an array
-                ``[num_nodes, ...]``, or a dict of such by node type. The labels of this partition's nodes are kept.
+            whole_node_label_file: labels of all nodes, in place of those in the directory: a ``.npy`` or ``.pt`` file
+                of a tensor ``[num_nodes, ...]``, or a dict of such by node type. The labels of this partition's
+                nodes are kept.
             device: the GPU of this process.
             verify: compare checksums; None does so up to 1 GiB. Sizes are always checked.
 
@@ -117,31 +127,18 @@ class DistDataset(Dataset):
         check_partition_idx(partition_idx, layout.num_parts)
         arrays = layout.open_partition(partition_idx, verify=verify)
         self.edge_dir = layout.edge_dir  # type: ignore[assignment]  # checked on reading META.json
+        parts = parts_in(layout, arrays, partition_idx).with_labels_of(whole_node_label_file)
         place = Placement(graph_mode, device, feature_with_gpu, tuple(device_group_list or ()))
-        node_books = {node_type: layout.node_book(node_type, partition_idx) for node_type in layout.nodes}
-        labels = {**arrays.node_labels, **_own_labels(whole_node_label_file, node_books)}
-        self._set(
-            partition_idx,
-            {node_type: info.count for node_type, info in layout.nodes.items()},
-            node_books,
-            {
-                node_type: node_books[node_type]
-                if info.feature_book is info.book
-                else layout.node_feature_book(node_type, partition_idx)
-                for node_type, info in layout.nodes.items()
-            },
-            {edge_type: layout.edge_feature_book(edge_type, partition_idx) for edge_type in layout.edges},
-            _topologies(arrays.graphs, self.edge_dir),
-            (arrays.node_feats, labels, arrays.edge_feats),
-            place,
-        )
+        self._set(parts, place)
         others = set(range(layout.num_parts)) - {partition_idx} if graph_caching else set()
         self.cached_graphs = tuple(
-            self._graphs_only(p, _topologies(layout.open_graphs(p, verify=verify), self.edge_dir), place)
+            self._of_parts(
+                parts.graphs_of(p, topologies(layout.open_graphs(p, verify=verify), self.edge_dir)),
+                self.edge_dir,
+                place,
+            )
             for p in sorted(others)
         )
-        earliest = {key: info.earliest for key, info in layout.nodes.items() if info.earliest is not None}
-        self._set_node_times(arrays.node_times, earliest)
         schema = self.schema
         self._caches = {
             **{store_name(NODE_FEATURE, schema.node_type_index(key)): rows for key, rows in arrays.node_caches.items()},
@@ -150,87 +147,37 @@ class DistDataset(Dataset):
             },
         }
         splits = {node_type: info.split for node_type, info in layout.nodes.items() if info.split}
-        self.init_node_split(tuple(_unwrap({t: s[n] for t, s in splits.items() if n in s}) for n in _SPLITS))
-
-    def _graphs_only(self, partition_idx: int, graphs: Mapping[Any, Topology], place: Placement) -> DistDataset:
-        """Another partition of the same data set: its graph and no rows."""
-
-        def seen_from(books: Mapping[Any, PartitionBook]) -> dict[Any, PartitionBook]:
-            return {key: book.for_partition(partition_idx) for key, book in books.items()}
-
-        other = DistDataset(self.edge_dir)
-        other._set(
-            partition_idx,
-            self._num_nodes,
-            seen_from(self._node_books),
-            seen_from(self._node_feature_books),
-            seen_from(self._edge_books),
-            graphs,
-            ({}, {}, {}),
-            place,
-        )
-        return other
+        self.init_node_split(tuple(bare({t: s[n] for t, s in splits.items() if n in s}) for n in _SPLITS))
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> DistDataset:
         """The one partition of a data set that is held whole: a server for data in memory."""
-        schema = dataset.schema
-        whole = cls(edge_dir=dataset.edge_dir)
-        counts = dict(zip(schema.node_types, schema.num_nodes, strict=True))
-        graphs = {edge_type: graph.topo for edge_type, graph in by_type(dataset.graph).items()}
-        node_books = {node_type: RangePartitionBook.near_equal(count, 1) for node_type, count in counts.items()}
-        whole._set(
-            0,
-            counts,
-            node_books,
-            node_books,
-            {
-                edge_type: RangePartitionBook.near_equal(topology.edge_count, 1)
-                for edge_type, topology in graphs.items()
-            },
-            graphs,
-            (
-                {key: _rows_by_id(feature) for key, feature in by_type(dataset.node_features).items()},
-                {
-                    key: _rows_by_id(Feature(labels, dataset._label_rows.get(key)))
-                    for key, labels in by_type(dataset.node_labels).items()
-                },
-                {key: _rows_by_id(feature) for key, feature in by_type(dataset.edge_features).items()},
-            ),
-        )
-        whole._set_node_times(dataset.node_times, dataset.earliest_nodes)
+        whole = cls._of_parts(parts_of(dataset), dataset.edge_dir)
         whole.train_idx, whole.val_idx, whole.test_idx = dataset.train_idx, dataset.val_idx, dataset.test_idx
         return whole
 
-    def _set(
-        self,
-        partition_idx: int,
-        num_nodes: Mapping[Any, int],
-        node_books: Mapping[Any, PartitionBook],
-        node_feature_books: Mapping[Any, PartitionBook],
-        edge_books: Mapping[Any, PartitionBook],
-        graphs: Mapping[Any, Topology],
-        rows: tuple[Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor], Mapping[Any, torch.Tensor]],
-        place: Placement = Placement(),
-    ) -> None:
-        self.partition_idx = partition_idx
-        self.num_partitions = next(iter(node_books.values())).num_partitions
-        self._num_nodes = dict(num_nodes)
-        self._node_books, self._edge_books = dict(node_books), dict(edge_books)
-        self._node_feature_books = dict(node_feature_books)
-        self.graph = _unwrap({key: Graph(topo, place.graph_mode, place.device) for key, topo in graphs.items()})
-        node_features, node_labels, edge_features = rows
-        self.node_features = _unwrap(
-            {key: place.feature(tensor, node_feature_books[key].id2index) for key, tensor in node_features.items()}
-        )
-        self.edge_features = _unwrap(
-            {key: place.feature(tensor, self._edge_books[key].id2index) for key, tensor in edge_features.items()}
-        )
-        self.node_labels = _unwrap(dict(node_labels))
-        self._label_rows = {key: self._node_books[key].id2index for key in node_labels}
+    @classmethod
+    def _of_parts(cls, parts: PartitionParts, edge_dir: EdgeDirection, place: Placement = Placement()) -> DistDataset:
+        dataset = cls(edge_dir)
+        dataset._set(parts, place)
+        return dataset
 
-    def _set_node_times(self, node_times: Mapping[Any, torch.Tensor], earliest_nodes: Mapping[Any, int]) -> None:
-        self.node_times, self.earliest_nodes = dict(node_times), dict(earliest_nodes)
+    def _set(self, parts: PartitionParts, place: Placement = Placement()) -> None:
+        self.partition_idx = parts.partition_idx
+        self.num_partitions = next(iter(parts.node_books.values())).num_partitions
+        self._num_nodes = dict(parts.num_nodes)
+        self._node_books, self._edge_books = dict(parts.node_books), dict(parts.edge_books)
+        self._node_feature_books = dict(parts.node_feature_books)
+        self.graph = bare({key: place.graph(topology) for key, topology in parts.graphs.items()})
+        self.node_features = bare(
+            {key: place.feature(rows, self._node_feature_books[key]) for key, rows in parts.node_features.items()}
+        )
+        self.edge_features = bare(
+            {key: place.feature(rows, self._edge_books[key]) for key, rows in parts.edge_features.items()}
+        )
+        self.node_labels = bare(dict(parts.node_labels))
+        self._label_rows = {key: self._node_books[key].id2index for key in parts.node_labels}
+        self.node_times, self.earliest_nodes = dict(parts.node_times), dict(parts.earliest_nodes)
 
     def _rows_of(self, node_type: NodeType | None) -> Any:
         return self._node_books[node_type].id2index
@@ -240,17 +187,17 @@ class DistDataset(Dataset):
     @property
     def node_pb(self) -> Any:
         """Who owns which node: a book, or a dict by node type."""
-        return _unwrap(self._node_books)
+        return bare(self._node_books)
 
     @property
     def edge_pb(self) -> Any:
         """Who owns which edge's features: a book, or a dict by edge type."""
-        return _unwrap(self._edge_books)
+        return bare(self._edge_books)
 
     @property
     def node_feat_pb(self) -> Any:
         """Who owns which node's features: ``node_pb``, unless the partition directory says otherwise."""
-        return _unwrap(self._node_feature_books)
+        return bare(self._node_feature_books)
 
     @property
     def edge_feat_pb(self) -> Any:
@@ -297,78 +244,54 @@ class DistDataset(Dataset):
 
     # --- sharing -----------------------------------------------------------------------------------------------
 
-    def share_ipc(self) -> DatasetHandle:
-        """A handle with which another process of this host maps the same memory while this one lives."""
-        with _sharing:  # several may ask at once: what is in private memory is moved once, not under another's handle
-            return self._share()
+    def share_ipc(self, *, with_splits: bool = True) -> DatasetHandle:
+        """A handle with which another process of this host maps the same memory while this one lives.
 
-    def _share(self) -> DatasetHandle:
-        labels, node_features, edge_features = map(by_type, (self.node_labels, self.node_features, self.edge_features))
-        self.node_labels = _unwrap({key: shared_memory.share(tensor) for key, tensor in labels.items()})
-        labels, feature_books = by_type(self.node_labels), self._node_feature_books
-        self.node_times = {key: shared_memory.share(times) for key, times in self.node_times.items()}
-        nodes = tuple(
-            NodeHandle(
-                node_type,
-                self._num_nodes[node_type],
-                book_handle(book),
-                None if feature_books[node_type] is book else book_handle(feature_books[node_type]),
-                rows_handle(node_features.get(node_type)),
-                shared_memory.to_handle(labels[node_type]) if node_type in labels else None,
-                shared_memory.to_handle(self.node_times[node_type]) if node_type in self.node_times else None,
-                self.earliest_nodes.get(node_type),
+        Args:
+            with_splits: name the splits, too; the handle is then good only while they stay the same.
+        """
+        with shared_memory.moving:
+            self._move_to_shared_memory()
+            for store, cached in self._caches.items():
+                self._caches[store] = CachedRows(shared_memory.share(cached.ids), shared_memory.share(cached.feats))
+            named = zip(_SPLITS, (self.train_idx, self.val_idx, self.test_idx), strict=True)
+            return DatasetHandle(
+                partition_idx=self.partition_idx,
+                edge_dir=self.edge_dir,
+                nodes=tuple(map(self._node_handle, self._node_books)),
+                edges=tuple(map(self._edge_handle, by_type(self.graph))),
+                caches=tuple(cache_handle(store, rows) for store, rows in self._caches.items()),
+                cached_graphs=tuple(other.share_ipc(with_splits=False) for other in self.cached_graphs),
+                splits=split_handles(dict(named)) if with_splits else (),
             )
-            for node_type, book in self._node_books.items()
+
+    def _node_handle(self, node_type: NodeType | None) -> NodeHandle:
+        book, feature_book = self._node_books[node_type], self._node_feature_books[node_type]
+        return NodeHandle(
+            node_type,
+            self._num_nodes[node_type],
+            book_handle(book),
+            None if feature_book is book else book_handle(feature_book),
+            rows_handle(self.get_node_feature(node_type)),
+            shared_memory.to_optional_handle(self.get_node_label(node_type)),
+            shared_memory.to_optional_handle(self.node_times.get(node_type)),
+            self.earliest_nodes.get(node_type),
         )
-        edges = tuple(
-            edge_handle(edge_type, graph.topo, self._edge_books[edge_type], edge_features.get(edge_type))
-            for edge_type, graph in by_type(self.graph).items()
+
+    def _edge_handle(self, edge_type: EdgeType | None) -> EdgeHandle:
+        topology, features = by_type(self.graph)[edge_type].topo, self.get_edge_feature(edge_type)
+        return EdgeHandle(
+            edge_type, topology.to_handle(), book_handle(self._edge_books[edge_type]), rows_handle(features)
         )
-        for store, rows in self._caches.items():
-            self._caches[store] = CachedRows(shared_memory.share(rows.ids), shared_memory.share(rows.feats))
-        caches = tuple(
-            CacheHandle(store, shared_memory.to_handle(rows.ids), shared_memory.to_handle(rows.feats))
-            for store, rows in self._caches.items()
-        )
-        cached_graphs = tuple(other._share() for other in self.cached_graphs)
-        return DatasetHandle(self.partition_idx, self.edge_dir, nodes, edges, caches, cached_graphs)
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
-        """Maps what ``share_ipc`` described. Splits stay with the sharer."""
-        dataset = cls(edge_dir=ipc_handle.edge_dir)  # type: ignore[arg-type]
-        index = ipc_handle.partition_idx
-        open_tensor = shared_memory.from_handle
-        nodes, edges = ipc_handle.nodes, ipc_handle.edges
-        node_books = {node.node_type: open_book(node.book, index) for node in nodes}
-        own_feature_books = {
-            node.node_type: open_book(node.feature_book, index) for node in nodes if node.feature_book is not None
-        }
-        dataset._set(
-            index,
-            {node.node_type: node.count for node in nodes},
-            node_books,
-            {**node_books, **own_feature_books},
-            {edge.edge_type: open_book(edge.feature_book, index) for edge in edges},
-            {edge.edge_type: open_topology(edge, _LAYOUTS[dataset.edge_dir]) for edge in edges},
-            (
-                {node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
-                {node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
-                {edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
-            ),
-        )
-        dataset._set_node_times(
-            {node.node_type: open_tensor(node.times) for node in nodes if node.times is not None},
-            {node.node_type: node.earliest for node in nodes if node.earliest is not None},
-        )
-        dataset._caches = {
-            cache.store: CachedRows(open_tensor(cache.ids), open_tensor(cache.rows)) for cache in ipc_handle.caches
-        }
+        """Maps what ``share_ipc`` described."""
+        dataset = cls._of_parts(open_parts(ipc_handle), ipc_handle.edge_dir)
+        dataset._caches = {cache.store: open_cache(cache) for cache in ipc_handle.caches}
         dataset.cached_graphs = tuple(map(cls.from_ipc_handle, ipc_handle.cached_graphs))
+        dataset.init_node_split(tuple(bare(open_split(ipc_handle.splits, name)) for name in _SPLITS))
         return dataset
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return reduce_dist_dataset(self)
 
     def validate(self) -> None:
         """Checks every index of the graph against the data set (reads all of it).
@@ -381,20 +304,20 @@ class DistDataset(Dataset):
             graph.graph_handler.validate(thread_pool(available_cores()))
 
 
+def rebuild_dist_dataset(ipc_handle: DatasetHandle) -> DistDataset:
+    """The data set that ``reduce_dist_dataset`` described."""
+    return DistDataset.from_ipc_handle(ipc_handle)
+
+
 def reduce_dist_dataset(dataset: DistDataset) -> tuple[Any, ...]:
-    """How a data set is pickled, for a child process say: as a handle to the same memory, and its splits.
+    """How a data set goes to another process through ``multiprocessing``: as a handle to the same memory.
 
-    The process that pickled it must still live when it is unpickled, on the same host.
+    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
     """
-    splits = (dataset.train_idx, dataset.val_idx, dataset.test_idx)
-    return rebuild_dist_dataset, (dataset.share_ipc(), splits)
+    return rebuild_dist_dataset, (dataset.share_ipc(),)
 
 
-def rebuild_dist_dataset(ipc_handle: DatasetHandle, splits: tuple[Any, Any, Any] = (None, None, None)) -> DistDataset:
-    """The data set that ``share_ipc`` or ``reduce_dist_dataset`` described; nothing is copied but the splits."""
-    dataset = DistDataset.from_ipc_handle(ipc_handle)
-    dataset.train_idx, dataset.val_idx, dataset.test_idx = splits
-    return dataset
+ForkingPickler.register(DistDataset, reduce_dist_dataset)
 
 
 def random_split(
@@ -406,48 +329,3 @@ def random_split(
 
 
 _SPLITS = ("train", "val", "test")
-_sharing = threading.Lock()
-_LAYOUTS: dict[str, Layout] = {"out": "CSR", "in": "CSC"}
-
-
-def _unwrap(values: dict[Any, Any]) -> Any:
-    """The bare object of a homogeneous data set, the dict of a typed one, None where there is nothing."""
-    return values.get(None, values) if values else None
-
-
-def _topologies(graphs: Mapping[Any, GraphArrays], edge_dir: EdgeDirection) -> dict[Any, Topology]:
-    return {
-        edge_type: Topology.from_arrays(
-            graph.indptr,
-            graph.indices,
-            graph.edge_ids,
-            layout=_LAYOUTS[edge_dir],
-            num_cols=graph.num_cols,
-            edge_weights=graph.weights,
-            edge_times=graph.times,
-        )
-        for edge_type, graph in graphs.items()
-    }
-
-
-def _own_labels(files: Any, books: Mapping[Any, PartitionBook]) -> dict[Any, torch.Tensor]:
-    """From files of all nodes' labels, by node type, those of a partition's own nodes, in the order of its rows."""
-    own = {}
-    for node_type, path in by_type(files).items():
-        if node_type not in books:
-            raise InvalidArgumentError(f"whole_node_label_file: unknown node type {node_type!r}; got {list(books)}")
-        labels, book = load_tensor(path, "whole_node_label_file"), books[node_type]
-        if labels.dim() < 1 or len(labels) != book.num_ids:
-            raise InvalidArgumentError(
-                f"whole_node_label_file: expected labels [{book.num_ids}, ...], got {list(labels.shape)} in {path}"
-            )
-        own[node_type] = labels[book.local_ids()]
-    return own
-
-
-def _rows_by_id(feature: Feature) -> torch.Tensor:
-    """All rows in the order of ids, as lookups give them: the tensor itself, or a copy where ``id2index`` says that
-    rows lie otherwise or where lookups cast."""
-    if feature.id2index is None and feature.dtype == feature.feature_tensor.dtype:
-        return feature.feature_tensor
-    return feature[torch.arange(feature.size(0) if feature.id2index is None else len(feature.id2index))]

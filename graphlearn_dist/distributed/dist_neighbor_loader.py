@@ -34,8 +34,8 @@ class DistNeighborLoader(DistLoader):
         data: this worker's partition; None where servers sample.
         num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, a file of ids, None for all
-            nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A ``.npy`` file
-            is read where the sampling is. A list, or ``(node type, list)``, has one for each server of
+            nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A file (``.npy`` or
+            ``.pt``) is read where the sampling is. A list, or ``(node type, list)``, has one for each server of
             ``server_rank``, in that order, which finds its own: a file on its host, of a split or of all nodes those
             that its partition owns. The seeds are those of the first, then of the second, and so on, and batches
             those of that one list.

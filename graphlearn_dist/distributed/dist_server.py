@@ -85,7 +85,7 @@ class DistServer:
         if not isinstance(dataset, DistDataset):
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
         self.dataset = dataset
-        self._handle = dataset.share_ipc()
+        self._handle = dataset.share_ipc(with_splits=False)
         alone = dataset.num_partitions == 1  # then nobody asks for rows
         self._service = PartitionService(dataset, region=None if alone else ReplyRegion(REPLY_REGION_BYTES))
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -34,7 +34,7 @@ class SharedPartition:
 
 def describe_partition(dataset: DatasetHandle) -> SharedPartition:
     """What others need to map a partition that this process holds; not the graphs of others that it keeps at hand."""
-    dataset = replace(dataset, cached_graphs=())
+    dataset = replace(dataset, cached_graphs=(), splits=())
     paths = sorted({handle.path for handle in _tensor_handles(dataset) if handle.path})
     return SharedPartition(dataset, tuple(_identify(path) for path in paths))
 

@@ -133,7 +133,7 @@ class MpProducer(BatchProducer):
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {next(_numbers)}",
             dataset,
-            dataset.share_ipc(),
+            dataset.share_ipc(with_splits=False),
             self._input,
             config,
             ProducerRequest(

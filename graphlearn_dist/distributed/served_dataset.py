@@ -23,6 +23,7 @@ from .dist_dataset import DistDataset
 from .dist_server import DistServer
 from .feature_collector import FeatureCollector
 from .partition_outline import BookOutline, DatasetOutline, EdgeOutline
+from .partition_parts import PartitionParts
 from .partitioned_sampler import PartitionedGraph
 
 
@@ -68,20 +69,19 @@ class ServedDataset(DistDataset):
         nodes, edges = outline.nodes, outline.edges
         books = {node.node_type: _open_book(node.book) for node in nodes}
         own = {node.node_type: _open_book(node.feature_book) for node in nodes if node.feature_book is not None}
-        self._set(  # a partition that owns nothing
-            0,
-            {node.node_type: node.count for node in nodes},
-            books,
-            {**books, **own},
-            {edge.edge_type: _open_book(edge.feature_book) for edge in edges},
-            {edge.edge_type: self._no_rows(edge) for edge in edges},
-            (
-                {node.node_type: node.features for node in nodes if node.features is not None},
-                {node.node_type: node.labels for node in nodes if node.labels is not None},
-                {edge.edge_type: edge.features for edge in edges if edge.features is not None},
-            ),
+        parts = PartitionParts(  # of a partition that owns nothing
+            partition_idx=0,
+            num_nodes={node.node_type: node.count for node in nodes},
+            node_books=books,
+            node_feature_books={**books, **own},
+            edge_books={edge.edge_type: _open_book(edge.feature_book) for edge in edges},
+            graphs={edge.edge_type: self._no_rows(edge) for edge in edges},
+            node_features={node.node_type: node.features for node in nodes if node.features is not None},
+            node_labels={node.node_type: node.labels for node in nodes if node.labels is not None},
+            edge_features={edge.edge_type: edge.features for edge in edges if edge.features is not None},
+            earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
         )
-        self._set_node_times({}, {node.node_type: node.earliest for node in nodes if node.earliest is not None})
+        self._set(parts)
         self._collector = FeatureCollector(self, (), servers)
 
     @classmethod
@@ -134,7 +134,7 @@ class ServedDataset(DistDataset):
         """No, as no row is here."""
         return False
 
-    def share_ipc(self) -> NoReturn:
+    def share_ipc(self, *, with_splits: bool = True) -> NoReturn:
         """There is nothing to share, and connections are this process's own: an ``InvalidArgumentError``."""
         raise InvalidArgumentError("data: expected a partition whose rows are here, got a ServedDataset")
 

@@ -241,7 +241,7 @@ class RemoteAllNodesSamplerInput(RemoteSamplerInput):
 
 @dataclass(frozen=True)
 class RemoteNodePathSamplerInput(RemoteSamplerInput):
-    """Nodes listed in a file of the server's host: an integer array ``[num_seeds]`` in NumPy's ``.npy`` format."""
+    """Nodes listed in a file of the server's host: integers ``[num_seeds]``, see ``utils.tensor.load_tensor``."""
 
     node_path: str
     input_type: NodeType | None = None

@@ -25,15 +25,15 @@ from .base import (
     SamplerInput,
 )
 
-_FILE_SUFFIXES = (".npy", ".pt")  # the second is refused where it is read, with a word on why
+_FILE_SUFFIXES = (".npy", ".pt")
 
 
 def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInput | RemoteSamplerInput:
     """Makes seeds of what a loader is given as its input nodes.
 
     That is ids int ``[n]``, a boolean mask, a ``Split``, a file of ids, None for all nodes, or ``(node type, one of
-    these)``; a node type alone stands for all its nodes. A file is a ``Path``, or text that ends in ``.npy`` or has a
-    type beside it.
+    these)``; a node type alone stands for all its nodes. A file is a ``Path``, or text that ends in ``.npy`` or ``.pt``
+    or has a type beside it.
 
     Ids are checked against the graph where the graph is; their dtype and shape are checked here.
 

@@ -11,6 +11,8 @@ import torch
 
 from ..errors import InvalidArgumentError, UnknownIdError
 
+_NPY_MAGIC = b"\x93NUMPY"
+
 
 def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
     """A tensor, list or numpy array as a tensor, or a dict of them; None stays None. Memory is shared if possible."""
@@ -33,22 +35,27 @@ def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
 
 
 def load_tensor(path: str | os.PathLike[str], name: str) -> torch.Tensor:
-    """The tensor in a file in NumPy's ``.npy`` format.
+    """The tensor in a file: what ``numpy.save`` wrote (``.npy``), or what ``torch.save`` wrote of one tensor (``.pt``).
 
-    What ``torch.save`` wrote is refused: reading it can run code. ``numpy.save(path, tensor.numpy())`` converts it.
+    Nothing but numbers is read: objects in a file, which could run code, are refused.
 
     Raises:
         InvalidArgumentError: there is no such file, or something else in it; the error begins with ``name``.
     """
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+        with open(path, "rb") as file:
+            is_npy = file.read(len(_NPY_MAGIC)) == _NPY_MAGIC
+        if is_npy:
+            return torch.from_numpy(np.load(path, allow_pickle=False))
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged or foreign: each reader has errors of its own for that
         raise InvalidArgumentError(
-            f"{name}: expected a .npy file (numpy.save of the tensor's .numpy()), got {path}: {error}"
+            f"{name}: expected a .npy file (numpy.save of the tensor's .numpy()) or a .pt file (torch.save of the "
+            f"tensor), got {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
-    if not isinstance(array, np.ndarray):
-        raise InvalidArgumentError(f"{name}: expected one array in {path}, got {type(array).__name__}")
-    return torch.from_numpy(array)
+    if not isinstance(loaded, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: expected one tensor in {path}, got {type(loaded).__name__}")
+    return loaded
 
 
 def id2idx(ids: list[int] | torch.Tensor) -> torch.Tensor:

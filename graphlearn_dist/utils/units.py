@@ -10,26 +10,26 @@ _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<prefix>[KMGT]?)(I?B)?", re.IGNORECASE)
 
 
-def parse_size(size: int | str, *, name: str = "size") -> int:
-    """The number of bytes that ``size`` means.
+def parse_size(sz: int | str, *, name: str = "size") -> int:
+    """The number of bytes that ``sz`` means.
 
     Args:
-        size: bytes, or a text such as ``"64MB"``, ``"1.5 GiB"``, ``"4096"``. ``KB`` and ``KiB`` both mean 1024 bytes,
+        sz: bytes, or a text such as ``"64MB"``, ``"1.5 GiB"``, ``"4096"``. ``KB`` and ``KiB`` both mean 1024 bytes,
             and so on up to ``TB``; case does not matter.
         name: the argument's name, for the error.
 
     Raises:
         InvalidArgumentError: where it is no size, or not positive.
     """
-    if isinstance(size, bool) or not isinstance(size, (int, str)):
-        raise InvalidArgumentError(f"{name}: expected a number of bytes or a text such as '64MB', got {size!r}")
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size.strip())
+    if isinstance(sz, bool) or not isinstance(sz, (int, str)):
+        raise InvalidArgumentError(f"{name}: expected a number of bytes or a text such as '64MB', got {sz!r}")
+    if isinstance(sz, str):
+        match = _SIZE.fullmatch(sz.strip())
         if match is None:
-            raise InvalidArgumentError(f"{name}: expected a size such as '64MB' or '1.5GiB', got {size!r}")
+            raise InvalidArgumentError(f"{name}: expected a size such as '64MB' or '1.5GiB', got {sz!r}")
         num_bytes = int(float(match["number"]) * _FACTORS[match["prefix"].upper()])
     else:
-        num_bytes = size
+        num_bytes = sz
     if num_bytes < 1:
-        raise InvalidArgumentError(f"{name}: expected at least one byte, got {size!r}")
+        raise InvalidArgumentError(f"{name}: expected at least one byte, got {sz!r}")
     return num_bytes

@@ -70,10 +70,13 @@ def test_labels_from_a_file(tmp_path: Path) -> None:
 def test_labels_of_some_types_from_files(tmp_path: Path) -> None:
     directory = write_partitions(typed_graph(40, 20, 200, 3), tmp_path, "range", 2, "out")
     numpy.save(tmp_path / "users.npy", numpy.arange(40))
-    dataset, plain = loaded(directory, 1, whole_node_label_file={"user": tmp_path / "users.npy"}), loaded(directory, 1)
-    assert torch.equal(dataset.get_node_label("user"), torch.arange(20, 40))
-    for node_type in {*plain.node_labels} - {"user"}:
-        assert torch.equal(dataset.get_node_label(node_type), plain.get_node_label(node_type))
+    torch.save(torch.arange(40), tmp_path / "users.pt")
+    plain = loaded(directory, 1)
+    for file in ("users.npy", "users.pt"):
+        dataset = loaded(directory, 1, whole_node_label_file={"user": tmp_path / file})
+        assert torch.equal(dataset.get_node_label("user"), torch.arange(20, 40))
+        for node_type in {*plain.node_labels} - {"user"}:
+            assert torch.equal(dataset.get_node_label(node_type), plain.get_node_label(node_type))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,9 @@ def test_labels_of_some_types_from_files(tmp_path: Path) -> None:
         (numpy.array(1), {"user": "labels.npy"}, r"expected labels \[40, \.\.\.\], got \[\]"),
         (numpy.array([{"user": 1}]), {"user": "labels.npy"}, r"expected a \.npy file .*got .*labels\.npy"),
         (numpy.arange(40), {"user": "nowhere.npy"}, r"expected a \.npy file .*got .*nowhere\.npy"),
-        (torch.arange(40), {"user": "labels.pt"}, r"expected a \.npy file .*got .*labels\.pt|expected one array"),
+        (torch.arange(39), {"user": "labels.pt"}, r"expected labels \[40, \.\.\.\], got \[39\] in .*labels\.pt"),
+        ([torch.arange(40)], {"user": "labels.pt"}, r"expected one tensor in .*labels\.pt, got list"),
+        (Path("user"), {"user": "labels.pt"}, r"expected a \.npy file .* or a \.pt file .*got .*labels\.pt"),
         (numpy.arange(40), {"paper": "labels.npy"}, "unknown node type 'paper'"),
         (numpy.arange(40), "labels.npy", "unknown node type None"),
     ],
@@ -91,10 +96,10 @@ def test_labels_of_some_types_from_files(tmp_path: Path) -> None:
 def test_labels_that_do_not_fit(tmp_path: Path, content: Any, files: Any, message: str) -> None:
     """Files are arrays; objects, which would have to be unpickled, are refused."""
     directory = write_partitions(typed_graph(40, 20, 200, 3), tmp_path, "range", 1, "out")
-    if isinstance(content, torch.Tensor):
-        torch.save(content, tmp_path / "labels.pt")
-    else:
+    if isinstance(content, numpy.ndarray):
         numpy.save(tmp_path / "labels.npy", content)
+    else:
+        torch.save(content, tmp_path / "labels.pt")
     paths = {key: tmp_path / name for key, name in files.items()} if isinstance(files, dict) else tmp_path / files
     with pytest.raises(InvalidArgumentError, match=f"whole_node_label_file: {message}"):
         loaded(directory, 0, whole_node_label_file=paths)

@@ -293,7 +293,7 @@ def look_up(rank: int, by_table: bool) -> int:
     rows[mine] = torch.arange(len(mine))
     local = {"user": Feature(users[mine], rows)}
     if rank == 0:
-        local["item"] = Feature(torch.arange(8).half()[:, None])
+        local["item"] = Feature(torch.arange(8).half()[:, None], dtype=None)
     feature = DistFeature(2, rank, local, {"user": book, "item": items})
     ids = torch.tensor([49, 0, 3, 3, 12, 49, 1])
     future = feature.async_get(ids, "user")

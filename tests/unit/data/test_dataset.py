@@ -159,7 +159,7 @@ def test_directions() -> None:
 
 @pytest.mark.parametrize("ids", [A([4, 0, 4]), A([4, 0, 4], dtype=torch.int32)])
 def test_feature_by_row(ids: torch.Tensor) -> None:
-    feature = Feature(np.arange(10.0).reshape(5, 2))
+    feature = Feature(np.arange(10.0).reshape(5, 2), dtype=None)
     assert feature[ids].tolist() == [[8, 9], [0, 1], [8, 9]]
     assert feature.cpu_get(ids).dtype == feature.dtype == torch.float64
     assert (feature.shape, feature.size(0)) == ((5, 2), 5)

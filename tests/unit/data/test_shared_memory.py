@@ -84,7 +84,7 @@ def test_sharing_copies_once_and_files_never(tmp_path: Path) -> None:
         assert share(mapped) is mapped
         assert to_handle(mapped[7:]) == TensorHandle(str(file), 56, "int64", (993,))
         assert torch.equal(from_handle(to_handle(mapped[7:])), torch.arange(7, 1000))
-        feature = Feature(mapped).share_memory_()
+        feature = Feature(mapped, dtype=None).share_memory_()
         assert feature.feature_tensor.data_ptr() == mapped.data_ptr()
 
 

@@ -23,7 +23,7 @@ from graphlearn_dist.sampler import (
     SamplingType,
 )
 from graphlearn_dist.sampler.base import RemoteNodePathSamplerInput
-from graphlearn_dist.sampler.inputs import resolve_input
+from graphlearn_dist.sampler.inputs import resolve_input, to_sampler_input
 from tests.support.graphs import EDGE_TYPES, Case, analytic_graph, cases, make_dataset, random_graph, typed_graph
 
 HINT = {"max_examples": 25, "deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -274,7 +274,12 @@ def test_nodes_from_a_file(tmp_path: Path) -> None:
     found = resolve_input(RemoteNodePathSamplerInput(str(path), "user"), dataset)
     assert isinstance(found, NodeSamplerInput)
     assert (found.node.tolist(), found.node.dtype, found.input_type) == ([3, 1, 8], torch.int64, "user")
+    torch.save(torch.tensor([2, 7], dtype=torch.int32), saved := tmp_path / "ids.pt")
+    found = resolve_input(to_sampler_input(("user", str(saved))), dataset)
+    assert isinstance(found, NodeSamplerInput)
+    assert (found.node.tolist(), found.node.dtype) == ([2, 7], torch.int64)
     numpy.save(path, numpy.array([0.5]))
-    for bad in (path, tmp_path / "nowhere.npy"):
+    torch.save({"ids": torch.tensor([2, 7])}, saved)
+    for bad in (path, saved, tmp_path / "nowhere.npy", tmp_path / "nowhere.pt"):
         with pytest.raises(InvalidArgumentError, match="node_path: expected"):
             resolve_input(RemoteNodePathSamplerInput(str(bad), "user"), dataset)
