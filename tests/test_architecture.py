@@ -100,6 +100,24 @@ def layer_violations(path: Path, package: Path = PACKAGE) -> list[str]:
     return found
 
 
+def unsafe_loads(source: str) -> list[int]:
+    """Lines that name torch's ``load`` other than to call it for numbers alone: ``weights_only=True``, spelled out."""
+    nodes = list(ast.walk(ast.parse(source)))
+    safe = [
+        node.func
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in node.keywords)
+    ]
+    return [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("torch.load", "torch.serialization.load")
+        and node not in safe
+    ]
+
+
 def test_every_module_has_a_layer() -> None:
     names = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py"}
     names |= {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
@@ -130,9 +148,7 @@ def test_nothing_is_unpickled() -> None:
         or name in ("torch.load", "torch.serialization.load")
     ]
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.load", "torch.serialization.load"):
-                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+        found += [f"{path.relative_to(ROOT)}:{line}: torch.load" for line in unsafe_loads(path.read_text())]
     assert found == []
 
 
@@ -142,6 +158,21 @@ def test_files_are_of_readable_size() -> None:
 
 
 # --- the test itself can fail ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("torch.load(path, map_location='cpu', weights_only=True)", True),
+        ("torch.load(path)", False),
+        ("torch.load(path, weights_only=False)", False),
+        ("torch.load(path, weights_only=safe)", False),
+        ("read = torch.load", False),
+        ("torch.serialization.load(path)", False),
+    ],
+)
+def test_torch_load_reads_numbers_alone(line: str, allowed: bool) -> None:
+    assert unsafe_loads(f"import torch\n{line}") == ([] if allowed else [2])
 
 
 @pytest.mark.parametrize(
