@@ -75,6 +75,33 @@ class LaunchContext:
 
 
 @dataclass(frozen=True)
+class CommunicationSettings:
+    """What a worker of a group is told of how the group's ranks talk to each other.
+
+    Attributes:
+        backend: torch's: ``"gloo"`` or ``"nccl"``.
+        gradient_compression: see ``cluster.compression``; None for none.
+    """
+
+    backend: str
+    gradient_compression: str | None = None
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> CommunicationSettings:
+        """Read the settings; raises ``InvalidArgumentError`` where this process is no worker of a group."""
+        if "GLD_COMMUNICATION_BACKEND" not in environ:
+            raise InvalidArgumentError("GLD_COMMUNICATION_BACKEND is not set: this process is no worker of a group")
+        return cls(environ["GLD_COMMUNICATION_BACKEND"], environ.get("GLD_GRADIENT_COMPRESSION") or None)
+
+    def to_environ(self) -> dict[str, str]:
+        """The variables that ``from_environ`` reads back."""
+        return {
+            "GLD_COMMUNICATION_BACKEND": self.backend,
+            "GLD_GRADIENT_COMPRESSION": self.gradient_compression or "",
+        }
+
+
+@dataclass(frozen=True)
 class RpcSettings:
     """How an endpoint behaves. All times are seconds, all sizes bytes.
 

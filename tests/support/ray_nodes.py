@@ -32,12 +32,12 @@ class RayNodes:
         self.address = process.readline()
 
     def add_node(self, **options: Any) -> str:
-        """One node more, with the options of ``ray.cluster_utils.Cluster.add_node``; its name for ``remove_node``."""
+        """One node more, with the options of ``ray.cluster_utils.Cluster.add_node``; its id."""
         return self._ask("add", options)
 
-    def remove_node(self, name: str) -> None:
-        """Ends a node at once, as a machine that fails."""
-        self._ask("remove", name)
+    def remove_node(self, node_id: str) -> None:
+        """Ends a node that was added at once, as a machine that fails."""
+        self._ask("remove", node_id)
 
     def _ask(self, operation: str, argument: Any) -> str:
         self._process.tell(json.dumps([operation, argument]))
@@ -64,13 +64,15 @@ def serve(cpus: int) -> None:
             if operation == "end":
                 break
             if operation == "add":
-                name = f"added-{len(nodes)}"
-                nodes[name] = cluster.add_node(**_NODE, **argument)
+                node = cluster.add_node(**_NODE, **argument)
+                nodes[node.node_id] = node
                 cluster.wait_for_nodes()
+                print(node.node_id, flush=True)
             else:
-                name = argument
-                cluster.remove_node(nodes[name], allow_graceful=False)
-            print(name, flush=True)
+                node = nodes.pop(argument)
+                node.all_processes["raylet"][0].process.kill()  # its workers end with it; they would outlive the rest
+                cluster.remove_node(node, allow_graceful=False)
+                print(argument, flush=True)
     finally:
         cluster.shutdown()
 

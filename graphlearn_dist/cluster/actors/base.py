@@ -65,10 +65,12 @@ class Reservation:
 
     Attributes:
         request: what was asked for.
+        engine: what holds them.
         native: Ray's placement group; None for local processes.
     """
 
     request: ReservationRequest
+    engine: ActorBackend
     native: Any = None
 
     @property
@@ -260,3 +262,7 @@ class ActorBackend(ABC):
     @abstractmethod
     def is_death(self, error: BaseException) -> bool:
         """Whether it says that an actor's process is gone, rather than that its code raised."""
+
+    @abstractmethod
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether a call has no answer because its process is gone or cannot be reached; ``Actor.ended`` says which."""

@@ -243,12 +243,13 @@ class LocalActor(Actor):
             _fail(waiter, error)
 
     def _end(self, error: WorkerDiedError) -> None:
+        self._on_end(self)  # its name is free before anybody hears of its end
         with self._lock:
             waiting = list(self._pending.values())
             self._pending.clear()
-            self._ended.set_exception(error)
             self._gone.set()
-        self._on_end(self)
+        # Without the lock: whoever hears of it may call us.
+        self._ended.set_exception(error)
         if not self._ready.done():
             self._ready.set_exception(error)
         for waiter in waiting:
@@ -269,7 +270,7 @@ class LocalBackend(ActorBackend):
         return [NodeResources(socket.gethostname(), math.inf, len(glob.glob("/dev/nvidia[0-9]*")))]
 
     def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
-        return [Reservation(request) for request in requests]
+        return [Reservation(request, self) for request in requests]
 
     def release(self, reservation: Reservation) -> None:
         with self._lock:
@@ -322,6 +323,9 @@ class LocalBackend(ActorBackend):
 
     def is_death(self, error: BaseException) -> bool:
         return isinstance(error, WorkerDiedError)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return self.is_death(error)
 
 
 def _done(value: Any) -> LocalRef:

@@ -30,7 +30,8 @@ from .ports import free_port
 from .shell import Shell, ShellSetup
 
 _KILL_WAIT_S = 10.0
-_DEATHS = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.WorkerCrashedError)
+_LOOK_AGAIN_S = 0.2
+_DEATHS = (ray.exceptions.ActorDiedError, ray.exceptions.WorkerCrashedError)
 
 
 def init_ray(address: str | None = None, **options: Any) -> None:
@@ -97,7 +98,22 @@ class RayActor(Actor):
         self.spec = spec
         self.handle = handle
         self._ready: concurrent.futures.Future[ActorProfile] = handle.profile.remote().future()
-        self._ended: concurrent.futures.Future[None] = handle.live.options(concurrency_group="live").remote().future()
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Has ``ended`` fail when the process is gone; a connection that breaks is no end, and is made again."""
+        self.handle.live.options(concurrency_group="live").remote().future().add_done_callback(self._on_watched)
+
+    def _on_watched(self, watched: concurrent.futures.Future[None]) -> None:
+        error = watched.exception()
+        if isinstance(error, ray.exceptions.ActorUnavailableError) and ray.is_initialized():
+            # Ray has no event for the moment when it knows more: a lost machine takes seconds to be noticed.
+            timer = threading.Timer(_LOOK_AGAIN_S, self._watch)
+            timer.daemon = True
+            timer.start()
+        elif not self._ended.done():
+            self._ended.set_exception(error)
 
     @property
     def ready(self) -> concurrent.futures.Future[ActorProfile]:
@@ -141,6 +157,7 @@ class RayBackend(ActorBackend):
         held = [
             Reservation(
                 request,
+                self,
                 placement_group(
                     [dict(bundle) for bundle in request.bundles],
                     strategy=request.strategy,
@@ -211,6 +228,9 @@ class RayBackend(ActorBackend):
 
     def is_death(self, error: BaseException) -> bool:
         return isinstance(error, _DEATHS)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, (*_DEATHS, ray.exceptions.ActorUnavailableError))
 
 
 def _find_port(low: int, high: int) -> NodePort:

@@ -34,7 +34,7 @@ def ray_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
                 ray.shutdown()
 
 
-@pytest.fixture(params=["local", "ray"])
+@pytest.fixture(params=["local", "ray"], scope="module")
 def backend(request: pytest.FixtureRequest) -> ActorBackend:
     """Each engine in turn."""
     if request.param == "local":

@@ -1,0 +1,298 @@
+"""What a worker is made of: its class by name, its constructor's arguments, and the options of its process."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from .actors.base import Actor, ActorProfile, ActorSpec, MethodProfile, Ref, Reservation
+from .actors.local import LocalRef
+from .actors.shell import import_name, load_class
+
+_DESCRIBE_TIMEOUT_S = 180.0
+# Options of a decorator that say how its own actors are restarted or called; a group has its own ways for that.
+_NOT_TAKEN_OVER = frozenset({"max_restarts", "max_task_retries", "concurrency_groups", "name", "get_if_exists"})
+
+
+@dataclass(frozen=True)
+class ConfigurationRequest:
+    """What ``configure_worker`` is asked: the worker's share of a GPU, and its tied group's bundles or None."""
+
+    num_gpus: float
+    bundle_indices: tuple[int, list[int]] | None
+
+
+@dataclass(frozen=True)
+class WorkerConfiguration:
+    """What ``configure_worker`` answered; None where it leaves the number of GPUs alone."""
+
+    num_gpus: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    init_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClassDescription:
+    """What has to be known of a worker's class before a worker is started."""
+
+    options: Mapping[str, Any]
+    configurations: Sequence[WorkerConfiguration]
+
+
+def recursive_merge_options(default_options: Mapping[str, Any], extra_options: Mapping[str, Any]) -> dict[str, Any]:
+    """``extra_options`` over ``default_options``, dictionary into dictionary, anything else replaced; both stay as are.
+
+    ``_nsight`` of a runtime environment becomes ``nsight``, unless that is there.
+    """
+    merged = _merge(default_options, extra_options)
+    runtime_env = merged.get("runtime_env")
+    if isinstance(runtime_env, dict) and "_nsight" in runtime_env:
+        value = runtime_env.pop("_nsight")
+        runtime_env.setdefault("nsight", value)
+    return merged
+
+
+def _merge(default: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    merged = copy.deepcopy(dict(default))
+    for key, value in extra.items():
+        below = merged.get(key)
+        merged[key] = (
+            _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else copy.deepcopy(value)
+        )
+    return merged
+
+
+def describe_class(
+    target: str | type[Any], requests: Sequence[ConfigurationRequest], num_gpus_per_node: int
+) -> ClassDescription:
+    """Imports the class and asks its ``configure_worker``, where it has one.
+
+    Raises:
+        InvalidArgumentError: there is no such class, or ``configure_worker`` does not return what it should.
+    """
+    decorated = import_name(target) if isinstance(target, str) else target
+    options = {
+        k: v for k, v in (getattr(decorated, "_default_options", None) or {}).items() if k not in _NOT_TAKEN_OVER
+    }
+    configure = getattr(load_class(decorated), "configure_worker", None)
+    if configure is None:
+        return ClassDescription(options, [WorkerConfiguration()] * len(requests))
+    return ClassDescription(options, [_configure(configure, request, num_gpus_per_node) for request in requests])
+
+
+def _configure(
+    configure: Callable[..., Any], request: ConfigurationRequest, num_gpus_per_node: int
+) -> WorkerConfiguration:
+    offered = {
+        "num_gpus": request.num_gpus,
+        "bundle_indices": request.bundle_indices,
+        "num_gpus_per_node": num_gpus_per_node,
+    }
+    parameters = inspect.signature(configure).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        wanted = {parameter.name for parameter in parameters}
+        offered = {name: value for name, value in offered.items() if name in wanted}
+    answer = configure(**offered)
+    if not isinstance(answer, tuple) or len(answer) not in (3, 4):
+        raise InvalidArgumentError(
+            f"configure_worker: expected (resources, env_vars, init_kwargs) or a fourth, runtime_env, got {answer!r}"
+        )
+    resources, env, init_kwargs, *rest = (value or {} for value in answer)
+    env = {name: str(value) for name, value in env.items()}
+    return WorkerConfiguration(resources.get("num_gpus"), env, init_kwargs, rest[0] if rest else {})
+
+
+class RayWorkerBuilder:
+    """Remembers a worker's class by its dotted name; the class is imported in the workers only.
+
+    Args:
+        ray_actor_class_fqn: such as ``package.module.Class``; the class may be decorated with ``ray.remote``.
+        *args: for its constructor.
+        **kwargs: for its constructor.
+    """
+
+    class IsolatedWorkerInitializer:
+        """Runs in a process with the workers' environment, and looks at their class there.
+
+        Workers are not its children: they live on when it ends.
+        """
+
+        def __init__(self, ray_actor_class_fqn: str) -> None:
+            self.ray_actor_class_fqn = ray_actor_class_fqn
+
+        def describe(self, requests: Sequence[ConfigurationRequest], num_gpus_per_node: int) -> ClassDescription:
+            """See ``describe_class``."""
+            return describe_class(self.ray_actor_class_fqn, requests, num_gpus_per_node)
+
+    def __init__(self, ray_actor_class_fqn: str, *args: Any, **kwargs: Any) -> None:
+        self.ray_actor_class_fqn = ray_actor_class_fqn
+        self.args = args
+        self.kwargs = kwargs
+
+    def start_initializer(self, reservation: Reservation, options: Mapping[str, Any], env: Mapping[str, str]) -> Actor:
+        """A process that describes the class; the caller kills it."""
+        spec = ActorSpec(
+            "",
+            self.IsolatedWorkerInitializer,
+            (self.ray_actor_class_fqn,),
+            reservation=reservation,
+            options=options,
+            env=env,
+        )
+        return reservation.engine.create(spec)
+
+    def create_worker_async(
+        self,
+        placement_group: Reservation,
+        placement_group_bundle_index: int,
+        num_gpus: float,
+        bundle_indices: tuple[int, list[int]] | None = None,
+        **extra_options: Any,
+    ) -> tuple[Ref, Actor]:
+        """Starts one worker in a bundle.
+
+        Args:
+            placement_group: of ``RayVirtualCluster.get_placement_groups``.
+            placement_group_bundle_index: which bundle of it.
+            num_gpus: GPUs, unless ``configure_worker`` says otherwise.
+            bundle_indices: handed to ``configure_worker``.
+            **extra_options: of Ray, over those of the class's decorator.
+
+        Returns:
+            A reference to the worker's ``WorkerHandle``, and the initializer, which ends by itself.
+        """
+        runtime_env = extra_options.get("runtime_env", {})
+        env = dict(runtime_env.get("env_vars", {}))
+        options = _without_env(extra_options)
+        name = options.pop("name", "")
+        initializer = self.start_initializer(placement_group, options, env)
+        future: LocalRef = LocalRef()
+
+        def create() -> None:
+            engine = placement_group.engine
+            try:
+                request = ConfigurationRequest(num_gpus, bundle_indices)
+                [found] = engine.get([initializer.call("describe", [request], 0)], _DESCRIBE_TIMEOUT_S)
+                spec = make_spec(
+                    self, found, found.configurations[0], num_gpus=num_gpus, env=env, options=extra_options
+                )
+                spec = replace(spec, name=name, reservation=placement_group, bundle_index=placement_group_bundle_index)
+                actor = engine.create(spec)
+                actor.ready.result()
+                future.future().set_result(WorkerHandle(lambda: actor))
+            except BaseException as error:  # the caller waits for the future, and nobody for this thread
+                future.future().set_exception(error)
+            finally:
+                engine.kill(initializer)
+
+        threading.Thread(target=create, name=f"create {self.ray_actor_class_fqn}", daemon=True).start()
+        return future, initializer
+
+    def __call__(
+        self,
+        placement_group: Reservation,
+        placement_group_bundle_index: int,
+        num_gpus: float,
+        bundle_indices: tuple[int, list[int]] | None = None,
+        **extra_options: Any,
+    ) -> WorkerHandle:
+        """The same, and waits for the worker."""
+        ref, _ = self.create_worker_async(
+            placement_group, placement_group_bundle_index, num_gpus, bundle_indices, **extra_options
+        )
+        handle: WorkerHandle = ref.future().result(_DESCRIBE_TIMEOUT_S)
+        return handle
+
+
+def make_spec(
+    builder: RayWorkerBuilder | ClassTarget,
+    description: ClassDescription,
+    configuration: WorkerConfiguration,
+    *,
+    num_gpus: float,
+    env: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> ActorSpec:
+    """A worker's process, by ascending precedence: the decorator, ``options`` and ``env``, ``configure_worker``."""
+    merged = recursive_merge_options(description.options, options)
+    merged = recursive_merge_options(merged, {"runtime_env": dict(configuration.runtime_env)})
+    decorator_env = description.options.get("runtime_env", {}).get("env_vars", {})
+    merged.pop("num_gpus", None)
+    merged.pop("scheduling_strategy", None)
+    return ActorSpec(
+        name="",
+        target=builder.ray_actor_class_fqn if isinstance(builder, RayWorkerBuilder) else builder.cls,
+        args=builder.args,
+        kwargs={**builder.kwargs, **configuration.init_kwargs},
+        num_gpus=num_gpus if configuration.num_gpus is None else configuration.num_gpus,
+        env={**decorator_env, **env, **configuration.env},
+        options=_without_env(merged),
+    )
+
+
+@dataclass(frozen=True)
+class ClassTarget:
+    """A worker's class itself, with its constructor's arguments."""
+
+    cls: type[Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _without_env(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without variables: they are set in the process, which saves Ray the start of a fresh one."""
+    kept = dict(options)
+    runtime_env = {key: value for key, value in kept.pop("runtime_env", {}).items() if key != "env_vars"}
+    return {**kept, "runtime_env": runtime_env} if runtime_env else kept
+
+
+class WorkerHandle:
+    """A worker, as a caller holds it: ``handle.method.remote(…)`` gives a reference; stays good over restarts."""
+
+    def __init__(self, actor: Callable[[], Actor]) -> None:
+        self._actor = actor
+
+    @property
+    def actor(self) -> Actor:
+        """The process of now."""
+        return self._actor()
+
+    def __getattr__(self, name: str) -> RemoteMethod:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return RemoteMethod(self._actor(), name)
+
+
+class RemoteMethod:
+    """A method of a worker.
+
+    Raises:
+        AttributeError: it has none of that name.
+    """
+
+    def __init__(self, actor: Actor, name: str) -> None:
+        self._actor = actor
+        self._name = name
+        self.profile = find_method(actor.spec.name, actor.ready.result(), name)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Ref:
+        """Calls it without waiting; a generator gives a stream of references."""
+        if self.profile.streams:
+            return self._actor.stream(self._name, *args, **kwargs)
+        return self._actor.call(self._name, *args, **kwargs)
+
+
+def find_method(worker: str, profile: ActorProfile, name: str) -> MethodProfile:
+    """What is known of a method; raises ``AttributeError``, which lists those that there are."""
+    if name not in profile.methods:
+        raise AttributeError(f"{worker or 'worker'} has no method {name!r}; it has {sorted(profile.methods)}")
+    return profile.methods[name]
+
+
+__all__ = ["RayWorkerBuilder", "WorkerHandle", "recursive_merge_options"]
