@@ -8,7 +8,14 @@ from typing import Any, Literal
 import torch
 
 from ..errors import InvalidArgumentError
-from ..sampler.base import EdgeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig, SamplingType
+from ..sampler.base import (
+    EdgeSamplerInput,
+    RemoteSamplerInput,
+    SamplerInput,
+    SamplingConfig,
+    SamplingType,
+    temporal_strategy_of,
+)
 from ..sampler.inputs import has_negatives, has_times, to_remote_link_input
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
@@ -96,7 +103,7 @@ class DistLinkNeighborLoader(DistLoader):
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
-            temporal_strategy=temporal_strategy if has_times(links) else None,
+            temporal_strategy=temporal_strategy_of(temporal_strategy, timed=has_times(links)),
         )
         super().__init__(data, links, config, to_device, worker_options, shard=shard, transform=transform)
 

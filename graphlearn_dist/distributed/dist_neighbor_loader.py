@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..sampler.base import SamplingConfig, SamplingType
+from ..sampler.base import SamplingConfig, SamplingType, temporal_strategy_of
 from ..sampler.inputs import has_times, to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
@@ -109,7 +109,7 @@ class DistNeighborLoader(DistLoader):
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
-            temporal_strategy=temporal_strategy if has_times(seeds) else None,
+            temporal_strategy=temporal_strategy_of(temporal_strategy, timed=has_times(seeds)),
         )
         super().__init__(
             data,

@@ -11,7 +11,14 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
-from ..sampler.base import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig, SamplingType
+from ..sampler.base import (
+    EdgeSamplerInput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplingConfig,
+    SamplingType,
+    temporal_strategy_of,
+)
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan
 from ..sampler.inputs import resolve_input
@@ -154,7 +161,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         return self._output(batch, (positions, *found, batch.seed_times))
 
     def _config(self, kind: SamplingType, *, timed: bool, with_neg: bool = False) -> SamplingConfig:
-        strategy = self._temporal_strategy if timed else None
+        strategy = temporal_strategy_of(self._temporal_strategy, timed=timed)
         return SamplingConfig(sampling_type=kind, with_neg=with_neg, temporal_strategy=strategy, **self._settings)
 
     def _graph(self, config: SamplingConfig) -> GraphAccess:

@@ -161,10 +161,8 @@ class SamplingConfig:
             raise InvalidArgumentError(f"seed: expected an int of 64 bits, got {self.seed!r}")
         if self.strategy not in _STRATEGIES:
             raise InvalidArgumentError(f"strategy: expected one of {_STRATEGIES}, got {self.strategy!r}")
-        if self.temporal_strategy not in (None, *_TEMPORAL_STRATEGIES):
-            raise InvalidArgumentError(
-                f"temporal_strategy: expected one of {_TEMPORAL_STRATEGIES}, got {self.temporal_strategy!r}"
-            )
+        if self.temporal_strategy is not None:
+            temporal_strategy_of(self.temporal_strategy, timed=True)
         self._check_combination()
 
     def _check_combination(self) -> None:
@@ -190,6 +188,17 @@ class SamplingConfig:
     def is_disjoint(self) -> bool:
         """Whether each seed grows a tree of its own: where that is asked for, and where seeds have times."""
         return self.disjoint or self.temporal_strategy is not None
+
+
+def temporal_strategy_of(strategy: str, *, timed: bool) -> str | None:
+    """The strategy for seeds that have times, None for others.
+
+    Raises:
+        InvalidArgumentError: there is no such strategy, whether seeds have times or not.
+    """
+    if strategy not in _TEMPORAL_STRATEGIES:
+        raise InvalidArgumentError(f"temporal_strategy: expected one of {_TEMPORAL_STRATEGIES}, got {strategy!r}")
+    return strategy if timed else None
 
 
 class BaseSampler(ABC):

@@ -17,7 +17,7 @@ from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..typing import EdgeType, NodeType, NumNeighbors
 from ..utils.coroutines import run_local
-from .base import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from .base import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType, temporal_strategy_of
 from .batch_maker import BatchMaker
 from .batches import make_plan, resolve_draws
 from .convert import to_hetero_sampler_output, to_pyg_v1, to_sampler_output
@@ -113,7 +113,7 @@ class NeighborSampler(BaseSampler):
 
     def config_of(self, sampling_type: SamplingType, *, timed: bool, **changes: Any) -> SamplingConfig:
         """The settings of this sampler for one kind of input, with ``changes``."""
-        strategy = self.temporal_strategy if timed else None
+        strategy = temporal_strategy_of(self.temporal_strategy, timed=timed)
         return replace(self.config, sampling_type=sampling_type, temporal_strategy=strategy, **changes)
 
     def _graph_for(self, config: SamplingConfig) -> LocalGraph:

@@ -76,7 +76,7 @@ def nothing_is_left() -> Iterator[None]:
 
 def make_loader(num_neighbors: Any = (2, 2), input_nodes: Any = SEEDS, **options: Any) -> DistNeighborLoader:
     """A loader over the job's servers; ``options`` that are not the loader's are its worker options."""
-    names = {"data", "batch_size", "edge_dir", "shard", "collect_features", "with_weight"}
+    names = {"data", "batch_size", "edge_dir", "shard", "collect_features", "with_weight", "temporal_strategy"}
     own = {"data": None, "batch_size": 4, "edge_dir": "in", "collect_features": True}
     own |= {name: options.pop(name) for name in names & set(options)}
     return DistNeighborLoader(
@@ -119,6 +119,7 @@ BAD_LOADERS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_neighbors": []}, InvalidArgumentError, "num_neighbors: expected at least one hop"),
     ({"num_neighbors": 3}, InvalidArgumentError, "num_neighbors: expected a list .* got 3"),
     ({"num_neighbors": {("a", "b", "c"): [1]}}, InvalidArgumentError, "num_neighbors: unknown edge type"),
+    ({"temporal_strategy": "first"}, InvalidArgumentError, "temporal_strategy: expected one of .*, got 'first'"),
     ({"edge_dir": "out"}, InvalidArgumentError, "edge_dir: the data set holds 'in'-neighbors.*'out'"),
     ({"edge_dir": "both"}, InvalidArgumentError, "edge_dir: expected 'in' or 'out', got 'both'"),
     ({"batch_size": 0}, InvalidArgumentError, "batch_size: expected at least 1, got 0"),

@@ -249,6 +249,7 @@ REFUSED = {
     "seed: expected an int of 64 bits, got 1.5": {"seed": 1.5},
     "prefetch: expected": {"prefetch": -1},
     "temporal_strategy: expected one of": {"temporal_strategy": "first", "input_time": torch.zeros(6).long()},
+    "temporal_strategy: expected one of .*, got 'First'": {"temporal_strategy": "First"},
     "temporal_strategy: 'last' takes": {
         "temporal_strategy": "last",
         "input_time": torch.zeros(6).long(),
