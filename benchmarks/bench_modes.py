@@ -68,15 +68,15 @@ def running_servers(directory: Path, port: int, num_servers: int, *, in_place: b
             process.wait()
 
 
-def part_of_epoch(loader: Any, num_batches: int, pids: list[int]) -> dict[str, float]:
-    """Batches per CPU second and per second."""
-    cpu, started, edges = cpu_seconds(pids), time.perf_counter(), 0
-    for count, batch in enumerate(loader, 1):
-        edges += batch.edge_index.size(1)
-        if count == num_batches:
-            break
+def part_of_epoch(loader: Any, args: argparse.Namespace, pids: list[int]) -> dict[str, float]:
+    """Batches per CPU second and per second, from when as many batches are under way as will be at the end."""
+    batches = iter(loader)
+    for _ in range(args.skip):
+        next(batches)
+    cpu, started = cpu_seconds(pids), time.perf_counter()
+    edges = sum(next(batches).edge_index.size(1) for _ in range(args.batches))
     wall, used = time.perf_counter() - started, cpu_seconds(pids) - cpu
-    return {"per_cpu_s": count / used, "per_s": count / wall, "edges_per_batch": edges / count}
+    return {"per_cpu_s": args.batches / used, "per_s": args.batches / wall, "edges_per_batch": edges / args.batches}
 
 
 class Measurement:
@@ -102,8 +102,8 @@ class Measurement:
         ) as loader:  # fmt: skip
             pids = process_tree(os.getpid())  # servers and sampling processes are its children
             for repeat in range(args.repeats + 1):
-                own = part_of_epoch(self._local, args.batches, [os.getpid()])
-                other = part_of_epoch(loader, args.batches, pids)
+                own = part_of_epoch(self._local, args, [os.getpid()])
+                other = part_of_epoch(loader, args, pids)
                 if repeat:
                     local.append(own)
                     others.append(other)
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--batches", type=int, default=40, help="batches of one measurement")
+    parser.add_argument("--skip", type=int, default=20, help="batches before each, while the first are on their way")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--buffer", default="2GB", help="shared memory for batches")
     parser.add_argument("--modes", nargs="+", help="some of them only; all by default")

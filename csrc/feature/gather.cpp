@@ -44,23 +44,49 @@ struct StoreSource {
   }
 };
 
-// Rows of several stores.
-struct LocatedSource {
-  const RowStore& store;  // any of them
-  const std::vector<const RowStore*>& stores;
-  const int32_t* owners;
-  const int64_t* rows;
-
-  void find(int64_t begin, int64_t end, const char** from) const {
-    for (int64_t i = begin; i < end; ++i) {
-      if (static_cast<uint32_t>(owners[i]) >= stores.size() || stores[owners[i]] == nullptr)
-        throw InvalidArgument(message("owners[", i, "]: there is no store of owner ", owners[i]));
-      const RowStore& owner = *stores[owners[i]];
-      if (static_cast<uint64_t>(rows[i]) >= static_cast<uint64_t>(owner.num_rows()))
-        refuse_row(rows[i], owner.num_rows());
-      from[i - begin] = owner.address(rows[i]);
+// Rows of several stores, some of which may be null: nobody has rows there.
+class LocatedSource {
+ public:
+  LocatedSource(const std::vector<const RowStore*>& stores, const RowStore& any, const int32_t* owners,
+                const int64_t* rows)
+      : store(any), stores_(stores), owners_(owners), rows_(rows) {
+    for (const RowStore* of_owner : stores) {
+      firsts_.push_back(of_owner == nullptr ? nullptr : static_cast<const char*>(of_owner->parts[0].data));
+      num_rows_.push_back(of_owner == nullptr ? 0 : of_owner->num_rows());
+      in_parts_ |= of_owner != nullptr && of_owner->parts.size() > 1;
     }
   }
+
+  void find(int64_t begin, int64_t end, const char** from) const {
+    const size_t width = store.row_bytes;
+    bool is_bad = false;
+    for (int64_t i = begin; i < end; ++i) {
+      const auto owner = static_cast<uint32_t>(owners_[i]);
+      if (owner >= stores_.size()) refuse(i);
+      is_bad |= static_cast<uint64_t>(rows_[i]) >= static_cast<uint64_t>(num_rows_[owner]);
+      from[i - begin] = firsts_[owner] + rows_[i] * width;
+    }
+    for (int64_t i = begin; is_bad && i < end; ++i)
+      if (rows_[i] < 0 || rows_[i] >= num_rows_[owners_[i]]) refuse(i);
+    if (!in_parts_) return;
+    for (int64_t i = begin; i < end; ++i) from[i - begin] = stores_[owners_[i]]->address(rows_[i]);
+  }
+
+  const RowStore& store;  // any of them
+
+ private:
+  [[noreturn]] void refuse(int64_t i) const {
+    if (static_cast<uint32_t>(owners_[i]) >= stores_.size() || stores_[owners_[i]] == nullptr)
+      throw InvalidArgument(message("owners[", i, "]: there is no store of owner ", owners_[i]));
+    refuse_row(rows_[i], num_rows_[owners_[i]]);
+  }
+
+  const std::vector<const RowStore*>& stores_;
+  const int32_t* owners_;
+  const int64_t* rows_;
+  std::vector<const char*> firsts_;  // by owner, its first row
+  std::vector<int64_t> num_rows_;    // by owner
+  bool in_parts_ = false;            // whether the rows of some owner do not lie in one piece
 };
 
 // `Source` is one of the two above.
@@ -230,7 +256,7 @@ void gather_located(const std::vector<const RowStore*>& stores, const Tensor& ow
       throw InvalidArgument("stores: expected one dtype and one row shape in all of them");
   check_cast(any.dtype(), out.dtype);
   check_out(any, out, out.dtype);
-  const LocatedSource source{any, stores, owners.as<int32_t>(), rows.as<int64_t>()};
+  const LocatedSource source(stores, any, owners.as<int32_t>(), rows.as<int64_t>());
   run_gather(source, rows.shape[0], nullptr, out, pool);
 }
 

@@ -1,0 +1,78 @@
+"""How many messages a batch costs where partitions are asked over the RPC, counted by the endpoints that are asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.config import RpcSettings
+from graphlearn_dist.distributed.batches import PartitionedBatches
+from graphlearn_dist.distributed.partition_peers import EndpointPeers, PartitionHolders
+from graphlearn_dist.distributed.partition_service import LOOKUP, ONE_HOP, PartitionService
+from graphlearn_dist.distributed.placing import ReplyRegion
+from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler.batches import LocalBatches
+from tests.support.graphs import make_dataset, random_graph, typed_graph
+from tests.support.oracle import assert_same, load_partitions, tensors_of, write_partitions
+
+NUM_PARTS, FANOUTS = 3, [3, 3, 3]
+SETTINGS = RpcSettings(request_timeout_s=60.0)
+GRAPHS = {"one type": (random_graph(400, 3000, 5), None), "typed": (typed_graph(200, 150, 2000, 3), "user")}
+
+
+class CountingEndpoint:
+    """Serves one partition, and counts by name what it was asked for."""
+
+    def __init__(self, service: PartitionService, stack: ExitStack) -> None:
+        self.asked: Counter[str] = Counter()
+        self.endpoint = stack.enter_context(Endpoint("server", service.partition_idx, settings=SETTINGS))
+        for name, answer in service.functions.items():
+            self.endpoint.register(name, self._counting(name, answer))
+
+    def _counting(self, name: str, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def count_and_answer(request: Any) -> Any:
+            self.asked[name] += 1
+            return answer(request)
+
+        return count_and_answer
+
+
+@pytest.mark.parametrize("kind", sorted(GRAPHS))
+def test_messages_of_a_batch(kind: str, tmp_path: Path) -> None:
+    """One per peer and hop whatever the number of edge types, and one per peer for the rows of all stores."""
+    graph, seed_type = GRAPHS[kind]
+    seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
+    config = SamplingConfig(
+        SamplingType.NODE, FANOUTS, 40, True, False, True, True, False, False, "in", 7, False
+    )  # fmt: skip
+    local = LocalBatches(make_dataset(graph, "in"), seeds, config)
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
+    with ExitStack() as stack:
+        others = {
+            part.partition_idx: CountingEndpoint(PartitionService(part, region=ReplyRegion(1 << 24)), stack)
+            for part in parts[1:]
+        }
+        asker = stack.enter_context(Endpoint("sampling_worker", 0, settings=SETTINGS, listen_host=None))
+        holders = PartitionHolders({partition: other.endpoint.address for partition, other in others.items()})
+
+        async def make_all() -> None:
+            peers = EndpointPeers(asker, holders, SETTINGS.request_timeout_s)
+            batches = PartitionedBatches(parts[0], seeds, config, [PartitionService(parts[0])], peers)
+            for index in range(batches.schedule.num_batches):
+                batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
+                assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
+                for other in others.values():
+                    assert other.asked == {ONE_HOP: len(FANOUTS), LOOKUP: 1}
+                    other.asked.clear()
+
+        asyncio.run(make_all())
+        sent = asker.stats().requests_sent
+        assert sent == local.schedule.num_batches * len(others) * (len(FANOUTS) + 1)
