@@ -71,6 +71,10 @@ class RpcError(GraphLearnError):
     """Base class of everything that can go wrong between two endpoints."""
 
 
+class ProducerGoneError(InvalidArgumentError):
+    """A server was asked for batches of a producer that it does not have, or has no more."""
+
+
 class PeerLostError(RpcError, ConnectionError):
     """A peer is gone: its connection closed, or it fell silent."""
 

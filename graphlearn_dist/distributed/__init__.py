@@ -105,6 +105,7 @@ for _message in (
     Split,
     SplitHandle,
     TopologyHandle,
+    worker_messages.MoveHolders,
     worker_messages.ReleaseSlots,
     worker_messages.StartRun,
     worker_messages.StopWorker,

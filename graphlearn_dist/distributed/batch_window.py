@@ -8,8 +8,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ChannelClosedError, DeadlineExceededError
+from ..errors import (
+    ChannelClosedError,
+    DeadlineExceededError,
+    GraphLearnError,
+    PeerLostError,
+    ProducerGoneError,
+)
 from ..messages import EndOfEpoch, SampledBatch
+from .launcher_news import result_or_alarm
 from .worker_failure import failure_error
 
 
@@ -38,6 +45,9 @@ class BatchWindow:
         limit: most batches under way before the reader wants the first of them; 0 asks only when it comes.
         timeout_s: how long the reader waits for one.
         place_of: where a request went, for errors.
+        recover: called when that place was lost, with the first request that it lacks an answer to and the error; makes
+            it ready to be asked again, or raises.
+        alarm: fails when it is no use to wait any more.
     """
 
     def __init__(
@@ -46,11 +56,16 @@ class BatchWindow:
         limit: int,
         timeout_s: float,
         place_of: Callable[[BatchRequest], str],
+        *,
+        recover: Callable[[BatchRequest, GraphLearnError], None] | None = None,
+        alarm: Future[None] | None = None,
     ) -> None:
         self._ask_for = ask
         self._limit = limit
         self._timeout_s = timeout_s
         self._place_of = place_of
+        self._recover = recover
+        self._alarm = alarm
         self._wanted: deque[BatchRequest] = deque()
         self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()
         self._end = EndOfEpoch(0, 0, 0)
@@ -92,7 +107,7 @@ class BatchWindow:
             return self._end
         request, future = self._under_way.popleft()
         try:
-            item = future.result(self._timeout_s)
+            item = self._result(request, future)
         except TimeoutError as error:
             if isinstance(error, DeadlineExceededError):
                 raise
@@ -108,6 +123,29 @@ class BatchWindow:
                 f"batch {request.index}: {self._place_of(request)} has only {item.num_batches} batches"
             )
         raise failure_error(item)
+
+    def _result(self, request: BatchRequest, future: Future[Any]) -> Any:
+        while True:
+            try:
+                return result_or_alarm(future, self._alarm, self._timeout_s)
+            except (PeerLostError, ProducerGoneError) as error:
+                future = self._ask_again(request, error)
+
+    def _ask_again(self, request: BatchRequest, error: PeerLostError | ProducerGoneError) -> Future[Any]:
+        """Asks a place that was lost again for this batch and all that were under way from there."""
+        try:
+            if self._recover is None or (self._alarm is not None and self._alarm.done()):
+                raise error
+            self._recover(request, error)
+        except PeerLostError as lost:
+            awaited = f"batch {request.index} of epoch {request.epoch} was awaited"
+            raise PeerLostError(lost.peer, f"{lost.why} (stage fetch: {awaited})") from error
+        place, future = self._place_of(request), self._ask_for(request)
+        for at, (other, asked) in enumerate(self._under_way):
+            if self._place_of(other) == place:
+                asked.cancel()
+                self._under_way[at] = other, self._ask_for(other)
+        return future
 
     def check_open(self) -> None:
         """Raises ``ChannelClosedError`` after ``close``."""

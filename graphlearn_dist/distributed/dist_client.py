@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at import, where torch has gloo
 
-from ..config import RpcSettings, job_token
+from ..config import RpcSettings, job_token, launcher_news_fd
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError
 from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
@@ -56,7 +56,13 @@ def init_client(
     _set_client_context(num_servers, num_clients, client_rank, client_group_name)
     try:
         rpc.init_rpc(
-            master_addr, master_port, num_rpc_threads, is_dynamic=is_dynamic, token=job_token(), settings=settings
+            master_addr,
+            master_port,
+            num_rpc_threads,
+            is_dynamic=is_dynamic,
+            token=job_token(),
+            settings=settings,
+            news_fd=launcher_news_fd(),
         )
         endpoint = rpc.get_endpoint()
         endpoint.wait_for_members("server", num_servers, connect_timeout_s)

@@ -158,6 +158,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         num_threads: threads of one batch; never changes it.
         max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
+        reconnect_timeout: how long a server that is gone may take to come back, in seconds; 0 waits for none.
     """
 
     server_rank: int | list[int] | None = None
@@ -175,9 +176,12 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     workload_type: Literal["train", "validate", "test"] | None = None
     num_threads: int = 1
     max_restarts: int = 3
+    reconnect_timeout: float = 60
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)
+        if self.reconnect_timeout < 0:
+            raise InvalidArgumentError(f"reconnect_timeout: expected at least 0 seconds, got {self.reconnect_timeout}")
 
     @property
     def buffer_bytes(self) -> int:
@@ -201,6 +205,7 @@ class ProducerRequest:
         buffer_bytes: shared memory for batches.
         request_timeout_s: deadline of requests between partitions.
         max_restarts: restarts of each sampling process that dies, within an hour.
+        reconnect_timeout_s: how long another server that is gone may take to come back.
     """
 
     num_workers: int
@@ -209,8 +214,13 @@ class ProducerRequest:
     buffer_bytes: int
     request_timeout_s: float
     max_restarts: int = 3
+    reconnect_timeout_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if not self.reconnect_timeout_s >= 0:
+            raise InvalidArgumentError(
+                f"reconnect_timeout_s: expected at least 0 seconds, got {self.reconnect_timeout_s}"
+            )
         if self.max_restarts < 0:
             raise InvalidArgumentError(f"max_restarts: expected at least 0, got {self.max_restarts}")
         for name in ("num_workers", "concurrency", "num_threads", "buffer_bytes"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import threading
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ from ..errors import (
     GraphLearnError,
     InvalidArgumentError,
     NotInitializedError,
+    PeerLostError,
+    ProducerGoneError,
     RegistryError,
     RpcError,
     SamplingWorkerError,
@@ -34,6 +36,7 @@ from ..sampler.inputs import edge_type_index
 from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
 from . import rpc
+from .client_roll import ClientRoll
 from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
@@ -91,11 +94,12 @@ class DistServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._producers: dict[int, _Held] = {}
-        self._next_id = itertools.count()
+        self._first_id = secrets.randbits(48)  # a client of an earlier incarnation must not meet another's producer
+        self._next_id = itertools.count(self._first_id)
         self._holders: PartitionHolders | None = None
-        self._gone_clients: set[int] = set()
-        self._changed = threading.Condition()
-        self._exiting = False
+        self._renewing: asyncio.Task[None] | None = None
+        self._name = "server"
+        self._clients = ClientRoll()
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -105,8 +109,10 @@ class DistServer:
             endpoint.register(function, answer)
         endpoint.register(SHARE_PARTITION, self.share_partition)
         self._loop = endpoint.loop
+        self._name = str(endpoint.peer)
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
+        endpoint.on_member_joined(self._on_member_joined)
 
     def set_ready(self) -> None:
         """This process has joined the job: what came before is answered from now on."""
@@ -115,25 +121,17 @@ class DistServer:
 
     def exit(self) -> bool:
         """Tells the server to end."""
-        with self._changed:
-            self._exiting = True
-            self._changed.notify_all()
+        self._clients.end()
         return True
 
     def client_done(self, client_rank: int) -> None:
         """A client says that it is done."""
-        with self._changed:
-            self._gone_clients.add(client_rank)
-            self._changed.notify_all()
+        self._clients.done(client_rank)
 
     def wait_for_exit(self) -> None:
-        """Waits until every client that was announced is done or lost, or ``exit`` was called."""
+        """Waits until every client that was announced is done, or lost for a while, or ``exit`` was called."""
         context = get_context()
-        expected = context.num_clients() if context is not None else 0
-        with self._changed:
-            # Wakes now and then so that a signal is handled promptly.
-            while not self._exiting and not (expected and len(self._gone_clients) >= expected):
-                self._changed.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
+        self._clients.wait(context.num_clients() if context is not None else 0, SERVER_EXIT_STATUS_CHECK_INTERVAL)
 
     def shutdown(self) -> None:
         """Ends every producer. Idempotent; call it before the endpoint closes."""
@@ -149,9 +147,29 @@ class DistServer:
 
     def _on_member_lost(self, member: Member, why: str) -> None:
         if member.role == "client":
-            self.client_done(member.rank)
-        else:
-            self._holders = None  # when it comes back it listens elsewhere
+            self._clients.lost(member.rank)
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_renewal)
+
+    def _on_member_joined(self, member: Member) -> None:
+        if member.role == "client":
+            self._clients.joined(member.rank)
+
+    def _begin_renewal(self) -> None:
+        """A server is gone: when it comes back it listens elsewhere, and the workers have to know where."""
+        self._holders = None
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._producers:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew_holders())
+
+    async def _renew_holders(self) -> None:
+        try:
+            holders = await self._find_holders()
+        except GraphLearnError:  # it did not come back, or is gone again: whoever asks it finds out
+            return
+        for held in list(self._producers.values()):
+            await held.producer.move_holders(holders)
 
     async def _close_producers(self, wanted: Callable[[_Held], bool]) -> None:
         ids = [producer_id for producer_id, held in self._producers.items() if wanted(held)]
@@ -179,7 +197,7 @@ class DistServer:
         named = resolve_here(sampler_input, self.dataset)
         producer_id = next(self._next_id)
         context = get_context()
-        name = f"{context.worker_name if context else 'server'}, producer {producer_id}"
+        name = f"{context.worker_name if context else 'server'}, producer {producer_id - self._first_id}"
         holders = await self._find_holders()
         loop, timeout_s = asyncio.get_running_loop(), request.request_timeout_s
         seeds = await loop.run_in_executor(None, resolve_among, named, self.dataset, holders, timeout_s)
@@ -187,7 +205,7 @@ class DistServer:
         await producer.start()
         if self._loop is None:
             await producer.close()
-            raise SamplingWorkerError(f"{name} was shut down with its server")
+            raise PeerLostError(self._name, "it was shut down")
         self._producers[producer_id] = _Held(producer, owner)
         hashed = await loop.run_in_executor(None, input_settings, seeds)  # long inputs take long
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
@@ -234,9 +252,9 @@ class DistServer:
     def _producer(self, producer_id: int) -> SamplingProducer:
         held = self._producers.get(producer_id)
         if self._loop is None:
-            raise SamplingWorkerError(f"producer {producer_id} was shut down with its server")
+            raise PeerLostError(self._name, "it was shut down")
         if held is None:
-            raise InvalidArgumentError(f"producer_id: there is no producer {producer_id} (any more)")
+            raise ProducerGoneError(f"producer_id: there is no producer {producer_id} (any more)")
         return held.producer
 
     async def create_sampling_producer(
@@ -253,6 +271,7 @@ class DistServer:
             buffer_bytes=worker_options.buffer_bytes,
             request_timeout_s=worker_options.rpc_timeout,
             max_restarts=worker_options.max_restarts,
+            reconnect_timeout_s=worker_options.reconnect_timeout,
         )
         return (await self.open_producer(sampler_input, sampling_config, request)).producer_id
 
@@ -277,7 +296,12 @@ class DistServer:
 
     async def fetch_batch(self, producer_id: int, run: int, index: int) -> Encoded:
         """One batch by its index: a ``SampledBatch``, ``WorkerFailure`` or ``EndOfEpoch``."""
-        return await self._producer(producer_id).fetch(run, index)
+        try:
+            return await self._producer(producer_id).fetch(run, index)
+        except SamplingWorkerError as error:
+            if self._loop is not None:
+                raise
+            raise PeerLostError(self._name, "it was shut down") from error
 
     # --- the partition -----------------------------------------------------------------------------------------
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import InvalidArgumentError
+from ..errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
 from ..messages import EndOfEpoch, SampledBatch
 from ..sampler.schedule import BatchIndices
+from ..utils.restarts import RestartBudget
 from . import rpc
 from .batch_window import BatchRequest, BatchWindow
 from .dist_server import DistServer
+from .launcher_news import result_or_alarm
+
+_MAX_REOPENED = 20  # producers made anew within an hour: beyond that something is wrong that no restart mends
 
 
 class RemoteReceivingChannel:
@@ -25,6 +29,9 @@ class RemoteReceivingChannel:
         producer_id: the producer on each of them.
         prefetch_size: requests under way per server.
         timeout_s: how long to wait for a batch.
+        reopen: makes the producer of a server anew that was lost, given its place among the servers and why; returns
+            its id, or raises. Without it the loss is raised.
+        alarm: fails when it is no use to wait any more.
     """
 
     def __init__(
@@ -33,6 +40,9 @@ class RemoteReceivingChannel:
         producer_id: int | Sequence[int],
         prefetch_size: int = 2,
         timeout_s: float = 180.0,
+        *,
+        reopen: Callable[[int, GraphLearnError], int] | None = None,
+        alarm: Future[None] | None = None,
     ) -> None:
         ranks = [server_rank] if isinstance(server_rank, int) else list(server_rank)
         producers = [producer_id] if isinstance(producer_id, int) else list(producer_id)
@@ -43,29 +53,52 @@ class RemoteReceivingChannel:
             )
         self._servers = list(zip(ranks, producers, strict=True))
         self._timeout_s = timeout_s
-        self._window = BatchWindow(self._ask, prefetch_size * len(ranks), timeout_s, self._place_of)
+        self._reopen = reopen
+        self._alarm = alarm
+        self._budget = RestartBudget(_MAX_REOPENED)
+        self._run = (0, 0, BatchIndices(0, 0))
+        self._window = BatchWindow(
+            self._ask, prefetch_size * len(ranks), timeout_s, self._place_of, recover=self._recover, alarm=alarm
+        )
 
     def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         """Begins a run over these batch indices; whatever was under way is off."""
         self._window.check_open()
         self._window.reset()
-        endpoint = rpc.get_endpoint()
-        name = rpc.function_name(DistServer.start_new_epoch_sampling)
-        started = [
-            endpoint.request(
-                ("server", rank),
-                name,
-                producer,
-                epoch,
-                run,
-                indices[place :: len(self._servers)],
-                timeout_s=self._timeout_s,
-            )
-            for place, (rank, producer) in enumerate(self._servers)
-        ]
-        for future in started:
-            future.result()
+        self._run = run, epoch, indices
+        shares = [indices[place :: len(self._servers)] for place in range(len(self._servers))]
+        started = [self._begin(place, share) for place, share in enumerate(shares)]
+        for place, future in enumerate(started):
+            try:
+                result_or_alarm(future, self._alarm)
+            except (PeerLostError, ProducerGoneError) as error:
+                self._replace(place, shares[place], error)
         self._window.start(run, epoch, indices)
+
+    def _begin(self, place: int, indices: BatchIndices) -> Future[Any]:
+        """Tells a server which batches of the run it shall make."""
+        rank, producer = self._servers[place]
+        run, epoch, _ = self._run
+        name = rpc.function_name(DistServer.start_new_epoch_sampling)
+        return rpc.get_endpoint().request(
+            ("server", rank), name, producer, epoch, run, indices, timeout_s=self._timeout_s
+        )
+
+    def _recover(self, request: BatchRequest, error: GraphLearnError) -> None:
+        """A server was lost: its next producer begins with the first batch that is lacking."""
+        _, _, indices = self._run
+        self._replace(request.position % len(self._servers), indices[request.position :: len(self._servers)], error)
+
+    def _replace(self, place: int, indices: BatchIndices, error: GraphLearnError) -> None:
+        while True:
+            if self._reopen is None or not self._budget.take():
+                raise error
+            self._servers[place] = self._servers[place][0], self._reopen(place, error)
+            try:
+                result_or_alarm(self._begin(place, indices), self._alarm)
+                return
+            except (PeerLostError, ProducerGoneError) as again:
+                error = again
 
     def reset(self) -> None:
         """Calls off everything under way."""

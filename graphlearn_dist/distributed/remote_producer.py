@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
 from ..data.schema import GraphSchema
-from ..errors import InvalidArgumentError, PeerLostError, RpcError
+from ..errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError, PeerLostError, RpcError
 from ..messages import EndOfEpoch, SampledBatch
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings
@@ -18,7 +21,11 @@ from .dist_client import client_context
 from .dist_context import assign_server_by_order
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
 from .dist_server import DistServer, ProducerInfo
+from .launcher_news import result_or_alarm
 from .remote_channel import RemoteReceivingChannel
+
+_RETRY_S = 0.5
+_DESTROY_TIMEOUT_S = 4.0  # leaving ends within seconds, also where a server has frozen
 
 
 class RemoteProducer(BatchProducer):
@@ -48,39 +55,35 @@ class RemoteProducer(BatchProducer):
         self._server_ranks = _server_ranks(options)
         if isinstance(sampler_input, list):
             sampler_input = _concatenate(sampler_input, self._server_ranks, options.rpc_timeout)
-        self._infos = self._open_producers(sampler_input, config)
+        self._wanted = sampler_input, config, _request(options)
+        self._endpoint = rpc.get_endpoint()
+        self._alarm = rpc.get_alarm()
+        self._infos = self._open_producers()
         self._channel = RemoteReceivingChannel(
             self._server_ranks,
             [info.producer_id for info in self._infos],
             options.prefetch_size,
             options.rpc_timeout,
+            reopen=self._reopen,
+            alarm=self._alarm,
         )
         self._closed = False
 
-    def _open_producers(
-        self,
-        sampler_input: SamplerInput,
-        config: SamplingConfig,
-    ) -> list[ProducerInfo]:
-        """One producer on each server, all at once; undone if one of them fails."""
-        endpoint, options = rpc.get_endpoint(), self._options
+    def _open(self, rank: int) -> Future[Any]:
         name = rpc.function_name(DistServer.open_producer)
-        request = ProducerRequest(
-            num_workers=options.num_workers,
-            concurrency=options.worker_concurrency,
-            num_threads=options.num_threads,
-            buffer_bytes=options.buffer_bytes,
-            request_timeout_s=options.rpc_timeout,
-            max_restarts=options.max_restarts,
-        )
-        futures = [
-            endpoint.request(("server", rank), name, sampler_input, config, request, timeout_s=options.rpc_timeout)
-            for rank in self._server_ranks
-        ]
+        return self._endpoint.request(("server", rank), name, *self._wanted, timeout_s=self._options.rpc_timeout)
+
+    def _destroy(self, rank: int, producer_id: int) -> Future[Any]:
+        name = rpc.function_name(DistServer.destroy_sampling_producer)
+        return self._endpoint.request(("server", rank), name, producer_id, timeout_s=_DESTROY_TIMEOUT_S, fail_fast=True)
+
+    def _open_producers(self) -> list[ProducerInfo]:
+        """One producer on each server, all at once; undone if one of them fails."""
+        futures = [self._open(rank) for rank in self._server_ranks]
         errors, infos = [], []
         for rank, future in zip(self._server_ranks, futures, strict=True):
             try:
-                infos.append((rank, future.result()))
+                infos.append((rank, result_or_alarm(future, self._alarm)))
             except Exception as error:
                 errors.append(error)
         if not errors and any(info.input_settings != infos[0][1].input_settings for _, info in infos):
@@ -94,14 +97,36 @@ class RemoteProducer(BatchProducer):
         if errors:
             for rank, info in infos:
                 with contextlib.suppress(RpcError):  # what is reported is why it has to be undone
-                    endpoint.call(
-                        ("server", rank),
-                        rpc.function_name(DistServer.destroy_sampling_producer),
-                        info.producer_id,
-                        fail_fast=True,
-                    )
+                    self._destroy(rank, info.producer_id).result()
             raise errors[0]
         return [info for _, info in infos]
+
+    def _reopen(self, place: int, lost: GraphLearnError) -> int:
+        """Another producer on a server that was lost, as soon as it is back.
+
+        Raises:
+            PeerLostError: it did not come back in time, or the launcher has given one up.
+            GraphLearnError: the session that the producer belonged to is over: what was lost.
+        """
+        if not rpc.rpc_is_initialized() or rpc.get_endpoint() is not self._endpoint:
+            raise lost
+        rank, limit_s = self._server_ranks[place], self._options.reconnect_timeout
+        give_up = time.monotonic() + limit_s
+        is_there = rpc.function_name(DistServer.get_dataset_meta)
+        while (remaining_s := give_up - time.monotonic()) > 0:
+            try:
+                result_or_alarm(self._endpoint.request(("server", rank), is_there, timeout_s=remaining_s), self._alarm)
+                info: ProducerInfo = result_or_alarm(self._open(rank), self._alarm)
+            except (PeerLostError, DeadlineExceededError):
+                if self._alarm.done():
+                    raise
+                wait((self._alarm,), min(_RETRY_S, max(0.0, give_up - time.monotonic())))
+            else:
+                self._destroy(rank, self._infos[place].producer_id)  # where only the connection had been lost
+                self._infos[place] = info
+                return info.producer_id
+        peer, why = (lost.peer, lost.why) if isinstance(lost, PeerLostError) else (f"server {rank}", str(lost))
+        raise PeerLostError(peer, f"{why}; it was not back within reconnect_timeout={limit_s:g} s") from lost
 
     @property
     def schema(self) -> GraphSchema:
@@ -126,16 +151,13 @@ class RemoteProducer(BatchProducer):
             return
         self._closed = True
         self._channel.close()
-        if not rpc.rpc_is_initialized():
+        if not self._endpoint.is_open():
             return
-        endpoint = rpc.get_endpoint()
-        name = rpc.function_name(DistServer.destroy_sampling_producer)
-        futures = [
-            endpoint.request(("server", rank), name, info.producer_id, fail_fast=True)
-            for rank, info in zip(self._server_ranks, self._infos, strict=True)
+        destroyed = [
+            self._destroy(rank, info.producer_id) for rank, info in zip(self._server_ranks, self._infos, strict=True)
         ]
-        for future in futures:
-            with contextlib.suppress(PeerLostError):  # with its server the producer is gone
+        for future in destroyed:
+            with contextlib.suppress(RpcError):  # with its server the producer is gone; of a frozen one nobody can tell
                 future.result()
 
 
@@ -155,6 +177,18 @@ def _concatenate(
     }
     return concatenate_inputs(
         [asked[i].result() if isinstance(one, RemoteSamplerInput) else one for i, one in enumerate(inputs)]
+    )
+
+
+def _request(options: RemoteDistSamplingWorkerOptions) -> ProducerRequest:
+    return ProducerRequest(
+        num_workers=options.num_workers,
+        concurrency=options.worker_concurrency,
+        num_threads=options.num_threads,
+        buffer_bytes=options.buffer_bytes,
+        request_timeout_s=options.rpc_timeout,
+        max_restarts=options.max_restarts,
+        reconnect_timeout_s=options.reconnect_timeout,
     )
 
 

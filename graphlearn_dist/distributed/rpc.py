@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,29 +21,23 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
 from ..rpc.peers import is_loopback
 from .dist_context import DistContext, DistRole, get_context
+from .launcher_news import LauncherNews
 from .worker_group import WorkerGroup
 
 _ANY_ADDRESS = "0.0.0.0"
 
 
+@dataclass
 class _State:
     """What ``init_rpc`` sets up and ``shutdown_rpc`` takes down."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        context: DistContext,
-        group: WorkerGroup | None,
-        master_addr: str,
-        *,
-        is_dynamic: bool,
-    ) -> None:
-        self.endpoint = endpoint
-        self.context = context
-        self.group = group
-        self.master_addr = master_addr
-        self.is_dynamic = is_dynamic
-        self.num_callees = 0
+    endpoint: Endpoint
+    context: DistContext
+    group: WorkerGroup | None
+    master_addr: str
+    news: LauncherNews
+    is_dynamic: bool
+    num_callees: int = 0
 
 
 _lock = threading.RLock()
@@ -67,6 +61,7 @@ def init_rpc(
     master_fd: int = -1,
     settings: RpcSettings | None = None,
     on_open: Callable[[Endpoint], None] | None = None,
+    news_fd: int = -1,
 ) -> None:
     """Open this process's endpoint and join the job. Calling it again is without effect.
 
@@ -86,6 +81,7 @@ def init_rpc(
         master_fd: a bound socket for the registry, inherited from a launcher, or -1.
         settings: overrides of times and sizes; the two above take precedence.
         on_open: called with the endpoint before it joins: as soon as it has joined, requests may come.
+        news_fd: a pipe on which the launcher says what it has given up, or -1.
 
     Raises:
         NotInitializedError: the process has no context yet.
@@ -127,7 +123,8 @@ def init_rpc(
         except BaseException:
             endpoint.close()
             raise
-        _state = _State(endpoint, context, group, master_addr, is_dynamic=is_dynamic)
+        news = LauncherNews(news_fd, endpoint.loop)
+        _state = _State(endpoint, context, group, master_addr, news, is_dynamic)
 
 
 def _hosts_registry(context: DistContext) -> bool:
@@ -163,6 +160,7 @@ def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None
         if graceful:
             state.endpoint.leave()
     finally:
+        state.endpoint.loop.call_soon_threadsafe(state.news.close)
         state.endpoint.close()
 
 
@@ -182,6 +180,11 @@ def rpc_is_initialized() -> bool:
 def get_endpoint() -> Endpoint:
     """The process's endpoint; ``NotInitializedError`` before ``init_rpc``."""
     return _require().endpoint
+
+
+def get_alarm() -> Future[None]:
+    """Fails when the job cannot go on, with the reason; ``NotInitializedError`` before ``init_rpc``."""
+    return _require().news.alarm
 
 
 def get_worker_group() -> WorkerGroup:

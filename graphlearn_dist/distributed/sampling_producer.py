@@ -21,7 +21,7 @@ from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest
 from .partition_peers import PartitionHolders
 from .worker_handle import WorkerHandle
-from .worker_messages import StartRun, WorkerSetup
+from .worker_messages import MoveHolders, StartRun, WorkerSetup
 
 _SMALLEST_BUFFER_BYTES = 1 << 20
 
@@ -92,9 +92,16 @@ class SamplingProducer:
                 holders=self._holders,
                 rank=rank,
                 request_timeout_s=request.request_timeout_s,
+                reconnect_timeout_s=request.reconnect_timeout_s,
             )
 
         return WorkerHandle(name, self._worker_bytes, make_setup, request.max_restarts)
+
+    async def move_holders(self, holders: PartitionHolders) -> None:
+        """Tells the workers who serves the other partitions now."""
+        self._holders = holders
+        for worker in self._workers:
+            await worker.tell(MoveHolders(holders.addresses))
 
     async def start_run(self, run: int, epoch: int, indices: BatchIndices | None = None) -> None:
         """Begins to make these batches of an epoch, in turn by the workers; all of them unless given.

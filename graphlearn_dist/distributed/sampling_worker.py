@@ -44,6 +44,7 @@ from .worker_messages import (
     ITEM_HEADER_BYTES,
     ItemHeader,
     ItemKind,
+    MoveHolders,
     ReleaseSlots,
     StartRun,
     StopWorker,
@@ -157,6 +158,7 @@ class SamplingWorker:
 
     def __init__(self, setup: WorkerSetup, control: Control, peers: Peers) -> None:
         self._setup = setup
+        self._peers = peers
         self._control = control
         dataset = DistDataset.from_ipc_handle(setup.dataset)
         services = [
@@ -183,6 +185,8 @@ class SamplingWorker:
                     await self._end_run()
                     self._run_task = asyncio.create_task(self._run(start))
                     self._run_task.add_done_callback(self._on_run_end)
+                case MoveHolders(addresses) if isinstance(self._peers, ServerPeers):
+                    self._peers.move(addresses)
                 case ReleaseSlots(offsets):
                     self._outbox.release(offsets)
                 case StopWorker() | None:
@@ -278,7 +282,7 @@ async def _serve(control: Control) -> int:
 def _open_peers(setup: WorkerSetup) -> contextlib.AbstractContextManager[Peers]:
     if not setup.holders.addresses:
         return contextlib.nullcontext(NoPeers())
-    return ServerPeers(setup.name, setup.rank, setup.holders, setup.request_timeout_s)
+    return ServerPeers(setup.name, setup.rank, setup.holders, setup.request_timeout_s, setup.reconnect_timeout_s)
 
 
 async def _main(descriptor: int) -> int:

@@ -41,6 +41,7 @@ class WorkerHandle:
         self._restarting: asyncio.Task[None] | None = None
         self._start: StartRun | None = None
         self._num_announced = 0  # batches of the run
+        self._lasting: Any = None
         self._is_told = False  # whether the process knows of the run
         self._deaths = (-1, 0)  # at which batch processes died, and how many in a row
         self._items: dict[tuple[int, int], Encoded] = {}
@@ -64,6 +65,8 @@ class WorkerHandle:
             self._process = None
             await process.close()
             raise
+        if self._lasting is not None:  # its setup may be older
+            await process.send(self._lasting)
 
     @property
     def pid(self) -> int:
@@ -80,8 +83,9 @@ class WorkerHandle:
             self._is_told = True
             await self._process.send(start)
 
-    async def send(self, message: Any) -> None:
-        """Tells its process something; one that is on its way up has it from its setup."""
+    async def tell(self, message: Any) -> None:
+        """Tells its process something that holds from now on, for those that follow it too."""
+        self._lasting = message
         if self._process is not None and self._process.is_up:
             await self._process.send(message)
 

@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from ..rpc.peers import PeerAddress
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.schedule import BatchIndices
 from .dataset_handle import DatasetHandle
@@ -28,6 +29,7 @@ class WorkerSetup:
         holders: who serves the other partitions.
         rank: of the worker among those of its producer.
         request_timeout_s: deadline of a request to a peer.
+        reconnect_timeout_s: how long a peer that is gone may take to come back.
     """
 
     name: str
@@ -41,6 +43,7 @@ class WorkerSetup:
     holders: PartitionHolders
     rank: int
     request_timeout_s: float
+    reconnect_timeout_s: float
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,13 @@ class StartRun:
     epoch: int
     indices: BatchIndices
     careful: bool = False
+
+
+@dataclass(frozen=True)
+class MoveHolders:
+    """The other partitions are served there from now on, see ``PartitionHolders.addresses``."""
+
+    addresses: dict[int, PeerAddress]
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ def test_killed_server(whole: Path) -> None:
     """Whoever waits for a batch hears of it, the loader can still be shut down, and no worker outlives its server."""
     with running_servers(whole) as job, job.client():
         server = job.servers[0]
-        with make_loader() as loader:
+        with make_loader(reconnect_timeout=0) as loader:
             iterator = iter(loader)
             next(iterator)
             workers = children(server.pid)
@@ -270,7 +270,8 @@ def test_killed_server(whole: Path) -> None:
 def test_killed_peer_of_a_worker(halves: Path) -> None:
     """A worker that cannot ask the other partition says so, with its traceback."""
     with running_servers(halves, halves) as job, job.client():
-        with make_loader(server_rank=0, num_neighbors=[-1, -1], input_nodes=torch.arange(55, 60).repeat(40)) as loader:
+        seeds = torch.arange(55, 60).repeat(40)
+        with make_loader(server_rank=0, num_neighbors=[-1, -1], input_nodes=seeds, reconnect_timeout=0) as loader:
             iterator = iter(loader)
             next(iterator)
             job.servers[1].send_signal(signal.SIGKILL)
@@ -304,7 +305,7 @@ def test_killed_client(whole: Path) -> None:
 def test_server_ended_by_a_signal(whole: Path, number: int) -> None:
     with running_servers(whole) as job, job.client():
         server = job.servers[0]
-        with make_loader() as loader:
+        with make_loader(reconnect_timeout=0) as loader:
             iterator = iter(loader)
             next(iterator)
             workers = children(server.pid)

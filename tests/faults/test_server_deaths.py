@@ -1,0 +1,150 @@
+"""Servers that die: clients go on with the same bits when they are back, or end with one error."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphlearn_dist.cluster import LaunchPlan, launch
+from graphlearn_dist.distributed import (
+    DistNeighborLoader,
+    RemoteDistSamplingWorkerOptions,
+    init_client,
+    shutdown_client,
+)
+from graphlearn_dist.errors import LaunchError
+from graphlearn_dist.loader import NeighborLoader
+from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, shared_memory_names
+from tests.support.processes import ROOT, start
+
+pytestmark = pytest.mark.faults
+
+SEEDS = torch.arange(NUM_NODES)
+
+# Kills the servers whose ranks it is told in the midst of one epoch each, and compares with the local loader.
+TRAINER = """
+import itertools, os, signal, sys
+from pathlib import Path
+import torch
+from graphlearn_dist.config import LaunchContext
+from graphlearn_dist.distributed import init_client, rpc, shutdown_client
+from tests.faults.test_server_deaths import epoch, make_loader
+from tests.support.jobs import same_batches
+
+whole, ranks = Path(sys.argv[1]), [int(rank) for rank in sys.argv[2:]]
+context = LaunchContext.from_environ()
+init_client(
+    context.num_servers, context.num_clients, context.rank, context.master_addr, context.master_port,
+    connect_timeout_s=120,
+)
+with make_loader([0, 1], 120) as loader:
+    for number, rank in enumerate(ranks):
+        batches = iter(loader)
+        seen = list(itertools.islice(batches, 5))
+        (pid,) = [member.peer.pid for member in rpc.get_endpoint().members("server") if member.rank == rank]
+        print("killing", rank, pid, flush=True)
+        os.kill(pid, signal.SIGKILL)
+        same_batches([*seen, *batches], epoch(whole, number))
+        print("epoch", number, "is the same", flush=True)
+shutdown_client()
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_partitions(tmp_path_factory.mktemp("whole") / "graph", 1)
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_partitions(tmp_path_factory.mktemp("halves") / "graph", 2)
+
+
+def make_loader(server_rank: list[int], reconnect_timeout: float) -> DistNeighborLoader:
+    options = RemoteDistSamplingWorkerOptions(
+        server_rank=server_rank, rpc_timeout=120, reconnect_timeout=reconnect_timeout
+    )
+    return DistNeighborLoader(
+        None, [3, 2], SEEDS, 4, True, edge_dir="in", collect_features=True, random_seed=1, worker_options=options
+    )
+
+
+def epoch(whole: Path, number: int) -> list[object]:
+    """The same batches, made in this process."""
+    loader = NeighborLoader(load(whole), [3, 2], SEEDS, batch_size=4, shuffle=True, seed=1)
+    return [loader.batch(number, index) for index in range(len(loader))]
+
+
+def run_job(tmp_path: Path, halves: Path, *args: str, max_restarts: int) -> tuple[list[str], str]:
+    """The job's output, and what its launch raised; partitions are asked for as between hosts."""
+    script = tmp_path / "trainer.py"
+    script.write_text(textwrap.dedent(TRAINER))
+    plan = LaunchPlan(
+        script=str(script),
+        script_args=args,
+        data=str(halves),
+        num_servers=2,
+        max_restarts=max_restarts,
+        env={"GLD_SHARE_PARTITIONS": "0", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    )
+    out, error = io.StringIO(), ""
+    before = shared_memory_names(), children(os.getpid())
+    try:
+        launch(plan, out=out)
+    except LaunchError as failure:
+        error = str(failure)
+    assert (shared_memory_names(), children(os.getpid())) == before
+    return out.getvalue().splitlines(), error
+
+
+def test_servers_that_the_launcher_starts_again(tmp_path: Path, halves: Path, whole: Path) -> None:
+    """Rank 1, whose partition the other one's workers need; then rank 0, which hosts the registry."""
+    lines, error = run_job(tmp_path, halves, str(whole), "1", "0", max_restarts=1)
+    assert error == "", "\n".join(lines)
+    assert [line for line in lines if "is the same" in line] == [
+        f"[trainer 0] epoch {number} is the same" for number in range(2)
+    ]
+    assert [line for line in lines if line.startswith("[launcher]")] == [
+        f"[launcher] server {rank} was killed by SIGKILL; starting it again (1 of 1 times)" for rank in (1, 0)
+    ]
+
+
+def test_a_server_that_is_given_up(tmp_path: Path, halves: Path, whole: Path) -> None:
+    lines, error = run_job(tmp_path, halves, str(whole), "0", max_restarts=0)
+    said = "\n".join(lines)
+    assert error.startswith("server 0 was killed by SIGKILL")
+    assert "PeerLostError: lost server 0: the launcher has given it up: it was killed by SIGKILL" in said
+    assert "max_restarts=0 within an hour are used up" in said
+    assert "stage fetch: batch" in said
+
+
+def test_a_server_that_comes_back_without_a_launcher(whole: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    arguments = {"directory": str(whole), "rank": 0, "num_servers": 1, "num_clients": 0, "port": port}
+    serve = "tests.support.jobs.serve"
+    with start(serve, **arguments, fd=-1, partition=-1) as first:
+        init_client(1, 1, 0, "127.0.0.1", port, is_dynamic=True, connect_timeout_s=120)
+        try:
+            with make_loader([0], 120) as loader:
+                batches = iter(loader)
+                seen = [next(batches) for _ in range(3)]
+                first.send_signal(signal.SIGKILL)
+                first.kill()
+                with start(serve, **arguments, fd=-1, partition=-1) as second:
+                    same_batches([*seen, *batches], epoch(whole, 0))
+                    second.freeze()
+                    begin = time.monotonic()
+                    loader.shutdown()
+                    assert time.monotonic() - begin < 5.0
+        finally:
+            shutdown_client()
