@@ -165,7 +165,7 @@ class _Supervisor:
             return True
         how = f"it {how}; max_restarts={budget.limit} within an hour are used up"
         self._output.note(f"{spec.name} is given up: {how}")
-        news = json.dumps({"lost": spec.name, "why": how})
+        news = json.dumps({"role": spec.role, "rank": spec.rank, "why": how})
         self._tell(lambda process: process.tell(news))
         deadline = time.monotonic() + _GIVE_UP_S
         while any(name.startswith("trainer") for name in self._running):

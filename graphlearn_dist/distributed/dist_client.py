@@ -16,7 +16,7 @@ from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
 from .dist_server import EXPOSED, DistServer
 
-_GOODBYE_TIMEOUT_S = 5.0
+_GOODBYE_TIMEOUT_S = 1.5
 
 
 def init_client(
@@ -124,7 +124,7 @@ def async_request_server(
         server_rank: which server.
         func: the method (``DistServer.get_dataset_meta``), the registered function, or its name.
         args: its arguments.
-        kwargs: its keyword arguments.
+        kwargs: its keyword arguments; ``timeout_s`` is not among them, but the deadline of this request.
 
     Returns:
         A torch future of the result.

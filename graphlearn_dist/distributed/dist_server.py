@@ -94,6 +94,7 @@ class DistServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._producers: dict[int, _Held] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         self._first_id = secrets.randbits(48)  # a client of an earlier incarnation must not meet another's producer
         self._next_id = itertools.count(self._first_id)
         self._holders: PartitionHolders | None = None
@@ -137,7 +138,13 @@ class DistServer:
         """Ends every producer. Idempotent; call it before the endpoint closes."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._close_producers(lambda _: True), loop).result()
+            asyncio.run_coroutine_threadsafe(self._end_all(), loop).result()
+
+    async def _end_all(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+        await self._close_producers(lambda _: True)
+        await asyncio.gather(*self._endings)
 
     def _on_peer_lost(self, peer: Peer, why: str) -> None:
         """What a client held goes with it."""
@@ -172,8 +179,13 @@ class DistServer:
             await held.producer.move_holders(holders)
 
     async def _close_producers(self, wanted: Callable[[_Held], bool]) -> None:
+        """Ends producers, also where whoever asked for it is gone before they have ended."""
         ids = [producer_id for producer_id, held in self._producers.items() if wanted(held)]
-        await asyncio.gather(*(self._producers.pop(producer_id).producer.close() for producer_id in ids))
+        endings = [asyncio.create_task(self._producers.pop(producer_id).producer.close()) for producer_id in ids]
+        self._endings.update(endings)
+        for ending in endings:
+            ending.add_done_callback(self._endings.discard)
+        await asyncio.shield(asyncio.gather(*endings))
 
     # --- producers ---------------------------------------------------------------------------------------------
 
@@ -277,9 +289,9 @@ class DistServer:
 
     async def destroy_sampling_producer(self, producer_id: int) -> None:
         """Ends a producer; without effect where there is none."""
-        held = self._producers.pop(producer_id, None)
+        held = self._producers.get(producer_id)
         if held is not None:
-            await held.producer.close()
+            await self._close_producers(lambda other: other is held)
 
     async def start_new_epoch_sampling(
         self, producer_id: int, epoch: int, run: int | None = None, indices: BatchIndices | None = None

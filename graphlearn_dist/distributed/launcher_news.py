@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from ..errors import PeerLostError
+from ..rpc import Endpoint
 
 _READ_BYTES = 4096
 
@@ -35,17 +35,18 @@ class LauncherNews:
 
     Args:
         descriptor: the pipe; stays open, as this process may become another client later. -1 for none.
-        loop: where to follow it.
+        endpoint: on whose loop to follow it, and which knows the others by name.
     """
 
-    def __init__(self, descriptor: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, descriptor: int, endpoint: Endpoint) -> None:
         self.alarm: Future[None] = Future()  # fails when the job cannot go on
         self._descriptor = os.dup(descriptor) if descriptor >= 0 else -1
-        self._loop = loop
+        self._endpoint = endpoint
+        self._loop = endpoint.loop
         self._text = b""
         if self._descriptor >= 0:
             os.set_blocking(self._descriptor, False)
-            loop.call_soon_threadsafe(loop.add_reader, self._descriptor, self._on_readable)
+            self._loop.call_soon_threadsafe(self._loop.add_reader, self._descriptor, self._on_readable)
 
     def _on_readable(self) -> None:
         try:
@@ -55,8 +56,9 @@ class LauncherNews:
         *lines, self._text = (self._text + text).split(b"\n")
         for line in lines:
             news = json.loads(line)
+            lost = self._endpoint.describe(news["role"], news["rank"])
             if not self.alarm.done():
-                self.alarm.set_exception(PeerLostError(news["lost"], f"the launcher has given it up: {news['why']}"))
+                self.alarm.set_exception(PeerLostError(lost, f"the launcher has given it up: {news['why']}"))
         if not text:  # the launcher is gone, and this process is about to be stopped
             self._loop.remove_reader(self._descriptor)
 

@@ -123,7 +123,7 @@ def init_rpc(
         except BaseException:
             endpoint.close()
             raise
-        news = LauncherNews(news_fd, endpoint.loop)
+        news = LauncherNews(news_fd, endpoint)
         _state = _State(endpoint, context, group, master_addr, news, is_dynamic)
 
 

@@ -455,6 +455,10 @@ class Endpoint:
         """The members of a role (or of all), by rank, as far as this endpoint knows."""
         return self._membership.members(role)
 
+    def describe(self, role: str, rank: int) -> str:
+        """Name, role, rank, pid and host of the last member in that place, gone or not; role and rank of none."""
+        return self._membership.describe(role, rank)
+
     def wait_for_members(self, role: str, count: int, timeout_s: float | None = None) -> list[Member]:
         """Wait until ranks 0 to ``count - 1`` of ``role`` are members.
 

@@ -26,7 +26,7 @@ from .callees import Callees
 from .codec import decode_blob, encode
 from .collectives import Collectives
 from .connection import Connection
-from .peers import Member, PeerAddress
+from .peers import Member, Peer, PeerAddress
 from .registry import EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, Registry, ViewChange
 from .threads import post
 
@@ -51,6 +51,7 @@ class Membership:
         self.on_joined: list[Callable[[Member], None]] = []
         self._endpoint = endpoint
         self._members: dict[str, Member] = {}
+        self._last: dict[tuple[str, int], Peer] = {}  # who had a role and rank last, there or gone
         self._condition = threading.Condition()
         self._waiters: set[asyncio.Future[None]] = set()  # of the loop's thread
         self._master: PeerAddress | None = None
@@ -201,6 +202,7 @@ class Membership:
             self._forget(known, f"{member.peer} has taken its place")
         with self._condition:
             self._members[member.name] = member
+            self._last[member.role, member.rank] = member.peer
             self._condition.notify_all()
         self._wake()
         if member.peer != self._endpoint.peer:
@@ -253,6 +255,11 @@ class Membership:
         """The name of the member with that role and rank."""
         with self._condition:
             return next((m.name for m in self._members.values() if (m.role, m.rank) == (role, rank)), None)
+
+    def describe(self, role: str, rank: int) -> str:
+        """See ``Endpoint.describe``."""
+        peer = self._last.get((role, rank))
+        return str(peer) if peer is not None else f"{role} {rank}"
 
     def resolve(self, target: Target) -> PeerAddress | str | None:
         """Where a target is; its bare name, or None, when it is not a member now."""

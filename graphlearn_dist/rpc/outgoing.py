@@ -75,7 +75,7 @@ class Outgoing:
         except RpcError as error:
             call.finish(error=error)
         except Exception as error:  # a defect must not leave the caller waiting
-            call.finish(error=PeerLostError(_text(target), f"connecting failed: {error!r}"))
+            call.finish(error=PeerLostError(self._text(target), f"connecting failed: {error!r}"))
         else:
             connection.submit(call)
 
@@ -99,9 +99,12 @@ class Outgoing:
             remaining = give_up - loop.time()
             if fail_fast or remaining <= 0 or call.future.done():
                 waited = f" within {self._settings.connect_timeout_s:g} s" if not fail_fast else ""
-                raise PeerLostError(_text(target), f"no connection{waited}: {why}")
+                raise PeerLostError(self._text(target), f"no connection{waited}: {why}")
             await self._membership.changed(min(backoff, remaining))
             backoff = min(backoff * 2, _LAST_BACKOFF_S)
+
+    def _text(self, target: Target) -> str:
+        return self._membership.describe(*target) if isinstance(target, tuple) else str(target)
 
     async def close(self) -> None:
         """Fails what still waits for a connection. Idempotent."""
@@ -110,7 +113,3 @@ class Outgoing:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _text(target: Target) -> str:
-    return f"{target[0]} {target[1]}" if isinstance(target, tuple) else str(target)

@@ -396,6 +396,6 @@ def test_a_server_that_is_killed_too_often_is_given_up(job: Job, shim: str, back
     assert done.stderr.startswith("graphlearn-dist: server 0 ")
     assert "was killed by SIGKILL" in done.stderr
     why = "it was killed by SIGKILL; max_restarts=1 within an hour are used up"
-    news = json.dumps({"lost": "server 0", "why": why}) + "\n"
+    news = json.dumps({"role": "server", "rank": 0, "why": why}) + "\n"
     assert f"[trainer 0] news {news.encode()!r}" in done.stdout.splitlines()
     assert job.alive() == []

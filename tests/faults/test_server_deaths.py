@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import socket
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -19,12 +21,14 @@ from graphlearn_dist.distributed import (
     DistNeighborLoader,
     RemoteDistSamplingWorkerOptions,
     init_client,
+    rpc,
     shutdown_client,
 )
 from graphlearn_dist.errors import LaunchError
 from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.rpc import Peer
 from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, shared_memory_names
-from tests.support.processes import ROOT, start
+from tests.support.processes import ROOT, TestProcess, start
 
 pytestmark = pytest.mark.faults
 
@@ -122,12 +126,29 @@ def test_a_server_that_is_given_up(tmp_path: Path, halves: Path, whole: Path) ->
     lines, error = run_job(tmp_path, halves, str(whole), "0", max_restarts=0)
     said = "\n".join(lines)
     assert error.startswith("server 0 was killed by SIGKILL")
-    assert "PeerLostError: lost server 0: the launcher has given it up: it was killed by SIGKILL" in said
-    assert "max_restarts=0 within an hour are used up" in said
-    assert "stage fetch: batch" in said
+    killed = re.search(r"killing 0 (\d+)", said)
+    assert killed is not None, said
+    place = f"_default_server_0 (server 0, pid {killed[1]} on {os.uname().nodename})"
+    assert f"PeerLostError: lost {place}: the launcher has given it up: it was killed by SIGKILL" in said
+    assert "max_restarts=0 within an hour are used up (stage fetch: batch" in said
+
+
+def thaw_when_lost(server: TestProcess) -> threading.Event:
+    """Lets a frozen server go on as soon as this process takes it for lost, once."""
+    thawed = threading.Event()
+
+    def thaw(peer: Peer, why: str) -> None:
+        if not thawed.is_set():
+            thawed.set()
+            server.send_signal(signal.SIGCONT)
+
+    rpc.get_endpoint().on_peer_lost(thaw)
+    server.freeze()
+    return thawed
 
 
 def test_a_server_that_comes_back_without_a_launcher(whole: Path) -> None:
+    """It was killed; it froze in an epoch, and while a loader was made; and a frozen one is left."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     arguments = {"directory": str(whole), "rank": 0, "num_servers": 1, "num_clients": 0, "port": port}
@@ -142,6 +163,15 @@ def test_a_server_that_comes_back_without_a_launcher(whole: Path) -> None:
                 first.kill()
                 with start(serve, **arguments, fd=-1, partition=-1) as second:
                     same_batches([*seen, *batches], epoch(whole, 0))
+                    batches = iter(loader)
+                    seen = [next(batches)]
+                    thawed = thaw_when_lost(second)
+                    same_batches([*seen, *batches], epoch(whole, 1))
+                    assert thawed.is_set()
+                    thawed = thaw_when_lost(second)
+                    with make_loader([0], 120) as other:
+                        same_batches(other, epoch(whole, 0))
+                    assert thawed.is_set()
                     second.freeze()
                     begin = time.monotonic()
                     loader.shutdown()

@@ -167,7 +167,7 @@ def test_a_nested_request_inherits_the_deadline(server: Endpoint, client: Endpoi
     client.register("never", never.wait)
     server.register("nested", nested)
     with pytest.raises(DeadlineExceededError):
-        client.call(server.address, "nested", timeout_s=0.3)
+        client.call(server.address, "nested", timeout_s=2.0)  # enough for the nested one to begin
     assert service.started.wait(DEADLINE_S / 2)
 
 
