@@ -213,13 +213,13 @@ class DistServer:
         holders = await self._find_holders()
         loop, timeout_s = asyncio.get_running_loop(), request.request_timeout_s
         seeds = await loop.run_in_executor(None, resolve_among, named, self.dataset, holders, timeout_s)
+        hashed = await loop.run_in_executor(None, input_settings, seeds)  # long inputs take long
         producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
         await producer.start()
         if self._loop is None:
             await producer.close()
             raise PeerLostError(self._name, "it was shut down")
         self._producers[producer_id] = _Held(producer, owner)
-        hashed = await loop.run_in_executor(None, input_settings, seeds)  # long inputs take long
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
 
     async def _find_holders(self) -> PartitionHolders:

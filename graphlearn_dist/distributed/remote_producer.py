@@ -119,6 +119,10 @@ class RemoteProducer(BatchProducer):
             raise lost
         rank = self._server_ranks[place]
         info = self._open_again(rank, lost)
+        if info.input_settings != self._infos[place].input_settings:
+            raise InvalidArgumentError(
+                f"input_nodes: {self._endpoint.describe('server', rank)} came back with other seeds than it had"
+            ) from lost
         self._destroy(rank, self._infos[place].producer_id)  # where only the connection had been lost
         self._infos[place] = info
         return info.producer_id
