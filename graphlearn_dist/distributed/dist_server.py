@@ -29,7 +29,8 @@ from ..errors import (
 from ..rpc import Endpoint
 from ..rpc.callees import current_connection
 from ..rpc.encoded import Encoded
-from ..rpc.peers import Member, Peer, PeerAddress, current_peer
+from ..rpc.peers import Member, Peer, current_peer
+from ..rpc.threads import post
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, input_settings
 from ..sampler.inputs import edge_type_index
@@ -47,9 +48,9 @@ from .partition_peers import PartitionHolders
 from .partition_service import PartitionService
 from .placing import REPLY_REGION_BYTES, ReplyRegion
 from .sampling_producer import SamplingProducer
+from .server_holders import SHARE_PARTITION, ServerHolders
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
-SHARE_PARTITION = "DistServer.share_partition"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class DistServer:
         self._endings: set[asyncio.Task[None]] = set()
         self._first_id = secrets.randbits(48)  # a client of an earlier incarnation must not meet another's producer
         self._next_id = itertools.count(self._first_id)
-        self._holders: PartitionHolders | None = None
+        self._holders = ServerHolders(dataset)
         self._renewing: asyncio.Task[None] | None = None
         self._name = "server"
         self._clients = ClientRoll()
@@ -156,24 +157,25 @@ class DistServer:
         if member.role == "client":
             self._clients.lost(member.rank)
         elif self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_renewal)
+            post(self._loop, self._holders.forget)
 
     def _on_member_joined(self, member: Member) -> None:
         if member.role == "client":
             self._clients.joined(member.rank)
+        elif self._loop is not None:
+            post(self._loop, self._renew_holders)
 
-    def _begin_renewal(self) -> None:
-        """A server is gone: when it comes back it listens elsewhere, and the workers have to know where."""
-        self._holders = None
-        if self._renewing is not None:
-            self._renewing.cancel()
-        if self._producers:
-            self._renewing = asyncio.get_running_loop().create_task(self._renew_holders())
+    def _renew_holders(self) -> None:
+        """A server has come: if there had been another in its place, workers have to know where it listens."""
+        if self._producers and not self._holders.are_known:
+            if self._renewing is not None:
+                self._renewing.cancel()
+            self._renewing = asyncio.get_running_loop().create_task(self._move_holders())
 
-    async def _renew_holders(self) -> None:
+    async def _move_holders(self) -> None:
         try:
-            holders = await self._find_holders()
-        except GraphLearnError:  # it did not come back, or is gone again: whoever asks it finds out
+            holders = await self._holders.find()
+        except GraphLearnError:  # one is gone again: when it comes, this begins anew
             return
         for held in list(self._producers.values()):
             await held.producer.move_holders(holders)
@@ -210,50 +212,27 @@ class DistServer:
         producer_id = next(self._next_id)
         context = get_context()
         name = f"{context.worker_name if context else 'server'}, producer {producer_id - self._first_id}"
-        holders = await self._find_holders()
+        holders = await self._holders.find()
         loop, timeout_s = asyncio.get_running_loop(), request.request_timeout_s
         seeds = await loop.run_in_executor(None, resolve_among, named, self.dataset, holders, timeout_s)
         hashed = await loop.run_in_executor(None, input_settings, seeds)  # long inputs take long
         producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
-        await producer.start()
-        if self._loop is None:
-            await producer.close()
-            raise PeerLostError(self._name, "it was shut down")
+        await self._start(producer, holders)
         self._producers[producer_id] = _Held(producer, owner)
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
 
-    async def _find_holders(self) -> PartitionHolders:
-        """The first server that holds each other partition."""
-        if self.dataset.num_partitions == 1:
-            return PartitionHolders({})
-        if self._holders is None:
-            endpoint = rpc.get_endpoint()
-            context = get_context()
-            assert context is not None  # init_server set it
-            loop = asyncio.get_running_loop()
-            members = await loop.run_in_executor(None, endpoint.wait_for_members, "server", context.world_size)
-            others = [member for member in members if member.rank != context.rank]
-            answers = [endpoint.request(member.name, SHARE_PARTITION) for member in others]
-            found: dict[int, PeerAddress] = {self.dataset.partition_idx: rpc.get_endpoint().address}
-            shared: dict[int, SharedPartition] = {}
-            for member, answer in zip(others, answers, strict=True):
-                num_partitions, partition, in_place = await asyncio.wrap_future(answer)
-                if num_partitions != self.dataset.num_partitions:
-                    raise InvalidArgumentError(
-                        f"dataset: {member.name} serves a data set of {num_partitions} partitions, this server one of "
-                        f"{self.dataset.num_partitions}"
-                    )
-                if partition in found:
-                    continue
-                found[partition] = member.address
-                if in_place is not None and share_partitions():
-                    shared[partition] = in_place
-            missing = set(range(self.dataset.num_partitions)) - {*found}
-            if missing:
-                raise InvalidArgumentError(f"dataset: no server holds partitions {sorted(missing)}")
-            del found[self.dataset.partition_idx]
-            self._holders = PartitionHolders(found, shared)
-        return self._holders
+    async def _start(self, producer: SamplingProducer, holders: PartitionHolders) -> None:
+        """Starts a producer, which knows these holders; undone if it fails."""
+        try:
+            await producer.start()
+            while holders is not (latest := await self._holders.find()):  # a server was lost meanwhile
+                holders = latest
+                await producer.move_holders(holders)
+            if self._loop is None:
+                raise PeerLostError(self._name, "it was shut down")
+        except BaseException:
+            await producer.close()
+            raise
 
     async def share_partition(self) -> tuple[int, int, SharedPartition | None]:
         """(number of partitions, which one is here, how processes of this host read it in place)."""
