@@ -88,20 +88,27 @@ def close(loader: Any) -> None:
         loader.shutdown()
 
 
-@pytest.mark.parametrize("kind", ["node", "links", "subgraph"])
+# What is taken by a loader of each mode, one after the other.
+PIECES: dict[str, list[tuple[str, int]]] = {
+    "node": [("local", 2), ("remote", 3), ("mp", 5), ("collocated", 4), ("one server", 1), ("local", 4)],
+    "links": [("collocated", 8), ("remote", 10), ("local", 1)],
+    "subgraph": [("mp", 4), ("local", 5), ("one server", 10)],
+}
+
+
+@pytest.mark.parametrize("kind", PIECES)
 def test_every_mode_goes_on_where_another_stopped(job: Job, whole: Path, kind: str) -> None:
     """Two epochs and a bit, in pieces, each by a new loader of another mode, with batches under way when it ends."""
     oracle = open_local(whole, kind)
     names = itertools.product(range(3), range(NUM_BATCHES))
     state = None
-    pieces = [("local", 2), ("remote", 3), ("mp", 5), ("collocated", 4), ("one server", 1), ("local", 4)]
-    for mode, count in pieces:
+    for mode, count in PIECES[kind]:
         loader = open_loader(whole, kind, mode)
         assert (len(loader), loader.epoch) == (NUM_BATCHES, -1)
         if state is not None:
             loader.load_state_dict(json.loads(state))
-        for _ in range(count):
-            batch, name = next(loader, None) or next(iter(loader)), next(names)  # an epoch may end in between
+        epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+        for batch, name in zip(itertools.islice(epochs, count), names, strict=False):
             assert_same(pyg_tensors(batch), pyg_tensors(oracle.batch(*name)))
             assert loader.epoch == name[0]
         state = json.dumps(loader.state_dict())
@@ -182,6 +189,28 @@ def test_iter_alone_begins_nothing_and_a_running_loop_is_not_touched(job: Job, w
         again = [next(unused), *unused]
         assert [batch.n_id.tolist() for batch in again] == [batch.n_id.tolist() for batch in rest[1:]]
         assert loader.epoch == 0
+
+
+def test_a_batch_that_failed(whole: Path) -> None:
+    """It was not delivered, until the loop goes on to the next."""
+    failing = iter([False, True, *[False] * (NUM_BATCHES - 2)])
+
+    def fail(batch: Any) -> Any:
+        if next(failing):
+            raise KeyError("no such attribute")
+        return batch
+
+    options: dict[str, Any] = {"batch_size": BATCH, "edge_dir": "in", "worker_options": MODES["collocated"]}
+    with DistNeighborLoader(load(whole), [3], Split.train, **options, transform=fail) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(KeyError):
+            next(iterator)
+        assert loader.state_dict()["next_batch"] == 1
+        next(iterator)
+        assert loader.state_dict()["next_batch"] == 3
+        assert len(list(iterator)) == NUM_BATCHES - 3
+        assert loader.state_dict()["epoch"] == 1
 
 
 def test_other_settings_are_named(job: Job, whole: Path) -> None:
