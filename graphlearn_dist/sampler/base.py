@@ -194,10 +194,13 @@ def temporal_strategy_of(strategy: str, *, timed: bool) -> str | None:
     """The strategy for seeds that have times, None for others.
 
     Raises:
-        InvalidArgumentError: there is no such strategy, whether seeds have times or not.
+        InvalidArgumentError: there is no such strategy, whether seeds have times or not; or the last neighbors are
+            asked for of seeds without times.
     """
     if strategy not in _TEMPORAL_STRATEGIES:
         raise InvalidArgumentError(f"temporal_strategy: expected one of {_TEMPORAL_STRATEGIES}, got {strategy!r}")
+    if strategy == "last" and not timed:
+        raise InvalidArgumentError("temporal_strategy: 'last' expects seeds with times, got seeds without")
     return strategy if timed else None
 
 
