@@ -155,8 +155,12 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
                 token = file.read().strip()
         except OSError as error:
             raise InvalidArgumentError(f"GLD_TOKEN_FILE: cannot read {path}: {error}") from error
+        if not token:
+            raise InvalidArgumentError(f"GLD_TOKEN_FILE: expected a token in {path}, which is empty")
     else:
         token = environ.get("GLD_TOKEN", "").encode()
+    if b"\n" in token or not token.isascii():  # it travels as a line of text
+        raise InvalidArgumentError("GLD_TOKEN_FILE, GLD_TOKEN: expected a token of one line of ASCII text")
     return token or None
 
 

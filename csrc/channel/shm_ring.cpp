@@ -120,6 +120,8 @@ std::shared_ptr<ShmRing> ShmRing::create(size_t capacity_bytes, uint32_t max_mes
 
   Fd fd(memfd_create("graphlearn_dist.ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) throw ChannelError(message("cannot create shared memory: ", system_error(errno)));
+  if (fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0)
+    throw ChannelError(message("cannot make shared memory private: ", system_error(errno)));
   if (ftruncate(fd.get(), static_cast<off_t>(mapped_bytes)) != 0)
     throw ChannelError(message("cannot create ", capacity, " bytes of shared memory: ", system_error(errno)));
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)

@@ -123,7 +123,14 @@ def _wrapper(spec: ProcessSpec) -> list[str]:
 
 
 class LocalBackend(Backend):
-    """Processes on this machine."""
+    """Processes on this machine.
+
+    The job's token (from ``GLD_TOKEN_FILE`` or ``GLD_TOKEN``, else made up here) goes to each process through its link,
+    never on a command line.
+    """
+
+    def __init__(self) -> None:
+        self._token = job_token() or secrets.token_hex(32).encode()
 
     @contextlib.contextmanager
     def master(self, plan: LaunchPlan) -> Iterator[Master]:
@@ -147,10 +154,13 @@ class LocalBackend(Backend):
         env: Mapping[str, str],
         listener: Listener,
         *,
-        token: bytes = b"",
+        leads_on: bool = False,
     ) -> RunningProcess:
-        """Starts a command of this machine; its standard input, the link, begins with the token and stays open."""
-        link = ["--link", "0"] if token else []  # then the link leads on to the wrapper at the other end
+        """Starts a command of this machine; its standard input, the link, begins with the token and stays open.
+
+        ``leads_on``: the link is that of the wrapper at the other end, which the command reaches.
+        """
+        link = ["--link", "0"] if leads_on else []
         argv = [*_wrapper(spec), *link, "--parent", str(os.getpid()), "--", *command]
         try:
             popen = subprocess.Popen(
@@ -165,23 +175,22 @@ class LocalBackend(Backend):
         except OSError as error:
             raise LaunchError(f"cannot start {spec.name}: {error}") from error
         process = _Subprocess(spec, popen, listener)
-        process.tell(token.decode())
+        process.tell(self._token.decode())
         return process
 
 
 class SshBackend(LocalBackend):
     """Processes on other machines, each at the end of an ssh connection that takes it down when it closes.
 
-    Python, the package and the working directory must be at the same paths on every host. The job's token (from
-    ``GLD_TOKEN_FILE`` or ``GLD_TOKEN``, else made up here) goes to each process through its ssh connection, never on a
-    command line.
+    Python, the package and the working directory must be at the same paths on every host. A process's link, and with it
+    the job's token, goes through its ssh connection.
     """
 
     def __init__(self, ssh: str) -> None:
+        super().__init__()
         self._ssh = shlex.split(ssh)
         if not self._ssh:
             raise InvalidArgumentError(f"ssh: expected a command, got {ssh!r}")
-        self._token = job_token() or secrets.token_hex(32).encode()
 
     @contextlib.contextmanager
     def master(self, plan: LaunchPlan) -> Iterator[Master]:
@@ -191,7 +200,7 @@ class SshBackend(LocalBackend):
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
         # No terminal: the standard input stays a pipe, whose end tells the other side that we are gone.
         command = [*self._ssh, "-T", spec.host, remote_command(spec)]
-        return self._run(spec, command, os.environ, listener, token=self._token)
+        return self._run(spec, command, os.environ, listener, leads_on=True)
 
 
 def remote_command(spec: ProcessSpec) -> str:

@@ -153,6 +153,7 @@ def main(argv: Sequence[str]) -> int:
     linked = bool(options["--link"])
     if linked and (token := _read_token()):
         os.environb[b"GLD_TOKEN"] = token
+        os.environ.pop("GLD_TOKEN_FILE", None)  # the launcher's own; this host may have another, or none
     news, to_command = os.pipe()
     pid = _start(command, news, linked=linked)
     os.dup2(to_command, 3)

@@ -35,6 +35,7 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     nbytes = tensor.numel() * tensor.element_size()
     descriptor = os.memfd_create("graphlearn_dist", os.MFD_CLOEXEC)
+    os.fchmod(descriptor, 0o600)
     os.ftruncate(descriptor, nbytes)
     mapping = mmap.mmap(descriptor, nbytes)
     shared = _view(mapping, 0, tensor.dtype, tuple(tensor.shape))

@@ -81,6 +81,7 @@ class SendingArena:
         self.nonce = secrets.token_bytes(_NONCE_BYTES)
         self._fd = os.memfd_create("gld-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
+            os.fchmod(self._fd, 0o600)
             os.ftruncate(self._fd, self.capacity_bytes)
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
             self._map = mmap.mmap(self._fd, self.capacity_bytes)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ..config import RpcSettings
 from ..errors import (
+    AuthenticationError,
     DeadlineExceededError,
     InvalidArgumentError,
     OverloadedError,
@@ -26,7 +27,7 @@ from .engine import Engine
 from .exchange import ExchangeStats, PayloadExchange
 from .failures import pack_failure, read_failure
 from .handshake import MAX_TIME_S, Handshake, Introduction
-from .peers import Peer
+from .peers import Peer, describe_origin
 from .threads import post
 from .wire import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
 
@@ -151,6 +152,8 @@ class Connection:
         self.stats = ConnectionStats()
         self.kind = "unix" if sock.family == socket.AF_UNIX else "tcp"
         self.local_host = "" if self.kind == "unix" else str(sock.getsockname()[0])
+        self.origin = describe_origin(sock)
+        self.refused = False  # this side closed it for what the other side did, or did not
         self.other: Introduction | None = None
         self._owner = owner
         self._loop = loop
@@ -164,7 +167,7 @@ class Connection:
         self._parked: deque[tuple[Header, str, Value]] = deque()
         self._exchange = PayloadExchange(self)
         self._stream = owner.engine.attach(sock, self._on_frame, self._on_closed)
-        self._handshake_timer = loop.call_later(MAX_TIME_S, self.close, f"no handshake within {MAX_TIME_S:g} s")
+        self._handshake_timer = loop.call_later(MAX_TIME_S, self.turn_away, f"no handshake within {MAX_TIME_S:g} s")
 
     def start(self) -> None:
         """Begin the handshake."""
@@ -450,8 +453,15 @@ class Connection:
             self._stream.send(pack_frame(Kind.BYE, 0, pack_head([])))
         self._stream.close(PeerLostError(self.peer_name, why))
 
+    def turn_away(self, why: str) -> None:
+        """Close a connection whose handshake is not over. The other side is not told: if honest, it tries again."""
+        self.refused = not self._connecting
+        self.close(why)
+
     def _on_closed(self, error: RpcError) -> None:
         self._handshake_timer.cancel()
+        by_bytes = isinstance(error, (AuthenticationError, ProtocolError))
+        self.refused |= by_bytes and (self.other is not None or not self._connecting)
         peer = str(self.other.peer) if self.other is not None else "peer"
         if isinstance(error, PeerLostError):
             error = PeerLostError(peer, error.why)

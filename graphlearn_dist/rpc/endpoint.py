@@ -16,12 +16,10 @@ from typing import Any
 
 from ..config import RpcSettings
 from ..errors import (
-    AuthenticationError,
     DeadlineExceededError,
     InvalidArgumentError,
     NotInitializedError,
     PeerLostError,
-    ProtocolError,
     RpcError,
 )
 from .arena import SendingArena
@@ -34,6 +32,7 @@ from .links import Links, adopt_listener, listen_tcp, listen_unix, unix_name
 from .membership import Membership
 from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
+from .refusals import Refusals
 from .stats import EndpointStats, count_connections
 from .threads import WorkerThreads, post
 
@@ -84,7 +83,8 @@ class Endpoint:
         )
         self._callees = Callees(settings.num_threads, self.peer.name)
         self._callbacks = WorkerThreads(1, f"rpc-events-{self.peer.name}")
-        self._links = Links(self, self._introduction, token, use_unix=use_unix)
+        self._refusals = Refusals(self.peer.name)
+        self._links = Links(self, self._introduction, token, self._refusals, use_unix=use_unix)
         self._membership = Membership(self)
         self._arena: SendingArena | None = None
         self._arena_refused = settings.arena_bytes <= 0
@@ -94,7 +94,6 @@ class Endpoint:
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
         self._engine: Engine | None = None
-        self._refused_connections = 0
         self._address: PeerAddress | None = None
         self._closed = False
 
@@ -179,6 +178,7 @@ class Endpoint:
         self._membership.retire()
         await self._outgoing.close()
         await self._links.close(f"{self.peer.name} is closed", _FLUSH_TIMEOUT_S)
+        self._refusals.tell_left_out()
         await self._callees.cancel_all()
         self._membership.close()
         if self._engine is not None:
@@ -222,7 +222,7 @@ class Endpoint:
 
         async def collect() -> EndpointStats:
             used_bytes = self._arena.used_bytes if self._arena is not None else 0
-            return count_connections(self._links.connections, used_bytes, self._refused_connections)
+            return count_connections(self._links.connections, used_bytes, self._refusals.count)
 
         return self._run_on_loop(collect())  # type: ignore[no-any-return]
 
@@ -374,9 +374,10 @@ class Endpoint:
 
     def connection_closed(self, connection: Connection, error: RpcError) -> None:
         """A connection is gone."""
-        self._refused_connections += isinstance(error, (AuthenticationError, ProtocolError))
         last = self._links.closed(connection)
         why = error.why if isinstance(error, PeerLostError) else str(error)
+        if connection.refused:
+            self._refusals.record(connection.origin, why)
         self._membership.connection_closed(connection, why)
         if last and not self._closed:
             for callback in self._on_lost:

@@ -13,6 +13,7 @@ from ..errors import AuthenticationError, InvalidArgumentError, PeerLostError
 from .connection import Connection, Owner
 from .handshake import MAX_PENDING, MAX_TIME_S, Handshake, Introduction
 from .peers import Peer, PeerAddress, boot_id, is_loopback
+from .refusals import Refusals
 
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -94,15 +95,26 @@ class Links:
         owner: the endpoint.
         introduction: what it says about itself.
         token: the shared secret, or None.
+        refusals: told of those who are turned away.
         use_unix: whether to prefer unix sockets on this host.
     """
 
-    def __init__(self, owner: Owner, introduction: Introduction, token: bytes | None, *, use_unix: bool) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        introduction: Introduction,
+        token: bytes | None,
+        refusals: Refusals,
+        *,
+        use_unix: bool,
+    ) -> None:
         self._owner = owner
         self._introduction = introduction
         self._token = token
+        self._refusals = refusals
         self._use_unix = use_unix
         self._all: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}  # accepted, their handshake not over, the oldest first
         self._by_name: dict[str, Connection] = {}
         self._by_address: dict[PeerAddress, Connection] = {}
         self._dialling: dict[PeerAddress, asyncio.Task[Connection]] = {}
@@ -132,11 +144,19 @@ class Links:
             loop.remove_reader(listener.fileno())
             self._paused.add(loop.call_later(_ACCEPT_PAUSE_S, self._resume, listener))
             return
-        strangers = sum(1 for connection in self._all if connection.other is None)
-        if strangers >= MAX_PENDING or (sock.family == socket.AF_UNIX and not same_user(sock)):
+        if sock.family == socket.AF_UNIX and not same_user(sock):
             sock.close()
+            self._refusals.record("a unix socket", "it belongs to another user")
             return
-        self._adopt(sock, connecting=False)
+        connection = self._adopt(sock, connecting=False)
+        self._strangers[connection] = None
+        self._make_room(connection.kind)
+
+    def _make_room(self, kind: str) -> None:
+        """The stranger who has been silent for longest goes: an honest peer needs milliseconds."""
+        strangers = [connection for connection in self._strangers if connection.kind == kind]
+        if len(strangers) > MAX_PENDING:
+            strangers[0].turn_away(f"more than {MAX_PENDING} connections without a handshake")
 
     def _resume(self, listener: socket.socket) -> None:
         if listener in self._listeners:
@@ -169,6 +189,7 @@ class Links:
 
     def opened(self, connection: Connection) -> None:
         """A handshake is over."""
+        self._strangers.pop(connection, None)
         known = self._by_name.get(connection.peer.name)
         same = known is not None and known.is_open and known.peer == connection.peer
         if not same or connection.kind == "unix":
@@ -177,6 +198,7 @@ class Links:
     def closed(self, connection: Connection) -> bool:
         """A connection is closed; whether it was the last one to that incarnation of its peer."""
         self._all.discard(connection)
+        self._strangers.pop(connection, None)
         for address in [key for key, value in self._by_address.items() if value is connection]:
             del self._by_address[address]
         if connection.other is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import ipaddress
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +118,17 @@ def boot_id() -> str:
     """Identifies this host until it restarts; "" where the system does not say."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
+
+
+def describe_origin(sock: socket.socket) -> str:
+    """Where a connected socket leads, for messages."""
+    if sock.family == socket.AF_UNIX:
+        return "a unix socket"
+    try:
+        host, port = sock.getpeername()[:2]
+    except OSError:  # gone already
+        return "a closed socket"
+    return f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

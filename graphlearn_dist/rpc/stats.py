@@ -10,8 +10,8 @@ from .connection import Connection
 
 @dataclass(frozen=True)
 class EndpointStats:
-    """Counters of the connections that are open now; ``refused_connections`` counts those that were closed since the
-    endpoint opened, because of malformed bytes or a wrong token."""
+    """Counters of the connections that are open now; ``refused_connections`` counts those that it turned away since it
+    opened: malformed bytes, a wrong token, another user, no handshake in time, too many at once."""
 
     connections: int
     unix_connections: int

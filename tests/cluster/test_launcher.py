@@ -243,18 +243,19 @@ def test_ssh_interrupted_leaves_nothing(job: Job, shim: str) -> None:
     assert job.alive() == []
 
 
-def test_ssh_token_reaches_every_process_and_no_command_line(job: Job, shim: str) -> None:
+def test_token_reaches_every_process_and_no_command_line(job: Job, shim: str) -> None:
     hosts = job.script("hosts", "a\nb\n")
     job.script("token.py", "import os; print('token', os.environ['GLD_TOKEN'])")
     job.script("note.sh", '#!/bin/sh\necho "$3" >> commands.log\nexec sh -c "$3"\n')
     (job.directory / "note.sh").chmod(0o755)
     places = ["--on", "ssh", "--ssh", str(job.directory / "note.sh"), "--hosts", hosts]
-    done = job.run(*places, "--server-script", "token.py", "--trainers", "2", "token.py")
-    tokens = {line.rsplit(" ", 1)[1] for line in done.stdout.splitlines() if " token " in line}
-    assert len(tokens) == 1, done.stdout + done.stderr
-    token = tokens.pop()
-    assert len(token) == 64
-    assert token not in (job.directory / "commands.log").read_text()
+    for options in (places, []):  # over ssh, and on this machine
+        done = job.run(*options, "--server-script", "token.py", "--trainers", "2", "token.py")
+        tokens = {line.rsplit(" ", 1)[1] for line in done.stdout.splitlines() if " token " in line}
+        assert len(tokens) == 1, done.stdout + done.stderr
+        token = tokens.pop()
+        assert len(token) == 64
+        assert token not in (job.directory / "commands.log").read_text()
 
 
 def test_ssh_processes_end_when_their_link_closes(job: Job) -> None:
