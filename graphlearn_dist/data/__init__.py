@@ -2,10 +2,11 @@
 
 from .dataset import Dataset
 from .feature import DeviceGroup, Feature
-from .graph import Graph, Topology
+from .graph import Graph
 from .random_split import random_split
 from .schema import GraphSchema
 from .sources import GraphSource
+from .topology import Topology
 from .unified_tensor import UnifiedTensor
 
 __all__ = [

@@ -19,7 +19,7 @@ from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
 from .feature import Feature
-from .graph import Graph, Topology, extent, to_coo
+from .graph import Graph
 from .handles import WholeDatasetHandle, handles_of, share_tables, tensors_of
 from .random_split import random_split
 from .schema import (
@@ -36,6 +36,7 @@ from .schema import (
     edge_ends,
     store_name,
 )
+from .topology import Topology, extent, to_coo
 
 
 def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any], what: str) -> None:
@@ -298,7 +299,7 @@ class Dataset:
         rows = (by_type(self.node_features), by_type(self.node_labels))
         extents = [found[node_type].shape[0] for found in rows if node_type in found]
         for edge_type, graph in by_type(self.graph).items():
-            ends = zip(edge_ends(edge_type, self.edge_dir), (graph.row_count, graph.col_count), strict=True)
+            ends = zip(edge_ends(edge_type, self.edge_dir), (graph.num_row_nodes, graph.col_count), strict=True)
             extents += [extent for name, extent in ends if name == node_type]
         self._num_nodes[node_type] = max(extents)
         return self._num_nodes[node_type]

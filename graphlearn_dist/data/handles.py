@@ -38,6 +38,7 @@ class GraphHandle:
     topology: TopologyHandle
     mode: str
     device: int | None
+    row_book: Any | None
 
 
 @dataclass(frozen=True)

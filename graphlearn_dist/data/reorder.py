@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..errors import InvalidArgumentError
-from .graph import Topology
+from .topology import Topology
 
 
 def sort_by_in_degree(

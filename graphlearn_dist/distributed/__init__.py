@@ -16,6 +16,7 @@ from ..sampler.base import (
     SamplingType,
 )
 from ..sampler.inputs import RemoteAllEdgesSamplerInput
+from ..sampler.outputs import NeighborOutput
 from ..sampler.schedule import BatchIndices
 from ..typing import Split
 from . import worker_messages
@@ -87,6 +88,7 @@ for _message in (
     GraphSchema,
     NegativeSampling,
     NegativeSamplingMode,
+    NeighborOutput,
     NodeHandle,
     NodeOutline,
     NodeSamplerInput,

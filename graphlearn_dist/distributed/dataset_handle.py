@@ -10,9 +10,9 @@ import torch
 
 from ..data import shared_memory
 from ..data.feature import Feature
-from ..data.graph import Topology
 from ..data.handles import TopologyHandle
 from ..data.schema import EdgeDirection, by_type
+from ..data.topology import Topology
 from ..messages import TensorHandle
 from ..partition import CachedRows, PartitionBook
 from ..partition.partition_book import TablePartitionBook, from_dict

@@ -15,12 +15,23 @@ from ..core import available_cores, thread_pool
 from ..data import shared_memory
 from ..data.dataset import Dataset
 from ..data.feature import DeviceGroup, Feature
-from ..data.graph import Graph, Topology
+from ..data.graph import Graph
 from ..data.random_split import random_split as split_range
-from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, NODE_TIME, EdgeDirection, bare, by_type, store_name
+from ..data.schema import (
+    EDGE_FEATURE,
+    NODE_FEATURE,
+    NODE_LABEL,
+    NODE_TIME,
+    EdgeDirection,
+    bare,
+    by_type,
+    edge_ends,
+    store_name,
+)
+from ..data.topology import Topology
 from ..errors import InvalidArgumentError
 from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
-from ..partition.base import check_partition_idx
+from ..partition.book_base import check_partition_idx
 from ..typing import EdgeType, NodeType
 from .dataset_handle import (
     DatasetHandle,
@@ -55,9 +66,10 @@ class Placement:
             if device.type != "cuda" or (device.index or 0) >= usable:
                 raise InvalidArgumentError(f"device_group_list: expected GPUs, {usable} of them usable, got {device}")
 
-    def graph(self, topology: Topology) -> Graph:
-        """Edges, in this place."""
-        return Graph(topology, self.graph_mode, self.device)
+    def graph(self, topology: Topology, row_book: PartitionBook) -> Graph:
+        """Edges of the nodes that a book gives to its partition, in this place."""
+        book = None if _is_trivial(row_book) else row_book
+        return Graph(topology, self.graph_mode, self.device, row_book=book)
 
     def feature(self, rows: torch.Tensor, book: PartitionBook) -> Feature:
         """Rows of the ids that a book gives to its partition, in this place."""
@@ -168,7 +180,10 @@ class DistDataset(Dataset):
         self._num_nodes = dict(parts.num_nodes)
         self._node_books, self._edge_books = dict(parts.node_books), dict(parts.edge_books)
         self._node_feature_books = dict(parts.node_feature_books)
-        self.graph = bare({key: place.graph(topology) for key, topology in parts.graphs.items()})
+        rows = {edge_type: edge_ends(edge_type, self.edge_dir)[0] for edge_type in parts.graphs}
+        self.graph = bare(
+            {key: place.graph(topology, self._node_books[rows[key]]) for key, topology in parts.graphs.items()}
+        )
         self.node_features = bare(
             {key: place.feature(rows, self._node_feature_books[key]) for key, rows in parts.node_features.items()}
         )
@@ -240,7 +255,7 @@ class DistDataset(Dataset):
     def is_whole(self) -> bool:
         """Whether this one partition is the data set, with rows in the order of ids."""
         books = [*self._node_books.values(), *self._node_feature_books.values(), *self._edge_books.values()]
-        return self.num_partitions == 1 and all(isinstance(book, RangePartitionBook) for book in books)
+        return all(map(_is_trivial, books))
 
     # --- sharing -----------------------------------------------------------------------------------------------
 
@@ -302,6 +317,11 @@ class DistDataset(Dataset):
         """
         for graph in by_type(self.graph).values():
             graph.graph_handler.validate(thread_pool(available_cores()))
+
+
+def _is_trivial(book: PartitionBook) -> bool:
+    """Whether one partition owns all ids, with rows in the order of ids."""
+    return book.num_partitions == 1 and isinstance(book, RangePartitionBook)
 
 
 def rebuild_dist_dataset(ipc_handle: DatasetHandle) -> DistDataset:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
-from dataclasses import replace
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
+from .. import _C
 from ..channel.base import ChannelBase
+from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..errors import ChannelTimeoutError, InvalidArgumentError, NotInitializedError
 from ..messages import SampledBatch, WorkerFailure
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.inputs import resolve_input
+from ..sampler.neighbor_sampler import NeighborSampler
+from ..sampler.outputs import NeighborOutput
 from ..typing import NumNeighbors
 from .batches import PartitionedSampler, place_in_pool
 from .dist_dataset import DistDataset
@@ -23,7 +27,72 @@ from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
 from .group_peers import find_holders, open_peers
 from .output_channel import SEND_WAIT_S, send_for
+from .rpc import RpcCalleeBase
 from .worker_failure import describe_failure
+
+
+@dataclass(frozen=True)
+class PartialNeighborOutput:
+    """One hop of those seeds that one partition owns.
+
+    Attributes:
+        index: int64 ``[n]``, where each of them stands among all seeds.
+        output: their neighbors, in the order of ``index``.
+    """
+
+    index: torch.Tensor
+    output: NeighborOutput
+
+
+def stitch_outputs(parts: Sequence[PartialNeighborOutput]) -> NeighborOutput:
+    """One hop of all seeds, in their order, of the parts that their owners gave.
+
+    Raises:
+        InvalidArgumentError: the parts do not have each seed once, or only some of them have edge ids.
+    """
+    positions = torch.cat([part.index for part in parts]) if parts else torch.empty(0, dtype=torch.int64)
+    if not torch.equal(positions.sort().values, torch.arange(positions.numel())):
+        raise InvalidArgumentError(f"parts: expected each of {positions.numel()} seeds once, got {positions.tolist()}")
+    if len({part.output.edge is None for part in parts}) > 1:
+        raise InvalidArgumentError("parts: expected edge ids in all of them or in none")
+    offsets = torch.tensor([0, *itertools.accumulate(part.index.numel() for part in parts)])
+    arrays = [(part.output.nbr_num, part.output.nbr, part.output.edge) for part in parts]
+    counts, neighbors, edge_ids = _C.stitch_neighbors(positions, offsets, arrays, thread_pool(1))
+    return NeighborOutput(to_tensor(neighbors), to_tensor(counts), to_optional_tensor(edge_ids))
+
+
+class _SamplerCallee(RpcCalleeBase):
+    """Answers other workers from the graph at hand; register it with ``rpc_register``.
+
+    Args:
+        sampler: of this partition's graph, or of a whole one.
+        device: must be None or the CPU.
+    """
+
+    def __init__(self, sampler: NeighborSampler, device: torch.device | None = None) -> None:
+        self._sampler, self._device = sampler, _on_host(device)
+
+
+class RpcSamplingCallee(_SamplerCallee):
+    """Answers with one hop."""
+
+    def call(self, *args: Any, **kwargs: Any) -> NeighborOutput:
+        """The neighbors of seeds of this partition; arguments as of ``NeighborSampler.sample_one_hop``."""
+        return self._sampler.sample_one_hop(*args, **kwargs).to(self._device)
+
+
+class RpcSubGraphCallee(_SamplerCallee):
+    """Answers with the edges among nodes."""
+
+    def call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
+        """(nodes, rows, cols, edge ids or None); arguments and values as of ``SubGraphOp.node_subgraph``."""
+        return tuple(self._sampler.subgraph_op.node_subgraph(*args, **kwargs))
+
+
+def _on_host(device: torch.device | None) -> torch.device:
+    if device is not None and torch.device(device).type != "cpu":
+        raise InvalidArgumentError(f"device: expected the CPU, got {device}")
+    return torch.device("cpu")
 
 
 class DistNeighborSampler(ConcurrentEventLoop):
@@ -72,8 +141,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         worker_options: CollocatedDistSamplingWorkerOptions | None = None,
     ) -> None:
         super().__init__(concurrency)
-        if device is not None and torch.device(device).type != "cpu":
-            raise InvalidArgumentError(f"device: expected the CPU, got {device}")
+        _on_host(device)
         self._config = SamplingConfig(
             sampling_type=SamplingType.NODE,
             num_neighbors=num_neighbors,

@@ -26,6 +26,7 @@ from ..errors import (
     RpcError,
     SamplingWorkerError,
 )
+from ..messages import SampledBatch
 from ..rpc import Endpoint
 from ..rpc.callees import current_connection
 from ..rpc.encoded import Encoded
@@ -294,6 +295,11 @@ class DistServer:
                 raise
             raise PeerLostError(self._name, "it was shut down") from error
 
+    async def fetch_one_sampled_message(self, producer_id: int) -> tuple[SampledBatch | None, bool]:
+        """(the next batch of the epoch, False), or (None, True) when all have been handed out; see ``fetch_next``."""
+        batch = await self._producer(producer_id).fetch_next()
+        return batch, batch is None
+
     # --- the partition -----------------------------------------------------------------------------------------
 
     def get_dataset_meta(self) -> tuple[int, int, list[NodeType], list[EdgeType]]:
@@ -364,6 +370,7 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
     DistServer.destroy_sampling_producer,
     DistServer.start_new_epoch_sampling,
     DistServer.fetch_batch,
+    DistServer.fetch_one_sampled_message,
     DistServer.get_dataset_meta,
     DistServer.get_outline,
     DistServer.get_node_partition_id,

@@ -10,8 +10,8 @@ import torch
 
 from ..data.dataset import Dataset
 from ..data.feature import Feature
-from ..data.graph import Layout, Topology
 from ..data.schema import EdgeDirection, by_type
+from ..data.topology import Layout, Topology
 from ..errors import InvalidArgumentError
 from ..partition import GraphArrays, PartitionArrays, PartitionBook, PartitionLayout, RangePartitionBook
 from ..utils.tensor import load_tensor

@@ -6,23 +6,28 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
-from ..messages import EndOfEpoch, SampledBatch
+from ..channel.base import ChannelBase
+from ..errors import ChannelError, GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
 from ..sampler.schedule import BatchIndices
 from ..utils.restarts import RestartBudget
 from . import rpc
 from .batch_window import BatchRequest, BatchWindow
 from .dist_server import DistServer
 from .launcher_news import result_or_alarm
+from .next_batches import NextBatches
 
 _MAX_REOPENED = 20  # producers made anew within an hour: beyond that something is wrong that no restart mends
 
 
-class RemoteReceivingChannel:
-    """Batches of one loader from its producers, in the order of their indices.
+class RemoteReceivingChannel(ChannelBase):
+    """Batches of one loader from its producers.
 
-    Batch number ``j`` of this client comes from server ``j % len(server_ranks)``. At most ``prefetch_size`` requests
-    per server are under way, so a trainer that does not read holds nothing up but its own producers.
+    After ``start`` they come in the order of their indices. Batch number ``j`` of this client comes from server
+    ``j % len(server_ranks)``. At most ``prefetch_size`` requests per server are under way, so a trainer that does not
+    read holds nothing up but its own producers.
+
+    A program that begins epochs itself, with ``DistServer.start_new_epoch_sampling`` on each server and ``reset``, gets
+    what each producer makes in turn, whatever inputs they have, and ``StopIteration`` at the end of the epoch.
 
     Args:
         server_rank: the servers, or the one.
@@ -57,14 +62,15 @@ class RemoteReceivingChannel:
         self._alarm = alarm
         self._budget = RestartBudget(_MAX_REOPENED)
         self._run = (0, 0, BatchIndices(0, 0))
-        self._window = BatchWindow(
-            self._ask, prefetch_size * len(ranks), timeout_s, self._place_of, recover=self._recover, alarm=alarm
-        )
+        limit = prefetch_size * len(ranks)
+        self._window = BatchWindow(self._ask, limit, timeout_s, self._place_of, recover=self._recover, alarm=alarm)
+        self._next = NextBatches(self._servers, limit, timeout_s)
+        self._names_batches = False
 
     def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         """Begins a run over these batch indices; whatever was under way is off."""
         self._window.check_open()
-        self._window.reset()
+        self.reset()
         self._run = run, epoch, indices
         shares = [indices[place :: len(self._servers)] for place in range(len(self._servers))]
         started = [self._begin(place, share) for place, share in enumerate(shares)]
@@ -74,6 +80,7 @@ class RemoteReceivingChannel:
             except (PeerLostError, ProducerGoneError) as error:
                 self._replace(place, shares[place], error)
         self._window.start(run, epoch, indices)
+        self._names_batches = True
 
     def _begin(self, place: int, indices: BatchIndices) -> Future[Any]:
         """Tells a server which batches of the run it shall make."""
@@ -101,16 +108,30 @@ class RemoteReceivingChannel:
                 error = again
 
     def reset(self) -> None:
-        """Calls off everything under way."""
+        """Calls off everything under way; what comes next is of the epoch that the producers have begun."""
         self._window.reset()
+        self._next.reset()
+        self._names_batches = False
 
     def close(self) -> None:
         """Calls off everything under way; ``recv`` fails from now on. Idempotent."""
+        self._next.reset()
         self._window.close()
 
-    def recv(self) -> SampledBatch | EndOfEpoch:
-        """The next batch; ``EndOfEpoch`` after the last. Raises as ``BatchWindow.recv`` does."""
-        return self._window.recv()
+    def send(self, msg: Any, **kwargs: Any) -> None:
+        """Only servers send here: a ``ChannelError``."""
+        raise ChannelError(f"send: this channel only receives, from servers {[rank for rank, _ in self._servers]}")
+
+    def recv(self, **kwargs: Any) -> Any:
+        """The next batch, a ``SampledBatch``.
+
+        After ``start`` that is the next of the batches that were named, and ``EndOfEpoch`` after the last; it raises as
+        ``BatchWindow.recv`` does. Otherwise see ``NextBatches.recv``, which raises ``StopIteration`` after the last.
+        """
+        if self._names_batches:
+            return self._window.recv()
+        self._window.check_open()
+        return self._next.recv()
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         rank, producer = self._server_of(request)

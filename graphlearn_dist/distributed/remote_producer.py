@@ -161,7 +161,8 @@ class RemoteProducer(BatchProducer):
         self._channel.start(run, epoch, indices)
 
     def recv(self) -> SampledBatch | EndOfEpoch:
-        return self._channel.recv()
+        item: SampledBatch | EndOfEpoch = self._channel.recv()
+        return item
 
     def close(self) -> None:
         if self._closed:

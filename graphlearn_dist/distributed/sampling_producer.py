@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 
 from ..errors import InvalidArgumentError
-from ..messages import EndOfEpoch
-from ..rpc.codec import encode
-from ..rpc.encoded import Encoded
+from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
+from ..rpc.codec import decode, encode
+from ..rpc.encoded import Encoded, release
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.batches import make_plan, make_schedule
 from ..sampler.schedule import BatchIndices
@@ -20,6 +20,7 @@ from .dataset_handle import DatasetHandle
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest
 from .partition_peers import PartitionHolders
+from .worker_failure import failure_error
 from .worker_handle import WorkerHandle
 from .worker_messages import MoveHolders, StartRun, WorkerSetup
 
@@ -60,6 +61,7 @@ class SamplingProducer:
         self._run = 0
         self._epoch = 0
         self._indices = BatchIndices(0, 0)
+        self._num_given = 0
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
         self._workers = [self._make_worker(rank) for rank in range(request.num_workers)]
 
@@ -117,7 +119,7 @@ class SamplingProducer:
         wanted = BatchIndices(0, num_batches) if indices is None else indices
         if wanted and wanted[-1] >= num_batches:
             raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {wanted}")
-        self._run, self._epoch, self._indices = run, epoch, wanted
+        self._run, self._epoch, self._indices, self._num_given = run, epoch, wanted, 0
         for rank, worker in enumerate(self._workers):
             await worker.start_run(StartRun(run, epoch, wanted[rank :: len(self._workers)]))
 
@@ -134,6 +136,30 @@ class SamplingProducer:
             return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
         worker = self._workers[self._indices.place_of(index) % len(self._workers)]
         return await worker.item(run, index)
+
+    async def fetch_next(self) -> SampledBatch | None:
+        """The first batch of the run that was not given before, decoded; None when all were.
+
+        Decoding copies it; ``fetch`` does not.
+
+        Raises:
+            InvalidArgumentError: no run was begun.
+            SamplingWorkerError: a worker failed at it, or died too often.
+        """
+        if self._run == 0:
+            raise InvalidArgumentError(f"{self._name}: no epoch was begun: call start_new_epoch_sampling() first")
+        if self._num_given == len(self._indices):
+            return None
+        index = self._indices[self._num_given]
+        self._num_given += 1
+        encoded = await self.fetch(self._run, index)
+        try:
+            item: SampledBatch | WorkerFailure = decode(encoded.head, bytearray().join(encoded.payload_parts()))
+        finally:
+            release(encoded)
+        if isinstance(item, WorkerFailure):
+            raise failure_error(item)
+        return item
 
     async def close(self) -> None:
         """Ends the workers. Idempotent."""

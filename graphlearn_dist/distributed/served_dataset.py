@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..data.graph import Topology
+from ..data.topology import Topology
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..partition import PartitionBook
 from ..partition.partition_book import from_dict

@@ -21,10 +21,13 @@ from .base import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplingConfi
 from .batch_maker import BatchMaker
 from .batches import make_plan, resolve_draws
 from .convert import to_hetero_sampler_output, to_pyg_v1, to_sampler_output
+from .inducer import Inducer
 from .inputs import edge_type_index, resolve_input
 from .local_graph import LocalGraph
+from .negative_sampler import RandomNegativeSampler
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .probability import sampling_probability
+from .subgraph_op import SubGraphOp
 
 
 class NeighborSampler(BaseSampler):
@@ -97,8 +100,11 @@ class NeighborSampler(BaseSampler):
         self._pool = thread_pool(num_threads)
         self._calls = itertools.count()
         self._graphs: dict[tuple[SamplingType, bool], LocalGraph] = {}
-        if num_neighbors is not None:
-            self._graph_for(self.config)
+        self._neg_samplers: dict[Any, RandomNegativeSampler] = {}
+        self._subgraph_op: SubGraphOp | None = None
+        self._inducer: Inducer | None = None
+        if num_neighbors is not None and not self._is_partition:
+            self.lazy_init_sampler()
 
     @classmethod
     def of_dataset(cls, data: Dataset, num_neighbors: NumNeighbors | None, **settings: Any) -> NeighborSampler:
@@ -116,8 +122,67 @@ class NeighborSampler(BaseSampler):
         strategy = temporal_strategy_of(self.temporal_strategy, timed=timed)
         return replace(self.config, sampling_type=sampling_type, temporal_strategy=strategy, **changes)
 
+    @property
+    def _is_partition(self) -> bool:
+        return any(graph.row_book is not None for graph in by_type(self.graph).values())
+
+    def _check_whole(self) -> None:
+        if self._is_partition:
+            raise InvalidArgumentError(
+                "graph: expected all rows, got one partition's; DistNeighborSampler samples from all of them"
+            )
+
+    def lazy_init_sampler(self) -> None:
+        """Makes what sampling needs of the graph, if it was not made yet; the first batch does it otherwise.
+
+        Raises:
+            InvalidArgumentError: no fan-outs were given, or the graph is one partition of several.
+        """
+        self._graph_for(self.config)
+
+    def lazy_init_neg_sampler(self) -> None:
+        """Makes the samplers of pairs that are not edges, if they were not made yet; else as ``lazy_init_sampler``."""
+        self._check_whole()
+        for edge_type, graph in by_type(self.graph).items():
+            if edge_type not in self._neg_samplers:
+                config = self.config
+                self._neg_samplers[edge_type] = RandomNegativeSampler(graph, edge_dir=config.edge_dir, seed=config.seed)
+
+    def neg_sampler(self, etype: EdgeType | None = None) -> RandomNegativeSampler:
+        """Gives pairs that are not edges of a type, of the whole graph."""
+        edge_type_index(self._schema, etype, "etype")
+        self.lazy_init_neg_sampler()
+        return self._neg_samplers[etype]
+
+    def lazy_init_subgraph_op(self) -> None:
+        """Makes what finds edges among nodes, if it was not made yet."""
+        if self._subgraph_op is None:
+            self._subgraph_op = SubGraphOp(by_type(self.graph), self._schema, self.num_threads)
+
+    @property
+    def subgraph_op(self) -> SubGraphOp:
+        """Finds the edges among nodes; of one partition those of the rows that it holds."""
+        self.lazy_init_subgraph_op()
+        assert self._subgraph_op is not None
+        return self._subgraph_op
+
+    def get_inducer(self, input_batch_size: int) -> Inducer:
+        """The inducer of this sampler, made at the first call; see ``create_inducer``."""
+        if self._inducer is None:
+            self._inducer = self.create_inducer(input_batch_size)
+        return self._inducer
+
+    def create_inducer(self, input_batch_size: int) -> Inducer:
+        """A new ``Inducer``, for batches that a program samples hop by hop with ``sample_one_hop``.
+
+        Args:
+            input_batch_size: seeds of a batch, to take memory for; there may be more.
+        """
+        return Inducer(self._schema, input_batch_size)
+
     def _graph_for(self, config: SamplingConfig) -> LocalGraph:
         """The graph as sampled with a config of this sampler; its builders are kept for the next call."""
+        self._check_whole()
         key = config.sampling_type, config.temporal_strategy is not None
         if key not in self._graphs:
             self._graphs[key] = LocalGraph(self._dataset, make_plan(self._dataset, config), self.num_threads)
@@ -165,16 +230,26 @@ class NeighborSampler(BaseSampler):
     def sample_one_hop(
         self, input_seeds: torch.Tensor, req_num: int, etype: EdgeType | None = None, *, index: int | None = None
     ) -> NeighborOutput:
-        """Up to ``req_num`` neighbors of each seed (-1: all), grouped by seed in the order asked."""
+        """Up to ``req_num`` neighbors of each seed (-1: all), grouped by seed in the order asked.
+
+        Args:
+            input_seeds: int ``[n]``, global ids; of a partition's graph those that it holds.
+            req_num: how many of each.
+            etype: along which edges.
+            index: chooses the draws; the number of calls before this one unless given.
+
+        Raises:
+            UnknownIdError: a seed is outside the graph, or in another partition.
+        """
         edge_type = edge_type_index(self._schema, etype, "etype")
         graph = by_type(self.graph)[etype]
-        ids = check_index_tensor(input_seeds, "input_seeds", num_ids=graph.row_count)
+        ids = check_index_tensor(input_seeds, "input_seeds", num_ids=graph.num_row_nodes)
         call = next(self._calls) if index is None else index
         key = _C.draw_key(self.config.seed, 0, call, 0, edge_type)
         counts, neighbors, edge_ids = _C.sample_neighbors(
             self._draws[edge_type].handler(graph),
             ids,
-            None,
+            graph.rows_of(ids),
             req_num,
             self._draws[edge_type].native,
             key,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..data.graph import Topology
+from ..data.topology import Topology
 from .base import NodeSamplerInput
 from .plan import SamplingPlan
 

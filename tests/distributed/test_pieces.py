@@ -28,15 +28,24 @@ from graphlearn_dist.distributed import (
     MpDistSamplingWorkerOptions,
     init_rpc,
     init_worker_group,
+    rpc_register,
+    rpc_request,
+    rpc_request_async,
     rpc_sync_data_partitions,
     shutdown_rpc,
     wrap_torch_future,
+)
+from graphlearn_dist.distributed.dist_neighbor_sampler import (
+    PartialNeighborOutput,
+    RpcSamplingCallee,
+    RpcSubGraphCallee,
+    stitch_outputs,
 )
 from graphlearn_dist.distributed.rpc import RpcDataPartitionRouter
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, SamplingWorkerError, UnknownIdError
 from graphlearn_dist.messages import SampledBatch, WorkerFailure
 from graphlearn_dist.partition import GLTPartitionBook, RangePartitionBook
-from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.utils.common import get_free_port
 from tests.support.graphs import analytic_graph, make_dataset
@@ -276,6 +285,7 @@ def work(rank: int, port: int, directory: str) -> list[Any]:
         assert_same_batch(sampler.sample_from_nodes(part), tensors_of(local.make(0, index)))
     sampler.shutdown_loop()
     looked_up = [look_up(rank, by_table) for by_table in (False, True)]
+    sample_by_hand(rank, dataset)
     shutdown_rpc()
     return looked_up
 
@@ -317,6 +327,30 @@ def look_up(rank: int, by_table: bool) -> int:
     with pytest.raises(InvalidArgumentError):  # the remote error, as its own class
         liar["user", book.local_ids(1 - rank)]
     return int(future.wait().sum())
+
+
+def sample_by_hand(rank: int, dataset: DistDataset) -> None:
+    """One hop, and the edges among nodes, with callees of a program's own: the whole graph's."""
+    edge_type = ("user", "buys", "item")
+    sampler = NeighborSampler(dataset.graph, edge_dir="out", with_edge=True, seed=3)
+    sampling, inducing = (rpc_register(callee(sampler)) for callee in (RpcSamplingCallee, RpcSubGraphCallee))
+    router = RpcDataPartitionRouter(rpc_sync_data_partitions(2, rank))
+    seeds = torch.arange(0, 100, 3)
+    owners = dataset.node_pb["user"][seeds]
+    asked, edges = [], 0
+    for partition in range(2):
+        worker, index = router.get_to_worker(partition), (owners == partition).nonzero().view(-1)
+        future = rpc_request_async(worker, sampling, (seeds[index], 2, edge_type), {"index": 5})
+        asked.append((index, future))
+        nodes, rows, cols, eids = rpc_request(worker, inducing, ({"user": seeds},), {"with_edge": True})
+        assert (nodes["user"].tolist(), eids.keys(), rows.keys()) == (seeds.tolist(), cols.keys(), cols.keys())
+        edges += sum(part.numel() for part in eids.values())
+    stitched = stitch_outputs([PartialNeighborOutput(index, future.wait()) for index, future in asked])
+    whole = NeighborSampler(make_dataset(GRAPHS["typed"](), "out").graph, with_edge=True, seed=3)
+    expected = whole.sample_one_hop(seeds, 2, edge_type, index=5)
+    for name in ("nbr", "nbr_num", "edge"):
+        assert torch.equal(getattr(stitched, name), getattr(expected, name))
+    assert edges == sum(part.numel() for part in whole.subgraph_op.node_subgraph({"user": seeds}).rows.values())
 
 
 def test_sampler_and_features_over_two_workers(tmp_path: Path) -> None:

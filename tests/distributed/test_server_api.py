@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist.channel.remote_channel import RemoteReceivingChannel
 from graphlearn_dist.distributed import (
     DistServer,
     RemoteDistSamplingWorkerOptions,
@@ -16,7 +17,7 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.distributed.dist_options import ProducerRequest
 from graphlearn_dist.distributed.dist_server import EXPOSED
-from graphlearn_dist.errors import InvalidArgumentError, RemoteError, UnknownIdError
+from graphlearn_dist.errors import ChannelClosedError, ChannelError, InvalidArgumentError, RemoteError, UnknownIdError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch
 from graphlearn_dist.sampler.base import (
     NodeSamplerInput,
@@ -199,6 +200,54 @@ def test_a_producer_of_everything(job: Job) -> None:
         assert isinstance(batch, SampledBatch)
         assert (batch.epoch, batch.index) == (0, index)
     request_server(1, DistServer.destroy_sampling_producer, producer)
+
+
+def receive_all(channel: RemoteReceivingChannel) -> list[SampledBatch]:
+    """What comes until the end of the epoch."""
+    came = []
+    while True:
+        try:
+            came.append(channel.recv())
+        except StopIteration:
+            return came
+
+
+def test_batches_that_are_not_named(job: Job) -> None:
+    """Whatever comes next, by turns from both servers, whose inputs are of different lengths; epoch after epoch."""
+    TESTED.add("DistServer.fetch_one_sampled_message")
+    seeds = [torch.arange(55, 75), torch.arange(34)]
+    producers = [
+        request_server(rank, DistServer.create_sampling_producer, NodeSamplerInput(seeds[rank]), CONFIG, OPTIONS)
+        for rank in range(2)
+    ]
+    with pytest.raises(InvalidArgumentError, match="no epoch was begun"):
+        request_server(0, DistServer.fetch_one_sampled_message, producers[0])
+    request_server(0, DistServer.start_new_epoch_sampling, producers[0], 0)
+    for index in range(2):
+        batch, is_end = request_server(0, DistServer.fetch_one_sampled_message, producers[0])
+        assert (batch.index, is_end) == (index, False)
+        assert torch.equal(batch.node_features[0][: len(batch.input_positions), 0], seeds[0][batch.input_positions])
+    assert request_server(0, DistServer.fetch_one_sampled_message, producers[0]) == (None, True)
+    channel = RemoteReceivingChannel([0, 1], producers, prefetch_size=2)
+    with pytest.raises(ChannelError, match=r"send: this channel only receives, from servers \[0, 1\]"):
+        channel.send({})
+    for epoch in (1, 2, 3):
+        for rank in range(2):
+            request_server(rank, DistServer.start_new_epoch_sampling, producers[rank], epoch)
+        channel.reset()
+        if epoch == 2:  # left half-way: nothing of it comes in the next
+            channel.recv()
+            continue
+        came = receive_all(channel)
+        assert [(batch.epoch, batch.index) for batch in came] == [(epoch, index) for index in (0, 0, 1, 1, 2, 3)]
+        assert [seeds_of(batch) for batch in came[4:]] == [list(range(20, 30)), list(range(30, 34))]
+        with pytest.raises(StopIteration):
+            channel.recv()
+    channel.close()
+    with pytest.raises(ChannelClosedError):
+        channel.recv()
+    for rank in range(2):
+        request_server(rank, DistServer.destroy_sampling_producer, producers[rank])
 
 
 def test_functions_that_are_not_exposed(job: Job) -> None:

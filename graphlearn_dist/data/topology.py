@@ -1,0 +1,296 @@
+"""Topology: the edges of one type, compressed by row in canonical order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from .. import _C
+from ..core import available_cores, thread_pool, to_optional_tensor, to_tensor
+from ..errors import InvalidArgumentError
+from ..utils.tensor import convert_to_tensor
+from . import shared_memory
+from .handles import TopologyHandle
+
+Layout = Literal["CSR", "CSC"]
+
+
+def _pair(edge_index: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    pair = convert_to_tensor(edge_index)
+    if isinstance(pair, torch.Tensor) and pair.dim() == 2 and pair.size(0) == 2:
+        return pair[0].contiguous(), pair[1].contiguous()
+    if isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(part, torch.Tensor) for part in pair):
+        return pair[0].contiguous(), pair[1].contiguous()
+    shape = tuple(pair.shape) if isinstance(pair, torch.Tensor) else type(edge_index).__name__
+    raise InvalidArgumentError(f"edge_index: expected a tensor of shape [2, E] or a pair of tensors, got {shape}")
+
+
+def _expand(indptr: torch.Tensor) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
+
+
+def extent(ids: torch.Tensor) -> int:
+    """One more than the largest id; 0 without ids."""
+    return int(ids.max()) + 1 if ids.numel() else 0
+
+
+def _per_edge(values: Any, name: str) -> torch.Tensor | None:
+    tensor = convert_to_tensor(values)
+    if tensor is None:
+        return None
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: expected a tensor with one entry per edge, got {type(values).__name__}")
+    return tensor.contiguous()
+
+
+def _as_weights(values: Any) -> torch.Tensor | None:
+    weights = _per_edge(values, "edge_weights")
+    if weights is None or weights.is_floating_point():
+        return weights
+    if weights.dtype == torch.bool or weights.is_complex():
+        raise InvalidArgumentError(f"edge_weights: expected floating-point or integer numbers, got {weights.dtype}")
+    return weights.to(torch.float32)
+
+
+@dataclass(frozen=True)
+class WeightSums:
+    """Cumulative weights (see ``csrc/graph/weights.h``).
+
+    Attributes:
+        sums: float64 ``[edge_count]``: within each row, the sum of the weights up to and with each edge.
+        positive_counts: int32 ``[edge_count]``: the number of edges of positive weight, likewise; None where all are.
+    """
+
+    sums: torch.Tensor
+    positive_counts: torch.Tensor | None
+
+    def share(self) -> WeightSums:
+        """The same in memory that other processes can map."""
+        return WeightSums(shared_memory.share(self.sums), shared_memory.share_all(self.positive_counts))
+
+
+class Topology:
+    """The edges of one type as CSR (rows are sources) or CSC (rows are targets).
+
+    Each row is sorted by (neighbor id, edge id), and with times by (time, neighbor id, edge id), whatever the order of
+    the input. Ids are stored as int32 where they fit.
+
+    Args:
+        edge_index: for COO int ``[2, E]`` (sources, targets); for CSR ``(indptr, targets)``; for CSC
+            ``(sources, indptr)``.
+        edge_ids: int ``[E]``, ids of the edges in the order of the input; their positions unless given.
+        edge_weights: float ``[E]`` in the order of the input, finite and at least 0; integers are made float32.
+        input_layout: ``"COO"``, ``"CSR"`` or ``"CSC"``.
+        layout: the form to hold, ``"CSR"`` or ``"CSC"``.
+        num_nodes: ``(number of sources, number of targets)``; the largest ids plus one unless given.
+        edge_times: int64 or int32 ``[E]`` in the order of the input, in any unit.
+
+    Raises:
+        InvalidArgumentError: wrong shapes, dtypes or layouts, or a weight that is negative, infinite or not a number.
+        UnknownIdError: an id is negative or not below ``num_nodes``.
+    """
+
+    def __init__(
+        self,
+        edge_index: Any,
+        edge_ids: Any = None,
+        edge_weights: Any = None,
+        input_layout: str = "COO",
+        layout: Layout = "CSR",
+        num_nodes: tuple[int, int] | None = None,
+        *,
+        edge_times: Any = None,
+    ) -> None:
+        if layout not in ("CSR", "CSC"):
+            raise InvalidArgumentError(f"layout: expected 'CSR' or 'CSC', got {layout!r}")
+        source, target = to_coo(edge_index, input_layout)
+        if num_nodes is None:
+            num_nodes = (extent(source), extent(target))
+        row, col = (source, target) if layout == "CSR" else (target, source)
+        num_rows, num_cols = num_nodes if layout == "CSR" else (num_nodes[1], num_nodes[0])
+        ids, times = _per_edge(edge_ids, "edge_ids"), _per_edge(edge_times, "edge_times")
+        weights = _as_weights(edge_weights)
+        pool = thread_pool(available_cores())
+        arrays = _C.build_csr(row, col, ids, num_rows, num_cols, pool, times, weights)
+        indptr, indices, sorted_ids, *rest = map(to_tensor, arrays)
+        sorted_times = None if times is None else rest.pop(0)
+        self._set(layout, indptr, indices, sorted_ids, num_cols, rest.pop() if rest else None, sorted_times)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        edge_ids: torch.Tensor,
+        *,
+        layout: Layout,
+        num_cols: int,
+        edge_weights: torch.Tensor | None = None,
+        edge_times: torch.Tensor | None = None,
+        weight_sums: WeightSums | None = None,
+    ) -> Topology:
+        """Wraps arrays that are in canonical order already, such as those of a partition directory. No copy.
+
+        ``weight_sums`` are those of ``edge_weights``, where somebody has made them already.
+        """
+        topology = cls.__new__(cls)
+        topology._set(layout, indptr, indices, edge_ids, num_cols, edge_weights, edge_times)
+        topology._weight_sums = weight_sums
+        return topology
+
+    def _set(
+        self,
+        layout: Layout,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        edge_ids: torch.Tensor,
+        num_cols: int,
+        edge_weights: torch.Tensor | None,
+        edge_times: torch.Tensor | None,
+    ) -> None:
+        self.layout: Layout = layout
+        self.num_cols = num_cols
+        self._indptr, self._indices, self._edge_ids = indptr, indices, edge_ids
+        self._edge_weights, self._edge_times = edge_weights, edge_times
+        self._weight_sums: WeightSums | None = None
+
+    @property
+    def indptr(self) -> torch.Tensor:
+        """int64 ``[row_count + 1]``."""
+        return self._indptr
+
+    @property
+    def indices(self) -> torch.Tensor:
+        """int32 or int64 ``[edge_count]``: the other endpoint of each edge."""
+        return self._indices
+
+    @property
+    def edge_ids(self) -> torch.Tensor:
+        """int32 or int64 ``[edge_count]``."""
+        return self._edge_ids
+
+    @property
+    def edge_weights(self) -> torch.Tensor | None:
+        """float ``[edge_count]``, or None."""
+        return self._edge_weights
+
+    @property
+    def edge_times(self) -> torch.Tensor | None:
+        """int64 ``[edge_count]``, ascending within each row, or None."""
+        return self._edge_times
+
+    @property
+    def weight_sums(self) -> WeightSums | None:
+        """The cumulative weights that weighted sampling reads, made when first asked for; None without weights.
+
+        Raises:
+            InvalidArgumentError: a weight is negative, infinite or not a number, or a row sums to infinity.
+        """
+        if self._weight_sums is None and self._edge_weights is not None:
+            sums, counts = _C.sum_weights(self._indptr, self._edge_weights, thread_pool(available_cores()))
+            self._weight_sums = WeightSums(to_tensor(sums), to_optional_tensor(counts))
+        return self._weight_sums
+
+    @property
+    def degrees(self) -> torch.Tensor:
+        """int64 ``[row_count]``."""
+        return self._indptr.diff()
+
+    @property
+    def row_count(self) -> int:
+        return self._indptr.numel() - 1
+
+    @property
+    def edge_count(self) -> int:
+        return self._indices.numel()
+
+    def to_coo(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """(sources, targets, edge ids, weights): int64 ``[edge_count]`` each, weights float or None."""
+        row, col = _expand(self._indptr), self._indices.to(torch.int64)
+        source, target = (row, col) if self.layout == "CSR" else (col, row)
+        return source, target, self._edge_ids.to(torch.int64), self._edge_weights
+
+    def to_csr(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """(indptr, targets, edge ids, weights) by source."""
+        return self._as_layout("CSR")
+
+    def to_csc(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """(sources, indptr, edge ids, weights) by target."""
+        indptr, indices, edge_ids, weights = self._as_layout("CSC")
+        return indices, indptr, edge_ids, weights
+
+    def _as_layout(self, layout: Layout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        topology = self
+        if layout != self.layout:
+            source, target, edge_ids, weights = self.to_coo()
+            counts = (self.row_count, self.num_cols) if self.layout == "CSR" else (self.num_cols, self.row_count)
+            topology = Topology(
+                (source, target), edge_ids, weights, layout=layout, num_nodes=counts, edge_times=self._edge_times
+            )
+        indices, edge_ids = topology._indices.to(torch.int64), topology._edge_ids.to(torch.int64)
+        return topology._indptr, indices, edge_ids, topology._edge_weights
+
+    def share_memory_(self) -> Topology:
+        """Moves the arrays to memory that other processes can map; arrays mapped from files stay where they are.
+
+        Weights are summed first, so that the processes share one copy of the sums.
+        """
+        self._indptr = shared_memory.share(self._indptr)
+        self._indices = shared_memory.share(self._indices)
+        self._edge_ids = shared_memory.share(self._edge_ids)
+        if self._edge_times is not None:
+            self._edge_times = shared_memory.share(self._edge_times)
+        if self.weight_sums is not None and self._edge_weights is not None:
+            self._edge_weights = shared_memory.share(self._edge_weights)
+            self._weight_sums = self.weight_sums.share()
+        return self
+
+    def to_handle(self) -> TopologyHandle:
+        """With which another process of this host maps the same arrays; those in private memory are moved first."""
+        with shared_memory.moving:
+            self.share_memory_()
+            sums = self.weight_sums
+            return TopologyHandle(
+                layout=self.layout,
+                num_cols=self.num_cols,
+                indptr=shared_memory.to_handle(self._indptr),
+                indices=shared_memory.to_handle(self._indices),
+                edge_ids=shared_memory.to_handle(self._edge_ids),
+                weights=shared_memory.to_optional_handle(self._edge_weights),
+                times=shared_memory.to_optional_handle(self._edge_times),
+                weight_sums=None if sums is None else shared_memory.to_handle(sums.sums),
+                positive_counts=None if sums is None else shared_memory.to_optional_handle(sums.positive_counts),
+            )
+
+    @classmethod
+    def from_handle(cls, handle: TopologyHandle) -> Topology:
+        """Maps what ``to_handle`` described."""
+        sums = shared_memory.from_optional_handle(handle.weight_sums)
+        positive_counts = shared_memory.from_optional_handle(handle.positive_counts)
+        return cls.from_arrays(
+            shared_memory.from_handle(handle.indptr),
+            shared_memory.from_handle(handle.indices),
+            shared_memory.from_handle(handle.edge_ids),
+            layout=handle.layout,
+            num_cols=handle.num_cols,
+            edge_weights=shared_memory.from_optional_handle(handle.weights),
+            edge_times=shared_memory.from_optional_handle(handle.times),
+            weight_sums=None if sums is None else WeightSums(sums, positive_counts),
+        )
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+
+def to_coo(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sources, targets) of edges given in one of the layouts of ``Topology``, in the order of the input."""
+    first, second = _pair(edge_index)
+    if input_layout == "COO":
+        return first, second
+    if input_layout == "CSR":
+        return _expand(first), second
+    if input_layout == "CSC":
+        return first, _expand(second)
+    raise InvalidArgumentError(f"input_layout: expected 'COO', 'CSR' or 'CSC', got {input_layout!r}")
