@@ -2,12 +2,13 @@
 # make test    the tests
 # make check   linters, formatters, types; the CUDA sources too where nvcc is
 # make sanitize the C++ tests under ASan and UBSan, and under TSan
+# make fuzz    the RPC's decoders under bytes made up by a fuzzer, for SECONDS (600)
 # make bench   the benchmarks
 # make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), DEMO_ARGS, PYTEST_ARGS,
-# PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON.
+# PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -37,7 +38,7 @@ RUNTIME := $(STAMPS)/runtime
 DEV := $(STAMPS)/dev
 BUILT := $(STAMPS)/built
 
-.PHONY: help install demo test check check-cuda sanitize bench gpu clean
+.PHONY: help install demo test check check-cuda sanitize fuzz bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -102,6 +103,12 @@ sanitize: $(RUNTIME)
 	  cmake --build $$build --target gld_core_tests -- --quiet; \
 	  TSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=detect_stack_use_after_return=1 $$build/gld_core_tests; \
 	done
+
+SECONDS ?= 600
+
+fuzz: $(BUILT) $(DEV)
+	@$(PIP_INSTALL) atheris
+	nice $(PY) -m tests.fuzz.run --seconds $(SECONDS)
 
 SMALL_BATCHES := --name modes_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
 

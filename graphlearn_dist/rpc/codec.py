@@ -24,6 +24,7 @@ from .encoded import MAX_HEAD_BYTES, Buffer, Encoded, padded, split_blob
 
 MAX_NESTING = 32
 _SPILL_BYTES = 32 << 10  # a larger tree travels as the last segment
+_MAX_TREE_BYTES = 64 << 20  # a byte of a tree may become 64 of Python's; numbers by the million are tensors
 _BYTES_AS_SEGMENT = 4 << 10  # longer `bytes` travel as a segment
 
 # The numbers are part of the format: append, never renumber.
@@ -77,8 +78,8 @@ class _Message:
             raise ProtocolError(f"{self.name}: expected {len(self.field_names)} fields, got {len(values)}")
         try:
             return self.cls(**dict(zip(self.field_names, values, strict=True)))
-        except (TypeError, ValueError) as error:
-            raise ProtocolError(f"{self.name} refuses its fields: {error}") from error
+        except Exception as error:  # whatever its checks stumble over: the fields are a stranger's
+            raise ProtocolError(f"{self.name} refuses its fields: {type(error).__name__}: {error!s:.400}") from error
 
 
 _BY_NAME: dict[str, _Message] = {}
@@ -138,6 +139,8 @@ def encode(obj: Any, on_released: Callable[[], None] | None = None) -> Encoded:
         packed = msgpack.packb(tree, use_bin_type=True)
     except (OverflowError, ValueError) as error:
         raise InvalidArgumentError(f"obj: cannot be encoded: {error}") from error
+    if len(packed) > _MAX_TREE_BYTES:
+        raise InvalidArgumentError(f"obj: {len(packed)} bytes beside its tensors; expected at most {_MAX_TREE_BYTES}")
     spilled = len(packed) > _SPILL_BYTES
     if spilled:
         encoder.add(torch.frombuffer(bytearray(packed), dtype=torch.uint8))
@@ -258,6 +261,7 @@ class _Decoder:
         self.payload = payload
         self.nbytes = nbytes
         self.segments: list[tuple[torch.dtype, list[int], int, int]] = []  # dtype, shape, nbytes, offset
+        self.copied: set[int] = set()  # segments that became `bytes`
 
     def decode(self, head: memoryview) -> Any:
         if head.nbytes > MAX_HEAD_BYTES:
@@ -270,7 +274,10 @@ class _Decoder:
             return self.walk(parts[0], 0)
         if not self.segments:
             raise ProtocolError("head: the tree is missing")
-        return self.walk(unpack(self.bytes_of(len(self.segments) - 1)), 0)
+        tree = self.bytes_of(len(self.segments) - 1)
+        if tree.nbytes > _MAX_TREE_BYTES:
+            raise ProtocolError(f"tree: expected at most {_MAX_TREE_BYTES} bytes, got {tree.nbytes}")
+        return self.walk(unpack(tree), 0)
 
     def read_descriptors(self, descriptors: Any) -> None:
         if not isinstance(descriptors, list):
@@ -303,7 +310,11 @@ class _Decoder:
         if code == _EXT_TENSOR:
             return self.tensor(content)
         if code == _EXT_BYTES:
-            return bytes(self.bytes_of(content))
+            data = self.bytes_of(content)
+            if content in self.copied:  # a few bytes of head must not become gigabytes
+                raise ProtocolError(f"tree: segment {content} is taken twice")
+            self.copied.add(content)
+            return bytes(data)
         if code == _EXT_DTYPE:
             return _lookup_dtype(content)
         if not isinstance(content, list):
@@ -371,9 +382,12 @@ def _check_descriptor(descriptor: Any) -> tuple[torch.dtype, list[int], int]:
     dtype = _lookup_dtype(code)
     if not _is_shape(shape) or type(nbytes) is not int:
         raise ProtocolError(f"segment: expected a shape and a size, got {shape!r:.100} and {nbytes!r:.100}")
-    count = 1
+    count = strides = 1
     for extent in shape:
         count *= extent
+        strides *= max(extent, 1)
+    if strides * dtype.itemsize >= 1 << 63:
+        raise ProtocolError(f"segment: {dtype} cannot have the shape {shape}")
     if count * dtype.itemsize != nbytes:
         raise ProtocolError(f"segment: {dtype} of shape {shape} takes {count * dtype.itemsize} bytes, not {nbytes}")
     return dtype, shape, nbytes

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlearn_dist.errors import InvalidArgumentError, ProtocolError
+from graphlearn_dist.rpc import codec
 from graphlearn_dist.rpc.codec import _DTYPE_CODES, MAX_NESTING, decode, decode_blob, encode, register_message
 from graphlearn_dist.rpc.encoded import ALIGNMENT, MAX_HEAD_BYTES, Encoded
 
@@ -198,7 +199,7 @@ def nested(depth: int) -> list[Any]:
     return tree
 
 
-INT64 = _DTYPE_CODES[torch.int64]
+INT64, UINT8 = _DTYPE_CODES[torch.int64], _DTYPE_CODES[torch.uint8]
 
 MALFORMED = {
     "head too long": (b"\xc0" * (MAX_HEAD_BYTES + 1), b"", "head"),
@@ -226,10 +227,13 @@ MALFORMED = {
     "segment index outside": (head(ext(1, 1), [[INT64, [8], 64]]), bytes(64), "index"),
     "segment index negative": (head(ext(1, -1), [[INT64, [8], 64]]), bytes(64), "index"),
     "segment index no number": (head(ext(1, "0"), [[INT64, [8], 64]]), bytes(64), "index"),
+    "bytes taken twice": (head([ext(5, 0), ext(5, 0)], [[UINT8, [64], 64]]), bytes(64), "twice"),
+    "strides that overflow": (head(1, [[INT64, [1 << 61, 1 << 61, 0], 0]]), b"", "cannot have the shape"),
     "unknown message type": (head(ext(2, ["os.system", ["true"]]), []), b"", "not registered"),
     "message without name": (head(ext(2, [1, []]), []), b"", "name"),
     "wrong number of fields": (head(ext(2, ["test.Point", [1]]), []), b"", "2 fields"),
     "fields refused": (head(ext(2, ["test.Point", [-1, None]]), []), b"", "negative"),
+    "fields that checks stumble over": (head(ext(2, ["test.Point", [[], None]]), []), b"", "refuses its fields"),
     "unknown enum member": (head(ext(2, ["test.Color", ["GREEN"]]), []), b"", "no member"),
     "unknown extension": (head(ext(77, []), []), b"", "extension 77"),
     "timestamp extension": (head(msgpack.ExtType(127, b"\x00"), []), b"", "extension"),
@@ -245,6 +249,15 @@ def test_malformed(case: str) -> None:
     bad_head, payload, message = MALFORMED[case]
     with pytest.raises(ProtocolError, match=message):
         decode(bad_head, bytearray(payload) if payload else None)
+
+
+def test_a_tree_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode(list(range(30_000)))
+    monkeypatch.setattr(codec, "_MAX_TREE_BYTES", 1 << 16)
+    with pytest.raises(ProtocolError, match="tree: expected at most 65536 bytes"):
+        decode(encoded.head, payload_of(encoded))
+    with pytest.raises(InvalidArgumentError, match="beside its tensors"):
+        encode(list(range(30_000)))
 
 
 @given(st.binary(max_size=200), st.integers(0, 3))
