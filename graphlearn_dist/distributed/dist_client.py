@@ -16,7 +16,7 @@ from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
 from .dist_server import EXPOSED, DistServer
 
-_GOODBYE_TIMEOUT_S = 1.5
+_GOODBYE_TIMEOUT_S = 1.0
 
 
 def init_client(
@@ -112,7 +112,7 @@ def _say_goodbye(context: DistContext) -> None:
     ]
     for goodbye in goodbyes:
         with contextlib.suppress(RpcError):
-            goodbye.result(_GOODBYE_TIMEOUT_S)
+            goodbye.result()
 
 
 def async_request_server(

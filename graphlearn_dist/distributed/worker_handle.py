@@ -53,18 +53,25 @@ class WorkerHandle:
         """Starts the process and waits until it is set up.
 
         Raises:
-            SamplingWorkerError: it failed on the way.
+            SamplingWorkerError: it failed on the way, or died too often.
         """
         await self._launch()
 
     async def _launch(self) -> None:
-        self._process = process = WorkerProcess(self.name, self._buffer_bytes, self)
-        try:
-            await process.start(self._make_setup)
-        except BaseException:
+        while True:
+            self._process = process = WorkerProcess(self.name, self._buffer_bytes, self)
+            try:
+                death = await process.start(self._make_setup)
+            except BaseException:
+                self._process = None
+                await process.close()
+                raise
+            if death is None:
+                break
             self._process = None
             await process.close()
-            raise
+            if (verdict := self._take_restart()) is not None:
+                raise self._death_error(process.pid, death, "stage set-up", verdict)
         if self._lasting is not None:  # its setup may be older
             await process.send(self._lasting)
 
@@ -147,7 +154,7 @@ class WorkerHandle:
         if isinstance(why, SamplingWorkerError):
             self._fail(why)
         elif (verdict := self._judge()) is not None:
-            self._fail(self._death_error(process.pid, why, verdict))
+            self._fail(self._death_error(process.pid, why, self._stage, verdict))
         else:
             self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
 
@@ -157,14 +164,18 @@ class WorkerHandle:
         self._deaths = (self._num_announced, deaths + 1 if batch == self._num_announced else 1)
         if not self._is_run_over and self._deaths[1] >= _MAX_DEATHS_OF_A_BATCH:
             return f"this batch ended its worker {self._deaths[1]} times"
+        return self._take_restart()
+
+    def _take_restart(self) -> str | None:
         return None if self._budget.take() else f"max_restarts={self._budget.limit} within an hour are used up"
 
-    def _death_error(self, pid: int, death: WorkerDeath, verdict: str) -> SamplingWorkerError:
+    @property
+    def _stage(self) -> str:
         if self._start is None or self._is_run_over:
-            stage = "stage idle"
-        else:
-            index = self._start.indices[self._num_announced]
-            stage = f"stage sample, batch {index} of epoch {self._start.epoch}"
+            return "stage idle"
+        return f"stage sample, batch {self._start.indices[self._num_announced]} of epoch {self._start.epoch}"
+
+    def _death_error(self, pid: int, death: WorkerDeath, stage: str, verdict: str) -> SamplingWorkerError:
         host = socket.gethostname()
         return SamplingWorkerError(f"{self.name} (pid {pid}) ended: {death.how}; on {host}, {stage}; {verdict}")
 
@@ -172,13 +183,7 @@ class WorkerHandle:
         """Puts another process in place of one that died; the batches that it had announced stay good."""
         try:
             await dead.close()
-            while True:
-                try:
-                    await self._launch()
-                    break
-                except SamplingWorkerError:  # it died again on its way up
-                    if not self._budget.take():
-                        raise
+            await self._launch()
         except SamplingWorkerError as error:
             self._fail(error)
         except Exception as error:  # no memory for a process, say: whoever waits must know

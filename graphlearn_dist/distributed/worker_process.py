@@ -79,7 +79,8 @@ class WorkerProcess:
         self._sending: set[asyncio.Task[None]] = set()
         self._region: mmap.mmap | None = None
         self._lendable: SharedRegion | None = None
-        self._ready: asyncio.Future[None] | None = None
+        self._ready: asyncio.Future[WorkerDeath | None] | None = None
+        self._is_set_up = False
         self._frozen = ""
         self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -92,13 +93,16 @@ class WorkerProcess:
     @property
     def is_up(self) -> bool:
         """Whether it is set up, and not over."""
-        return not self._is_over and self._ready is not None and self._ready.done() and not self._ready.exception()
+        return self._is_set_up and not self._is_over
 
-    async def start(self, make_setup: Callable[[str], WorkerSetup]) -> None:
-        """Starts the process and waits until it is set up. ``close`` is due also where it fails.
+    async def start(self, make_setup: Callable[[str], WorkerSetup]) -> WorkerDeath | None:
+        """Starts the process and waits until it is set up, or has died. ``close`` is due also where it fails.
+
+        Returns:
+            How it died on the way, or None.
 
         Raises:
-            SamplingWorkerError: it failed on the way.
+            SamplingWorkerError: it failed on the way, and said so.
         """
         loop = self._loop
         self._ready = loop.create_future()
@@ -121,10 +125,9 @@ class WorkerProcess:
             undo.pop_all()
         self._listener = loop.create_task(self._listen(self._control))
         try:
-            await send_message(self._control, make_setup(self._ring.path))
-            await self._ready
-        except ConnectionError:
-            await self._ready  # it has died: the listener says how
+            with contextlib.suppress(ConnectionError):  # it has died: the listener says how
+                await send_message(self._control, make_setup(self._ring.path))
+            return await self._ready
         finally:
             self._watch(pulse)
 
@@ -180,7 +183,8 @@ class WorkerProcess:
             self._owner.on_end(self, why)
             return
         if isinstance(why, WorkerDeath):
-            why = SamplingWorkerError(f"{self.name} (pid {self.pid}) ended: {why.how}, at stage set-up")
+            self._ready.set_result(why)
+            return
         self._ready.set_exception(why)
         self._ready.exception()  # seen: start() may have been cancelled
 
@@ -225,6 +229,7 @@ class WorkerProcess:
         finally:
             os.close(descriptor)
         self._lendable = SharedRegion(ready.region_path, ready.region_bytes, ready.region_nonce)
+        self._is_set_up = True
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 

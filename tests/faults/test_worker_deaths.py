@@ -129,3 +129,23 @@ def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPa
     assert f"worker 0 (pid {started[-1].pid}) ended: killed by SIGSEGV; on {os.uname().nodename}, " in text
     assert "stage sample, batch 7 of epoch 0; this batch ended its worker 2 times" in text
     assert len(started) == 2
+
+
+def test_a_worker_that_dies_on_its_way_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started again like any other, and given up when its restarts are used up."""
+    spawn_well, started = worker_process._spawn, []
+
+    def spawn(control: int, pulse: int) -> subprocess.Popen[bytes]:
+        started.append(spawn_well(control, pulse))
+        if len(started) != 2:
+            started[-1].kill()
+        return started[-1]
+
+    monkeypatch.setattr(worker_process, "_spawn", spawn)
+    with make_loader(load(whole), MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")) as loader:
+        same_batches(loader, epoch(whole, 0))
+        assert len(started) == 2
+    options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB", max_restarts=1)
+    with pytest.raises(SamplingWorkerError, match=r"SIGKILL; on .*, stage set-up; max_restarts=1 within an hour are"):
+        make_loader(load(whole), options)
+    assert len(started) == 4
