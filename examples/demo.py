@@ -1,6 +1,6 @@
 """The whole way on one machine: partition a graph, serve it, train remotely, compare with full-batch training.
 
-Usage: python examples/demo.py [--data debian] [--servers 2] [--trainers 2] [--workdir DIR]
+Usage: python examples/demo.py [--data debian] [--on ray] [--servers 2] [--trainers 2] [--workdir DIR]
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def demo(args: argparse.Namespace, workdir: Path) -> None:
         print(f"  loaded, and partitioned into {args.servers}, in {time.perf_counter() - start:.1f} s")
     heading(f"remote training: {args.servers} servers, {args.trainers} trainers")
     sizes = {"servers": args.servers, "trainers": args.trainers, "seeds": [args.seed]}
-    (result,) = train_remotely(recipe, partitions, shape, workdir / "result.json", **sizes)
+    (result,) = train_remotely(recipe, partitions, shape, workdir / "result.json", on=args.on, **sizes)
     reference = None
     if data is not None and recipe.full_epochs > 0:
         heading("reference: the whole graph in one process, all neighbors in every step")
@@ -134,6 +134,7 @@ def shape_of_partitions(root: Path) -> tuple[int, int]:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="debian", help="see examples/datasets.py; or a partition directory")
+    parser.add_argument("--on", choices=("local", "ray"), default="local", help="where servers and trainers run")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--trainers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

@@ -95,6 +95,7 @@ def train_remotely(
     shape: tuple[int, int],
     out: Path,
     *,
+    on: str = "local",
     servers: int = 2,
     trainers: int = 2,
     seeds: Sequence[int] = (0,),
@@ -108,6 +109,7 @@ def train_remotely(
         partitions: a partition directory with as many parts as there are servers.
         shape: feature width and number of classes.
         out: where the trainers write.
+        on: where the processes run, as the launcher names it.
         servers: processes that hold a partition each.
         trainers: processes that train together.
         seeds: one training run each, one after another under the same servers.
@@ -117,7 +119,7 @@ def train_remotely(
     Raises:
         LaunchError: the launcher failed, or did not end in time.
     """
-    command = [sys.executable, "-m", "graphlearn_dist", "launch", "--data", str(partitions)]
+    command = [sys.executable, "-m", "graphlearn_dist", "launch", "--on", on, "--data", str(partitions)]
     command += ["--servers", str(servers), "--trainers", str(trainers), str(TRAINER)]
     command += ["--in-channels", str(shape[0]), "--num-classes", str(shape[1]), "--out", str(out)]
     for name in ("hidden", "dropout", "weight_decay", "fanout", "batch_size", "epochs", "lr"):

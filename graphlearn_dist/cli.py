@@ -31,6 +31,7 @@ def _launch(args: argparse.Namespace) -> int:
         log_dir=args.log_dir,
         server_script=args.server_script,
         env=dict(args.env),
+        trainer_gpus=args.trainer_gpus,
         max_restarts=args.max_restarts,
     )
     return launch(plan)
@@ -109,10 +110,11 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="partition directory for the servers")
     parser.add_argument("--servers", type=int, default=1, metavar="N", help="servers to start (default 1)")
     parser.add_argument("--trainers", type=int, default=1, metavar="N", help="trainers to start (default 1)")
-    parser.add_argument("--on", choices=("local", "ssh"), default="local", help="where they run (default local)")
+    parser.add_argument("--on", choices=("local", "ssh", "ray"), default="local", help="where they run (default local)")
     parser.add_argument("--hosts", metavar="FILE", help="for ssh: one host to a line, optionally 'slots=N'")
     parser.add_argument("--ssh", default="ssh -o BatchMode=yes", metavar="COMMAND", help="ssh with its options")
     parser.add_argument("--port", type=int, default=29400, help="for ssh: port of the registry, on the first host")
+    parser.add_argument("--trainer-gpus", type=float, default=0, metavar="N", help="for ray: GPUs of each trainer")
     parser.add_argument("--log-dir", metavar="DIR", help="write each process's output to a file there as well")
     parser.add_argument("--server-script", metavar="FILE", help="run this as a server instead of `serve`")
     parser.add_argument(

@@ -33,6 +33,7 @@ class LaunchContext:
         master_addr: host of the registry.
         master_port: port of the registry.
         master_fd: an already bound socket of the registry inherited by server 0, or -1.
+        launcher_has_registry: the launcher hosts the registry, and not server 0.
     """
 
     role: str
@@ -42,6 +43,7 @@ class LaunchContext:
     master_addr: str
     master_port: int
     master_fd: int = -1
+    launcher_has_registry: bool = False
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> LaunchContext:
@@ -59,6 +61,7 @@ class LaunchContext:
             master_addr=environ.get("GLD_MASTER_ADDR", "127.0.0.1"),
             master_port=_integer(environ, "GLD_MASTER_PORT", 0),
             master_fd=_integer(environ, "GLD_MASTER_FD", -1),
+            launcher_has_registry=bool(_integer(environ, "GLD_LAUNCHER_HAS_REGISTRY", 0)),
         )
 
     def to_environ(self) -> dict[str, str]:
@@ -71,6 +74,7 @@ class LaunchContext:
             "GLD_MASTER_ADDR": self.master_addr,
             "GLD_MASTER_PORT": str(self.master_port),
             "GLD_MASTER_FD": str(self.master_fd),
+            "GLD_LAUNCHER_HAS_REGISTRY": str(int(self.launcher_has_registry)),
         }
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ..config import job_token
 from ..errors import InvalidArgumentError, LaunchError
-from .plan import LaunchPlan, Master, ProcessSpec
+from .plan import JobPlacement, LaunchPlan, Master, ProcessSpec
 
 _CHILD = str(Path(__file__).with_name("child.py"))
 _LONGEST_LINE = 64 << 10
@@ -60,9 +60,13 @@ class Backend(ABC):
         What is reserved for it here is given back at the end of the scope, which is the end of the job.
         """
 
+    def place(self, plan: LaunchPlan) -> JobPlacement:
+        """A host for each process. Within the scope of ``master``."""
+        return plan.placement()
+
     @abstractmethod
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
-        """Start a process without waiting for it.
+        """Start a process without waiting for it, on its host, or on another where that is gone.
 
         Must be called from a thread that lives as long as the process should.
 
@@ -125,12 +129,14 @@ def _wrapper(spec: ProcessSpec) -> list[str]:
 class LocalBackend(Backend):
     """Processes on this machine.
 
-    The job's token (from ``GLD_TOKEN_FILE`` or ``GLD_TOKEN``, else made up here) goes to each process through its link,
-    never on a command line.
+    The job's token goes to each process through its link, never on a command line.
+
+    Args:
+        token: the job's; None takes or makes one, see ``make_token``.
     """
 
-    def __init__(self) -> None:
-        self._token = job_token() or secrets.token_hex(32).encode()
+    def __init__(self, token: bytes | None = None) -> None:
+        self._token = token or make_token()
 
     @contextlib.contextmanager
     def master(self, plan: LaunchPlan) -> Iterator[Master]:
@@ -203,6 +209,11 @@ class SshBackend(LocalBackend):
         return self._run(spec, command, os.environ, listener, leads_on=True)
 
 
+def make_token() -> bytes:
+    """A job's token: from ``GLD_TOKEN_FILE`` or ``GLD_TOKEN``, else made up."""
+    return job_token() or secrets.token_hex(32).encode()
+
+
 def remote_command(spec: ProcessSpec) -> str:
     """The command line for the shell of another host."""
     forwarded = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
@@ -217,4 +228,8 @@ def backend_for(plan: LaunchPlan) -> Backend:
         return LocalBackend()
     if plan.backend == "ssh":
         return SshBackend(plan.ssh)
-    raise InvalidArgumentError(f"backend: expected 'local' or 'ssh', got {plan.backend!r}")
+    if plan.backend == "ray":
+        from .ray_launch import RayLaunchBackend
+
+        return RayLaunchBackend()
+    raise InvalidArgumentError(f"backend: expected 'local', 'ssh' or 'ray', got {plan.backend!r}")

@@ -114,7 +114,7 @@ class _Supervisor:
         self._events.put(_Interrupted(signum))
 
     def start(self, master: Master) -> None:
-        for spec in plan_processes(self._plan, master):
+        for spec in plan_processes(self._plan, master, self._backend.place(self._plan)):
             self._output.open(spec)
             self._budgets[spec.name] = RestartBudget(self._plan.max_restarts)
             self._running[spec.name] = self._backend.start(spec, self)
@@ -244,11 +244,11 @@ def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | N
     chosen = backend if backend is not None else backend_for(plan)
     output = _Output(plan.log_dir, out if out is not None else sys.stdout)
     supervisor = _Supervisor(plan, chosen, output)
-    with contextlib.closing(output), _signals_to(supervisor.interrupt):
+    # What the backend opens may set signal handlers of its own: ours come after it.
+    with contextlib.closing(output), chosen.master(plan) as master, _signals_to(supervisor.interrupt):
         try:
-            with chosen.master(plan) as master:
-                supervisor.start(master)
-                return supervisor.run()
+            supervisor.start(master)
+            return supervisor.run()
         except LaunchError as failure:
             try:
                 supervisor.stop_all()

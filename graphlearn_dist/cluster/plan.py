@@ -38,7 +38,7 @@ class LaunchPlan:
         data: partition directory for ``graphlearn-dist serve``; needed unless there is a ``server_script``.
         num_servers: servers to start.
         num_trainers: trainers to start.
-        backend: ``"local"`` or ``"ssh"``.
+        backend: ``"local"``, ``"ssh"`` or ``"ray"``.
         hosts: machines for ``ssh``; servers go one to each in turn, trainers likewise.
         ssh: the ssh command with its options.
         port: port of the registry on the first host (``ssh``); the next one is torch's ``MASTER_PORT``. Locally both
@@ -46,8 +46,10 @@ class LaunchPlan:
         log_dir: where each process's output goes as well, as ``server-0.log`` and so on.
         server_script: Python file to run as a server instead of ``graphlearn-dist serve``.
         env: variables for every process, above the launcher's own.
-        max_restarts: how often each server that a signal kills (or whose ssh connection breaks) is started again within
-            an hour, with its rank and partition. One that ends with an exit code of its own is not.
+        trainer_gpus: GPUs that Ray gives each trainer, or a fraction of one; elsewhere trainers see all of them.
+        max_restarts: how often each server that a signal kills (or whose connection breaks, or whose machine is lost)
+            is started again within an hour, with its rank and partition. One that ends with an exit code of its own is
+            not.
         server_exit_s: how long servers may take to end by themselves when all trainers have ended.
         stop_s: time between SIGTERM and SIGKILL.
     """
@@ -64,6 +66,7 @@ class LaunchPlan:
     log_dir: str | None = None
     server_script: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    trainer_gpus: float = 0.0
     max_restarts: int = 3
     server_exit_s: float = 10.0
     stop_s: float = 5.0
@@ -76,9 +79,9 @@ class LaunchPlan:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.max_restarts < 0:
             raise InvalidArgumentError(f"max_restarts: expected at least 0, got {self.max_restarts}")
-        for name in ("server_exit_s", "stop_s"):
+        for name in ("server_exit_s", "stop_s", "trainer_gpus"):
             if not getattr(self, name) >= 0:
-                raise InvalidArgumentError(f"{name}: expected at least 0 seconds, got {getattr(self, name)}")
+                raise InvalidArgumentError(f"{name}: expected at least 0, got {getattr(self, name)}")
         if not 1 <= self.port < 65535:
             raise InvalidArgumentError(f"port: expected between 1 and 65534, got {self.port}")
         if self.data is None and self.server_script is None:
@@ -88,9 +91,25 @@ class LaunchPlan:
 
     def placement_hosts(self) -> list[str]:
         """Hosts in the order in which they are given processes, each repeated by its slots."""
-        if self.backend == "local":
+        if self.backend != "ssh":
             return ["localhost"]
         return [host.name for host in self.hosts for _ in range(host.slots)]
+
+    def placement(self) -> JobPlacement:
+        """Servers on the hosts in turn, and trainers likewise."""
+        hosts = self.placement_hosts()
+        return JobPlacement(
+            [hosts[rank % len(hosts)] for rank in range(self.num_servers)],
+            [hosts[rank % len(hosts)] for rank in range(self.num_trainers)],
+        )
+
+
+@dataclass(frozen=True)
+class JobPlacement:
+    """A machine for each process of a job, by rank."""
+
+    server_hosts: Sequence[str]
+    trainer_hosts: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -102,12 +121,16 @@ class Master:
         port: port of the registry.
         torch_port: port for torch's ``MASTER_PORT``.
         fd: a listening socket of this process for ``port``, to be inherited by server 0, or -1.
+        torch_address: host of trainer 0, where it is not ``address``.
+        has_registry: the registry runs already, and server 0 does not host it.
     """
 
     address: str
     port: int
     torch_port: int
     fd: int = -1
+    torch_address: str = ""
+    has_registry: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,12 +187,11 @@ def read_hosts(path: str | Path) -> list[Host]:
     return hosts
 
 
-def plan_processes(plan: LaunchPlan, master: Master) -> list[ProcessSpec]:
+def plan_processes(plan: LaunchPlan, master: Master, placement: JobPlacement | None = None) -> list[ProcessSpec]:
     """Every process of the job, servers first, each with its place, command and environment."""
-    hosts = plan.placement_hosts()
-    trainer_hosts = [hosts[rank % len(hosts)] for rank in range(plan.num_trainers)]
-    servers = [_server(plan, master, rank, hosts[rank % len(hosts)]) for rank in range(plan.num_servers)]
-    trainers = [_trainer(plan, master, rank, trainer_hosts) for rank in range(plan.num_trainers)]
+    placement = placement or plan.placement()
+    servers = [_server(plan, master, rank, host) for rank, host in enumerate(placement.server_hosts)]
+    trainers = [_trainer(plan, master, rank, placement.trainer_hosts) for rank in range(plan.num_trainers)]
     return servers + trainers
 
 
@@ -190,7 +212,7 @@ def _trainer(plan: LaunchPlan, master: Master, rank: int, hosts: Sequence[str]) 
         "WORLD_SIZE": str(plan.num_trainers),
         "LOCAL_RANK": str(hosts[:rank].count(host)),
         "LOCAL_WORLD_SIZE": str(hosts.count(host)),
-        "MASTER_ADDR": hosts[0] if master.fd < 0 else master.address,
+        "MASTER_ADDR": master.torch_address or master.address,
         "MASTER_PORT": str(master.torch_port),
     }
     command = [sys.executable, plan.script, *plan.script_args]
@@ -208,5 +230,6 @@ def _environ(plan: LaunchPlan, master: Master, role: str, rank: int, fd: int) ->
         master_addr=master.address,
         master_port=master.port,
         master_fd=fd,
+        launcher_has_registry=master.has_registry,
     )
     return {"PYTHONUNBUFFERED": "1", **plan.env, **context.to_environ()}

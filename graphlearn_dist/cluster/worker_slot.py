@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..errors import DeadlineExceededError, WorkerNameTakenError
+from ..errors import DeadlineExceededError
 from .actors.base import Actor, ActorBackend, ActorProfile, ActorSpec, MethodProfile, Ref, ResourceUsage, RunningCall
 from .health import Health, WorkerState, WorkerStatus
 from .worker_builder import WorkerHandle, find_method
 from .worker_layout import WorkerMetadata
 
-_NAME_TIMEOUT_S = 30.0
-_NAME_WAIT_S = 0.05
+_RESTART_TIMEOUT_S = 30.0
 
 
 class WorkerSlot:
@@ -58,7 +57,7 @@ class WorkerSlot:
 
     def _start(self, incarnation: int) -> None:
         spec = replace(self._spec, env={**self._spec.env, "GLD_INCARNATION": str(incarnation)})
-        actor = self._create_when_free(spec) if incarnation else self._backend.create(spec)
+        actor = self._backend.create_when_free(spec) if incarnation else self._backend.create(spec)
         with self._changed:
             self._actor = actor
             is_late = self._closed
@@ -67,17 +66,6 @@ class WorkerSlot:
         actor.ended.add_done_callback(lambda future: self._on_ended(incarnation, future.exception()))
         if is_late:
             self._backend.kill(actor)
-
-    def _create_when_free(self, spec: ActorSpec) -> Actor:
-        deadline = time.monotonic() + _NAME_TIMEOUT_S
-        while True:
-            try:
-                return self._backend.create(spec)
-            except WorkerNameTakenError:
-                if time.monotonic() > deadline:
-                    raise
-                # Ray frees the name of a dead actor a moment after it tells of the death, and tells nobody.
-                time.sleep(_NAME_WAIT_S)
 
     def _on_ready(self, incarnation: int, future: concurrent.futures.Future[ActorProfile]) -> None:
         if future.cancelled() or future.exception() is not None:
@@ -140,7 +128,7 @@ class WorkerSlot:
     def actor(self) -> Actor:
         """The process of now; waits for the moment between two."""
         with self._changed:
-            self._changed.wait_for(lambda: self._actor is not None, _NAME_TIMEOUT_S)
+            self._changed.wait_for(lambda: self._actor is not None, _RESTART_TIMEOUT_S)
             if self._actor is None:
                 raise DeadlineExceededError(f"{self._spec.name}: expected another process to be started, got none")
             return self._actor

@@ -412,7 +412,8 @@ def init_server(
 ) -> None:
     """Makes this process a server and begins to serve. Nobody is waited for but the registry.
 
-    Server 0 hosts the registry at ``master_addr:master_port``. Clients may come and go at any time.
+    Server 0 hosts the registry at ``master_addr:master_port``, unless the launcher does. Clients may come and go at any
+    time.
 
     Args:
         num_servers: servers in the job.
@@ -439,6 +440,7 @@ def init_server(
         raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
     rpc.check_not_initialized("init_server")
     settings = RpcSettings(connect_timeout_s=connect_timeout_s)
+    launched = _launch_context(server_rank)
     server = DistServer(dataset)
     _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
@@ -451,7 +453,8 @@ def init_server(
             request_timeout,
             is_dynamic or num_clients == 0,
             token=job_token(),
-            master_fd=_master_fd(server_rank),
+            master_fd=launched.master_fd if launched else -1,
+            host_registry=server_rank == 0 and not (launched and launched.launcher_has_registry),
             settings=settings,
             on_open=server.attach,
         )
@@ -465,13 +468,13 @@ def init_server(
     server.set_ready()
 
 
-def _master_fd(server_rank: int) -> int:
-    """The registry's socket, where a launcher handed one down."""
+def _launch_context(server_rank: int) -> LaunchContext | None:
+    """What a launcher says of this server; None where none started it."""
     with contextlib.suppress(InvalidArgumentError):
         context = LaunchContext.from_environ()
         if context.role == "server" and context.rank == server_rank:
-            return context.master_fd
-    return -1
+            return context
+    return None
 
 
 def wait_and_shutdown_server() -> None:

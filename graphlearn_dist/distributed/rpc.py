@@ -59,6 +59,7 @@ def init_rpc(
     token: bytes | None = None,
     listen_host: str | None = None,
     master_fd: int = -1,
+    host_registry: bool | None = None,
     settings: RpcSettings | None = None,
     on_open: Callable[[Endpoint], None] | None = None,
     news_fd: int = -1,
@@ -79,6 +80,7 @@ def init_rpc(
         listen_host: where to listen; this host alone by default, or all addresses when there is a token and the
             registry is elsewhere.
         master_fd: a bound socket for the registry, inherited from a launcher, or -1.
+        host_registry: whether this process hosts the registry; as above if None.
         settings: overrides of times and sizes; the two above take precedence.
         on_open: called with the endpoint before it joins: as soon as it has joined, requests may come.
         news_fd: a pipe on which the launcher says what it has given up, or -1.
@@ -116,7 +118,7 @@ def init_rpc(
             endpoint.join(
                 master_addr,
                 int(master_port),
-                host_registry=_hosts_registry(context),
+                host_registry=_hosts_registry(context) if host_registry is None else host_registry,
                 master_fd=master_fd,
                 world_size=None if is_dynamic and context.is_client() else context.world_size,
             )

@@ -430,9 +430,15 @@ class Endpoint:
         timeout = self.settings.connect_timeout_s if timeout_s is None else timeout_s
         self._membership.join(master_addr, master_port, world_size, timeout)
 
-    async def _host_registry(self, listener: socket.socket) -> None:
+    async def _host_registry(self, listener: socket.socket | None = None) -> None:
         self._membership.host(self._callees)
-        self._links.add_listener(listener)
+        if listener is not None:
+            self._links.add_listener(listener)
+
+    def host_registry(self) -> PeerAddress:
+        """Host the registry of a job where this endpoint listens, without being a member; returns that address."""
+        self._run_on_loop(self._host_registry())
+        return self.address
 
     def local_host_towards(self, address: PeerAddress) -> str:
         """This host's address on the open connection to ``address``; "" where there is none."""

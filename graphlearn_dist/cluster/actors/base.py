@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import WorkerNameTakenError
+
+_NAME_WAIT_S = 0.05
 Ref = Any
 """A result that may not be there yet: Ray's ``ObjectRef`` or a ``LocalRef``. Can be awaited, and has ``future()``."""
 
@@ -18,12 +22,14 @@ class NodeResources:
 
     Attributes:
         node_id: the engine's name for it.
+        address: how others reach it.
         cpus: processors in all, in use or not; infinite where the engine does not count them.
         gpus: GPUs in all.
         custom: other resources by name.
     """
 
     node_id: str
+    address: str
     cpus: float
     gpus: float
     custom: Mapping[str, float] = field(default_factory=dict)
@@ -95,6 +101,7 @@ class ActorSpec:
         kwargs: for its constructor.
         reservation: where it runs; None for anywhere.
         bundle_index: which bundle.
+        node_id: the machine it runs on, for one without a reservation; None for any.
         num_gpus: GPUs it gets, or a fraction of one.
         env: variables that are set before the class is imported.
         memory_limit_bytes: bound of its private memory, or None.
@@ -107,6 +114,7 @@ class ActorSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     reservation: Reservation | None = None
     bundle_index: int = 0
+    node_id: str | None = None
     num_gpus: float = 0.0
     env: Mapping[str, str] = field(default_factory=dict)
     memory_limit_bytes: int | None = None
@@ -234,6 +242,18 @@ class ActorBackend(ABC):
         Raises:
             WorkerNameTakenError: a live actor has that name.
         """
+
+    def create_when_free(self, spec: ActorSpec, timeout_s: float = 30.0) -> Actor:
+        """``create``, for a name whose actor has just ended."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self.create(spec)
+            except WorkerNameTakenError:
+                if time.monotonic() > deadline:
+                    raise
+                # Ray frees the name of a dead actor a moment after it tells of the death, and tells nobody.
+                time.sleep(_NAME_WAIT_S)
 
     @abstractmethod
     def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:

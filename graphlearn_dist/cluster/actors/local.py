@@ -267,7 +267,7 @@ class LocalBackend(ActorBackend):
         self._reserved: dict[int, list[LocalActor]] = {}
 
     def nodes(self) -> list[NodeResources]:
-        return [NodeResources(socket.gethostname(), math.inf, len(glob.glob("/dev/nvidia[0-9]*")))]
+        return [NodeResources(socket.gethostname(), "127.0.0.1", math.inf, len(glob.glob("/dev/nvidia[0-9]*")))]
 
     def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
         return [Reservation(request, self) for request in requests]

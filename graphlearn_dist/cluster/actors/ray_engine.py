@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import ray
 import ray.exceptions
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ...errors import DeadlineExceededError, InvalidArgumentError, ResourceInsufficientError, WorkerNameTakenError
 from .base import (
@@ -54,6 +55,18 @@ def init_ray(address: str | None = None, **options: Any) -> None:
             ray.init(**{"include_dashboard": False, **options})
             return
     ray.init(address=address, **options)
+
+
+@contextlib.contextmanager
+def connected(**options: Any) -> Iterator[RayBackend]:
+    """Ray for a scope: connects as ``init_ray`` does where this process is not connected, and disconnects again."""
+    was_connected = ray.is_initialized()
+    init_ray(**options)
+    try:
+        yield RayBackend()
+    finally:
+        if not was_connected:
+            ray.shutdown()
 
 
 class RayShell:
@@ -138,6 +151,10 @@ class RayBackend(ActorBackend):
 
     name = "ray"
 
+    def address(self) -> str:
+        """This process's machine, as the others of the cluster reach it."""
+        return str(ray.util.get_node_ip_address())
+
     def __init__(self) -> None:
         if not ray.is_initialized():
             raise InvalidArgumentError("backend: expected a connection to Ray; call init_ray() or ray.init() first")
@@ -150,7 +167,7 @@ class RayBackend(ActorBackend):
             if node["Alive"]:
                 resources = dict(node["Resources"])
                 cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
-                found.append(NodeResources(node["NodeID"], cpus, gpus, resources))
+                found.append(NodeResources(node["NodeID"], node["NodeManagerAddress"], cpus, gpus, resources))
         return found
 
     def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
@@ -195,6 +212,8 @@ class RayBackend(ActorBackend):
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 spec.reservation.native, spec.bundle_index, placement_group_capture_child_tasks=True
             )
+        elif spec.node_id is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(spec.node_id, soft=False)
         try:
             return RayActor(spec, self._shell.options(**options).remote(setup, spec.name or "worker"))
         except ray.exceptions.ActorAlreadyExistsError as error:

@@ -79,7 +79,7 @@ def test_secrets_and_schedulers_stay_with_the_driver() -> None:
 
 
 def nodes(*cpus: float, gpus: float = 0) -> list[NodeResources]:
-    return [NodeResources(f"n{i}", count, gpus) for i, count in enumerate(cpus)]
+    return [NodeResources(f"n{i}", "127.0.0.1", count, gpus) for i, count in enumerate(cpus)]
 
 
 def test_requests() -> None:
