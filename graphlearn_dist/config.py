@@ -106,10 +106,60 @@ class CommunicationSettings:
 
 
 @dataclass(frozen=True)
+class TlsSettings:
+    """Certificates for connections between hosts. All are paths of PEM files.
+
+    Attributes:
+        authority: certificates of the authority; a peer's must be signed by one of them.
+        certificate: this process's own, which a process that listens needs; None for one that only connects.
+        key: its private key.
+        require_certificate: who connects must show a certificate of the authority's too.
+        check_host: a certificate must be made out for the name or address that was dialled.
+    """
+
+    authority: str
+    certificate: str | None = None
+    key: str | None = None
+    require_certificate: bool = False
+    check_host: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.authority:
+            raise InvalidArgumentError("tls: expected the path of the authority's certificates, got ''")
+        if (self.certificate is None) != (self.key is None):
+            raise InvalidArgumentError(
+                f"tls: expected certificate and key, or neither, got {self.certificate!r} and {self.key!r}"
+            )
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> TlsSettings | None:
+        """What the variables named ``GLD_TLS_…`` say; None where none of them is set."""
+        if not any(environ.get(name) for name in TLS_VARIABLES):
+            return None
+        return cls(
+            environ.get("GLD_TLS_AUTHORITY", ""),
+            environ.get("GLD_TLS_CERTIFICATE") or None,
+            environ.get("GLD_TLS_KEY") or None,
+            require_certificate=_integer(environ, "GLD_TLS_REQUIRE_CERTIFICATE", 0) != 0,
+            check_host=_integer(environ, "GLD_TLS_CHECK_HOST", 1) != 0,
+        )
+
+
+TLS_VARIABLES = (
+    "GLD_TLS_AUTHORITY",
+    "GLD_TLS_CERTIFICATE",
+    "GLD_TLS_KEY",
+    "GLD_TLS_REQUIRE_CERTIFICATE",
+    "GLD_TLS_CHECK_HOST",
+)
+
+
+@dataclass(frozen=True)
 class RpcSettings:
     """How an endpoint behaves. All times are seconds, all sizes bytes.
 
     ``engine`` moves the frames: ``"native"`` or ``"python"``; None: what ``GLD_RPC_ENGINE`` says, else the native one.
+    ``tls`` protects connections over TCP, on the engine in Python; None: what ``GLD_TLS_…`` says, else there is none.
     """
 
     connect_timeout_s: float = 30.0
@@ -122,6 +172,7 @@ class RpcSettings:
     arena_threshold_bytes: int = 16 << 10
     num_threads: int = 2
     engine: str | None = None
+    tls: TlsSettings | None = None
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_s", "request_timeout_s", "heartbeat_interval_s", "heartbeat_timeout_s"):
@@ -137,6 +188,8 @@ class RpcSettings:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.engine not in (None, *RPC_ENGINES):
             raise InvalidArgumentError(f"engine: expected one of {RPC_ENGINES} or None, got {self.engine!r}")
+        if self.tls is not None and self.engine == "native":
+            raise InvalidArgumentError("engine: expected 'python' or None with tls, got 'native', which has no TLS")
 
 
 RPC_ENGINES = ("native", "python")

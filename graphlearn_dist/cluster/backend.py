@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ..config import job_token
+from ..config import TLS_VARIABLES, job_token
 from ..errors import InvalidArgumentError, LaunchError
 from .plan import JobPlacement, LaunchPlan, Master, ProcessSpec
 
 _CHILD = str(Path(__file__).with_name("child.py"))
+_FORWARDED = ("PYTHONPATH", "OMP_NUM_THREADS", *TLS_VARIABLES)
 _LONGEST_LINE = 64 << 10
 
 
@@ -216,7 +217,7 @@ def make_token() -> bytes:
 
 def remote_command(spec: ProcessSpec) -> str:
     """The command line for the shell of another host."""
-    forwarded = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
+    forwarded = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
     assignments = [f"{name}={value}" for name, value in {**forwarded, **spec.env}.items()]
     command = shlex.join(["env", *assignments, *_wrapper(spec), "--", *spec.command])
     return f"cd {shlex.quote(os.getcwd())} && exec {command}"

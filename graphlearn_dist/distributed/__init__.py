@@ -1,5 +1,6 @@
 """Sampling over several processes: servers, clients, and the loaders between them."""
 
+from ..config import TlsSettings
 from ..data.handles import TopologyHandle
 from ..data.schema import GraphSchema
 from ..messages import MESSAGES
@@ -106,6 +107,7 @@ for _message in (
     SharedPartition,
     Split,
     SplitHandle,
+    TlsSettings,
     TopologyHandle,
     worker_messages.MoveHolders,
     worker_messages.ReleaseSlots,

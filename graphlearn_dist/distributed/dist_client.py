@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at import, where torch has gloo
 
-from ..config import RpcSettings, job_token, launcher_news_fd
+from ..config import RpcSettings, TlsSettings, job_token, launcher_news_fd
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError
 from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
@@ -30,6 +30,7 @@ def init_client(
     is_dynamic: bool = False,
     *,
     connect_timeout_s: float = 30.0,
+    tls: TlsSettings | None = None,
 ) -> None:
     """Makes this process a client and waits until all servers are there.
 
@@ -43,6 +44,7 @@ def init_client(
         client_group_name: prefix of the clients' names.
         is_dynamic: the number of clients is open.
         connect_timeout_s: how long to wait for the registry, and then for the servers.
+        tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
 
     Raises:
         InvalidArgumentError: this process is a client or a server already.
@@ -50,7 +52,7 @@ def init_client(
         RegistryError: another client has this rank.
     """
     rpc.check_not_initialized("init_client")
-    settings = RpcSettings(connect_timeout_s=connect_timeout_s)
+    settings = RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls)
     for method in EXPOSED:
         rpc.register_function(method, method.__qualname__, target=_not_a_server)
     _set_client_context(num_servers, num_clients, client_rank, client_group_name)

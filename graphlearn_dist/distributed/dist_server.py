@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..config import LaunchContext, RpcSettings, job_token, share_partitions
+from ..config import LaunchContext, RpcSettings, TlsSettings, share_partitions
 from ..core import check_index_tensor
 from ..data.graph import Graph
 from ..data.schema import GraphSchema, by_type
@@ -409,6 +409,7 @@ def init_server(
     is_dynamic: bool = False,
     *,
     connect_timeout_s: float = 30.0,
+    tls: TlsSettings | None = None,
 ) -> None:
     """Makes this process a server and begins to serve. Nobody is waited for but the registry.
 
@@ -427,6 +428,7 @@ def init_server(
         server_group_name: prefix of the servers' names.
         is_dynamic: clients are not counted in advance.
         connect_timeout_s: how long to wait for the registry.
+        tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
 
     Raises:
         InvalidArgumentError: an argument is missing, or this process is a server or a client already.
@@ -439,7 +441,6 @@ def init_server(
     if missing:
         raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
     rpc.check_not_initialized("init_server")
-    settings = RpcSettings(connect_timeout_s=connect_timeout_s)
     launched = _launch_context(server_rank)
     server = DistServer(dataset)
     _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
@@ -452,10 +453,9 @@ def init_server(
             num_rpc_threads,
             request_timeout,
             is_dynamic or num_clients == 0,
-            token=job_token(),
             master_fd=launched.master_fd if launched else -1,
             host_registry=server_rank == 0 and not (launched and launched.launcher_has_registry),
-            settings=settings,
+            settings=RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls),
             on_open=server.attach,
         )
     except BaseException as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from ..config import RpcSettings, job_token
+from ..config import RpcSettings, TlsSettings, job_token
 from ..errors import PeerLostError
 from ..rpc import Endpoint
 from ..rpc.peers import PeerAddress
@@ -27,11 +27,13 @@ class PartitionHolders:
         addresses: by partition; empty where there are no others.
         shared: those of them that another process of this host holds, to be read in place.
         suffix: of the names of the functions to call; tells several data sets of one process apart.
+        tls: certificates to reach them with, where there are any.
     """
 
     addresses: dict[int, PeerAddress]
     shared: dict[int, SharedPartition] = field(default_factory=dict)
     suffix: str = ""
+    tls: TlsSettings | None = None
 
 
 class _Answer:
@@ -92,7 +94,7 @@ class ServerPeers(EndpointPeers):
     def __init__(
         self, name: str, rank: int, holders: PartitionHolders, request_timeout_s: float, reconnect_timeout_s: float
     ) -> None:
-        settings = RpcSettings(request_timeout_s=request_timeout_s, num_threads=1)
+        settings = RpcSettings(request_timeout_s=request_timeout_s, num_threads=1, tls=holders.tls)
         endpoint = Endpoint("sampling_worker", rank, name=name, settings=settings, token=job_token(), listen_host=None)
         super().__init__(endpoint, holders, request_timeout_s)
         self._reconnect_timeout_s = reconnect_timeout_s

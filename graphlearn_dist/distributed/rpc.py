@@ -16,15 +16,13 @@ from typing import Any
 
 import torch
 
-from ..config import RpcSettings, job_token
+from ..config import RpcSettings, TlsSettings, job_token
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
-from ..rpc.peers import is_loopback
+from ..rpc.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
 from .launcher_news import LauncherNews
 from .worker_group import WorkerGroup
-
-_ANY_ADDRESS = "0.0.0.0"
 
 
 @dataclass
@@ -60,9 +58,10 @@ def init_rpc(
     listen_host: str | None = None,
     master_fd: int = -1,
     host_registry: bool | None = None,
-    settings: RpcSettings | None = None,
+    settings: RpcSettings = RpcSettings(),  # noqa: B008 it is frozen
     on_open: Callable[[Endpoint], None] | None = None,
     news_fd: int = -1,
+    tls: TlsSettings | None = None,
 ) -> None:
     """Open this process's endpoint and join the job. Calling it again is without effect.
 
@@ -84,6 +83,7 @@ def init_rpc(
         settings: overrides of times and sizes; the two above take precedence.
         on_open: called with the endpoint before it joins: as soon as it has joined, requests may come.
         news_fd: a pipe on which the launcher says what it has given up, or -1.
+        tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
 
     Raises:
         NotInitializedError: the process has no context yet.
@@ -98,15 +98,15 @@ def init_rpc(
         if _state is not None:
             return
         token = job_token() if token is None else token
+        tls = tls or settings.tls or TlsSettings.from_environ()
+        silent = context.is_client() and tls is not None and tls.certificate is None
         endpoint = Endpoint(
             _role_name(context.role),
             context.rank,
             name=context.worker_name,
-            settings=replace(
-                settings or RpcSettings(), num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout)
-            ),
+            settings=replace(settings, num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout), tls=tls),
             token=token,
-            listen_host=listen_host or ("127.0.0.1" if is_loopback(master_addr) else _ANY_ADDRESS),
+            listen_host=listen_host or default_listen_host(master_addr, silent=silent),
         )
         for name, function in _functions.items():
             endpoint.register(name, function)

@@ -68,7 +68,7 @@ class ServerHolders:
         if missing:
             raise InvalidArgumentError(f"dataset: no server holds partitions {sorted(missing)}")
         del found[own]
-        return PartitionHolders(found, shared)
+        return PartitionHolders(found, shared, tls=rpc.get_endpoint().settings.tls)
 
     async def _ask_members(self) -> list[tuple[Member, int, SharedPartition | None]]:
         """Every other server by rank, with its partition and how that is read in place."""

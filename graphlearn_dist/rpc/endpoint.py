@@ -35,6 +35,7 @@ from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
 from .refusals import Refusals
 from .stats import EndpointStats, count_connections
 from .threads import WorkerThreads, post
+from .tls import open_tls
 
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0
@@ -84,7 +85,8 @@ class Endpoint:
         self._callees = Callees(settings.num_threads, self.peer.name)
         self._callbacks = WorkerThreads(1, f"rpc-events-{self.peer.name}")
         self._refusals = Refusals(self.peer.name)
-        self._links = Links(self, self._introduction, token, self._refusals, use_unix=use_unix)
+        self._tls = open_tls(settings)
+        self._links = Links(self, self._introduction, token, self._refusals, self._tls, use_unix=use_unix)
         self._membership = Membership(self)
         self._arena: SendingArena | None = None
         self._arena_refused = settings.arena_bytes <= 0
@@ -150,7 +152,7 @@ class Endpoint:
         loop.run_forever()
 
     async def _start(self, listeners: list[socket.socket]) -> None:
-        self._engine = open_engine(self.loop, self.settings)
+        self._engine = open_engine(self.loop, self.settings, with_tls=self._tls is not None)
         for listener in listeners:
             self._links.add_listener(listener)
 

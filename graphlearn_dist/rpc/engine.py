@@ -17,6 +17,7 @@ from ..config import RpcSettings, rpc_engine
 from ..errors import RpcError
 from .framing import ClosedHandler, FrameHandler, FrameStream
 from .native import NativeEngine
+from .tls import TlsSocket, TlsStream
 
 _TICKS_PER_HEARTBEAT = 4
 _LATE_S = 0.5  # a tick that comes so late means that this process was stopped
@@ -93,7 +94,8 @@ class PythonEngine:
             self._streams.discard(stream)
             on_closed(error)
 
-        stream = FrameStream(self._loop, sock, on_frame, closed, self._settings)
+        kind = TlsStream if isinstance(sock, TlsSocket) else FrameStream
+        stream = kind(self._loop, sock, on_frame, closed, self._settings)
         stream.start()
         self._streams.add(stream)
         return stream
@@ -111,7 +113,10 @@ class PythonEngine:
         self._timer.cancel()
 
 
-def open_engine(loop: asyncio.AbstractEventLoop, settings: RpcSettings) -> Engine:
-    """The engine that the settings ask for, else the environment, else the native one. On the loop's thread."""
-    name = settings.engine or rpc_engine()
+def open_engine(loop: asyncio.AbstractEventLoop, settings: RpcSettings, *, with_tls: bool = False) -> Engine:
+    """The engine that the settings ask for, else the environment, else the native one; on the loop's thread.
+
+    With TLS it is the one in Python, whatever the environment says.
+    """
+    name = settings.engine or ("python" if with_tls else rpc_engine())
     return PythonEngine(loop, settings) if name == "python" else NativeEngine(loop, settings)

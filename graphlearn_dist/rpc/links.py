@@ -8,12 +8,14 @@ import os
 import secrets
 import socket
 import struct
+from typing import Any
 
 from ..errors import AuthenticationError, InvalidArgumentError, PeerLostError
 from .connection import Connection, Owner
 from .handshake import MAX_PENDING, MAX_TIME_S, Handshake, Introduction
-from .peers import Peer, PeerAddress, boot_id, is_loopback
+from .peers import Peer, PeerAddress, boot_id, describe_origin, is_loopback
 from .refusals import Refusals
+from .tls import Tls
 
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -52,6 +54,16 @@ def adopt_listener(fd: int, *, has_token: bool) -> socket.socket:
         sock.detach()
         raise
     return sock
+
+
+def default_listen_host(master_addr: str, *, silent: bool) -> str | None:
+    """Where a member of a job listens: on its host alone where the registry is, else on all addresses.
+
+    ``silent``: it has no certificate to show; then nowhere, but on unix sockets.
+    """
+    if silent:
+        return None
+    return "127.0.0.1" if is_loopback(master_addr) else "0.0.0.0"
 
 
 def check_exposure(host: str, *, has_token: bool) -> None:
@@ -96,6 +108,7 @@ class Links:
         introduction: what it says about itself.
         token: the shared secret, or None.
         refusals: told of those who are turned away.
+        tls: what connections over TCP are wrapped in, or None.
         use_unix: whether to prefer unix sockets on this host.
     """
 
@@ -105,6 +118,7 @@ class Links:
         introduction: Introduction,
         token: bytes | None,
         refusals: Refusals,
+        tls: Tls | None,
         *,
         use_unix: bool,
     ) -> None:
@@ -112,11 +126,13 @@ class Links:
         self._introduction = introduction
         self._token = token
         self._refusals = refusals
+        self._tls = tls
         self._use_unix = use_unix
         self._all: set[Connection] = set()
         self._strangers: dict[Connection, None] = {}  # accepted, their handshake not over, the oldest first
         self._by_name: dict[str, Connection] = {}
         self._by_address: dict[PeerAddress, Connection] = {}
+        self._greeting: dict[asyncio.Task[None], str] = {}  # TLS handshakes with strangers, the oldest first; origins
         self._dialling: dict[PeerAddress, asyncio.Task[Connection]] = {}
         self._listeners: list[socket.socket] = []
         self._paused: set[asyncio.TimerHandle] = set()
@@ -130,7 +146,9 @@ class Links:
     # --- accepting ---------------------------------------------------------------------------------------------
 
     def add_listener(self, listener: socket.socket) -> None:
-        """Accept on ``listener``, owned from here on."""
+        """Accept on ``listener``, owned from here on; ``InvalidArgumentError`` where TLS has no certificate for it."""
+        if self._tls is not None and listener.family != socket.AF_UNIX:
+            self._tls.check_may_listen()
         self._listeners.append(listener)
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
@@ -148,15 +166,36 @@ class Links:
             sock.close()
             self._refusals.record("a unix socket", "it belongs to another user")
             return
-        connection = self._adopt(sock, connecting=False)
-        self._strangers[connection] = None
-        self._make_room(connection.kind)
+        if self._tls is not None and sock.family != socket.AF_UNIX:
+            origin = describe_origin(sock)
+            task = loop.create_task(self._greet(self._tls, sock, origin))
+            self._greeting[task] = origin
+            task.add_done_callback(lambda done: self._greeting.pop(done, None))
+        else:
+            self._meet(sock)
+        self._make_room()
 
-    def _make_room(self, kind: str) -> None:
+    async def _greet(self, tls: Tls, sock: socket.socket, origin: str) -> None:
+        wrapped = await tls.accept(sock, lambda why: self._refusals.record(origin, why))
+        if wrapped is not None and self._is_closing:
+            wrapped.close()
+        elif wrapped is not None:
+            self._meet(wrapped)
+
+    def _meet(self, sock: socket.socket) -> None:
+        self._strangers[self._adopt(sock, connecting=False)] = None
+
+    def _make_room(self) -> None:
         """The stranger who has been silent for longest goes: an honest peer needs milliseconds."""
-        strangers = [connection for connection in self._strangers if connection.kind == kind]
-        if len(strangers) > MAX_PENDING:
-            strangers[0].turn_away(f"more than {MAX_PENDING} connections without a handshake")
+        why = f"more than {MAX_PENDING} connections without a handshake"
+        for kind in ("tcp", "unix"):
+            strangers = [connection for connection in self._strangers if connection.kind == kind]
+            if len(strangers) > MAX_PENDING:
+                strangers[0].turn_away(why)
+        if len(self._greeting) > MAX_PENDING:
+            task = next(iter(self._greeting))
+            self._refusals.record(self._greeting.pop(task), why)
+            task.cancel()
 
     def _resume(self, listener: socket.socket) -> None:
         if listener in self._listeners:
@@ -259,7 +298,8 @@ class Links:
         failure: OSError = OSError(f"{address.host} has no address")
         for family, _, _, _, where in infos:
             try:
-                return await self._connect_to(family, where)
+                sock = await self._connect_to(family, where)
+                return sock if self._tls is None else await self._tls.connect(sock, address.host)
             except OSError as error:
                 failure = error
         raise failure
@@ -291,10 +331,10 @@ class Links:
         for listener in listeners:
             loop.remove_reader(listener.fileno())
             listener.close()
-        dialling = list(self._dialling.values())
-        for task in dialling:
+        tasks: list[asyncio.Task[Any]] = [*self._dialling.values(), *self._greeting]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*dialling, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         backlogs = [connection.drained() for connection in self._all]
         if backlogs:
             await asyncio.wait(backlogs, timeout=flush_timeout_s)
