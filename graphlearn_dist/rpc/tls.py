@@ -150,14 +150,9 @@ class Tls:
         wrapped = _wrap(self._accepting_context(), sock, server_side=True)
         is_met = False
         try:
-            await asyncio.wait_for(_answer(wrapped), MAX_TIME_S)
-            is_met = True
+            is_met = await asyncio.wait_for(_answer(wrapped, refuse), MAX_TIME_S)
         except asyncio.TimeoutError:
             refuse(f"TLS: no handshake within {MAX_TIME_S:g} s")
-        except (OSError, ProtocolError) as error:
-            refuse(_why(error))
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(_linger(wrapped), _LINGER_S)
         finally:
             if not is_met:
                 wrapped.close()
@@ -201,14 +196,21 @@ def _wrap(context: ssl.SSLContext, sock: socket.socket, *, server_side: bool, ho
         raise
 
 
-async def _answer(sock: TlsSocket) -> None:
-    """The accepting side's handshake. One of ours that comes without TLS is told so in words that it understands."""
-    await _wait_for(sock, to_write=False)
-    if socket.socket.recv(sock, len(MAGIC), socket.MSG_PEEK) == MAGIC:
-        error = ProtocolError("TLS: this side expects it, and got a plain connection")
-        socket.socket.send(sock, pack_refusal(error))
-        raise error
-    await _shake_hands(sock)
+async def _answer(sock: TlsSocket, refuse: Callable[[str], None]) -> bool:
+    """The accepting side's handshake; whether it came to an end, else ``refuse`` was told why."""
+    try:
+        await _wait_for(sock, to_write=False)
+        if socket.socket.recv(sock, len(MAGIC), socket.MSG_PEEK) == MAGIC:
+            raise ProtocolError("TLS: this side expects it, and got a plain connection")
+        await _shake_hands(sock)
+    except (OSError, ProtocolError) as error:
+        refuse(_why(error))
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            if isinstance(error, ProtocolError):  # one of ours, which understands these words
+                socket.socket.send(sock, pack_refusal(error))
+            await asyncio.wait_for(_linger(sock), _LINGER_S)
+        return False
+    return True
 
 
 async def _linger(sock: TlsSocket) -> None:
