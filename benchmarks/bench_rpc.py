@@ -4,14 +4,18 @@ Prints, for both engines, the median round trip of a 1 KB request, small request
 answers of 1 MB and 10 MB (8 in flight) the throughput and the CPU seconds of both processes per GB, over TCP, unix
 sockets, and unix sockets with the arena. "Busy" is the same while another thread of the asking process runs Python all
 the time. Then what an idle pair costs, and how long a dead and a frozen server, and a dead client, stay unnoticed. The
-ceilings are a blocking pair of sockets with preallocated buffers, and a warm copy.
+ceilings are a blocking pair of sockets with preallocated buffers, and a warm copy. ``--tls`` adds TCP under TLS, which
+the engine in Python has.
 
-    python benchmarks/bench_rpc.py [--seconds 0.5] [--json results.json]
+    python benchmarks/bench_rpc.py [--seconds 0.5] [--tls] [--json results.json]
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
+import functools
 import json
 import os
 import platform
@@ -21,12 +25,12 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +38,7 @@ from typing import Any
 import numpy
 import torch
 
-from graphlearn_dist.config import RPC_ENGINES, RpcSettings
+from graphlearn_dist.config import RPC_ENGINES, RpcSettings, TlsSettings
 from graphlearn_dist.rpc import Endpoint, PeerAddress
 
 IN_FLIGHT = 8
@@ -47,6 +51,7 @@ TRANSPORTS = {
     "unix": (True, replace(SETTINGS, arena_bytes=0)),
     "unix + arena": (True, SETTINGS),
 }
+TLS = "tcp + tls"
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,9 @@ def cpu_seconds() -> float:
 # --- the other process -----------------------------------------------------------------------------------------
 
 
-def serve(engine: str, transport: str) -> None:
+def serve(engine: str, transport: str, folder: str) -> None:
     """An endpoint that answers until its standard input ends."""
-    use_unix, settings = TRANSPORTS[transport]
+    use_unix, settings = place(transport, folder)
     answers = {size: torch.zeros(size, dtype=torch.uint8) for size in SIZES.values()}
     lost = threading.Event()
     with Endpoint("server", 0, settings=replace(settings, engine=engine), use_unix=use_unix) as endpoint:
@@ -164,6 +169,28 @@ def finish(process: subprocess.Popen[str]) -> str:
 # --- measuring -------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def certificates() -> str:
+    """A folder with an authority, and a certificate of this host's."""
+    import trustme  # of the tests' environment
+
+    folder = tempfile.TemporaryDirectory(prefix="gld-bench-")
+    atexit.register(folder.cleanup)
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(f"{folder.name}/authority.pem")
+    issued.private_key_and_cert_chain_pem.write_to_path(f"{folder.name}/own.pem")
+    return folder.name
+
+
+def place(transport: str, folder: str) -> tuple[bool, RpcSettings]:
+    """Whether a transport is for one host, and its settings."""
+    if transport != TLS:
+        return TRANSPORTS[transport]
+    own = f"{folder}/own.pem"
+    return False, replace(TRANSPORTS["tcp"][1], tls=TlsSettings(f"{folder}/authority.pem", own, own))
+
+
 def repeat(step: Callable[[], None], seconds: float) -> tuple[int, float]:
     """Run ``step`` for about ``seconds``; how often, and the exact time."""
     count, start = 0, time.perf_counter()
@@ -173,11 +200,12 @@ def repeat(step: Callable[[], None], seconds: float) -> tuple[int, float]:
     return count, time.perf_counter() - start
 
 
-@contextmanager
+@contextlib.contextmanager
 def served(engine: str, transport: str) -> Iterator[tuple[subprocess.Popen[str], Endpoint, PeerAddress]]:
     """A server in a process of its own, and a client of it."""
-    use_unix, settings = TRANSPORTS[transport]
-    process = other("--serve", engine, transport)
+    folder = certificates() if transport == TLS else ""
+    use_unix, settings = place(transport, folder)
+    process = other("--serve", engine, transport, folder)
     try:
         if process.stdout is None:
             raise RuntimeError("no pipe")
@@ -188,7 +216,7 @@ def served(engine: str, transport: str) -> Iterator[tuple[subprocess.Popen[str],
         finish(process)
 
 
-@contextmanager
+@contextlib.contextmanager
 def busy() -> Iterator[None]:
     """Another thread runs Python all the time."""
     over = threading.Event()
@@ -354,7 +382,8 @@ def main() -> None:
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
     parser.add_argument("--no-ceilings", action="store_true", help="leave out the ceilings and the losses")
     parser.add_argument("--json", type=Path, help="write the results there")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--tls", action="store_true", help="TCP under TLS too")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--connect", help=argparse.SUPPRESS)
     parser.add_argument("--pump", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -371,6 +400,8 @@ def main() -> None:
     for transport in options.transports:
         for engine in options.engines:
             rows += bench_engine(engine, transport, options.seconds)
+    if options.tls:
+        rows += bench_engine("python", TLS, options.seconds)
     if not options.no_ceilings:
         for engine in options.engines:
             rows += bench_losses(engine)

@@ -43,6 +43,7 @@ MAY_UNPICKLE: dict[str, str] = {
     "cluster/actors/wire.py": "a worker's arguments are of any class; its socket pair reaches only its own parent",
 }
 
+BY_NAME = {"eval", "exec", "compile", "__import__", "import_module"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
 
 
@@ -120,6 +121,17 @@ def unsafe_loads(source: str) -> list[int]:
     ]
 
 
+def open_calls(source: str) -> list[int]:
+    """Lines that run or import what a string names, or let numpy unpickle."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        call.lineno
+        for call in calls
+        if ast.unparse(call.func).removeprefix("builtins.").removeprefix("importlib.") in BY_NAME
+        or any(word.arg == "allow_pickle" and ast.unparse(word.value) != "False" for word in call.keywords)
+    ]
+
+
 def test_every_module_has_a_layer() -> None:
     names = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py"}
     names |= {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
@@ -154,6 +166,16 @@ def test_nothing_is_unpickled() -> None:
     assert found == []
 
 
+def test_nothing_is_called_by_a_name_that_is_data() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules()
+        if dotted(path)[:1] not in ((), ("cluster",))  # own modules when first asked for; what the driver names
+        for line in open_calls(path.read_text())
+    ]
+    assert found == []
+
+
 def test_files_are_of_readable_size() -> None:
     sizes = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in modules()}
     assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
@@ -175,6 +197,22 @@ def test_files_are_of_readable_size() -> None:
 )
 def test_torch_load_reads_numbers_alone(line: str, allowed: bool) -> None:
     assert unsafe_loads(f"import torch\n{line}") == ([] if allowed else [2])
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("np.load(path, allow_pickle=False)", True),
+        ("np.load(path, allow_pickle=True)", False),
+        ("np.load(path, allow_pickle=trusted)", False),
+        ("importlib.import_module(name)", False),
+        ("builtins.eval(text)", False),
+        ("exec(text)", False),
+        ("re.compile(pattern)", True),
+    ],
+)
+def test_calls_by_name_are_found(line: str, allowed: bool) -> None:
+    assert open_calls(f"import numpy as np\n{line}") == ([] if allowed else [2])
 
 
 @pytest.mark.parametrize(
