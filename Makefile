@@ -84,7 +84,7 @@ check-cuda: $(RUNTIME)
 	if command -v nvcc >/dev/null; then \
 	  echo "--- CUDA sources: compiling with $$(command -v nvcc)"; \
 	  cmake -S . -B build/check-cuda -GNinja -DCMAKE_BUILD_TYPE=Release -DWITH_CUDA=on \
-	    -DCMAKE_CUDA_ARCHITECTURES=90-real -DPython_EXECUTABLE=$(abspath $(PY)) \
+	    -DPython_EXECUTABLE=$(abspath $(PY)) \
 	    -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) >build/check-cuda.log 2>&1 \
 	    || { cat build/check-cuda.log; exit 1; }; \
 	  cmake --build build/check-cuda -- --quiet; \

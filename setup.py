@@ -20,7 +20,7 @@ class CMakeBuild(build_ext):
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         build_dir = Path(self.build_temp).resolve() / "cmake"
         build_dir.mkdir(parents=True, exist_ok=True)
-        with_cuda = os.environ.get("WITH_CUDA", "auto").lower()
+        with_cuda = os.environ.get("WITH_CUDA", "off").lower()
         if with_cuda not in ("auto", "on", "off"):
             raise SystemExit(f"WITH_CUDA: expected auto, on or off, got {with_cuda!r}")
         configure = [

@@ -45,6 +45,58 @@ class Csr:
     def sorted_by_neighbor(self) -> bool: ...
     def validate(self, pool: ThreadPool) -> None: ...
 
+class DeviceCsr:
+    def __init__(
+        self,
+        indptr: Any,
+        indices: Any,
+        edge_ids: Any,
+        num_cols: int,
+        device: int,
+        times: Any = None,
+        weight_sums: Any = None,
+        positive_counts: Any = None,
+    ) -> None: ...
+
+class DeviceBatchPlan:
+    def __init__(
+        self,
+        num_nodes: Sequence[int],
+        edge_types: Sequence[tuple[int, int, int, int, bool]],
+        seeds: Sequence[tuple[int, int, bool]],
+        fanouts: Sequence[Sequence[int]],
+        with_edge_ids: bool,
+        disjoint: bool,
+    ) -> None: ...
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def num_scratch_bytes(self) -> int: ...
+    @property
+    def num_counters(self) -> int: ...
+    @property
+    def nodes(self) -> list[tuple[int, int, list[int]]]: ...
+    @property
+    def edges(self) -> list[tuple[int, int, int, list[int]]]: ...
+    @property
+    def local_ids(self) -> list[tuple[int, int]]: ...
+    def launch(
+        self,
+        graphs: Sequence[DeviceCsr],
+        how: Sequence[DrawMethod],
+        seeds: list[Any],
+        times: Any,
+        counter: Any,
+        result: Any,
+        scratch: Any,
+        device: int,
+        stream: int,
+    ) -> None: ...
+
+class DeviceRowStore:
+    def __init__(self, tensors: list[Any], device: int) -> None: ...
+    def gather(self, rows: Any, positions: Any, out: Any, status: Any, stream: int) -> None: ...
+
 class CsrPieces:
     def __init__(self, book: PartitionBook, pieces: Sequence[Csr]) -> None: ...
 

@@ -37,6 +37,13 @@ class NotInitializedError(GraphLearnError, RuntimeError):
     """Something was used before its ``init_*`` function, or after its shutdown."""
 
 
+# --- what the GPU does -----------------------------------------------------------------------------------------
+
+
+class CudaError(GraphLearnError, RuntimeError):
+    """The CUDA runtime refused or failed; the message says at what, and why."""
+
+
 # --- what is on disk -------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,10 @@
 #include "bindings/dlpack.h"
 
+#include <utility>
+
+#include "common/cuda.h"
+#include "common/cuda_stream.h"
+
 namespace py = pybind11;
 
 namespace gld {
@@ -27,7 +32,7 @@ struct DLManagedTensor {
   void* manager_ctx;
   void (*deleter)(DLManagedTensor*);
 };
-constexpr int32_t kDLCPU = 1, kDLCUDAHost = 3;
+constexpr int32_t kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLCUDAManaged = 13;
 constexpr char kCapsule[] = "dltensor", kUsedCapsule[] = "used_dltensor";
 
 bool is_contiguous(const DLTensor& tensor) {
@@ -54,13 +59,25 @@ void destroy_unused_capsule(PyObject* capsule) {
   managed->deleter(managed);
 }
 
-}  // namespace
+struct Borrowed {
+  Tensor tensor;
+  int32_t device_type;
+};
 
-Tensor from_python(const py::handle& object, const char* name) {
+bool is_host(int32_t device_type) { return device_type == kDLCPU || device_type == kDLCUDAHost; }
+
+int32_t device_type_of(const py::handle& object, const char* name) {
   if (!py::hasattr(object, "__dlpack__"))
     throw InvalidArgument(
         message(name, ": expected a tensor, got ", std::string(py::str(py::type::of(object).attr("__name__")))));
-  py::object capsule = object.attr("__dlpack__")();
+  return py::cast<int32_t>(py::int_(py::tuple(object.attr("__dlpack_device__")())[0]));
+}
+
+Borrowed borrow(const py::handle& object, const char* name) {
+  const bool on_host = is_host(device_type_of(object, name));
+  using namespace py::literals;
+  // Stream -1: the producer's stream is not synchronised with another.
+  py::object capsule = on_host ? object.attr("__dlpack__")() : object.attr("__dlpack__")("stream"_a = -1);
   auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kCapsule));
   if (managed == nullptr) throw py::error_already_set();
   PyCapsule_SetName(capsule.ptr(), kUsedCapsule);
@@ -73,8 +90,6 @@ Tensor from_python(const py::handle& object, const char* name) {
     dying->deleter(dying);
   });
   const DLTensor& source = managed->dl_tensor;
-  if (source.device.device_type != kDLCPU && source.device.device_type != kDLCUDAHost)
-    throw InvalidArgument(message(name, ": expected a tensor in host memory, got one on a device"));
   if (source.dtype.lanes != 1) throw InvalidArgument(message(name, ": vector dtypes are not supported"));
   if (!is_contiguous(source)) throw InvalidArgument(message(name, ": expected a contiguous tensor"));
   Tensor tensor;
@@ -82,7 +97,34 @@ Tensor from_python(const py::handle& object, const char* name) {
   tensor.dtype = {static_cast<Kind>(source.dtype.code), source.dtype.bits};
   tensor.shape.assign(source.shape, source.shape + source.ndim);
   tensor.owner = std::move(owner);
-  return tensor;
+  return {std::move(tensor), source.device.device_type};
+}
+
+}  // namespace
+
+Tensor from_python(const py::handle& object, const char* name) {
+  Borrowed borrowed = borrow(object, name);
+  if (!is_host(borrowed.device_type))
+    throw InvalidArgument(message(name, ": expected a tensor in host memory, got one on a device"));
+  return std::move(borrowed.tensor);
+}
+
+Tensor from_python_on(const py::handle& object, const char* name, int device) {
+  if (device == kHost) return from_python(object, name);
+  Borrowed borrowed = borrow(object, name);
+  const Tensor& tensor = borrowed.tensor;
+  const int32_t type = borrowed.device_type;
+  if (!is_host(type) && type != kDLCUDA && type != kDLCUDAManaged)
+    throw InvalidArgument(message(name, ": expected a tensor on a CUDA device or the host, got DLPack device ", type));
+  if (tensor.numel() > 0 && !gpu_can_read(tensor.data, device))
+    throw InvalidArgument(message(name, ": expected memory that GPU ", device,
+                                  " can read (its own, that of a peer, or pinned host memory), got a tensor ",
+                                  is_host(type) ? "in host memory that is not pinned" : "of another device"));
+  return std::move(borrowed.tensor);
+}
+
+Tensor from_python_optional_on(const py::handle& object, const char* name, int device) {
+  return object.is_none() ? Tensor{} : from_python_on(object, name, device);
 }
 
 Tensor from_python_optional(const py::handle& object, const char* name) {

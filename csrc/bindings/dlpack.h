@@ -14,6 +14,11 @@ Tensor from_python(const pybind11::handle& object, const char* name);
 // None gives an undefined Tensor.
 Tensor from_python_optional(const pybind11::handle& object, const char* name);
 
+// The same of memory that kernels on a GPU can read: its own or a peer's, or pinned memory of the host. The producer is
+// not waited for: its work is on the stream that the kernels will be on. Device -1 is the host.
+Tensor from_python_on(const pybind11::handle& object, const char* name, int device);
+Tensor from_python_optional_on(const pybind11::handle& object, const char* name, int device);
+
 // A DLPack capsule over the tensor's memory; `torch.from_dlpack(capsule)` makes a tensor that keeps it alive.
 pybind11::capsule to_python(Tensor tensor);
 // None for an undefined Tensor.

@@ -24,6 +24,8 @@ PYBIND11_MODULE(_C, m) {
       raise_python("UnknownIdError", e.what());
     } catch (const gld::InvalidArgument& e) {
       raise_python("InvalidArgumentError", e.what());
+    } catch (const gld::CudaError& e) {
+      raise_python("CudaError", e.what());
     } catch (const gld::MessageTooLarge& e) {
       raise_python("MessageTooLargeError", e.what());
     } catch (const gld::ChannelTimeout& e) {
@@ -41,5 +43,6 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_sampling(m);
   gld::bind_subgraph(m);
   gld::bind_feature(m);
+  gld::bind_device(m);
   gld::bind_rpc(m);
 }

@@ -19,4 +19,17 @@ int cuda_device_count() {
   return count;
 }
 
+bool gpu_can_read(const void* memory, int device) {
+  cudaPointerAttributes found;
+  if (cudaPointerGetAttributes(&found, memory) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  if (found.type == cudaMemoryTypeHost || found.type == cudaMemoryTypeManaged) return found.devicePointer == memory;
+  if (found.type != cudaMemoryTypeDevice) return false;
+  int has_access = found.device == device;
+  if (!has_access && cudaDeviceCanAccessPeer(&has_access, device, found.device) != cudaSuccess) cudaGetLastError();
+  return has_access != 0;
+}
+
 }  // namespace gld

@@ -12,6 +12,10 @@ struct InvalidArgument : std::invalid_argument {
 struct UnknownId : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
+// The CUDA runtime refused or failed.
+struct CudaError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 struct ChannelError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

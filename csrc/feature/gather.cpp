@@ -219,6 +219,11 @@ RowStore make_row_store(std::vector<Tensor> parts) {
   return store;
 }
 
+void check_gathered(const RowStore& store, const Tensor& out) {
+  check_cast(store.dtype(), out.dtype);
+  check_out(store, out, out.dtype);
+}
+
 Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool,
                    std::optional<DType> wanted) {
   check_index_vector(rows, "rows");
@@ -254,8 +259,7 @@ void gather_located(const std::vector<const RowStore*>& stores, const Tensor& ow
     if (store != nullptr &&
         (store->dtype() != any.dtype() || with_rows(store->parts[0].shape, 0) != with_rows(any.parts[0].shape, 0)))
       throw InvalidArgument("stores: expected one dtype and one row shape in all of them");
-  check_cast(any.dtype(), out.dtype);
-  check_out(any, out, out.dtype);
+  check_gathered(any, out);
   const LocatedSource source(stores, any, owners.as<int32_t>(), rows.as<int64_t>());
   run_gather(source, rows.shape[0], nullptr, out, pool);
 }

@@ -24,6 +24,9 @@ struct RowStore {
 // Checks that the pieces fit together. At least one piece is needed.
 RowStore make_row_store(std::vector<Tensor> parts);
 
+// Throws InvalidArgument unless `out` has the store's row shape, and its dtype or one that its rows can be cast to.
+void check_gathered(const RowStore& store, const Tensor& out);
+
 // out[i] = store[rows[i]], or out[positions[i]] = store[rows[i]] where `positions` is defined. `rows` int32/int64 [n];
 // `positions` int64 [n]. `out` has the store's row shape and `dtype` (the store's unless given); where undefined, a
 // pooled [n, ...] is made. A dtype other than the store's is cast to on the way (cast_rows.h); one that cannot be

@@ -197,22 +197,27 @@ void validate_sums(const Csr& csr) {
 
 }  // namespace
 
-Csr make_csr(Csr parts) {
+void check_csr_arrays(const Csr& parts) {
   check_index_vector(parts.indptr, "indptr");
   check_index_vector(parts.indices, "indices");
   if (parts.indptr.dtype != kInt64) throw InvalidArgument("indptr: expected dtype int64, got int32");
   if (parts.indptr.shape[0] < 1) throw InvalidArgument("indptr: expected at least one entry, got none");
-  const int64_t* offsets = parts.indptr.as<int64_t>();
-  const int64_t num_edges = parts.num_edges(), last = offsets[parts.num_rows()];
-  if (offsets[0] != 0 || last != num_edges)
-    throw InvalidArgument(message("indptr: expected to run from 0 to the number of edges ", num_edges, ", got ",
-                                  offsets[0], " to ", last));
   if (parts.num_cols < 0) throw InvalidArgument(message("num_cols: expected at least 0, got ", parts.num_cols));
+  const int64_t num_edges = parts.num_edges();
   check_edge_ids(parts.edge_ids, num_edges);
   check_per_edge(parts.times, num_edges, kInt64, false, "times");
   check_per_edge(parts.weight_sums, num_edges, kFloat64, false, "weight_sums");
   check_per_edge(parts.positive_counts, num_edges, kInt32, false, "positive_counts");
   check_weight_type(parts.weights, num_edges);
+}
+
+Csr make_csr(Csr parts) {
+  check_csr_arrays(parts);
+  const int64_t* offsets = parts.indptr.as<int64_t>();
+  const int64_t num_edges = parts.num_edges(), last = offsets[parts.num_rows()];
+  if (offsets[0] != 0 || last != num_edges)
+    throw InvalidArgument(message("indptr: expected to run from 0 to the number of edges ", num_edges, ", got ",
+                                  offsets[0], " to ", last));
   return parts;
 }
 

@@ -34,7 +34,10 @@ struct EdgeData {
   Tensor times;    // int32 or int64
 };
 
-// Checks dtypes and shapes, and that indptr starts at 0 and ends at num_edges; gives `parts` back. O(1).
+// Checks dtypes and shapes, and reads no entry: the arrays may lie on a device.
+void check_csr_arrays(const Csr& parts);
+
+// The same, and that indptr starts at 0 and ends at num_edges; gives `parts` back. O(1).
 Csr make_csr(Csr parts);
 
 // Checks that indptr ascends, that indices lie in [0, num_cols), that each row is in canonical order, and that sums of

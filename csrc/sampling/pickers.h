@@ -130,6 +130,19 @@ class SmallestKeys {
 
 // --- by weight -------------------------------------------------------------------------------------------------------
 
+// How many of the ascending `values` [count] are not above `limit`.
+template <typename Value>
+GLD_HOST_DEVICE inline int64_t count_up_to(const Value* values, int64_t count, Value limit) {
+  int64_t first = 0;
+  while (count > 0) {
+    const int64_t half = count / 2;
+    const bool is_right = values[first + half] <= limit;
+    first = is_right ? first + half + 1 : first;
+    count = is_right ? count - half - 1 : half;
+  }
+  return first;
+}
+
 // Up to this length of a row, counting the sums that are not above a number finds its place faster than bisection.
 constexpr int64_t kCountLimit = 48;
 
@@ -143,17 +156,9 @@ GLD_HOST_DEVICE inline int64_t weighted_position(const double* sums, int64_t cou
   double drawn = unit_of(bits) * total;
   // The product is below the total, but among the subnormal numbers it may be rounded to it.
   if (!(drawn < total)) drawn = 0;
+  if (count > kCountLimit) return count_up_to(sums, count, drawn);
   int64_t first = 0;
-  if (count <= kCountLimit) {
-    for (int64_t i = 0; i < count; ++i) first += sums[i] <= drawn;  // no branch: the loop vectorises
-    return first;
-  }
-  while (count > 0) {
-    const int64_t half = count / 2;
-    const bool is_right = sums[first + half] <= drawn;
-    first = is_right ? first + half + 1 : first;
-    count = is_right ? count - half - 1 : half;
-  }
+  for (int64_t i = 0; i < count; ++i) first += sums[i] <= drawn;  // no branch: the loop vectorises
   return first;
 }
 

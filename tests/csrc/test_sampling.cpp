@@ -6,15 +6,10 @@
 #include "check.h"
 #include "sampling/batch_builder.h"
 #include "sampling/neighbor_sampler.h"
+#include "typed_graph.h"
 
 namespace gld::test {
 namespace {
-
-constexpr int64_t kUsers = 1500, kItems = 400, kLikes = 12000, kKnows = 9000, kTimes = 1000;
-
-struct Typed {
-  Csr likes, knows;  // users to items, users to users
-};
 
 enum class Way { kWhole, kInPieces, kAdded };
 
@@ -27,29 +22,6 @@ CsrPieces in_pieces(const Csr& csr, ThreadPool& pool) {
     pieces.push_back(std::make_shared<Csr>(piece.weights.defined() ? with_sums(piece, pool) : piece));
   }
   return make_csr_pieces(book, std::move(pieces));
-}
-
-// What edges carry, where a draw needs it: a fifth of the weights are 0.
-EdgeData edge_data(int64_t num_edges, DrawMethod how) {
-  EdgeData data;
-  if (how.method == Method::kWeighted) {
-    std::vector<float> weights;
-    for (int64_t number : random_numbers(num_edges, 5, 65)) weights.push_back(static_cast<float>(number));
-    data.weights = tensor(weights, {Kind::kFloat, 32});
-  }
-  if (how.times != TimeRule::kIgnore) data.times = ids(random_numbers(num_edges, kTimes, 66));
-  return data;
-}
-
-Typed typed_graph(DrawMethod how, ThreadPool& pool) {
-  std::vector<int64_t> hub = random_numbers(kKnows, kUsers, 63);  // a third of the edges leave one user
-  for (int64_t e = 0; e < kKnows / 3; ++e) hub[e] = 7;
-  Typed graph{
-      build_csr(ids(random_numbers(kLikes, kUsers, 61)), ids(random_numbers(kLikes, kItems, 62)),
-                edge_data(kLikes, how), kUsers, kItems, pool),
-      build_csr(ids(hub), ids(random_numbers(kKnows, kUsers, 64)), edge_data(kKnows, how), kUsers, kUsers, pool)};
-  if (how.method != Method::kWeighted) return graph;
-  return {with_sums(graph.likes, pool), with_sums(graph.knows, pool)};
 }
 
 BatchBuilder make_builder() { return BatchBuilder({kUsers, kItems}, {{0, 1}, {0, 0}}); }
@@ -77,19 +49,6 @@ SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how
     builder.next_hop();
   }
   return builder.finish();
-}
-
-bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (!same(a[i], b[i])) return false;
-  return true;
-}
-
-bool equal(const SampledSubgraph& a, const SampledSubgraph& b) {
-  return equal(a.nodes, b.nodes) && equal(a.rows, b.rows) && equal(a.cols, b.cols) && equal(a.edge_ids, b.edge_ids) &&
-         equal(a.trees, b.trees) && a.num_sampled_nodes == b.num_sampled_nodes &&
-         a.num_sampled_edges == b.num_sampled_edges;
 }
 
 void check_method(DrawMethod how, bool disjoint) {

@@ -7,6 +7,7 @@
 
 #include "common/tensor.h"
 #include "graph/csr.h"
+#include "sampling/candidates.h"
 #include "sampling/cpu/labor_row.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/pickers.h"
@@ -17,69 +18,11 @@ namespace gld {
 constexpr int64_t kScanLimit = 96;
 constexpr int64_t kPrefetchRows = 16;
 
-// Part of a row, positions [start, start + count) of the graph's arrays: the neighbors that may be drawn.
-struct Candidates {
-  int64_t start, count;
-};
-
-// Asks for the values at positions [from.start, from.start + from.count) of an array, or the first kilobyte of them.
-template <typename Value>
-inline void prefetch_values(const Value* values, Candidates from) {
-  constexpr int64_t kLine = 64 / sizeof(Value);
-  const int64_t end = from.start + std::min<int64_t>(from.count, 16 * kLine);
-  for (int64_t i = from.start; i < end; i += kLine) __builtin_prefetch(values + i);
-}
-
-// Reads ids of either dtype, or gives the position itself. The branch is the same for every edge of a graph.
-class IdReader {
- public:
-  explicit IdReader(const Tensor& ids) {
-    if (!ids.defined()) return;
-    if (ids.dtype == kInt32)
-      narrow_ = ids.as<int32_t>();
-    else
-      wide_ = ids.as<int64_t>();
-  }
-  int64_t operator()(int64_t position) const {
-    return narrow_ != nullptr ? narrow_[position] : wide_ != nullptr ? wide_[position] : position;
-  }
-  void prefetch(Candidates from) const {
-    if (narrow_ != nullptr) prefetch_values(narrow_, from);
-    if (wide_ != nullptr) prefetch_values(wide_, from);
-  }
-  // Calls body(array) with the ids themselves, of which there are some.
-  template <typename Body>
-  void with_ids(Body&& body) const {
-    if (narrow_ != nullptr)
-      body(narrow_);
-    else
-      body(wide_);
-  }
-
- private:
-  const int32_t* narrow_ = nullptr;
-  const int64_t* wide_ = nullptr;
-};
-
-struct EdgeIdReader : IdReader {
-  explicit EdgeIdReader(const Csr& csr) : IdReader(csr.edge_ids) {}
-};
-
-// The random stream of one node of the frontier, and the key that all nodes of its tree share.
-struct PickStream : NodeStream {
-  uint64_t tree_key;
-  PickStream(uint64_t key, int64_t id) : NodeStream(key, id), tree_key(key) {}
-};
-
-inline PickStream stream_of(uint64_t key, int64_t id, const int64_t* trees, int64_t i) {
-  return PickStream(trees == nullptr ? key : absorb(key, static_cast<uint64_t>(trees[i])), id);
-}
-
 // Candidates where times do not matter: the whole row.
 struct WholeRows {
   const int64_t* indptr;
 
-  Candidates operator()(int64_t row, int64_t) const { return {indptr[row], indptr[row + 1] - indptr[row]}; }
+  Candidates operator()(int64_t row, int64_t) const { return whole_row(indptr, row); }
 };
 
 // Candidates of a node with a time: the row's edges that are not later. Rows are in the order of times.
@@ -88,10 +31,7 @@ struct RowsUntil {
   const int64_t* edge_times;
   const int64_t* node_times;  // of the frontier
 
-  Candidates operator()(int64_t row, int64_t i) const {
-    const int64_t *begin = edge_times + indptr[row], *end = edge_times + indptr[row + 1];
-    return {indptr[row], std::upper_bound(begin, end, node_times[i]) - begin};
-  }
+  Candidates operator()(int64_t row, int64_t i) const { return row_until(indptr, edge_times, row, node_times[i]); }
 };
 
 // Calls body(pointer) with scratch memory for `count` values, on the stack for the fan-outs people use.
@@ -159,15 +99,12 @@ struct WeightedPicker {
   int64_t fanout;
   bool replace;
 
-  int64_t num_positive(Candidates from) const {
-    return from.count == 0 || positive_counts == nullptr ? from.count : positive_counts[from.start + from.count - 1];
-  }
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
-  int64_t num_picks(Candidates from) const { return pick_count(num_positive(from), fanout, replace); }
+  int64_t num_picks(Candidates from) const { return pick_count(num_positive(positive_counts, from), fanout, replace); }
   void prefetch(Candidates from) const { prefetch_values(sums, from); }
   void pick(NodeStream stream, Candidates from, int64_t* positions) const {
     const double* row_sums = sums + from.start;
-    const int64_t num_candidates = num_positive(from);
+    const int64_t num_candidates = num_positive(positive_counts, from);
     if (num_candidates == 0) return;
     if (replace && fanout != kTakeAll)
       return pick_weighted_with_replacement(stream, row_sums, from.count, fanout, positions);
@@ -203,8 +140,7 @@ struct LatestPicker {
 
   Candidates candidates(int64_t row, int64_t i) const {
     const Candidates until = rows(row, i);
-    const int64_t count = pick_count(until.count, fanout, false);
-    return {until.start + until.count - count, count};
+    return last_of(until, pick_count(until.count, fanout, false));
   }
   int64_t num_picks(Candidates from) const { return from.count; }
   void prefetch(Candidates) const {}

@@ -1,0 +1,167 @@
+// What runs on a GPU. The classes exist in every build; without CUDA nothing can be made that they take.
+#include <pybind11/stl.h>
+
+#include <tuple>
+
+#include "bindings/dlpack.h"
+#include "bindings/module.h"
+#include "feature/device_gather.h"
+#include "sampling/device_batch.h"
+
+namespace py = pybind11;
+
+namespace gld {
+namespace {
+
+struct DeviceCsr {
+  Csr csr;
+  int device;
+};
+
+struct DeviceRowStore {
+  RowStore store;
+  int device;
+};
+
+using EdgeTypeTuple = std::tuple<int, int, int64_t, int64_t, bool>;
+using SeedTuple = std::tuple<int, int64_t, bool>;
+
+DeviceBatchPlan make_plan(std::vector<int64_t> num_nodes, const std::vector<EdgeTypeTuple>& edge_types,
+                          const std::vector<SeedTuple>& seeds, std::vector<std::vector<int64_t>> fanouts,
+                          bool with_edge_ids, bool disjoint) {
+  BatchShape shape;
+  shape.num_nodes = std::move(num_nodes);
+  for (const auto& [seed_type, neighbor_type, num_edges, max_degree, replace] : edge_types)
+    shape.edge_types.push_back({{seed_type, neighbor_type}, num_edges, max_degree, replace});
+  for (const auto& [node_type, count, unique] : seeds) shape.seeds.push_back({node_type, count, unique});
+  shape.fanouts = std::move(fanouts);
+  shape.with_edge_ids = with_edge_ids;
+  shape.disjoint = disjoint;
+  return DeviceBatchPlan(std::move(shape));
+}
+
+char* block_of(const Tensor& memory, size_t num_bytes, const char* name) {
+  if (memory.nbytes() < num_bytes)
+    throw InvalidArgument(message(name, ": expected at least ", num_bytes, " bytes, got ", memory.nbytes()));
+  return memory.as<char>();
+}
+
+void launch(const DeviceBatchPlan& plan, const std::vector<const DeviceCsr*>& graphs, std::vector<DrawMethod> how,
+            const py::list& seeds, const py::object& times, const py::object& counter, const py::object& result,
+            const py::object& scratch, int device, uint64_t stream) {
+  BatchInput input;
+  for (const DeviceCsr* graph : graphs) {
+    if (graph->device != device)
+      throw InvalidArgument(message("graphs: expected those of GPU ", device, ", got one of GPU ", graph->device));
+    input.graphs.push_back(graph->csr);
+  }
+  input.how = std::move(how);
+  for (const py::handle& list : seeds) input.seeds.push_back(from_python_on(list, "seeds", device));
+  input.times = from_python_optional_on(times, "times", device);
+  input.counter = from_python_on(counter, "counter", device);
+  const Tensor results = from_python_on(result, "result", device),
+               scratches = from_python_on(scratch, "scratch", device);
+  const BatchMemory memory{block_of(results, plan.layout().num_bytes, "result"),
+                           block_of(scratches, plan.layout().num_scratch_bytes, "scratch")};
+  py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
+  plan.launch(input, memory, {device, stream});
+}
+
+// Entries of int64 from the start of the block.
+int64_t entries(size_t offset) { return static_cast<int64_t>(offset / sizeof(int64_t)); }
+
+void bind_batches(py::module_& m) {
+  py::class_<DeviceCsr, std::shared_ptr<DeviceCsr>>(
+      m, "DeviceCsr", "As Csr, in memory that a GPU can read. Entries are not checked: the caller has done so.")
+      .def(py::init([](py::object indptr, py::object indices, py::object edge_ids, int64_t num_cols, int device,
+                       py::object times, py::object weight_sums, py::object positive_counts) {
+             Csr csr;
+             csr.indptr = from_python_on(indptr, "indptr", device);
+             csr.indices = from_python_on(indices, "indices", device);
+             csr.edge_ids = from_python_optional_on(edge_ids, "edge_ids", device);
+             csr.num_cols = num_cols;
+             csr.times = from_python_optional_on(times, "times", device);
+             csr.weight_sums = from_python_optional_on(weight_sums, "weight_sums", device);
+             csr.positive_counts = from_python_optional_on(positive_counts, "positive_counts", device);
+             check_csr_arrays(csr);
+             return std::make_shared<DeviceCsr>(DeviceCsr{std::move(csr), device});
+           }),
+           py::arg("indptr"), py::arg("indices"), py::arg("edge_ids"), py::arg("num_cols"), py::arg("device"),
+           py::arg("times") = py::none(), py::arg("weight_sums") = py::none(), py::arg("positive_counts") = py::none());
+
+  py::class_<DeviceBatchPlan>(
+      m, "DeviceBatchPlan",
+      "Batches of one shape on a GPU (see csrc/sampling/device_batch.h). edge_types are (seed type, neighbor type, "
+      "edges, largest degree, replace), seeds are (node type, count, unique); fanouts[hop][edge type].")
+      .def(py::init(&make_plan), py::arg("num_nodes"), py::arg("edge_types"), py::arg("seeds"), py::arg("fanouts"),
+           py::arg("with_edge_ids"), py::arg("disjoint"))
+      .def_property_readonly("num_bytes", [](const DeviceBatchPlan& self) { return self.layout().num_bytes; })
+      .def_property_readonly("num_scratch_bytes",
+                             [](const DeviceBatchPlan& self) { return self.layout().num_scratch_bytes; })
+      .def_property_readonly(
+          "num_counters", [](const DeviceBatchPlan& self) { return self.layout().num_counters; },
+          "Counters are the first entries of the result; behind them stands -1, or the position of a seed that is "
+          "outside the graph.")
+      .def_property_readonly(
+          "nodes",
+          [](const DeviceBatchPlan& self) {
+            std::vector<std::tuple<int64_t, int64_t, std::vector<int>>> out;
+            for (const auto& nodes : self.layout().nodes)
+              out.emplace_back(entries(nodes.ids), entries(nodes.trees), nodes.counters);
+            return out;
+          },
+          "By node type: first entry of the ids, of the trees, and the counters after the seeds and each hop.")
+      .def_property_readonly(
+          "edges",
+          [](const DeviceBatchPlan& self) {
+            std::vector<std::tuple<int64_t, int64_t, int64_t, std::vector<int>>> out;
+            for (const auto& edges : self.layout().edges)
+              out.emplace_back(entries(edges.rows), entries(edges.cols), entries(edges.edge_ids), edges.counters);
+            return out;
+          },
+          "By edge type: first entry of rows, of cols, of edge ids, and the counters before the first hop and after "
+          "each.")
+      .def_property_readonly(
+          "local_ids",
+          [](const DeviceBatchPlan& self) {
+            std::vector<std::pair<int64_t, int64_t>> out;
+            for (const auto& step : self.layout().seed_steps) out.emplace_back(entries(step.local_ids), step.count);
+            return out;
+          },
+          "By list of seeds: first entry and number of their local ids.")
+      .def(
+          "launch", &launch, py::arg("graphs"), py::arg("how"), py::arg("seeds"), py::arg("times"), py::arg("counter"),
+          py::arg("result"), py::arg("scratch"), py::arg("device"), py::arg("stream"),
+          "Launches a batch on the stream, without waiting for it. All tensors are read or written by the GPU and must "
+          "live until it is done.");
+}
+
+}  // namespace
+
+void bind_device(py::module_& m) {
+  bind_batches(m);
+  py::class_<DeviceRowStore>(m, "DeviceRowStore", "As RowStore, of memory that a GPU can read; at most 16 pieces.")
+      .def(py::init([](const py::list& tensors, int device) {
+             std::vector<Tensor> parts;
+             for (const py::handle& tensor : tensors) parts.push_back(from_python_on(tensor, "tensors", device));
+             return DeviceRowStore{make_row_store(std::move(parts)), device};
+           }),
+           py::arg("tensors"), py::arg("device"))
+      .def(
+          "gather",
+          [](const DeviceRowStore& self, py::object rows, py::object positions, py::object out, py::object status,
+             uint64_t stream) {
+            const Tensor wanted = from_python_on(rows, "rows", self.device),
+                         places = from_python_optional_on(positions, "positions", self.device),
+                         target = from_python_on(out, "out", self.device),
+                         state = from_python_on(status, "status", self.device);
+            py::gil_scoped_release nogil;  // as for batches
+            gather_on_device(self.store, wanted, places, target, state, {self.device, stream});
+          },
+          py::arg("rows"), py::arg("positions"), py::arg("out"), py::arg("status"), py::arg("stream"),
+          "out[positions[i]] = store[rows[i]] (out[i] where positions is None), cast to the dtype of out, in one "
+          "launch "
+          "on the stream. status int64 [1] holds -1, and afterwards the first i whose row does not exist, if any.");
+}
+
+}  // namespace gld

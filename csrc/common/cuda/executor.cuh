@@ -1,0 +1,106 @@
+// Runs host-and-device functors on a stream of the caller, one kernel each, without waiting for any.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/cuda/group_scan.h"
+#include "common/cuda_stream.h"
+#include "common/error.h"
+
+namespace gld {
+
+inline void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // cleared: it is told here
+  throw CudaError(message(what, ": ", cudaGetErrorString(status)));
+}
+
+namespace cuda {
+
+struct DeviceGroup {
+  int64_t* memory;  // shared by the group
+
+  template <typename Step>
+  GLD_HOST_DEVICE void each(Step step) {
+#ifdef __CUDA_ARCH__
+    step(static_cast<int>(threadIdx.x));
+    __syncthreads();
+#else
+    (void)step;  // bodies are compiled for the host too; this group is of the device
+#endif
+  }
+};
+
+template <typename Body>
+__global__ void run_each(Body body) {
+  const int64_t count = body.count(), stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) body(i);
+}
+
+template <typename Body>
+__global__ void run_groups(Body body) {
+  __shared__ int64_t memory[kGroupMemory];
+  DeviceGroup group{memory};
+  const int64_t count = body.num_groups();
+  for (int64_t i = blockIdx.x; i < count; i += gridDim.x) body(group, i);
+}
+
+}  // namespace cuda
+
+// Makes a device the thread's current one for a scope. Where it is that already nothing is set: setting a device takes
+// memory on it.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) : device_(device) {
+    check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ != device_) check_cuda(cudaSetDevice(device_), "cudaSetDevice");
+  }
+  ~DeviceScope() {
+    if (before_ != device_) cudaSetDevice(before_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int device_, before_ = 0;
+};
+
+// Bodies say themselves how much work there is, from counters that earlier kernels wrote; the bounds given here decide
+// the size of the grid alone. Launches that fail throw CudaError.
+class CudaExecutor {
+ public:
+  explicit CudaExecutor(CudaStream stream)
+      : device_(stream.device), stream_(reinterpret_cast<cudaStream_t>(stream.handle)) {}
+
+  // body(i) for i in [0, body.count()), in any order.
+  template <typename Body>
+  void for_each(int64_t max_count, const Body& body) {
+    if (max_count == 0) return;
+    cuda::run_each<<<num_blocks((max_count + kGroupThreads - 1) / kGroupThreads), kGroupThreads, 0, stream_>>>(body);
+    check_cuda(cudaGetLastError(), "launch of a kernel");
+  }
+
+  // body(group, i) for i in [0, body.num_groups()), in any order (see group_scan.h).
+  template <typename Body>
+  void for_each_group(int64_t max_groups, const Body& body) {
+    if (max_groups == 0) return;
+    cuda::run_groups<<<num_blocks(max_groups), kGroupThreads, 0, stream_>>>(body);
+    check_cuda(cudaGetLastError(), "launch of a kernel");
+  }
+
+  void fill(void* memory, int byte, size_t bytes) {
+    check_cuda(cudaMemsetAsync(memory, byte, bytes, stream_), "cudaMemsetAsync");
+  }
+
+ private:
+  // Kernels stride over what the grid does not cover: 16 blocks for each of the 132 multiprocessors of an H100.
+  static constexpr int64_t kMaxBlocks = 2112;
+  static unsigned num_blocks(int64_t wanted) { return static_cast<unsigned>(std::min(wanted, kMaxBlocks)); }
+
+  DeviceScope device_;
+  cudaStream_t stream_;
+};
+
+}  // namespace gld

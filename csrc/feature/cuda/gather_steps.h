@@ -1,0 +1,114 @@
+// The kernels of a gather, as functors for host and device (see sampling/cuda/batch_steps.h): rows of one logical
+// tensor whose pieces lie in the memory of one or several GPUs, or in that of the host where the GPU can read it.
+#pragma once
+#include <cstdint>
+
+#include "common/atomics.h"
+#include "common/host_device.h"
+#include "feature/cast_element.h"
+#include "sampling/candidates.h"
+
+namespace gld {
+
+// Pieces of a tensor as kernels take them, by value: a gather is one launch whatever the number of pieces.
+struct DeviceRows {
+  static constexpr int kMaxParts = 16;
+  const char* parts[kMaxParts];
+  int64_t bounds[kMaxParts + 1];  // bounds[p] is the first row of parts[p]
+  int num_parts;
+  int64_t row_bytes;
+
+  GLD_HOST_DEVICE int64_t num_rows() const { return bounds[num_parts]; }
+  GLD_HOST_DEVICE const char* address(int64_t row) const {
+    int part = 0;
+    while (row >= bounds[part + 1]) ++part;
+    return parts[part] + (row - bounds[part]) * row_bytes;
+  }
+};
+
+// Which rows are wanted, and where they go: out[positions[i]] = store[rows[i]], or out[i] where positions is null.
+struct WantedRows {
+  DeviceRows store;
+  IdReader rows;
+  const int64_t* positions;
+  int64_t num_wanted, num_out;
+  char* out;
+  int64_t out_bytes;  // of a row
+  uint64_t* status;   // lowered to the first i whose row or position does not exist; nothing is written for such
+
+  // Finds the i-th row and its place; false where one of them does not exist.
+  GLD_HOST_DEVICE bool find(int64_t i, const char** from, char** to) const {
+    const int64_t row = rows(i), place = positions == nullptr ? i : positions[i];
+    if (row < 0 || row >= store.num_rows() || place < 0 || place >= num_out) {
+      atomic_lower(status, static_cast<uint64_t>(i));
+      return false;
+    }
+    *from = store.address(row);
+    *to = out + place * out_bytes;
+    return true;
+  }
+};
+
+// i / divisor and the rest, with a division of 32 bits where it does: that of 64 takes several times longer on a GPU.
+GLD_HOST_DEVICE inline int64_t divide(int64_t i, int64_t divisor, int64_t* rest) {
+  const bool is_small = ((i | divisor) >> 32) == 0;
+  const int64_t quotient =
+      is_small ? static_cast<int64_t>(static_cast<uint32_t>(i) / static_cast<uint32_t>(divisor)) : i / divisor;
+  *rest = i - quotient * divisor;
+  return quotient;
+}
+
+struct alignas(16) SixteenBytes {
+  uint64_t halves[2];
+};
+
+// Calls body(Word{}) with the word of that many bytes: 1, 2, 4, 8 or 16.
+template <typename Body>
+void dispatch_word(int64_t bytes, Body&& body) {
+  switch (bytes) {
+    case 16:
+      return body(SixteenBytes{});
+    case 8:
+      return body(uint64_t{});
+    case 4:
+      return body(uint32_t{});
+    case 2:
+      return body(uint16_t{});
+    default:
+      return body(uint8_t{});
+  }
+}
+
+// A thread per word: neighboring threads read neighboring words of a row.
+template <typename Word>
+struct CopyWords {
+  WantedRows wanted;
+  int64_t words_per_row;
+
+  GLD_HOST_DEVICE int64_t count() const { return wanted.num_wanted * words_per_row; }
+  GLD_HOST_DEVICE void operator()(int64_t i) const {
+    int64_t word;
+    const int64_t row = divide(i, words_per_row, &word);
+    const char* from;
+    char* to;
+    if (wanted.find(row, &from, &to)) reinterpret_cast<Word*>(to)[word] = reinterpret_cast<const Word*>(from)[word];
+  }
+};
+
+// A thread per element, which is cast as cast_rows() does.
+struct CastElements {
+  WantedRows wanted;
+  int64_t columns;
+  ElementType from_type, to_type;
+
+  GLD_HOST_DEVICE int64_t count() const { return wanted.num_wanted * columns; }
+  GLD_HOST_DEVICE void operator()(int64_t i) const {
+    int64_t column;
+    const int64_t row = divide(i, columns, &column);
+    const char* from;
+    char* to;
+    if (wanted.find(row, &from, &to)) cast_element(from, from_type, to, to_type, column);
+  }
+};
+
+}  // namespace gld

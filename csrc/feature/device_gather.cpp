@@ -1,0 +1,74 @@
+#include "feature/device_gather.h"
+
+#include "common/cuda/host_executor.h"
+#include "feature/cast_rows.h"
+#include "feature/cuda/launch_gather.h"
+
+namespace gld {
+namespace {
+
+DeviceRows device_rows(const RowStore& store) {
+  if (static_cast<int64_t>(store.parts.size()) > kMaxDeviceParts)
+    throw InvalidArgument(message("tensors: expected at most ", kMaxDeviceParts, " pieces, got ", store.parts.size()));
+  DeviceRows out{};
+  out.num_parts = static_cast<int>(store.parts.size());
+  out.row_bytes = static_cast<int64_t>(store.row_bytes);
+  for (int p = 0; p < out.num_parts; ++p) {
+    out.parts[p] = static_cast<const char*>(store.parts[p].data);
+    out.bounds[p + 1] = store.bounds[p + 1];
+  }
+  return out;
+}
+
+// The largest word that divides the rows and all addresses.
+int64_t common_word(const WantedRows& wanted) {
+  uint64_t bits = static_cast<uint64_t>(wanted.out_bytes) | reinterpret_cast<uintptr_t>(wanted.out);
+  for (int p = 0; p < wanted.store.num_parts; ++p) bits |= reinterpret_cast<uintptr_t>(wanted.store.parts[p]);
+  int64_t word = 16;
+  while (bits % word != 0) word /= 2;
+  return word;
+}
+
+void check_vector(const Tensor& tensor, int64_t count, const char* name) {
+  check_index_vector(tensor, name);
+  if (tensor.dtype != kInt64 || tensor.shape[0] != count)
+    throw InvalidArgument(
+        message(name, ": expected int64 [", count, "], got ", to_string(tensor.dtype), " [", tensor.shape[0], "]"));
+}
+
+void run_copy(const WantedRows& wanted, int64_t word_bytes, CudaStream stream) {
+  if (stream.device != kHost) return launch_copy(wanted, word_bytes, stream);
+  dispatch_word(word_bytes, [&](auto word) {
+    const CopyWords<decltype(word)> copy{wanted, wanted.out_bytes / word_bytes};
+    HostExecutor().for_each(copy.count(), copy);
+  });
+}
+
+void run_cast(const CastElements& cast, CudaStream stream) {
+  if (stream.device != kHost) return launch_cast(cast, stream);
+  HostExecutor().for_each(cast.count(), cast);
+}
+
+}  // namespace
+
+void gather_on_device(const RowStore& store, const Tensor& rows, const Tensor& positions, const Tensor& out,
+                      const Tensor& status, CudaStream stream) {
+  check_index_vector(rows, "rows");
+  check_vector(status, 1, "status");
+  if (positions.defined()) check_vector(positions, rows.shape[0], "positions");
+  check_gathered(store, out);
+  const int64_t columns = static_cast<int64_t>(store.row_bytes / store.dtype().size());
+  const WantedRows wanted{device_rows(store),
+                          IdReader(rows),
+                          positions.as<int64_t>(),
+                          rows.shape[0],
+                          out.shape[0],
+                          out.as<char>(),
+                          columns * static_cast<int64_t>(out.dtype.size()),
+                          status.as<uint64_t>()};
+  if (columns == 0) return;
+  if (out.dtype == store.dtype()) return run_copy(wanted, common_word(wanted), stream);
+  run_cast({wanted, columns, element_type_of(store.dtype()), element_type_of(out.dtype)}, stream);
+}
+
+}  // namespace gld

@@ -1,0 +1,189 @@
+#include "sampling/cuda/batch_layout.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/cuda/group_scan.h"
+#include "sampling/candidates.h"
+#include "sampling/cuda/ordered_table.h"
+
+namespace gld {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+// Of numbers that are not negative; the largest number where the product is larger.
+int64_t saturated_product(int64_t a, int64_t b) {
+  return b > 0 && a > std::numeric_limits<int64_t>::max() / b ? std::numeric_limits<int64_t>::max() : a * b;
+}
+
+class LayoutMaker {
+ public:
+  explicit LayoutMaker(const BatchShape& shape) : shape_(shape), types_(shape.num_nodes.size()) {
+    out_.nodes.resize(types_.size());
+    out_.edges.resize(shape.edge_types.size());
+    for (auto& edges : out_.edges) edges.counters.push_back(0);
+  }
+
+  BatchLayout make() {
+    for (const SeedShape& seeds : shape_.seeds) add_seeds(seeds);
+    end_hop(true);
+    for (size_t hop = 0; hop < shape_.fanouts.size(); ++hop) {
+      for (size_t type = 0; type < shape_.edge_types.size(); ++type)
+        if (shape_.fanouts[hop][type] != 0) add_hop(static_cast<int>(hop), static_cast<int>(type));
+      for (size_t type = 0; type < shape_.edge_types.size(); ++type)
+        out_.edges[type].counters.push_back(newest_edges(type));
+      end_hop(false);
+    }
+    place();
+    return std::move(out_);
+  }
+
+ private:
+  struct TypeState {
+    int frontier_begin = 0, frontier_end = 0, newest = 0;                 // counters
+    int64_t num_seeds = 0, max_frontier = 0, max_new = 0, max_added = 0;  // max_new of this hop, max_added of all hops
+  };
+
+  int newest_edges(size_t type) const {
+    for (size_t step = out_.hop_steps.size(); step-- > 0;)
+      if (out_.hop_steps[step].edge_type == static_cast<int>(type)) return out_.hop_steps[step].edges_after;
+    return 0;
+  }
+
+  void add_seeds(const SeedShape& seeds) {
+    TypeState& type = types_[seeds.node_type];
+    const int num_seeds = out_.num_counters++, after = out_.num_counters++;
+    out_.seed_steps.push_back(
+        {seeds.node_type, seeds.count, num_trees_, seeds.unique, num_seeds, type.newest, after, 0});
+    type.newest = after;
+    type.num_seeds += seeds.count;
+    type.max_new += seeds.count;
+    seeds_are_distinct_ = seeds_are_distinct_ && seeds.unique;
+    num_trees_ += seeds.count;
+  }
+
+  // How often a node of the graph may be found at most: once in a batch, or once in each tree.
+  int64_t copies() const { return shape_.disjoint ? num_trees_ : 1; }
+  int64_t max_found(int type) const { return saturated_product(copies(), shape_.num_nodes[type]); }
+
+  // Edges that the frontier of one step may have: its own bound, and that of the graph where no edge comes twice.
+  int64_t max_edges(int hop, const EdgeTypeShape& edge_type, int64_t fanout, int64_t max_frontier) const {
+    int64_t per_node = edge_type.max_degree;
+    if (fanout != kTakeAll) per_node = edge_type.replace ? (per_node > 0 ? fanout : 0) : std::min(per_node, fanout);
+    int64_t bound = saturated_product(max_frontier, per_node);
+    const bool nodes_differ = shape_.disjoint || hop > 0 || seeds_are_distinct_;
+    if (nodes_differ && (fanout == kTakeAll || !edge_type.replace))
+      bound = std::min(bound, saturated_product(copies(), edge_type.num_edges));
+    if (bound > kMaxBatchEdges)
+      throw InvalidArgument(message("num_neighbors: hop ", hop, " may have more than ", kMaxBatchEdges,
+                                    " edges; use smaller fan-outs or batches"));
+    return bound;
+  }
+
+  void add_hop(int hop, int edge_type) {
+    const EdgeTypeShape& edges = shape_.edge_types[edge_type];
+    const TypeState& seeds = types_[edges.spec.seed_type];
+    TypeState& found = types_[edges.spec.neighbor_type];
+    const int64_t fanout = shape_.fanouts[hop][edge_type];
+    const int64_t max_edges = this->max_edges(hop, edges, fanout, seeds.max_frontier);
+    if (max_edges == 0) return;
+    const int nodes_after = out_.num_counters++, edges_after = out_.num_counters++;
+    out_.hop_steps.push_back({hop, edge_type, fanout, seeds.frontier_begin, seeds.frontier_end, found.newest,
+                              nodes_after, newest_edges(edge_type), edges_after, seeds.max_frontier, max_edges});
+    found.newest = nodes_after;
+    found.max_new += max_edges;
+    found.max_added += max_edges;
+    out_.edges[edge_type].capacity += max_edges;
+  }
+
+  void end_hop(bool after_seeds) {
+    for (size_t t = 0; t < types_.size(); ++t) {
+      TypeState& type = types_[t];
+      type.frontier_begin = type.frontier_end;
+      type.frontier_end = type.newest;
+      type.max_frontier = after_seeds ? type.max_new : std::min(type.max_new, max_found(static_cast<int>(t)));
+      type.max_new = 0;
+      out_.nodes[t].counters.push_back(type.newest);
+    }
+  }
+
+  static size_t take(size_t& num_bytes, int64_t count, size_t size) {
+    const size_t offset = num_bytes;
+    num_bytes += (static_cast<size_t>(count) * size + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  }
+  size_t take_result(int64_t count) { return take(out_.num_bytes, count, sizeof(int64_t)); }
+  template <typename T>
+  size_t take_scratch(int64_t count) {
+    return take(out_.num_scratch_bytes, count, sizeof(T));
+  }
+
+  void place() {
+    int64_t max_arrivals = 0, max_frontier = 0;
+    for (const auto& step : out_.seed_steps) max_arrivals = std::max(max_arrivals, step.count);
+    for (const auto& step : out_.hop_steps) {
+      max_arrivals = std::max(max_arrivals, step.max_edges);
+      max_frontier = std::max(max_frontier, step.max_frontier);
+    }
+    out_.counters = take_result(out_.num_counters + 1);
+    out_.status = out_.counters + out_.num_counters * sizeof(int64_t);
+    for (auto& step : out_.seed_steps) step.local_ids = take_result(step.count);
+    for (size_t t = 0; t < types_.size(); ++t) place_nodes(static_cast<int>(t));
+    for (auto& edges : out_.edges) {
+      edges.rows = take_result(2 * edges.capacity);
+      edges.cols = edges.rows + edges.capacity * sizeof(int64_t);
+      if (shape_.with_edge_ids) edges.edge_ids = take_result(edges.capacity);
+    }
+    out_.candidates = take_scratch<Candidates>(max_frontier);
+    out_.offsets = take_scratch<int64_t>(max_frontier + 1);
+    out_.arrival_slots = take_scratch<int64_t>(max_arrivals);
+    out_.tile_sums = take_scratch<int64_t>(num_scan_tiles(std::max(max_arrivals, max_frontier)));
+  }
+
+  void place_nodes(int t) {
+    const TypeState& type = types_[t];
+    BatchLayout::Nodes& nodes = out_.nodes[t];
+    nodes.capacity = type.num_seeds + std::min(type.max_added, max_found(t));
+    nodes.num_slots = 2;  // twice as many as keys, so that a search ends soon
+    while (nodes.num_slots < 2 * static_cast<uint64_t>(nodes.capacity)) nodes.num_slots *= 2;
+    nodes.ids = take_result(nodes.capacity);
+    if (shape_.disjoint) nodes.trees = take_result(nodes.capacity);
+    nodes.slots = take_scratch<OrderedTable::Slot>(static_cast<int64_t>(nodes.num_slots));
+  }
+
+  const BatchShape& shape_;
+  std::vector<TypeState> types_;
+  int64_t num_trees_ = 0;
+  bool seeds_are_distinct_ = true;
+  BatchLayout out_;
+};
+
+void check_shape(const BatchShape& shape) {
+  const int num_types = static_cast<int>(shape.num_nodes.size());
+  const auto check_type = [num_types](int type, const char* name) {
+    if (type < 0 || type >= num_types)
+      throw InvalidArgument(message(name, ": node type ", type, " is outside [0, ", num_types, ")"));
+  };
+  for (const EdgeTypeShape& edges : shape.edge_types) {
+    check_type(edges.spec.seed_type, "edge_types");
+    check_type(edges.spec.neighbor_type, "edge_types");
+  }
+  for (const SeedShape& seeds : shape.seeds) check_type(seeds.node_type, "seeds");
+  for (const auto& hop : shape.fanouts) {
+    if (hop.size() != shape.edge_types.size())
+      throw InvalidArgument("num_neighbors: expected one fan-out per edge type in every hop");
+    for (int64_t fanout : hop)
+      if (fanout < kTakeAll)
+        throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 0, got ", fanout));
+  }
+}
+
+}  // namespace
+
+BatchLayout lay_out_batch(const BatchShape& shape) {
+  check_shape(shape);
+  return LayoutMaker(shape).make();
+}
+
+}  // namespace gld

@@ -1,0 +1,87 @@
+// Where everything of one batch lies in two blocks of device memory, one for its result and one that is scratch memory
+// of the next batch when it is done, and the steps that fill them: worked out on the host from bounds, before anything
+// is sampled.
+//
+// How many nodes and edges there are is known to the device alone, as counters. Each step reads counters that earlier
+// steps wrote and writes new ones, so that steps follow each other on a stream with nobody waiting for a number.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "sampling/batch_builder.h"
+
+namespace gld {
+
+struct EdgeTypeShape {
+  EdgeTypeSpec spec;
+  int64_t num_edges, max_degree;  // of the graph
+  bool replace;
+};
+
+struct SeedShape {
+  int node_type;
+  int64_t count;
+  bool unique;
+};
+
+// What the size of a batch depends on.
+struct BatchShape {
+  std::vector<int64_t> num_nodes;  // per node type, of the graph
+  std::vector<EdgeTypeShape> edge_types;
+  std::vector<SeedShape> seeds;
+  std::vector<std::vector<int64_t>> fanouts;  // [hop][edge type]; -1: all, 0: none
+  bool with_edge_ids = false, disjoint = false;
+};
+
+// Offsets are in bytes from the start of the block of results, or of scratch memory where they say so. Counters are
+// numbered; counter 0 is always 0.
+struct BatchLayout {
+  struct Nodes {
+    int64_t capacity = 0;
+    size_t ids = 0, trees = 0;  // int64 [capacity]; trees in disjoint batches
+    size_t slots = 0;           // OrderedTable::Slot [num_slots], in scratch memory
+    uint64_t num_slots = 0;
+    std::vector<int> counters;  // [hops + 1]: nodes of the type after the seeds, and after each hop
+  };
+  struct Edges {
+    int64_t capacity = 0;
+    size_t rows = 0, cols = 0;  // int64 [capacity], behind each other
+    size_t edge_ids = 0;        // int64 [capacity], where asked for
+    std::vector<int> counters;  // [hops + 1]: edges of the type before the first hop (none), and after each
+  };
+  struct SeedStep {
+    int node_type;
+    int64_t count, first_tree;
+    bool unique;
+    int num_seeds, nodes_before, nodes_after;  // counters
+    size_t local_ids;                          // int64 [count]
+  };
+  struct HopStep {
+    int hop, edge_type;
+    int64_t fanout;
+    int frontier_begin, frontier_end, nodes_before, nodes_after, edges_before, edges_after;  // counters
+    int64_t max_frontier, max_edges;
+  };
+
+  std::vector<Nodes> nodes;
+  std::vector<Edges> edges;
+  std::vector<SeedStep> seed_steps;
+  std::vector<HopStep> hop_steps;  // those that may find an edge, in order
+  int num_counters = 1;
+  size_t counters = 0;  // int64 [num_counters]
+  size_t status = 0;  // uint64, behind them: position of the first seed outside the graph; all bits set: there is none
+  // Scratch memory of one step, for each in turn: per node of the frontier its candidates and (one more) its first
+  // edge, per arrival its slot of the table, per tile of a scan its sum.
+  size_t candidates = 0, offsets = 0, arrival_slots = 0, tile_sums = 0;
+  size_t num_bytes = 0, num_scratch_bytes = 0;
+};
+
+constexpr int64_t kMaxBatchEdges = int64_t{1} << 36;  // along one edge type; beyond it a batch is a mistake
+
+// Bounds: a node has max_degree neighbors at most; a batch (or a tree of it) finds each node of the graph once, and
+// each edge of nodes that differ once where none is drawn twice. Throws InvalidArgument for types or fan-outs that make
+// no sense, and where the bounds are above kMaxBatchEdges.
+BatchLayout lay_out_batch(const BatchShape& shape);
+
+}  // namespace gld

@@ -1,0 +1,280 @@
+// The kernels of a batch, run on the host: the batch is that of the CPU's builder, bit by bit.
+#include <cstring>
+#include <memory>
+
+#include "arrays.h"
+#include "check.h"
+#include "host_executor.h"
+#include "sampling/cuda/batch_chain.h"
+#include "typed_graph.h"
+
+namespace gld::test {
+namespace {
+
+struct SeedList {
+  int node_type;
+  Tensor ids;
+  bool unique = false;
+};
+
+struct Request {
+  std::vector<SeedList> seeds;
+  std::vector<std::vector<int64_t>> fanouts;
+  std::vector<DrawMethod> how;
+  bool disjoint = false;
+  Tensor times{};
+};
+
+struct Batch {
+  SampledSubgraph subgraph;
+  std::vector<Tensor> local_ids;  // per list of seeds
+};
+
+std::vector<EdgeTypeSpec> specs() { return {{0, 1}, {0, 0}}; }
+std::vector<int64_t> counter() { return {5, 2, 9}; }
+
+// The part of a request's times that belongs to the seeds from `first` on.
+Tensor times_of(const Request& request, int64_t first, int64_t count) {
+  if (!request.times.defined()) return {};
+  const int64_t* times = request.times.as<int64_t>() + first;
+  return ids({times, times + count});
+}
+
+Batch from_builder(const Typed& graph, const Request& request, ThreadPool& pool) {
+  BatchBuilder builder({kUsers, kItems}, specs());
+  int64_t num_seeds = 0, first = 0;
+  for (const SeedList& list : request.seeds) num_seeds += list.ids.numel();
+  builder.begin(num_seeds, -1, true, request.disjoint);
+  Batch out;
+  for (const SeedList& list : request.seeds) {
+    const Tensor times = times_of(request, first, list.ids.numel());
+    out.local_ids.push_back(builder.add_seeds(list.node_type, list.ids, times, list.unique));
+    first += list.ids.numel();
+  }
+  for (size_t hop = 0; hop < request.fanouts.size(); ++hop) {
+    for (int type = 0; type < 2; ++type) {
+      if (request.fanouts[hop][type] == 0) continue;
+      const uint64_t key = draw_key(counter()[0], counter()[1], counter()[2], hop, type);
+      builder.sample_hop(type, type == 0 ? graph.likes : graph.knows,
+                         {request.fanouts[hop][type], request.how[type], key, true}, pool);
+    }
+    builder.next_hop();
+  }
+  out.subgraph = builder.finish();
+  return out;
+}
+
+int64_t max_degree(const Csr& csr) {
+  int64_t largest = 0;
+  const int64_t* indptr = csr.indptr.as<int64_t>();
+  for (int64_t row = 0; row < csr.num_rows(); ++row) largest = std::max(largest, indptr[row + 1] - indptr[row]);
+  return largest;
+}
+
+BatchShape shape_of(const Typed& graph, const Request& request) {
+  BatchShape shape;
+  shape.num_nodes = {kUsers, kItems};
+  for (int type = 0; type < 2; ++type) {
+    const Csr& csr = type == 0 ? graph.likes : graph.knows;
+    shape.edge_types.push_back({specs()[type], csr.num_edges(), max_degree(csr), request.how[type].replace});
+  }
+  for (const SeedList& list : request.seeds) shape.seeds.push_back({list.node_type, list.ids.numel(), list.unique});
+  shape.fanouts = request.fanouts;
+  shape.with_edge_ids = true;
+  shape.disjoint = request.disjoint;
+  return shape;
+}
+
+// Memory of a batch, as large as promised: a write beyond it is seen by the sanitizers.
+struct Memory {
+  explicit Memory(size_t bytes) : data(new char[bytes + 256]) {}
+  char* begin() const { return data.get() + (256 - reinterpret_cast<uintptr_t>(data.get()) % 256) % 256; }
+  std::unique_ptr<char[]> data;
+};
+
+class DeviceBatch {
+ public:
+  DeviceBatch(const Typed& graph, const Request& request, ThreadPool& pool, uint64_t order)
+      : shape_(shape_of(graph, request)),
+        layout_(lay_out_batch(shape_)),
+        memory_(layout_.num_bytes),
+        scratch_(layout_.num_scratch_bytes) {
+    std::vector<Tensor> seeds;
+    for (const SeedList& list : request.seeds) seeds.push_back(list.ids);
+    const BatchInput input{{graph.likes, graph.knows}, request.how, seeds, request.times, ids(counter())};
+    HostExecutor executor(pool, order);
+    BatchChain<HostExecutor>(shape_, layout_, input, {memory_.begin(), scratch_.begin()}, executor).run();
+  }
+
+  uint64_t status() const { return *at<uint64_t>(layout_.status); }
+  const BatchLayout& layout() const { return layout_; }
+
+  Batch read() const {
+    Batch out;
+    for (const BatchLayout::Nodes& nodes : layout_.nodes) {
+      const int64_t count = counter_value(nodes.counters.back());
+      CHECK(count <= nodes.capacity);
+      out.subgraph.nodes.push_back(array(nodes.ids, count));
+      out.subgraph.trees.push_back(shape_.disjoint ? array(nodes.trees, count) : Tensor{});
+      out.subgraph.num_sampled_nodes.push_back(differences(nodes.counters, true));
+    }
+    for (const BatchLayout::Edges& edges : layout_.edges) {
+      const int64_t count = counter_value(edges.counters.back());
+      CHECK(count <= edges.capacity);
+      out.subgraph.rows.push_back(array(edges.rows, count));
+      out.subgraph.cols.push_back(array(edges.cols, count));
+      out.subgraph.edge_ids.push_back(array(edges.edge_ids, count));
+      out.subgraph.num_sampled_edges.push_back(differences(edges.counters, false));
+    }
+    for (const BatchLayout::SeedStep& step : layout_.seed_steps)
+      out.local_ids.push_back(array(step.local_ids, step.count));
+    return out;
+  }
+
+ private:
+  template <typename T>
+  const T* at(size_t offset) const {
+    return reinterpret_cast<const T*>(memory_.begin() + offset);
+  }
+  int64_t counter_value(int number) const { return at<int64_t>(layout_.counters)[number]; }
+  Tensor array(size_t offset, int64_t count) const {
+    const int64_t* first = at<int64_t>(offset);
+    return ids({first, first + count});
+  }
+  std::vector<int64_t> differences(const std::vector<int>& counters, bool with_first) const {
+    std::vector<int64_t> out;
+    if (with_first) out.push_back(counter_value(counters[0]));
+    for (size_t i = 1; i < counters.size(); ++i)
+      out.push_back(counter_value(counters[i]) - counter_value(counters[i - 1]));
+    return out;
+  }
+
+  BatchShape shape_;
+  BatchLayout layout_;
+  Memory memory_, scratch_;
+};
+
+void check_equal_batches(const Batch& found, const Batch& expected) {
+  CHECK(equal(found.local_ids, expected.local_ids));
+  CHECK(found.subgraph.num_sampled_nodes == expected.subgraph.num_sampled_nodes);
+  CHECK(found.subgraph.num_sampled_edges == expected.subgraph.num_sampled_edges);
+  CHECK(equal(found.subgraph, expected.subgraph));
+}
+
+void check_request(const Typed& graph, const Request& request) {
+  ThreadPool pool(3);
+  const Batch expected = from_builder(graph, request, pool);
+  for (uint64_t order : {11, 12}) {
+    const DeviceBatch batch(graph, request, pool, order);
+    CHECK_EQUAL(batch.status(), OrderedTable::kEmpty);
+    check_equal_batches(batch.read(), expected);
+  }
+}
+
+std::vector<std::vector<int64_t>> three_hops(int64_t fanout) { return {3, {fanout, fanout}}; }
+
+// Three hops from a hundred users, among them some twice.
+void check_method(DrawMethod how, bool disjoint) {
+  ThreadPool one(1);
+  const Typed graph = typed_graph(how, one);
+  Request request{{{0, ids(random_numbers(100, kUsers, 67))}}, {}, {how, how}, disjoint};
+  if (how.times != TimeRule::kIgnore) request.times = ids(random_numbers(100, kTimes, 68));
+  for (int64_t fanout : {3, 120, -1}) {
+    if (fanout == -1 && disjoint && how.times == TimeRule::kIgnore) continue;  // large, and the same as the others
+    request.fanouts = three_hops(fanout);
+    check_request(graph, request);
+  }
+}
+
+TEST("device batches: those of the builder, for every method") {
+  for (bool disjoint : {false, true}) {
+    for (bool replace : {false, true})
+      for (Method method : {Method::kUniform, Method::kWeighted})
+        check_method({method, replace, TimeRule::kIgnore}, disjoint);
+    check_method({Method::kLabor, false, TimeRule::kIgnore}, disjoint);
+  }
+}
+
+TEST("device batches: the same with times") {
+  for (bool replace : {false, true})
+    for (Method method : {Method::kUniform, Method::kWeighted})
+      check_method({method, replace, TimeRule::kBefore}, true);
+  check_method({Method::kLabor, false, TimeRule::kBefore}, true);
+  check_method({Method::kUniform, false, TimeRule::kLatest}, true);
+}
+
+TEST("device batches: seeds of several lists, kept or collapsed, of one type or of two") {
+  ThreadPool pool(1);
+  const Typed graph = typed_graph({}, pool);
+  const Tensor few = ids({7, 3, 7, 0, 3, 1499}), narrow = ids32({3, 9, 9, 3});
+  for (bool unique : {false, true})
+    for (bool disjoint : {false, true}) {
+      const std::vector<SeedList> lists = {{0, few, unique}, {1, ids({2, 2, 399}), unique}, {0, narrow, unique}};
+      check_request(graph, {lists, {{4, 2}, {2, 3}}, {{}, {}}, disjoint});
+    }
+}
+
+TEST("device batches: hops and types that are left out, no seeds, no hops") {
+  ThreadPool pool(1);
+  const Typed graph = typed_graph({}, pool);
+  const Tensor seeds = ids(random_numbers(40, kUsers, 70));
+  check_request(graph, {{{0, seeds}}, {{0, 3}, {5, 0}, {0, 0}, {2, 2}}, {{}, {}}});
+  check_request(graph, {{{0, seeds}}, {}, {{}, {}}});
+  check_request(graph, {{{0, ids({})}}, three_hops(3), {{}, {}}});
+  check_request(graph, {{{1, ids({4, 5})}}, three_hops(3), {{}, {}}});  // nothing is sampled for items
+  check_request(graph, {{}, three_hops(3), {{}, {}}});
+}
+
+TEST("device batches: edge types differ in their draws; ids may be narrow or wide") {
+  ThreadPool pool(1);
+  Typed graph = typed_graph({Method::kWeighted, false, TimeRule::kIgnore}, pool);
+  const std::vector<DrawMethod> how = {{Method::kWeighted, true, TimeRule::kIgnore},
+                                       {Method::kLabor, false, TimeRule::kIgnore}};
+  const Request request{{{0, ids(random_numbers(60, kUsers, 71))}}, three_hops(4), how};
+  check_request(graph, request);
+  CHECK(graph.knows.indices.dtype == kInt32);
+  std::vector<int64_t> wide;
+  for (int32_t neighbor : values<int32_t>(graph.knows.indices)) wide.push_back(neighbor);
+  graph.knows.indices = ids(wide);
+  graph.likes.edge_ids = {};  // an edge's id is its position
+  check_request(graph, request);
+}
+
+TEST("device batches: frontiers and edges of many tiles") {
+  ThreadPool pool(3);
+  const Typed graph = typed_graph({}, pool);
+  check_request(graph, {{{0, ids(random_numbers(3 * kScanTile + 17, kUsers, 72))}}, {{6, 6}, {1, 1}}, {{}, {}}});
+}
+
+TEST("device batches: the first seed outside the graph is told, and nothing is sampled") {
+  ThreadPool pool(2);
+  const Typed graph = typed_graph({}, pool);
+  for (int64_t bad : {kUsers, int64_t{-1}}) {
+    const Request request{{{0, ids({1, 2})}, {0, ids({5, bad, bad})}}, three_hops(3), {{}, {}}};
+    const DeviceBatch batch(graph, request, pool, 1);
+    CHECK_EQUAL(batch.status(), 3u);  // its position among all seeds
+    CHECK_EQUAL(batch.read().subgraph.rows[1].numel(), 0);
+  }
+}
+
+TEST("device batches: bounds are those of the graph and of the fan-outs") {
+  ThreadPool pool(1);
+  const Typed graph = typed_graph({}, pool);
+  const auto layout = [&](int64_t fanout, bool unique, bool replace) {
+    const DrawMethod how{Method::kUniform, replace, TimeRule::kIgnore};
+    const Request request{{{0, ids({1, 2, 3}), unique}}, {{0, fanout}}, {how, how}};
+    return lay_out_batch(shape_of(graph, request));
+  };
+  CHECK_EQUAL(layout(4, false, false).edges[1].capacity, 12);
+  CHECK_EQUAL(layout(4, false, false).nodes[0].capacity, 15);
+  CHECK_EQUAL(layout(4, false, false).nodes[1].capacity, 0);
+  CHECK_EQUAL(layout(-1, false, false).edges[1].capacity, 3 * max_degree(graph.knows));
+  CHECK_EQUAL(layout(-1, true, false).edges[1].capacity, std::min(3 * max_degree(graph.knows), kKnows));
+  CHECK_EQUAL(layout(kUsers, false, true).edges[1].capacity, 3 * kUsers);
+  CHECK_EQUAL(layout(kUsers, false, true).nodes[0].capacity, 3 + kUsers);
+  CHECK_THROWS(InvalidArgument, layout(kMaxBatchEdges, false, true));
+  CHECK_THROWS(InvalidArgument, layout(-2, false, false));
+}
+
+}  // namespace
+}  // namespace gld::test
