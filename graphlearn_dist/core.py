@@ -115,5 +115,7 @@ def stack_pair(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     )
     if is_one_piece:
         return first.as_strided((2, length), (length, 1))
+    if first.is_cuda:
+        return torch.stack([first, second])
     # Fresh memory of the size of a batch's edges costs twenty times the copy in page faults.
     return torch.stack([first, second], out=pooled_empty((2, length), first.dtype))

@@ -66,18 +66,14 @@ struct Borrowed {
 
 bool is_host(int32_t device_type) { return device_type == kDLCPU || device_type == kDLCUDAHost; }
 
-int32_t device_type_of(const py::handle& object, const char* name) {
+void check_is_tensor(const py::handle& object, const char* name) {
   if (!py::hasattr(object, "__dlpack__"))
     throw InvalidArgument(
         message(name, ": expected a tensor, got ", std::string(py::str(py::type::of(object).attr("__name__")))));
-  return py::cast<int32_t>(py::int_(py::tuple(object.attr("__dlpack_device__")())[0]));
 }
 
-Borrowed borrow(const py::handle& object, const char* name) {
-  const bool on_host = is_host(device_type_of(object, name));
-  using namespace py::literals;
-  // Stream -1: the producer's stream is not synchronised with another.
-  py::object capsule = on_host ? object.attr("__dlpack__")() : object.attr("__dlpack__")("stream"_a = -1);
+// What the capsule that an object's __dlpack__ gave borrows.
+Borrowed borrow(const py::object& capsule, const char* name) {
   auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kCapsule));
   if (managed == nullptr) throw py::error_already_set();
   PyCapsule_SetName(capsule.ptr(), kUsedCapsule);
@@ -103,7 +99,8 @@ Borrowed borrow(const py::handle& object, const char* name) {
 }  // namespace
 
 Tensor from_python(const py::handle& object, const char* name) {
-  Borrowed borrowed = borrow(object, name);
+  check_is_tensor(object, name);
+  Borrowed borrowed = borrow(object.attr("__dlpack__")(), name);
   if (!is_host(borrowed.device_type))
     throw InvalidArgument(message(name, ": expected a tensor in host memory, got one on a device"));
   return std::move(borrowed.tensor);
@@ -111,7 +108,11 @@ Tensor from_python(const py::handle& object, const char* name) {
 
 Tensor from_python_on(const py::handle& object, const char* name, int device) {
   if (device == kHost) return from_python(object, name);
-  Borrowed borrowed = borrow(object, name);
+  check_is_tensor(object, name);
+  const bool on_host = is_host(py::cast<int32_t>(py::int_(py::tuple(object.attr("__dlpack_device__")())[0])));
+  using namespace py::literals;
+  // Stream -1: the producer's stream is not synchronised with another.
+  Borrowed borrowed = borrow(on_host ? object.attr("__dlpack__")() : object.attr("__dlpack__")("stream"_a = -1), name);
   const Tensor& tensor = borrowed.tensor;
   const int32_t type = borrowed.device_type;
   if (!is_host(type) && type != kDLCUDA && type != kDLCUDAManaged)

@@ -55,9 +55,10 @@ class Feature:
         feature_tensor: ``[num_rows, ...]``.
         id2index: row of each id: an int tensor by id (-1: not here), an object indexed by a tensor of ids such as a
             partition book's ``id2index``, or None where the row is the id.
-        split_ratio: share of rows to keep on GPUs; anything above 0 needs a GPU.
+        split_ratio: share of rows, from the first on, to keep in the memory of the GPU, which then gathers, and reads
+            the others from a copy in pinned memory. Anything above 0 needs a GPU and a build with CUDA.
         device_group_list: GPUs by group.
-        device: the GPU of this process.
+        device: the GPU of this process; 0 unless given.
         with_gpu: use a GPU if there is one.
         dtype: dtype to hold; None keeps that of the tensor, which takes no copy.
         num_threads: threads of one lookup.
@@ -82,7 +83,9 @@ class Feature:
         *,
         out_dtype: torch.dtype | None = None,
     ) -> None:
-        if split_ratio != 0.0 or (device is not None and device >= _C.cuda_device_count()):
+        if not 0.0 <= split_ratio <= 1.0:
+            raise InvalidArgumentError(f"split_ratio: expected a share between 0 and 1, got {split_ratio}")
+        if (split_ratio != 0.0 or device is not None) and (device or 0) >= _C.cuda_device_count():
             raise InvalidArgumentError(
                 f"split_ratio, device: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are usable"
             )
@@ -118,7 +121,8 @@ class Feature:
 
     def gather(self, ids: torch.Tensor, *, num_threads: int | None = None) -> torch.Tensor:
         """As ``feature[ids]``, by so many threads; None: as many as the feature was made with."""
-        rows = ids if self.id2index is None else self.rows_of(check_index_tensor(ids, "ids"))  # rows are checked below
+        # Rows that are ids are checked below.
+        rows = ids if self.id2index is None else self.rows_of(check_index_tensor(ids, "ids").cpu())
         return self.unified.gather(rows, dtype=self.out_dtype, num_threads=num_threads)
 
     def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
@@ -137,8 +141,13 @@ class Feature:
     def unified(self) -> UnifiedTensor:
         """The tensor behind the ids."""
         if self._unified is None:
-            unified = UnifiedTensor(0, self.feature_tensor.dtype, self.num_threads)
-            unified.append_cpu_tensor(self.feature_tensor)
+            rows, gpu = self.feature_tensor, self.device or 0
+            num_hot = round(rows.size(0) * self.split_ratio)
+            unified = UnifiedTensor(gpu, rows.dtype, self.num_threads)
+            if num_hot > 0:
+                unified.append_device_tensor(rows[:num_hot], gpu)
+            if num_hot < rows.size(0) or num_hot == 0:
+                unified.append_cpu_tensor(rows[num_hot:])
             self._unified = unified
         return self._unified
 

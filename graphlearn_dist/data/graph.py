@@ -9,6 +9,7 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError
+from .device_topology import DeviceTopology
 from .handles import GraphHandle
 from .topology import Topology as Topology
 
@@ -35,11 +36,17 @@ class RowBook(Protocol):
 class Graph:
     """A topology ready to be sampled.
 
-    Args:
-        topo: the edges.
-        mode: ``"CPU"``, ``"ZERO_COPY"`` or ``"CUDA"``; without a GPU all of them live in host memory.
-        device: the GPU, where there is one.
-        row_book: which nodes' rows these are, in a partition; None where row *v* is that of node *v*.
+        Args:
+            topo: the edges.
+    <<<<<<< HEAD
+            mode: ``"CPU"``, ``"ZERO_COPY"`` or ``"CUDA"``; without a GPU all of them live in host memory.
+            device: the GPU, where there is one.
+            row_book: which nodes' rows these are, in a partition; None where row *v* is that of node *v*.
+    =======
+            mode: ``"CPU"``, ``"ZERO_COPY"`` (pinned host memory that the GPU reads) or ``"CUDA"`` (the GPU's memory).
+                Without a device all of them live in host memory, and the CPU samples.
+            device: the GPU that local node loaders sample on, in builds with CUDA.
+    >>>>>>> 32b6c5f (GPU kernels, host tests, Python glue)
     """
 
     def __init__(
@@ -55,6 +62,27 @@ class Graph:
         self.row_book = row_book
         self._native: _C.Csr | None = None
         self._native_weighted: _C.Csr | None = None
+        self._on_device: DeviceTopology | None = None
+
+    @property
+    def sampling_device(self) -> torch.device | None:
+        """The GPU that samples from this graph; None where the CPU does."""
+        if self.mode == "CPU" or self.device is None or self.row_book is not None:
+            return None
+        return torch.device("cuda", self.device)
+
+    def on_device(self) -> DeviceTopology:
+        """The edges where the GPU reads them; they are copied when this is first asked for.
+
+        Raises:
+            InvalidArgumentError: the CPU samples from this graph.
+        """
+        if self._on_device is None:
+            device = self.sampling_device
+            if device is None:
+                raise InvalidArgumentError("device: expected a graph of mode 'CUDA' or 'ZERO_COPY' with a device")
+            self._on_device = DeviceTopology(self.topo, "CUDA" if self.mode == "CUDA" else "ZERO_COPY", device)
+        return self._on_device
 
     def lazy_init(self) -> None:
         """Makes the native view, if it was not made yet."""
@@ -107,7 +135,7 @@ class Graph:
             edge_times=topo.edge_times,
             weight_sums=topo._weight_sums,
         )
-        self._native = self._native_weighted = None
+        self._native = self._native_weighted = self._on_device = None
 
     def export_topology(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(indptr, indices, edge ids)."""
@@ -142,7 +170,7 @@ class Graph:
         return cls(topology, ipc_handle.mode, ipc_handle.device, row_book=ipc_handle.row_book)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_native": None, "_native_weighted": None}
+        return {**self.__dict__, "_native": None, "_native_weighted": None, "_on_device": None}
 
     @property
     def row_count(self) -> int:

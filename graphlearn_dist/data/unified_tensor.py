@@ -13,6 +13,7 @@ from ..core import check_index_vector, thread_pool, to_tensor
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import TensorHandle
 from . import shared_memory
+from .device_rows import DeviceRows
 
 HOST = -1
 
@@ -56,10 +57,11 @@ def view_rows(rows: torch.Tensor) -> UnifiedTensor:
 class UnifiedTensor:
     """Rows of a tensor whose pieces lie in several memories; indexing gathers rows in the order asked.
 
-    Pieces in host memory (anonymous, shared, memory-mapped) are served by this build; GPU pieces raise a clear error.
+    While all pieces are in host memory (anonymous, shared, memory-mapped), the host gathers. With a piece on a GPU the
+    GPU gathers, and reads pieces in host memory from pinned copies of them; that needs a build with CUDA.
 
     Args:
-        current_device: the GPU that results go to; ignored while all pieces are in host memory.
+        current_device: the GPU that gathers, and that results go to; ignored while all pieces are in host memory.
         dtype: element type; pieces of another dtype are refused.
         num_threads: threads of one gather.
     """
@@ -70,6 +72,7 @@ class UnifiedTensor:
         self.num_threads = num_threads
         self._parts: list[torch.Tensor] = []
         self._store: _C.RowStore | None = None
+        self._on_gpu: DeviceRows | None = None
 
     def init_from(self, tensors: list[torch.Tensor], tensor_devices: list[int]) -> None:
         """Takes the pieces in row order, with the device of each (-1 is the host)."""
@@ -78,11 +81,10 @@ class UnifiedTensor:
                 f"tensor_devices: expected one for each of {len(tensors)} tensors, got {len(tensor_devices)}"
             )
         for tensor, device in zip(tensors, tensor_devices, strict=True):
-            if device != HOST:
-                raise InvalidArgumentError(
-                    f"tensor_devices: expected -1 (host memory), got GPU {device}; {_C.cuda_device_count()} are usable"
-                )
-            self.append_cpu_tensor(tensor)
+            if device == HOST:
+                self.append_cpu_tensor(tensor)
+            else:
+                self.append_device_tensor(tensor, device)
 
     def append_cpu_tensor(self, cpu_tensor: torch.Tensor) -> None:
         """Adds rows in host memory. No copy."""
@@ -90,8 +92,23 @@ class UnifiedTensor:
             raise InvalidArgumentError(f"cpu_tensor: expected dtype {self.dtype}, got {cpu_tensor.dtype}")
         if cpu_tensor.dim() < 1:
             raise InvalidArgumentError("cpu_tensor: expected rows, got a scalar")
-        self._parts.append(cpu_tensor.contiguous())
-        self._store = None
+        self._append(cpu_tensor)
+
+    def append_device_tensor(self, tensor: torch.Tensor, device: int) -> None:
+        """Adds rows in the memory of a GPU, copied there unless that is where they are.
+
+        Raises:
+            InvalidArgumentError: there is no such GPU, or this build has no kernels for it.
+        """
+        if not 0 <= device < _C.cuda_device_count():
+            raise InvalidArgumentError(
+                f"tensor_devices: expected -1 (host memory), got GPU {device}; {_C.cuda_device_count()} are usable"
+            )
+        self._append(tensor.to(torch.device("cuda", device)))
+
+    def _append(self, rows: torch.Tensor) -> None:
+        self._parts.append(rows.contiguous())
+        self._store = self._on_gpu = None
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows ``ids`` (int ``[n]``) as a new ``[n, ...]`` tensor; an id outside raises ``UnknownIdError``."""
@@ -116,15 +133,23 @@ class UnifiedTensor:
             InvalidArgumentError: ids are no vector of integers, or the rows cannot be cast to ``dtype``.
         """
         rows = check_index_vector(ids, "ids")
+        if self.is_on_gpu:
+            return self._device_rows.gather(rows, dtype or self.dtype)
+        if rows.is_cuda:
+            return self.gather(rows.cpu(), dtype=dtype, num_threads=num_threads).to(rows.device)
         pool = thread_pool(self.num_threads if num_threads is None else num_threads)
         return to_tensor(self._native.gather(rows, pool, None, None, _name(dtype or self.dtype)))
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes row ``ids[i]`` to ``out[positions[i]]``, cast to the dtype of ``out``; ``positions`` int64 ``[n]``."""
+        if self.is_on_gpu:
+            return self._device_rows.gather_into(out, positions, ids)
         self._native.gather(ids, thread_pool(self.num_threads), positions, out, _name(out.dtype))
 
     def gather_all(self, out: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes row ``ids[i]`` to ``out[i]``, cast to the dtype of ``out``."""
+        if self.is_on_gpu:
+            return self._device_rows.gather_into(out, None, ids)
         self._native.gather(ids, thread_pool(self.num_threads), None, out, _name(out.dtype))
 
     @property
@@ -134,6 +159,17 @@ class UnifiedTensor:
                 raise NotInitializedError("UnifiedTensor: no rows yet; call init_from() or append_cpu_tensor() first")
             self._store = _C.RowStore(self._parts)
         return self._store
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether a GPU gathers: one of the pieces lies in the memory of one."""
+        return any(part.is_cuda for part in self._parts)
+
+    @property
+    def _device_rows(self) -> DeviceRows:
+        if self._on_gpu is None:
+            self._on_gpu = DeviceRows(self._parts, torch.device("cuda", self.current_device))
+        return self._on_gpu
 
     @property
     def parts(self) -> list[torch.Tensor]:
@@ -168,7 +204,12 @@ class UnifiedTensor:
         """(GPU pieces, of which there are none yet; host pieces) for another process of this host to map.
 
         Pieces in private memory move to shared memory once; the handles are good while this tensor lives.
+
+        Raises:
+            InvalidArgumentError: a piece lies in the memory of a GPU.
         """
+        if self.is_on_gpu:
+            raise InvalidArgumentError("share_ipc: expected pieces in host memory, got some on a GPU")
         with shared_memory.moving:
             self._parts = [shared_memory.share(part) for part in self._parts]
             self._store = None

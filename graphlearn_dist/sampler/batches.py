@@ -9,9 +9,11 @@ from ..messages import SampledBatch
 from ..utils.coroutines import run_local
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import BatchMaker, make_schedule, wanted_rows, with_rows
+from .device_graph import DeviceGraph, device_of
 from .inputs import check_direction
 from .local_graph import LocalGraph
 from .plan import Draw, SamplingPlan, build_plan
+from .tasks import GraphAccess
 
 __all__ = ["LocalBatches", "make_plan", "make_schedule", "resolve_draws"]
 
@@ -60,6 +62,19 @@ def resolve_draws(dataset: Dataset, config: SamplingConfig) -> list[Draw]:
     return draws
 
 
+def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) -> GraphAccess:
+    """The graph as it is sampled: on the GPU that its graphs are given, else on the CPU."""
+    plan, device = make_plan(dataset, config), device_of(dataset)
+    if device is None:
+        return LocalGraph(dataset, plan, num_threads)
+    if config.sampling_type is not SamplingType.NODE:
+        raise InvalidArgumentError(
+            f"device: expected a loader of nodes, got one of {config.sampling_type.name}; GPUs sample no others"
+        )
+    graphs = by_type(dataset.graph)
+    return DeviceGraph(plan, [graphs[edge_type].on_device() for edge_type in plan.schema.edge_types], device)
+
+
 class LocalBatches:
     """The batches of one loader, computed in this process; safe to call from several threads at once.
 
@@ -77,7 +92,7 @@ class LocalBatches:
         config: SamplingConfig,
         num_threads: int = 1,
     ) -> None:
-        graph = LocalGraph(dataset, make_plan(dataset, config), num_threads)
+        graph = _graph_access(dataset, config, num_threads)
         self._maker = BatchMaker(graph, dataset.schema, sampler_input, config)
         self.schedule = self._maker.schedule
         self._stores = dataset.stores() if config.collect_features else {}

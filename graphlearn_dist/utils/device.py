@@ -34,3 +34,15 @@ def ensure_device(device: torch.device | str | None) -> None:
     """Makes a GPU the current one; does nothing for the CPU and for None."""
     if device is not None and torch.device(device).type == "cuda":
         torch.cuda.set_device(get_available_device(device))
+
+
+def device_number(device: torch.device) -> int:
+    """The device as the core numbers it: -1 is the host."""
+    if device.type == "cpu":
+        return -1
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def stream_handle(device: torch.device) -> int:
+    """The handle of the caller's current stream; 0 on the host."""
+    return 0 if device.type == "cpu" else int(torch.cuda.current_stream(device).cuda_stream)

@@ -1,0 +1,134 @@
+"""Batches and gathers of a GPU: edges per second beside the CPU's, bytes per second beside the card's own copies.
+
+    python benchmarks/bench_sampling_gpu.py
+
+Needs a GPU and a build with CUDA; `make gpu` runs it. Batches of both are compared before anything is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from graphs import PowerLaw, default_cache, make_graph
+from harness import median, print_table, spread, write_json
+
+from graphlearn_dist.core import available_cores
+from graphlearn_dist.data import Dataset, Feature
+from graphlearn_dist.loader import NeighborLoader
+
+GPU = torch.device("cuda", 0)
+
+
+def seconds(body: Callable[[], Any]) -> float:
+    """Wall time of a call, the GPU's work included."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    body()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def make_dataset(args: argparse.Namespace, *, gpu: bool) -> Dataset:
+    files = make_graph(PowerLaw(args.nodes, args.edges), args.cache)
+    indptr, indices = (torch.from_numpy(files.load(name)) for name in ("indptr", "indices32"))
+    dataset = Dataset(edge_dir="in")
+    place: dict[str, Any] = {"graph_mode": "CUDA", "device": 0} if gpu else {"graph_mode": "CPU"}
+    dataset.init_graph((indices, indptr), layout="CSC", num_nodes=indptr.numel() - 1, **place)
+    rows = torch.arange(args.nodes, dtype=torch.float32)[:, None].expand(-1, args.features).contiguous()
+    dataset.init_node_features(rows, split_ratio=1.0 if gpu else 0.0)
+    return dataset
+
+
+def loader_of(dataset: Dataset, args: argparse.Namespace, threads: int) -> NeighborLoader:
+    seeds = torch.randint(0, args.nodes, (args.batch_size * args.batches,), generator=torch.Generator().manual_seed(0))
+    return NeighborLoader(dataset, args.fanout, seeds, batch_size=args.batch_size, num_threads=threads, prefetch=0)
+
+
+def sampled_edges_per_s(loader: NeighborLoader, args: argparse.Namespace) -> list[float]:
+    rates = []
+    for epoch in range(args.repeats + 1):
+        edges = 0
+
+        def run(epoch: int = epoch) -> None:
+            nonlocal edges
+            for index in range(args.batches):
+                edges += loader.batch(epoch, index).edge_index.size(1)
+
+        took = seconds(run)
+        if epoch:  # the first warms up
+            rates.append(edges / took)
+    return rates
+
+
+def measure_batches(args: argparse.Namespace) -> dict[str, list[float]]:
+    cpu = loader_of(make_dataset(args, gpu=False), args, args.threads)
+    gpu = loader_of(make_dataset(args, gpu=True), args, 1)
+    for index in range(2):
+        expected, found = cpu.batch(0, index), gpu.batch(0, index)
+        if not all(torch.equal(found[key].cpu(), expected[key]) for key in ("x", "edge_index", "n_id")):
+            raise SystemExit(f"batch {index} of the GPU is not that of the CPU")
+    return {"gpu": sampled_edges_per_s(gpu, args), "cpu": sampled_edges_per_s(cpu, args)}
+
+
+def measure_gather(width: int, split_ratio: float, args: argparse.Namespace) -> dict[str, Any]:
+    """Bytes written per second by a gather of rows of ``width`` bytes, and by a copy on the card or over its link."""
+    rows = torch.zeros((args.bytes // width, width), dtype=torch.uint8)
+    feature = Feature(rows, split_ratio=max(split_ratio, 1 / rows.size(0)), device=0, dtype=None)
+    ids = torch.randint(0, rows.size(0), (args.out_bytes // width,), device=GPU)
+    out = torch.empty((ids.numel(), width), dtype=torch.uint8, device=GPU)
+    source = out.clone() if split_ratio else torch.empty_like(out, device="cpu", pin_memory=True)
+    gathers, copies = [], []
+    for number in range(args.repeats + 1):
+        took = seconds(lambda: feature[ids]), seconds(lambda: out.copy_(source))
+        if number:
+            gathers.append(out.nbytes / took[0])
+            copies.append(out.nbytes / took[1])
+    return {"row_bytes": width, "split_ratio": split_ratio, "gather": gathers, "copy": copies}
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=2_449_029)
+    parser.add_argument("--edges", type=int, default=123_718_280)
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=available_cores(), help="of the CPU's batches")
+    parser.add_argument("--bytes", type=int, default=1 << 32, help="of the rows that gathers read from")
+    parser.add_argument("--out-bytes", type=int, default=1 << 29, help="of the rows of one gather")
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    return parser.parse_args()
+
+
+def print_gathers(gathers: list[dict[str, Any]]) -> None:
+    rows = []
+    for found in gathers:
+        rate, copy = median(found["gather"]), median(found["copy"])
+        where = "GPU memory" if found["split_ratio"] else "pinned memory"
+        rows.append([found["row_bytes"], where, f"{rate / 1e9:.1f}", f"{rate / copy:.2f}"])
+    print_table("Gathers: GB written per s, beside a copy", ["row bytes", "rows in", "GB/s", "of a copy"], rows)
+
+
+def main() -> None:
+    args = parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench_sampling_gpu: torch sees no GPU")
+    gathers = [measure_gather(width, split, args) for split in (1.0, 0.0) for width in (128, 256, 400, 1024)]
+    batches = measure_batches(args)
+    title = f"Batches of {args.batch_size} seeds, fan-out {args.fanout}, {args.features} features: edges per s"
+    print_table(title, ["sampled by", "median (range)"], [[name, spread(rates)] for name, rates in batches.items()])
+    print_gathers(gathers)
+    settings = {key: str(value) for key, value in vars(args).items()}
+    content = {"gpu": torch.cuda.get_device_name(0), "settings": settings, "batches": batches, "gathers": gathers}
+    print(f"\nwritten to {write_json('gpu_sampling', content)}")
+
+
+if __name__ == "__main__":
+    main()

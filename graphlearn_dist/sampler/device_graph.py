@@ -1,0 +1,158 @@
+"""A graph in memory that a GPU reads, as batches are made from it there: those of the CPU, bit by bit."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from .. import _C
+from ..data.dataset import Dataset
+from ..data.device_topology import DeviceTopology
+from ..data.schema import by_type
+from ..errors import InvalidArgumentError, UnknownIdError
+from ..messages import Subgraph
+from ..utils.device import device_number, stream_handle
+from .plan import SamplingPlan
+from .tasks import InducedEdges, SeedList
+
+_MAX_PLANS = 16  # shapes of seeds that are kept: full batches, and the last one of an epoch
+
+
+class DeviceGraph:
+    """A ``GraphAccess`` whose batches are sampled by a GPU, on the caller's current stream. Thread-safe.
+
+    A batch is one chain of kernels; the host waits once, at its end, for the sizes. Memory comes from torch's
+    allocator, with room for the largest batch that the fan-outs allow, which the tensors of a batch keep. Induced
+    edges and strict negatives are not served.
+
+    Args:
+        plan: how to sample.
+        topologies: by edge type of the schema, on ``device``.
+        device: where batches are made. On the CPU device the host runs the kernels' bodies, one after the other.
+    """
+
+    def __init__(self, plan: SamplingPlan, topologies: Sequence[DeviceTopology], device: torch.device) -> None:
+        self.plan = plan
+        self.device = device
+        self._graphs = [
+            topology.handler(weighted=draw.method == "weighted")
+            for topology, draw in zip(topologies, plan.draws, strict=True)
+        ]
+        self._edge_types = [
+            (*spec, topology.num_edges, topology.max_degree, draw.replace)
+            for spec, topology, draw in zip(plan.schema.edge_specs, topologies, plan.draws, strict=True)
+        ]
+        self._lock = threading.Lock()
+        self._plans: dict[tuple[tuple[int, int, bool], ...], _C.DeviceBatchPlan] = {}
+
+    async def sample(
+        self, seeds: Sequence[SeedList], *, epoch: int, index: int
+    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+        """See ``GraphAccess``; the tensors lie on the device."""
+        native = self._plan_for(tuple((part.node_type, part.ids.numel(), part.unique) for part in seeds))
+        result = self._empty(native.num_bytes)
+        times = [part.times for part in seeds if part.times is not None]
+        native.launch(
+            self._graphs,
+            self.plan.native_draws,
+            [self._moved(part.ids) for part in seeds],
+            self._moved(torch.cat(times)) if times else None,
+            self._moved(torch.tensor([self.plan.seed, epoch, index])),
+            result,
+            self._empty(native.num_scratch_bytes),
+            device_number(self.device),
+            stream_handle(self.device),
+        )
+        *counters, bad_seed = result[: native.num_counters + 1].tolist()  # waits for the stream
+        if bad_seed >= 0:
+            bad = int(torch.cat([part.ids for part in seeds])[bad_seed])
+            raise UnknownIdError(f"input_nodes: node id {bad}, at position {bad_seed}, is outside the graph")
+        local_ids = tuple(result[first : first + count] for first, count in native.local_ids)
+        return self._subgraph(native, result, counters), local_ids
+
+    def _subgraph(self, native: _C.DeviceBatchPlan, result: torch.Tensor, counters: list[int]) -> Subgraph:
+        nodes, trees, num_nodes = [], [], []
+        for first, first_tree, numbers in native.nodes:
+            totals = [counters[number] for number in numbers]
+            nodes.append(result[first : first + totals[-1]])
+            trees.append(result[first_tree : first_tree + totals[-1]] if self.plan.disjoint else None)
+            num_nodes.append((totals[0], *_steps(totals)))
+        rows, cols, edge_ids, num_edges = [], [], [], []
+        for first_row, first_col, first_id, numbers in native.edges:
+            totals = [counters[number] for number in numbers]
+            rows.append(result[first_row : first_row + totals[-1]])
+            cols.append(result[first_col : first_col + totals[-1]])
+            edge_ids.append(result[first_id : first_id + totals[-1]] if self.plan.with_edge_ids else None)
+            num_edges.append(_steps(totals))
+        return Subgraph(
+            nodes=tuple(nodes),
+            rows=tuple(rows),
+            cols=tuple(cols),
+            edge_ids=tuple(edge_ids),
+            num_sampled_nodes=tuple(num_nodes),
+            num_sampled_edges=tuple(num_edges),
+            trees=tuple(trees),
+        )
+
+    def _plan_for(self, seeds: tuple[tuple[int, int, bool], ...]) -> _C.DeviceBatchPlan:
+        plan = self.plan
+        with self._lock:
+            if seeds not in self._plans:
+                if len(self._plans) == _MAX_PLANS:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[seeds] = _C.DeviceBatchPlan(
+                    list(plan.schema.num_nodes),
+                    self._edge_types,
+                    seeds,
+                    plan.fanouts,
+                    plan.with_edge_ids,
+                    plan.disjoint,
+                )
+            return self._plans[seeds]
+
+    def _empty(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes // 8, dtype=torch.int64, device=self.device)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous().to(self.device)
+
+    async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Not served."""
+        raise _not_served("strict negatives")
+
+    def earliest_node(self, node_type: int) -> int | None:
+        """See ``GraphAccess``."""
+        raise _not_served("negatives with times")
+
+    async def node_times(self, node_type: int, ids: torch.Tensor) -> torch.Tensor:
+        """Not served."""
+        raise _not_served("negatives with times")
+
+    async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
+        """Not served."""
+        raise _not_served("induced subgraphs")
+
+
+def _steps(totals: Sequence[int]) -> tuple[int, ...]:
+    return tuple(after - before for before, after in itertools.pairwise(totals))
+
+
+def _not_served(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"device: {what} are made on the CPU alone; give the graphs no device")
+
+
+def device_of(dataset: Dataset) -> torch.device | None:
+    """The GPU that all graphs of a data set are sampled on; None where the CPU samples.
+
+    Raises:
+        InvalidArgumentError: graphs are on several devices, or only some are on one.
+    """
+    devices = {graph.sampling_device for graph in by_type(dataset.graph).values()}
+    if len(devices) > 1:
+        raise InvalidArgumentError(
+            f"device: expected all graphs of a data set on one device, got {sorted(map(str, devices))}"
+        )
+    return devices.pop() if devices else None

@@ -1,0 +1,137 @@
+"""What a GPU makes is what the CPU makes, bit by bit. Run by ``make gpu``; see docs/gpu.md for what has been run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist import _C
+from graphlearn_dist.data import Feature, UnifiedTensor
+from graphlearn_dist.data.device_topology import DeviceTopology
+from graphlearn_dist.data.schema import by_type
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader
+from graphlearn_dist.sampler.batches import make_plan
+from graphlearn_dist.sampler.device_graph import DeviceGraph
+from graphlearn_dist.sampler.local_graph import LocalGraph
+from graphlearn_dist.sampler.tasks import SeedList
+from tests.support.device_batches import FANOUTS, WAYS, assert_same, config_for, graph_for, sample, seeds_for
+from tests.support.graphs import TestGraph, make_dataset
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
+]
+GPU = torch.device("cuda", 0)
+
+
+def on_gpu(plan: Any, dataset: Any, placement: Any) -> DeviceGraph:
+    graphs = by_type(dataset.graph)
+    placed = [DeviceTopology(graphs[edge_type].topo, placement, GPU) for edge_type in plan.schema.edge_types]
+    return DeviceGraph(plan, placed, GPU)
+
+
+@pytest.mark.parametrize("placement", ["CUDA", "ZERO_COPY"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["homogeneous", "typed"])
+def test_batches_are_those_of_the_cpu(kind: str, way: str, placement: str) -> None:
+    graph = graph_for(kind, WAYS[way])
+    dataset, seeds = make_dataset(graph), seeds_for(graph, WAYS[way])
+    for fanouts in FANOUTS:
+        plan = make_plan(dataset, config_for(fanouts, WAYS[way]))
+        local, device = LocalGraph(dataset, plan), on_gpu(plan, dataset, placement)
+        for index in range(3):
+            assert_same(sample(device, seeds, index), sample(local, seeds, index))
+
+
+def test_batches_on_another_stream() -> None:
+    dataset = make_dataset(graph_for("homogeneous", {}))
+    plan, seeds = make_plan(dataset, config_for([4, 3], {})), seeds_for(graph_for("homogeneous", {}), {})
+    device = on_gpu(plan, dataset, "CUDA")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        found = sample(device, seeds, 0)
+    assert_same(found, sample(LocalGraph(dataset, plan), seeds, 0))
+
+
+def test_a_batch_of_many_tiles() -> None:
+    graph = TestGraph({None: 50_000}, {None: torch.randint(0, 50_000, (2, 1_000_000))}, {})
+    dataset = make_dataset(graph)
+    plan = make_plan(dataset, config_for([15, 10, 5], {}))
+    seeds = (SeedList(0, torch.randint(0, 50_000, (1024,))),)
+    assert_same(sample(on_gpu(plan, dataset, "CUDA"), seeds, 4), sample(LocalGraph(dataset, plan), seeds, 4))
+
+
+def test_a_seed_outside_the_graph_is_named() -> None:
+    dataset = make_dataset(graph_for("homogeneous", {}))
+    device = on_gpu(make_plan(dataset, config_for([2], {})), dataset, "CUDA")
+    with pytest.raises(UnknownIdError, match="node id 300, at position 2"):
+        sample(device, (SeedList(0, torch.tensor([1, 2, 300])),), 0)
+
+
+def dataset_on_gpu(graph: TestGraph, mode: str) -> Any:
+    dataset = make_dataset(graph)
+    dataset.init_graph(graph.unwrap(graph.edges), num_nodes=graph.unwrap(graph.num_nodes), graph_mode=mode, device=0)
+    dataset.init_node_features(graph.unwrap(graph.node_features()), split_ratio=0.4)
+    return dataset
+
+
+@pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
+@pytest.mark.parametrize("kind", ["homogeneous", "typed"])
+def test_loaders_give_the_batches_of_the_cpu(kind: str, mode: str) -> None:
+    graph = graph_for(kind, {})
+    nodes: Any = torch.arange(100) if kind == "homogeneous" else ("user", torch.arange(100))
+    settings: dict[str, Any] = {"batch_size": 16, "shuffle": True, "with_edge": True, "seed": 4}
+    loaders = [
+        NeighborLoader(data, [3, 2], nodes, device=GPU, **settings)
+        for data in (make_dataset(graph), dataset_on_gpu(graph, mode))
+    ]
+    for _ in range(2):
+        for expected, found in zip(*loaders, strict=True):
+            for one, other in zip(expected.stores, found.stores, strict=True):
+                assert one.keys() == other.keys()
+                for key, value in one.items():
+                    if isinstance(value, torch.Tensor):
+                        assert other[key].device == value.device
+                        assert torch.equal(other[key], value), key
+
+
+def test_loaders_of_links_say_that_the_cpu_makes_them() -> None:
+    data = dataset_on_gpu(graph_for("homogeneous", {}), "CUDA")
+    with pytest.raises(InvalidArgumentError, match="expected a loader of nodes"):
+        LinkNeighborLoader(data, [2], torch.tensor([[0, 1], [1, 2]]))
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_gathers_are_those_of_the_cpu(stored: torch.dtype, wanted: torch.dtype) -> None:
+    rows = (torch.randn(5000, 100) * 100).to(stored)
+    ids = torch.randint(0, 5000, (20_000,))
+    expected = Feature(rows, dtype=None, out_dtype=wanted)[ids]
+    for split_ratio in (0.3, 1.0):
+        feature = Feature(rows, split_ratio=split_ratio, device=0, dtype=None, out_dtype=wanted)
+        assert torch.equal(feature[ids].cpu(), expected)
+        assert torch.equal(feature[ids.to(GPU)].cpu(), expected)
+
+
+def test_unified_tensor_over_device_and_host() -> None:
+    rows = torch.arange(600).view(200, 3).float()
+    tensor = UnifiedTensor(0)
+    tensor.init_from([rows[:50], rows[50:120], rows[120:]], [0, -1, 0])
+    ids = torch.randint(0, 200, (1000,))
+    assert tensor[ids].device == GPU
+    assert torch.equal(tensor[ids].cpu(), rows[ids])
+    with pytest.raises(UnknownIdError, match=r"ids\[1\]: row 200"):
+        tensor[torch.tensor([0, 200])]
+
+
+def test_nothing_is_kept_over_many_batches() -> None:
+    dataset = make_dataset(graph_for("homogeneous", {}))
+    plan, seeds = make_plan(dataset, config_for([4, 3], {})), seeds_for(graph_for("homogeneous", {}), {})
+    device = on_gpu(plan, dataset, "CUDA")
+    sample(device, seeds, 0)
+    held = torch.cuda.memory_allocated()
+    for index in range(200):
+        sample(device, seeds, index)
+    assert torch.cuda.memory_allocated() == held
