@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import socket
@@ -13,8 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
+from graphlearn_dist import _C
 from graphlearn_dist.config import RpcSettings, job_token
+from graphlearn_dist.data import shared_memory
 from graphlearn_dist.errors import AuthenticationError, InvalidArgumentError, ProtocolError
 from graphlearn_dist.rpc import Endpoint, links, wire
 from graphlearn_dist.rpc.arena import SendingArena
@@ -297,19 +299,28 @@ def test_the_token_of_a_job(tmp_path: Any) -> None:
 # --- shared memory -------------------------------------------------------------------------------------------------
 
 
+def check_private(path: str) -> None:
+    """Mode 0600, no name in any file system, and of one size for ever."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        assert os.fstat(descriptor).st_mode & 0o777 == 0o600
+        assert os.readlink(path).startswith("/memfd:")
+        for size in (0, 1 << 30):
+            with pytest.raises(PermissionError):
+                os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
 def test_shared_memory_is_private_sealed_and_unguessable() -> None:
     first, second = SendingArena(1 << 16), SendingArena(1 << 16)
     try:
         assert first.nonce != second.nonce
-        descriptor = os.open(first.path, os.O_RDONLY)
-        try:
-            assert os.fstat(descriptor).st_mode & 0o777 == 0o600
-            assert os.readlink(first.path).startswith("/memfd:")  # no name in any file system
-            assert fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
-        finally:
-            os.close(descriptor)
-        with pytest.raises(OSError):
-            os.truncate(first.path, 0)
+        check_private(first.path)
     finally:
         first.close()
         second.close()
+    ring = _C.ShmRing(1 << 16, 4)
+    check_private(ring.path)
+    tensor = shared_memory.share(torch.arange(100))
+    check_private(shared_memory.to_handle(tensor).path)
