@@ -12,6 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at 
 
 from ..config import RpcSettings, TlsSettings, job_token, launcher_news_fd
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError
+from ..rpc import PeerAddress
 from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
 from .dist_server import EXPOSED, DistServer
@@ -160,7 +161,9 @@ def rendezvous_store(timeout_s: float = 60.0) -> TCPStore:
     context = client_context()
     endpoint = rpc.get_endpoint()
     timeout = timedelta(seconds=timeout_s)
-    host = endpoint.address.host or "127.0.0.1"
+    # It listens on all addresses, or nowhere: others reach this host where the registry does.
+    master = PeerAddress(str(rpc.get_rpc_master_addr()), endpoint.master_port)
+    host = endpoint.local_host_towards(master) or "127.0.0.1"
     if context.rank == 0:
         store = TCPStore(host, 0, context.world_size, is_master=True, timeout=timeout, wait_for_workers=False)
         rpc.all_gather((host, store.port), timeout_s)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from ..config import RpcSettings, TlsSettings, job_token
+from ..config import RpcSettings, TlsSettings
 from ..errors import PeerLostError
 from ..rpc import Endpoint
 from ..rpc.peers import PeerAddress
@@ -28,12 +28,14 @@ class PartitionHolders:
         shared: those of them that another process of this host holds, to be read in place.
         suffix: of the names of the functions to call; tells several data sets of one process apart.
         tls: certificates to reach them with, where there are any.
+        token: the job's shared secret, if it has one.
     """
 
     addresses: dict[int, PeerAddress]
     shared: dict[int, SharedPartition] = field(default_factory=dict)
     suffix: str = ""
     tls: TlsSettings | None = None
+    token: bytes | None = field(default=None, repr=False)
 
 
 class _Answer:
@@ -95,7 +97,8 @@ class ServerPeers(EndpointPeers):
         self, name: str, rank: int, holders: PartitionHolders, request_timeout_s: float, reconnect_timeout_s: float
     ) -> None:
         settings = RpcSettings(request_timeout_s=request_timeout_s, num_threads=1, tls=holders.tls)
-        endpoint = Endpoint("sampling_worker", rank, name=name, settings=settings, token=job_token(), listen_host=None)
+        token = holders.token
+        endpoint = Endpoint("sampling_worker", rank, name=name, settings=settings, token=token, listen_host=None)
         super().__init__(endpoint, holders, request_timeout_s)
         self._reconnect_timeout_s = reconnect_timeout_s
         self._moved = asyncio.Event()

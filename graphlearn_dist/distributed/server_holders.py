@@ -68,7 +68,8 @@ class ServerHolders:
         if missing:
             raise InvalidArgumentError(f"dataset: no server holds partitions {sorted(missing)}")
         del found[own]
-        return PartitionHolders(found, shared, tls=rpc.get_endpoint().settings.tls)
+        endpoint = rpc.get_endpoint()
+        return PartitionHolders(found, shared, tls=endpoint.settings.tls, token=endpoint.token)
 
     async def _ask_members(self) -> list[tuple[Member, int, SharedPartition | None]]:
         """Every other server by rank, with its partition and how that is read in place."""

@@ -129,7 +129,8 @@ class WorkerGroup:
         }
         addresses = {partition: address for partition, (address, _) in chosen.items()}
         shared = {partition: entry for partition, (_, entry) in chosen.items() if entry and share_partitions()}
-        return PartitionHolders(addresses, shared, self._suffix(number), self._endpoint.settings.tls)
+        endpoint = self._endpoint
+        return PartitionHolders(addresses, shared, self._suffix(number), endpoint.settings.tls, endpoint.token)
 
     # --- the end -----------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class Endpoint:
             raise InvalidArgumentError("token: expected some bytes or None, got b''")
         self.settings = settings
         self.peer = Peer(name or f"{role}-{rank}", role, rank, time.time_ns(), os.getpid(), socket.gethostname()[:200])
-        self._token = token
+        self.token = token
         self._listen = (listen_host, listen_port)
         self._use_unix = use_unix
         self._introduction = Introduction(
@@ -134,7 +134,7 @@ class Endpoint:
             listeners = []
             tcp_port, unix = 0, ""
             if host is not None:
-                tcp = undo.enter_context(listen_tcp(host, port, has_token=self._token is not None))
+                tcp = undo.enter_context(listen_tcp(host, port, has_token=self.token is not None))
                 tcp_port = tcp.getsockname()[1]
                 listeners.append(tcp)
             if self._use_unix:
@@ -422,7 +422,7 @@ class Endpoint:
             RegistryError: the (role, rank) or the name is taken, or the world sizes differ.
         """
         if host_registry:
-            has_token = self._token is not None
+            has_token = self.token is not None
             if master_fd >= 0:
                 listener = adopt_listener(master_fd, has_token=has_token)
             else:
