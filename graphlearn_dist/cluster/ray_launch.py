@@ -34,11 +34,14 @@ class RayLaunchBackend(Backend):
     directory of its partition is; one that is lost with its machine is started on another that has it.
 
     Raises:
-        ImportError: Ray is not installed.
+        LaunchError: Ray is not installed.
     """
 
     def __init__(self) -> None:
-        require_ray()
+        try:
+            require_ray()
+        except ImportError as error:
+            raise LaunchError(str(error)) from error
         self._token = make_token()
         self._job: _RayJob | None = None
 
@@ -47,13 +50,17 @@ class RayLaunchBackend(Backend):
         """The registry, in this process, and a port for torch on the machine of trainer 0."""
         from .actors.ray_engine import connected
 
-        with connected(log_to_driver=False) as engine:
+        with contextlib.ExitStack() as stack:
+            try:
+                engine = stack.enter_context(connected(log_to_driver=False))
+            except ConnectionError as error:
+                raise LaunchError(f"cannot connect to Ray: {error}") from error
             address = engine.address()
-            with Endpoint("launcher", 0, token=self._token, listen_host=address) as endpoint:
-                self._job = _RayJob(plan, engine, self._token)
-                torch_address, torch_port = self._job.torch_address()
-                port = endpoint.host_registry().port
-                yield Master(address, port, torch_port, torch_address=torch_address, has_registry=True)
+            endpoint = stack.enter_context(Endpoint("launcher", 0, token=self._token, listen_host=address))
+            self._job = _RayJob(plan, engine, self._token)
+            torch_address, torch_port = self._job.torch_address()
+            port = endpoint.host_registry().port
+            yield Master(address, port, torch_port, torch_address=torch_address, has_registry=True)
 
     def place(self, plan: LaunchPlan) -> JobPlacement:
         return self._running_job().placement
@@ -120,6 +127,10 @@ class _RayJob:
             asked = zip(actors, nodes, strict=True)
             answers = [actor.call("look", node.address, data, plan.num_servers) for actor, node in asked]
             reports = engine.get(answers, _START_TIMEOUT_S)
+        except Exception as error:  # whatever the engine raises where a machine has no room, or no package
+            raise LaunchError(
+                f"the machines {[node.node_id[:12] for node in nodes]} cannot be used: {error}"
+            ) from error
         finally:
             for actor in actors:
                 engine.kill(actor)

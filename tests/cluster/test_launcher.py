@@ -340,6 +340,12 @@ def test_unknown_backend() -> None:
         launch(LaunchPlan(script="t.py", data="d", backend="mesos"))
 
 
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match=r"pip install 'graphlearn_dist\[ray\]'"):
+        launch(LaunchPlan(script="t.py", data="d", backend="ray"))
+
+
 def test_exit_codes_in_words() -> None:
     assert describe_exit(3) == "exited with code 3"
     assert describe_exit(137) == "was killed by SIGKILL"

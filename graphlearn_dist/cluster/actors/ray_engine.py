@@ -32,6 +32,8 @@ from .shell import Shell, ShellSetup
 
 _KILL_WAIT_S = 10.0
 _LOOK_AGAIN_S = 0.2
+# Older versions of Ray have no class of its own for this.
+_NAME_TAKEN: type[Exception] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
 _DEATHS = (ray.exceptions.ActorDiedError, ray.exceptions.WorkerCrashedError)
 
 
@@ -214,9 +216,10 @@ class RayBackend(ActorBackend):
             )
         elif spec.node_id is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(spec.node_id, soft=False)
+        shell = self._shell.options(**options)
         try:
-            return RayActor(spec, self._shell.options(**options).remote(setup, spec.name or "worker"))
-        except ray.exceptions.ActorAlreadyExistsError as error:
+            return RayActor(spec, shell.remote(setup, spec.name or "worker"))
+        except _NAME_TAKEN as error:
             raise WorkerNameTakenError(f"name: expected one that no live worker has, got {spec.name!r}") from error
 
     def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
