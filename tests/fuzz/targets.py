@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgpack
 import torch
 
 from graphlearn_dist.config import RpcSettings
@@ -238,6 +239,26 @@ def check(data: bytes) -> None:
 
 # --- inputs to begin with ------------------------------------------------------------------------------------------
 
+ODD: list[Any] = [None, -1, "x", b"x", [], [[]], {"x": 1}, 1 << 63, 0.5]
+
+
+def odd_values() -> list[bytes]:
+    """Heads whose messages have fields of types that nobody expects."""
+    heads = []
+    for name, count in (("fuzz.Checked", 3), ("rpc.Peer", 6), ("rpc.Member", 2), ("rpc.PeerAddress", 5)):
+        for odd in ODD:
+            content = msgpack.packb([name, [odd] * count])
+            heads.append(msgpack.packb([msgpack.ExtType(2, content), []]))
+    return [_LENGTH.pack(len(head)) + head for head in heads]
+
+
+def odd_frames() -> list[bytes]:
+    """A frame of every kind with everything that its head does not expect, and what comes after it."""
+    metas = [[], *([odd] for odd in ODD), *([odd, odd] for odd in ODD), *(["echo", odd] for odd in ODD)]
+    metas += [[word, *([odd] * 3)] for word in ("offer", "lend", "borrow", "decline", "drop") for odd in ODD]
+    kinds = [kind for kind in wire.Kind if kind not in (wire.Kind.PING, wire.Kind.PONG)]
+    return [bare(kind, 1, meta) + frame(REQUEST, 3, ["echo", 0], [[1], {}]) for kind in kinds for meta in metas]
+
 
 def frame(kind: wire.Kind, request_id: int, meta: list[Any], value: Any = None, *, flags: int = 0) -> bytes:
     """A frame that carries a value."""
@@ -287,5 +308,7 @@ def first_inputs() -> list[bytes]:
     impostors = [challenge.receive(wire.Kind.HELLO, [introduction("this").to_fields(), bytes(16)]) or b""]
     impostors += [wire.pack_refusal(ProtocolError("no")), bare(wire.Kind.WELCOME)]
     blobs = [b"".join(encode(value).write_parts()) for value in VALUES]
-    by_target = [[value_input(encode(value)) for value in VALUES], blobs, strangers, clients, servers, impostors]
+    values = [*(value_input(encode(value)) for value in VALUES), *odd_values()]
+    frames = odd_frames()
+    by_target = [values, blobs, strangers, [*clients, *frames], [*servers, *frames], [*impostors, *frames]]
     return [bytes([target]) + data for target, inputs in enumerate(by_target) for data in inputs]
