@@ -80,10 +80,14 @@ def dribble(sock: socket.socket) -> None:
     """A valid HELLO, a byte a second."""
     sock.settimeout(1.0)
     for byte in Handshake(introduction(), TOKEN, connecting=True).hello():
-        with contextlib.suppress(TimeoutError):
+        try:
             sock.sendall(bytes([byte]))
             assert sock.recv(1) == b""
+        except TimeoutError:
+            continue
+        except ConnectionError:  # it closed as this byte came
             return
+        return
 
 
 def stay_half_open(sock: socket.socket) -> None:
