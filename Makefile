@@ -3,12 +3,13 @@
 # make check   linters, formatters, types; the CUDA sources too where nvcc is
 # make sanitize the C++ tests under ASan and UBSan, and under TSan
 # make fuzz    the RPC's decoders under bytes made up by a fuzzer, for SECONDS (600)
+# make faults  N (200) jobs with a random fault each, drawn from SEED (0), and a table of how they ended
 # make bench   the benchmarks
 # make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), DEMO_ARGS, PYTEST_ARGS,
-# PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS.
+# PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, N, SEED.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -38,7 +39,7 @@ RUNTIME := $(STAMPS)/runtime
 DEV := $(STAMPS)/dev
 BUILT := $(STAMPS)/built
 
-.PHONY: help install demo test check check-cuda sanitize fuzz bench gpu clean
+.PHONY: help install demo test check check-cuda sanitize fuzz faults bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -109,6 +110,12 @@ SECONDS ?= 600
 fuzz: $(BUILT) $(DEV)
 	@$(PIP_INSTALL) atheris
 	nice $(PY) -m tests.fuzz.run --seconds $(SECONDS)
+
+N ?= 200
+SEED ?= 0
+
+faults: $(BUILT) $(DEV)
+	$(PY) -m tests.faults.run -n $(N) --seed $(SEED)
 
 SMALL_BATCHES := --name modes_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
 

@@ -46,7 +46,7 @@ class _Output:
         self._out = out
         self._lock = threading.Lock()
         self._tails: dict[str, deque[str]] = {}
-        self._logs: dict[str, IO[str]] = {}
+        self._logs: dict[str, IO[bytes]] = {}
         self._log_dir = Path(log_dir) if log_dir is not None else None
         if self._log_dir is not None:
             try:
@@ -62,16 +62,29 @@ class _Output:
     def open(self, spec: ProcessSpec) -> None:
         self._tails[spec.name] = deque(maxlen=_TAIL_LINES)
         if self._log_dir is not None:
-            self._logs[spec.name] = (self._log_dir / f"{spec.role}-{spec.rank}.log").open("w", buffering=1)
+            self._logs[spec.name] = (self._log_dir / f"{spec.role}-{spec.rank}.log").open("wb", buffering=0)
 
     def write(self, spec: ProcessSpec, line: str) -> None:
         with self._lock:
             self._tails[spec.name].append(line)
-            if spec.name in self._logs:
-                self._logs[spec.name].write(line + "\n")
+            self._write_log(spec, line)
             # A reader that went away (a closed pipe) must not end the job; it keeps running and logging.
             with contextlib.suppress(BrokenPipeError):
                 print(f"[{spec.name}] {line}", file=self._out, flush=True)
+
+    def _write_log(self, spec: ProcessSpec, line: str) -> None:
+        """A log that cannot be written (a full disk) is given up, and that is said: it must not end a job."""
+        log = self._logs.get(spec.name)
+        if log is None:
+            return
+        try:
+            log.write(f"{line}\n".encode())
+        except OSError as error:
+            del self._logs[spec.name]
+            log.close()
+            with contextlib.suppress(BrokenPipeError):
+                text = f"{spec.name}: its log cannot be written any more: {error.strerror}; it goes on without"
+                print(f"[launcher] {text}", file=self._out, flush=True)
 
     def tail(self, spec: ProcessSpec) -> list[str]:
         with self._lock:

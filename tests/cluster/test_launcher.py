@@ -72,6 +72,19 @@ def test_log_files_hold_the_lines_without_prefix(job: Job) -> None:
     assert (job.directory / "logs/deep/server-0.log").read_text() == ""
 
 
+def test_a_log_on_a_full_disk_is_given_up(job: Job) -> None:
+    (job.directory / "logs").mkdir()
+    (job.directory / "logs/trainer-0.log").symlink_to("/dev/full")
+    train = job.script("lines.py", "print('one'); print('two')")
+    done = job.run("--server-script", job.script("quiet.py", ""), "--log-dir", "logs", train)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == [
+        "[launcher] trainer 0: its log cannot be written any more: No space left on device; it goes on without",
+        "[trainer 0] one",
+        "[trainer 0] two",
+    ]
+
+
 def test_threads_are_shared_out_unless_set(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     train = job.script("threads.py", "import os; print('threads', os.environ['OMP_NUM_THREADS'])")

@@ -1,0 +1,65 @@
+"""What the fault harness changes within the processes of a job, by what their environment says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from graphlearn_dist.rpc import membership
+from graphlearn_dist.rpc.peers import PeerAddress
+
+DIRECTORY = "GLD_FAULT_DIR"  # of this job
+PORTS = "GLD_FAULT_PORTS"  # of the proxies in front of the servers, by rank; unset where there are none
+RAISE_AT = "GLD_FAULT_RAISE_AT"  # the batch, as epoch:index, that raises where it is sampled
+INJECTED = "injected by the fault harness"
+
+
+def wait_for_go() -> None:
+    """Says that the moment has come, and waits until the harness lets this trainer go on."""
+    print("now", flush=True)
+    with (Path(os.environ[DIRECTORY]) / "go").open("rb", buffering=0) as pipe:
+        pipe.read(1)
+
+
+def install() -> None:
+    """Called by each process of a job before its program."""
+    if PORTS in os.environ and os.environ["GLD_ROLE"] == "server":
+        _advertise_proxy(int(os.environ[PORTS].split(",")[int(os.environ["GLD_RANK"])]))
+    if RAISE_AT in os.environ:
+        _raise_at(*map(int, os.environ[RAISE_AT].split(":")))
+
+
+def server_address(directory: Path, rank: int) -> tuple[str, int] | None:
+    """Where a server that stands behind a proxy really listens; None before it has said so."""
+    path = directory / f"server-{rank}.address"
+    if not path.exists():
+        return None
+    host, _, port = path.read_text().rpartition(":")
+    return host, int(port)
+
+
+def _advertise_proxy(port: int) -> None:
+    """Others are told of the proxy, and of no unix socket: as between hosts."""
+    advertised = membership.Membership._advertised
+
+    def behind_proxy(self: membership.Membership, master: PeerAddress) -> PeerAddress:
+        own = advertised(self, master)
+        path = Path(os.environ[DIRECTORY]) / f"server-{os.environ['GLD_RANK']}.address"
+        path.with_suffix(".new").write_text(f"{own.host}:{own.port}")
+        path.with_suffix(".new").replace(path)
+        return PeerAddress("127.0.0.1", port, name=own.name)
+
+    membership.Membership._advertised = behind_proxy  # type: ignore[method-assign]
+
+
+def _raise_at(epoch: int, index: int) -> None:
+    from graphlearn_dist.distributed.batches import PartitionedBatches
+
+    make = PartitionedBatches.make
+
+    async def make_or_raise(self: PartitionedBatches, *args: object) -> object:
+        if args[:2] == (epoch, index):
+            raise ValueError(INJECTED)
+        return await make(self, *args)  # type: ignore[arg-type]
+
+    PartitionedBatches.make = make_or_raise  # type: ignore[method-assign,assignment]

@@ -1,0 +1,219 @@
+"""The faults: what is done to a job, and how that has to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.hooks import INJECTED, RAISE_AT
+from tests.faults.proxy import Proxy
+from tests.faults.workload import NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS
+from tests.support.jobs import children
+
+BRIEF_S = 0.3, 1.5  # well below the heartbeat's patience
+LONG_S = 4.0, 5.0  # beyond its 3 s
+SERVER_EXIT_S = 3.0  # that the launcher waits for servers; one that was restarted waits for it, see docs/failures.md
+REMOTE, MP = "remote", "mp"
+
+
+@dataclass
+class Scene:
+    """A job that runs, at the moment of its fault.
+
+    Attributes:
+        rng: all that is left to chance.
+        directory: of this job.
+        go: lets the trainer go on that waits for the fault.
+        ended: set when the job has ended.
+        early: whether the trainer goes on before the fault comes, as near to it as can be.
+        proxy: the network between its processes; None where they have their own.
+    """
+
+    rng: random.Random
+    directory: Path
+    go: Callable[[], None]
+    ended: threading.Event
+    early: bool
+    proxy: Proxy | None = None
+    did: str = ""  # in words, for the table
+
+    def pids(self, name: str) -> list[int]:
+        """Processes of the job, by what they are: ``server-0``, ``client-1`` (a trainer), ``worker``."""
+        parents, names = {}, {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    before, _, after = (entry / "stat").read_text().rpartition(")")
+                    names[int(entry.name)] = before.partition("(")[2]
+                    parents[int(entry.name)] = int(after.split()[1])
+        return sorted(pid for pid in names if names[pid] == f"gld-{name}" and os.getpid() in _ancestors(pid, parents))
+
+    def pick(self, name: str) -> int:
+        """One of those, by chance."""
+        found = self.pids(name)
+        if not found:
+            raise LookupError(f"the job has no {name}")
+        if self.early:
+            self.go()
+        return self.rng.choice(found)
+
+    def pass_time(self, bounds: tuple[float, float]) -> None:
+        """A time between these bounds, or until the job ends."""
+        self.ended.wait(self.rng.uniform(*bounds))
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while (pid := parents.get(pid, 0)) > 0:
+        yield pid
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault.
+
+    Attributes:
+        name: for the table.
+        inject: does it; None where ``environ`` or ``disk_full`` does.
+        modes: of jobs that it can befall.
+        rule_s: seconds that the rules of deadlines allow for it, beyond what anything takes.
+        error: a regular expression that the job's one error has to match; "" where the epochs have to be complete.
+        may_complete: whether they may be complete in spite of ``error``.
+        first_moment: -1 where it may come before loaders are opened.
+        network: whether the job's processes talk through a proxy.
+        disk_full: whether the launcher's logs are on a disk that is full from the beginning.
+    """
+
+    name: str
+    inject: Callable[[Scene], None] | None
+    modes: tuple[str, ...] = (REMOTE, MP)
+    rule_s: float = 0.0
+    error: str = ""
+    may_complete: bool = False
+    first_moment: int = 0
+    network: bool = False
+    disk_full: bool = False
+    environ: Callable[[random.Random], dict[str, str]] = field(default=lambda rng: {})
+
+
+def _server(scene: Scene) -> str:
+    return f"server-{scene.rng.randrange(NUM_SERVERS)}"
+
+
+def _trainer(scene: Scene) -> str:
+    """The one whose moment it is is there; the other may not have begun, or have ended."""
+    names = [f"client-{rank}" for rank in range(NUM_TRAINERS)]
+    return scene.rng.choice([name for name in names if scene.pids(name)])
+
+
+def _worker(scene: Scene) -> str:
+    return "worker"
+
+
+def _kill(whom: Callable[[Scene], str]) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        name = whom(scene)
+        os.kill(scene.pick(name), signal.SIGKILL)
+        scene.did = name
+
+    return inject
+
+
+def _freeze(whom: Callable[[Scene], str], bounds: tuple[float, float]) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        name = whom(scene)
+        pid = scene.pick(name)
+        os.kill(pid, signal.SIGSTOP)
+        scene.did = name
+        scene.go()
+        scene.pass_time(bounds)
+        with contextlib.suppress(ProcessLookupError):  # it was killed for it, which is right
+            os.kill(pid, signal.SIGCONT)
+
+    return inject
+
+
+def _network(scene: Scene) -> Proxy:
+    if scene.proxy is None:
+        raise LookupError("the job's processes have their own network")
+    if scene.early:
+        scene.go()
+    return scene.proxy
+
+
+def _cut(scene: Scene) -> None:
+    _network(scene).cut()
+
+
+def _silence(bounds: tuple[float, float]) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        _network(scene).silence(silent=True)
+        scene.go()
+        scene.pass_time(bounds)
+        _network(scene).silence(silent=False)
+
+    return inject
+
+
+def _slow(scene: Scene) -> None:
+    delay_s = scene.rng.uniform(0.005, 0.05)
+    scene.did = f"{1e3 * delay_s:.0f} ms a piece"
+    _network(scene).slow_down(delay_s)
+    scene.go()
+    scene.pass_time((2.0, 3.0))
+    _network(scene).slow_down(0.0)
+
+
+def _garble(scene: Scene) -> None:
+    _network(scene).garble(scene.rng)
+
+
+def _no_memory(scene: Scene) -> None:
+    """No process of one owner of workers can make a memory file any more, and then it needs one: a worker dies."""
+    worker = scene.pick("worker")
+    owner = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+    for pid in (owner, *children(owner)):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    os.kill(worker, signal.SIGKILL)
+    scene.did = Path(f"/proc/{owner}/comm").read_text().strip().removeprefix("gld-")
+
+
+def _fill_shared_memory(scene: Scene) -> None:
+    """Where the job has a /dev/shm of its own; see ``job``."""
+    with open("/dev/shm/filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+
+
+def _raise_at(rng: random.Random) -> dict[str, str]:
+    return {RAISE_AT: f"{rng.randrange(NUM_EPOCHS)}:{rng.randrange(NUM_BATCHES)}"}
+
+
+_KILLED = r"trainer \d was killed by SIGKILL"
+_NO_MEMORY = r"could not be started again: .*(File too large|EFBIG)"
+
+FAULTS = (
+    Fault("kill a sampling worker", _kill(_worker)),
+    Fault("kill a server", _kill(_server), (REMOTE,), rule_s=SERVER_EXIT_S, first_moment=-1),
+    Fault("kill a trainer", _kill(_trainer), rule_s=5.0, error=_KILLED, first_moment=-1),
+    Fault("freeze a worker briefly", _freeze(_worker, BRIEF_S), rule_s=1.5),
+    Fault("freeze a worker for long", _freeze(_worker, LONG_S), rule_s=5.0),
+    Fault("freeze a server briefly", _freeze(_server, BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1),
+    Fault("freeze a server for long", _freeze(_server, LONG_S), (REMOTE,), rule_s=5.0, first_moment=-1),
+    Fault("freeze a trainer briefly", _freeze(_trainer, BRIEF_S), rule_s=1.5, first_moment=-1),
+    Fault("cut the network", _cut, (REMOTE,), first_moment=-1, network=True),
+    Fault("silent network, briefly", _silence(BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1, network=True),
+    Fault("silent network, for long", _silence(LONG_S), (REMOTE,), rule_s=8.0, first_moment=-1, network=True),
+    Fault("slow network", _slow, (REMOTE,), rule_s=3.0, first_moment=-1, network=True),
+    Fault("corrupt frame", _garble, (REMOTE,), first_moment=-1, network=True),
+    Fault("full /dev/shm", _fill_shared_memory, first_moment=-1),
+    Fault("no more memory files", _no_memory, error=_NO_MEMORY, may_complete=True),
+    Fault("full disk", None, disk_full=True, first_moment=-1),
+    Fault("exception in a worker", None, error=INJECTED, first_moment=-1, environ=_raise_at),
+)

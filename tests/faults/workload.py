@@ -1,0 +1,78 @@
+"""What the jobs of the fault harness compute: two epochs over a small graph, told apart by digests of their batches."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphlearn_dist.distributed import (
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+)
+from graphlearn_dist.loader import NeighborLoader
+from tests.support.jobs import NUM_NODES, load, make_partitions
+
+NUM_SERVERS = 2
+NUM_TRAINERS = 2
+NUM_EPOCHS = 2
+NUM_BATCHES = 30  # of an epoch, of all trainers
+NUM_FEATURES = 256  # a batch is some 30 KB: enough to pass through shared memory where there is any
+_FANOUT = [3, 2]
+_BATCH_SIZE = NUM_NODES // NUM_BATCHES
+_DEADLINE_S = 60.0
+
+Digests = dict[str, list[str]]  # by trainer: those of its batches, epoch by epoch
+
+
+def prepare(directory: Path) -> Digests:
+    """Writes the graph, whole and in halves, and tells what every trainer has to get: what the local loader makes."""
+    whole = make_partitions(directory / "whole", 1, num_features=NUM_FEATURES)
+    make_partitions(directory / "halves", NUM_SERVERS, num_features=NUM_FEATURES)
+    seeds = torch.arange(NUM_NODES)
+    loader = NeighborLoader(load(whole), _FANOUT, seeds, batch_size=_BATCH_SIZE, shuffle=True, seed=1)
+    expected: Digests = {str(rank): [] for rank in range(NUM_TRAINERS)}
+    for epoch in range(NUM_EPOCHS):
+        batches = [loader.batch(epoch, index) for index in range(NUM_BATCHES)]
+        inputs = torch.cat([batch.input_id for batch in batches])
+        if not torch.equal(inputs.sort().values, seeds):
+            raise AssertionError("an epoch of the local loader has not every input node once")
+        for index, batch in enumerate(batches):
+            expected[str(index % NUM_TRAINERS)].append(digest(batch))
+    return expected
+
+
+def open_loader(mode: str, directory: Path, rank: int) -> DistNeighborLoader:
+    """One trainer's share of the batches, sampled by the servers of the job or by processes of its own."""
+    options: Any
+    if mode == "remote":
+        options = RemoteDistSamplingWorkerOptions(
+            server_rank=list(range(NUM_SERVERS)), rpc_timeout=_DEADLINE_S, reconnect_timeout=_DEADLINE_S
+        )
+    else:
+        options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", rpc_timeout=_DEADLINE_S)
+    return DistNeighborLoader(
+        load(directory / "whole") if mode == "mp" else None,
+        _FANOUT,
+        torch.arange(NUM_NODES),
+        _BATCH_SIZE,
+        True,
+        edge_dir="in",
+        collect_features=True,
+        random_seed=1,
+        worker_options=options,
+        shard=(rank, NUM_TRAINERS),
+    )
+
+
+def digest(batch: Any) -> str:
+    """Of every tensor that a training loop reads, with its shape and type."""
+    state = hashlib.blake2b(digest_size=8)
+    for name in ("n_id", "edge_index", "x", "y", "input_id"):
+        tensor = batch[name]
+        state.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        state.update(tensor.contiguous().numpy().tobytes())
+    return state.hexdigest()
