@@ -251,7 +251,7 @@ def run_case(case: Case, graph: Path, directory: Path, expected: Digests, grace_
         finally:
             harness.end()
     seconds = time.monotonic() - harness.began if harness.began is not None else 0.0
-    verdict = _judge(FAULTS[case.fault], output.batches, expected, error)
+    verdict = judge(FAULTS[case.fault], output.batches, expected, error)
     verdict.seconds, verdict.did = seconds, harness.scene.did
     verdict.problems = harness.problems + verdict.problems
     after = _left(directory, nursery)
@@ -277,7 +277,7 @@ def _left(directory: Path, nursery: Nursery) -> set[str]:
     return found | {str(path) for path in (directory / "tmp").rglob("*")}
 
 
-def _judge(fault: Fault, batches: Digests, expected: Digests, error: str) -> Verdict:
+def judge(fault: Fault, batches: Digests, expected: Digests, error: str) -> Verdict:
     """Whether every trainer has what it has to, or the job's one error names the cause."""
     problems = []
     for rank, wanted in expected.items():

@@ -9,12 +9,51 @@ import sys
 
 import pytest
 
+from tests.faults.job import judge
+from tests.faults.kinds import FAULTS
 from tests.support.processes import ROOT
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 _GRACE_S = "60"  # a busy machine takes its time; ten seconds are for one that is quiet
 _DEADLINE_S = 900.0
+
+
+_HARMLESS = next(fault for fault in FAULTS if not fault.error)
+_DEADLY = next(fault for fault in FAULTS if fault.error and not fault.may_complete)
+_EXPECTED = {"0": ["a", "b", "c"], "1": ["d", "e"]}
+
+
+@pytest.mark.parametrize(
+    ("got", "error", "problem"),
+    [
+        ({"0": ["a", "b", "c"], "1": ["d", "e"]}, "", ""),
+        ({"0": ["a", "b", "c"], "1": ["d"]}, "", "without all batches"),
+        ({"0": ["a", "a", "b", "c"], "1": ["d", "e"]}, "", "trainer 0: batch 1 is not"),
+        ({"0": ["a", "b", "c"], "1": ["d", "e", "e"]}, "", "trainer 1: batch 2 is not"),
+        ({"0": ["a", "x", "c"], "1": ["d", "e"]}, "", "trainer 0: batch 1 is not"),
+        ({"0": ["a"], "1": []}, "server 0 exited with code 1", "should not have"),
+    ],
+)
+def test_what_is_judged_of_a_harmless_fault(got: dict[str, list[str]], error: str, problem: str) -> None:
+    problems = "\n".join(judge(_HARMLESS, got, _EXPECTED, error).problems)
+    assert problem in problems
+    assert bool(problem) == bool(problems)
+
+
+@pytest.mark.parametrize(
+    ("got", "error", "problem"),
+    [
+        ({"0": ["a"], "1": []}, "trainer 0 was killed by SIGKILL", ""),
+        ({"0": ["a"], "1": ["e"]}, "trainer 0 was killed by SIGKILL", "trainer 1: batch 0 is not"),
+        ({"0": ["a"], "1": []}, "server 0 exited with code 1", "does not say"),
+        (_EXPECTED, "", "an error was expected"),
+    ],
+)
+def test_what_is_judged_of_a_fault_that_ends_a_job(got: dict[str, list[str]], error: str, problem: str) -> None:
+    problems = "\n".join(judge(_DEADLY, got, _EXPECTED, error).problems)
+    assert problem in problems
+    assert bool(problem) == bool(problems)
 
 
 def test_twenty_random_faults() -> None:
