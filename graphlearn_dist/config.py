@@ -235,3 +235,19 @@ def master_from_environ(environ: Mapping[str, str] = os.environ) -> tuple[str | 
 def share_partitions(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether processes of one host read each other's partitions in place; ``GLD_SHARE_PARTITIONS=0`` says no."""
     return _integer(environ, "GLD_SHARE_PARTITIONS", 1) != 0
+
+
+def memory_budget(environ: Mapping[str, str] = os.environ) -> str | None:
+    """``GLD_MEMORY_BUDGET``: most memory that a server uses for its clients, such as ``"8GB"``; None if unset."""
+    return environ.get("GLD_MEMORY_BUDGET") or None
+
+
+def lease_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
+    """``GLD_LEASE_TIMEOUT``: seconds that a client of a server keeps what it holds when its connection is lost; 3."""
+    text = environ.get("GLD_LEASE_TIMEOUT") or "3"
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"environment variable GLD_LEASE_TIMEOUT: expected a number of seconds, got {text!r}"
+        ) from None

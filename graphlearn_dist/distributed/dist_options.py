@@ -150,7 +150,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         num_rpc_threads: not used; the RPC needs no threads of its own here.
         rpc_timeout: deadline of each request, in seconds.
         buffer_size: shared memory for finished batches on each server, as bytes or as text such as ``"64MB"``;
-            committed as it is used. Batches that find no room there travel by copies instead.
+            committed as it is used, and no more than the server's ``memory_budget`` leaves. Batches that find no room
+            there travel by copies instead.
         prefetch_size: batches asked for ahead of the trainer, on each server.
         worker_key: not used; every loader has sampling processes of its own.
         glt_graph: not used.
@@ -187,6 +188,19 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     def buffer_bytes(self) -> int:
         """Shared memory for batches on each server."""
         return _DEFAULT_BUFFER_BYTES if self.buffer_size is None else parse_size(self.buffer_size)
+
+    @property
+    def request(self) -> ProducerRequest:
+        """What a server is told of them."""
+        return ProducerRequest(
+            num_workers=self.num_workers,
+            concurrency=self.worker_concurrency,
+            num_threads=self.num_threads,
+            buffer_bytes=self.buffer_bytes,
+            request_timeout_s=self.rpc_timeout,
+            max_restarts=self.max_restarts,
+            reconnect_timeout_s=self.reconnect_timeout,
+        )
 
 
 AllDistSamplingWorkerOptions = (

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +19,6 @@ from ..errors import (
     InvalidArgumentError,
     NotInitializedError,
     PeerLostError,
-    ProducerGoneError,
     RegistryError,
     RpcError,
     SamplingWorkerError,
@@ -43,11 +40,13 @@ from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
 from .host_partitions import SharedPartition, describe_partition
+from .memory_budget import MemoryBudget, ServerMemory
 from .partition_input import own_input, resolve_among, resolve_here
 from .partition_outline import DatasetOutline, outline_of
 from .partition_peers import PartitionHolders
 from .partition_service import PartitionService
-from .placing import REPLY_REGION_BYTES, ReplyRegion
+from .placing import ReplyRegion
+from .producer_leases import ProducerLeases
 from .sampling_producer import SamplingProducer
 from .server_holders import SHARE_PARTITION, ServerHolders
 
@@ -71,34 +70,29 @@ class ProducerInfo:
     input_settings: Settings
 
 
-@dataclass
-class _Held:
-    """A producer and who asked for it."""
-
-    producer: SamplingProducer
-    owner: Peer
-
-
 class DistServer:
     """Serves one partition. Methods are called by clients through ``request_server``; see ``EXPOSED``.
 
     Args:
         dataset: the partition.
+        memory_budget: most memory for what clients wait for, see ``ServerMemory.of``.
+        lease_timeout: how long a client whose connection was lost keeps what it holds, see ``ProducerLeases``.
     """
 
-    def __init__(self, dataset: DistDataset) -> None:
+    def __init__(
+        self, dataset: DistDataset, *, memory_budget: int | str | None = None, lease_timeout: float | None = None
+    ) -> None:
         if not isinstance(dataset, DistDataset):
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
         self.dataset = dataset
         self._handle = dataset.share_ipc(with_splits=False)
-        alone = dataset.num_partitions == 1  # then nobody asks for rows
-        self._service = PartitionService(dataset, region=None if alone else ReplyRegion(REPLY_REGION_BYTES))
+        self.memory = ServerMemory.of(memory_budget, is_asked=dataset.num_partitions > 1)
+        self._budget = MemoryBudget(self.memory.batches)
+        region = ReplyRegion(self.memory.replies) if self.memory.replies else None
+        self._service = PartitionService(dataset, region=region)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
-        self._producers: dict[int, _Held] = {}
-        self._endings: set[asyncio.Task[None]] = set()
-        self._first_id = secrets.randbits(48)  # a client of an earlier incarnation must not meet another's producer
-        self._next_id = itertools.count(self._first_id)
+        self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
         self._holders = ServerHolders(dataset)
         self._renewing: asyncio.Task[None] | None = None
         self._name = "server"
@@ -128,8 +122,10 @@ class DistServer:
         return True
 
     def client_done(self, client_rank: int) -> None:
-        """A client says that it is done."""
+        """A client says that it is done: what it still holds goes."""
         self._clients.done(client_rank)
+        if self._loop is not None:
+            post(self._loop, self._leases.end_of, current_peer())
 
     def wait_for_exit(self) -> None:
         """Waits until every client that was announced is done, or lost for a while, or ``exit`` was called."""
@@ -145,14 +141,11 @@ class DistServer:
     async def _end_all(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
-        await self._close_producers(lambda _: True)
-        await asyncio.gather(*self._endings)
+        await self._leases.close_all()
 
     def _on_peer_lost(self, peer: Peer, why: str) -> None:
-        """What a client held goes with it."""
         if self._loop is not None:
-            ending = self._close_producers(lambda held: held.owner == peer)
-            asyncio.run_coroutine_threadsafe(ending, self._loop)
+            post(self._loop, self._leases.connection_lost, peer)
 
     def _on_member_lost(self, member: Member, why: str) -> None:
         if member.role == "client":
@@ -168,7 +161,7 @@ class DistServer:
 
     def _renew_holders(self) -> None:
         """A server has come: if there had been another in its place, workers have to know where it listens."""
-        if self._producers and not self._holders.are_known:
+        if self._leases and not self._holders.are_known:
             if self._renewing is not None:
                 self._renewing.cancel()
             self._renewing = asyncio.get_running_loop().create_task(self._move_holders())
@@ -178,17 +171,8 @@ class DistServer:
             holders = await self._holders.find()
         except GraphLearnError:  # one is gone again: when it comes, this begins anew
             return
-        for held in list(self._producers.values()):
-            await held.producer.move_holders(holders)
-
-    async def _close_producers(self, wanted: Callable[[_Held], bool]) -> None:
-        """Ends producers, also where whoever asked for it is gone before they have ended."""
-        ids = [producer_id for producer_id, held in self._producers.items() if wanted(held)]
-        endings = [asyncio.create_task(self._producers.pop(producer_id).producer.close()) for producer_id in ids]
-        self._endings.update(endings)
-        for ending in endings:
-            ending.add_done_callback(self._endings.discard)
-        await asyncio.shield(asyncio.gather(*endings))
+        for producer in self._leases:
+            await producer.move_holders(holders)
 
     # --- producers ---------------------------------------------------------------------------------------------
 
@@ -203,6 +187,7 @@ class DistServer:
         Raises:
             InvalidArgumentError: the config does not fit the data set.
             UnknownIdError: an input node is outside the graph.
+            ResourceInsufficientError: too little of the memory budget is left.
             SamplingWorkerError: a worker failed on its way up.
         """
         if not isinstance(sampler_input, (NodeSamplerInput, EdgeSamplerInput, RemoteSamplerInput)):
@@ -210,16 +195,21 @@ class DistServer:
         await self._ready.wait()  # a client may be faster than the answer that lets us join
         owner = current_peer()
         named = resolve_here(sampler_input, self.dataset)
-        producer_id = next(self._next_id)
+        producer_id, number = self._leases.new_id()
         context = get_context()
-        name = f"{context.worker_name if context else 'server'}, producer {producer_id - self._first_id}"
+        name = f"{context.worker_name if context else 'server'}, producer {number}"
         holders = await self._holders.find()
         loop, timeout_s = asyncio.get_running_loop(), request.request_timeout_s
         seeds = await loop.run_in_executor(None, resolve_among, named, self.dataset, holders, timeout_s)
         hashed = await loop.run_in_executor(None, input_settings, seeds)  # long inputs take long
-        producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
-        await self._start(producer, holders)
-        self._producers[producer_id] = _Held(producer, owner)
+        with contextlib.ExitStack() as undo:
+            room = self._budget.take(2 * request.buffer_bytes, request.num_workers)  # a region, and as much of a ring
+            undo.callback(room.give_back)
+            request = replace(request, buffer_bytes=room.nbytes // 2)
+            producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
+            await self._start(producer, holders)
+            self._leases.add(producer_id, producer, owner, room)
+            undo.pop_all()
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
 
     async def _start(self, producer: SamplingProducer, holders: PartitionHolders) -> None:
@@ -242,12 +232,13 @@ class DistServer:
         return self.dataset.num_partitions, self.dataset.partition_idx, shared
 
     def _producer(self, producer_id: int) -> SamplingProducer:
-        held = self._producers.get(producer_id)
         if self._loop is None:
             raise PeerLostError(self._name, "it was shut down")
-        if held is None:
-            raise ProducerGoneError(f"producer_id: there is no producer {producer_id} (any more)")
-        return held.producer
+        return self._leases.producer(producer_id)
+
+    async def holds_producer(self, producer_id: int) -> bool:
+        """Whether the calling client still has that producer, when it comes back after its connection was lost."""
+        return self._leases.holds(producer_id, current_peer())
 
     async def create_sampling_producer(
         self,
@@ -256,22 +247,11 @@ class DistServer:
         worker_options: RemoteDistSamplingWorkerOptions,
     ) -> int:
         """Starts a producer; returns its id."""
-        request = ProducerRequest(
-            num_workers=worker_options.num_workers,
-            concurrency=worker_options.worker_concurrency,
-            num_threads=worker_options.num_threads,
-            buffer_bytes=worker_options.buffer_bytes,
-            request_timeout_s=worker_options.rpc_timeout,
-            max_restarts=worker_options.max_restarts,
-            reconnect_timeout_s=worker_options.reconnect_timeout,
-        )
-        return (await self.open_producer(sampler_input, sampling_config, request)).producer_id
+        return (await self.open_producer(sampler_input, sampling_config, worker_options.request)).producer_id
 
     async def destroy_sampling_producer(self, producer_id: int) -> None:
         """Ends a producer; without effect where there is none."""
-        held = self._producers.get(producer_id)
-        if held is not None:
-            await self._close_producers(lambda other: other is held)
+        await self._leases.close(producer_id)
 
     async def start_new_epoch_sampling(
         self, producer_id: int, epoch: int, run: int | None = None, indices: BatchIndices | None = None
@@ -368,6 +348,7 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
     DistServer.open_producer,
     DistServer.create_sampling_producer,
     DistServer.destroy_sampling_producer,
+    DistServer.holds_producer,
     DistServer.start_new_epoch_sampling,
     DistServer.fetch_batch,
     DistServer.fetch_one_sampled_message,
@@ -410,6 +391,8 @@ def init_server(
     *,
     connect_timeout_s: float = 30.0,
     tls: TlsSettings | None = None,
+    memory_budget: int | str | None = None,
+    lease_timeout: float | None = None,
 ) -> None:
     """Makes this process a server and begins to serve. Nobody is waited for but the registry.
 
@@ -429,9 +412,14 @@ def init_server(
         is_dynamic: clients are not counted in advance.
         connect_timeout_s: how long to wait for the registry.
         tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
+        memory_budget: most memory for what clients wait for (batches, answers, messages under way), in bytes or as text
+            such as ``"8GB"``. None: ``GLD_MEMORY_BUDGET``, else a quarter of the least of the host's memory and its
+            control groups' limits. Processes, and the partition itself, are not counted.
+        lease_timeout: how long a client whose connection was lost keeps what it holds, in seconds. None:
+            ``GLD_LEASE_TIMEOUT``, else 3.
 
     Raises:
-        InvalidArgumentError: an argument is missing, or this process is a server or a client already.
+        InvalidArgumentError: an argument is wrong or missing, or this process is a server or a client already.
         DeadlineExceededError: there is no registry at that address.
         RegistryError: another server has this rank, or the registry cannot listen at that address.
     """
@@ -442,7 +430,7 @@ def init_server(
         raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
     rpc.check_not_initialized("init_server")
     launched = _launch_context(server_rank)
-    server = DistServer(dataset)
+    server = DistServer(dataset, memory_budget=memory_budget, lease_timeout=lease_timeout)
     _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
         rpc.register_function(method, method.__qualname__, target=getattr(server, method.__name__))
@@ -455,7 +443,7 @@ def init_server(
             is_dynamic or num_clients == 0,
             master_fd=launched.master_fd if launched else -1,
             host_registry=server_rank == 0 and not (launched and launched.launcher_has_registry),
-            settings=RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls),
+            settings=RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls, arena_bytes=server.memory.arena),
             on_open=server.attach,
         )
     except BaseException as error:

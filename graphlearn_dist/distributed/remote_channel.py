@@ -34,8 +34,8 @@ class RemoteReceivingChannel(ChannelBase):
         producer_id: the producer on each of them.
         prefetch_size: requests under way per server.
         timeout_s: how long to wait for a batch.
-        reopen: makes the producer of a server anew that was lost, given its place among the servers and why; returns
-            its id, or raises. Without it the loss is raised.
+        reopen: finds the producer of a server again whose connection was lost, or makes another one, given its place
+            among the servers and why; returns its id, or raises. Without it the loss is raised.
         alarm: fails when it is no use to wait any more.
     """
 
@@ -61,7 +61,8 @@ class RemoteReceivingChannel(ChannelBase):
         self._reopen = reopen
         self._alarm = alarm
         self._budget = RestartBudget(_MAX_REOPENED)
-        self._run = (0, 0, BatchIndices(0, 0))
+        self._epoch, self._indices = 0, BatchIndices(0, 0)
+        self._runs = [0] * len(ranks)  # what each producer knows the run by: one that begins again needs another number
         limit = prefetch_size * len(ranks)
         self._window = BatchWindow(self._ask, limit, timeout_s, self._place_of, recover=self._recover, alarm=alarm)
         self._next = NextBatches(self._servers, limit, timeout_s)
@@ -71,7 +72,8 @@ class RemoteReceivingChannel(ChannelBase):
         """Begins a run over these batch indices; whatever was under way is off."""
         self._window.check_open()
         self.reset()
-        self._run = run, epoch, indices
+        self._epoch, self._indices = epoch, indices
+        self._runs = [max(run, last + 1) for last in self._runs]
         shares = [indices[place :: len(self._servers)] for place in range(len(self._servers))]
         started = [self._begin(place, share) for place, share in enumerate(shares)]
         for place, future in enumerate(started):
@@ -85,22 +87,22 @@ class RemoteReceivingChannel(ChannelBase):
     def _begin(self, place: int, indices: BatchIndices) -> Future[Any]:
         """Tells a server which batches of the run it shall make."""
         rank, producer = self._servers[place]
-        run, epoch, _ = self._run
         name = rpc.function_name(DistServer.start_new_epoch_sampling)
         return rpc.get_endpoint().request(
-            ("server", rank), name, producer, epoch, run, indices, timeout_s=self._timeout_s
+            ("server", rank), name, producer, self._epoch, self._runs[place], indices, timeout_s=self._timeout_s
         )
 
     def _recover(self, request: BatchRequest, error: GraphLearnError) -> None:
-        """A server was lost: its next producer begins with the first batch that is lacking."""
-        _, _, indices = self._run
-        self._replace(request.position % len(self._servers), indices[request.position :: len(self._servers)], error)
+        """A server was lost: its producer, or the next one, begins with the first batch that is lacking."""
+        lacking = self._indices[request.position :: len(self._servers)]
+        self._replace(request.position % len(self._servers), lacking, error)
 
     def _replace(self, place: int, indices: BatchIndices, error: GraphLearnError) -> None:
         while True:
             if self._reopen is None or not self._budget.take():
                 raise error
             self._servers[place] = self._servers[place][0], self._reopen(place, error)
+            self._runs[place] += 1
             try:
                 result_or_alarm(self._begin(place, indices), self._alarm)
                 return
@@ -139,7 +141,7 @@ class RemoteReceivingChannel(ChannelBase):
             ("server", rank),
             rpc.function_name(DistServer.fetch_batch),
             producer,
-            request.run,
+            self._runs[request.position % len(self._servers)],
             request.index,
             timeout_s=self._timeout_s,
             fail_fast=True,

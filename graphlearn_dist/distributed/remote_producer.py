@@ -19,7 +19,7 @@ from . import rpc
 from .batch_producer import BatchProducer
 from .dist_client import client_context
 from .dist_context import assign_server_by_order
-from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
+from .dist_options import RemoteDistSamplingWorkerOptions
 from .dist_server import DistServer, ProducerInfo
 from .launcher_news import result_or_alarm
 from .remote_channel import RemoteReceivingChannel
@@ -55,7 +55,7 @@ class RemoteProducer(BatchProducer):
         self._server_ranks = _server_ranks(options)
         if isinstance(sampler_input, list):
             sampler_input = _concatenate(sampler_input, self._server_ranks, options.rpc_timeout)
-        self._wanted = sampler_input, config, _request(options)
+        self._wanted = sampler_input, config, options.request
         self._endpoint = rpc.get_endpoint()
         self._alarm = rpc.get_alarm()
         self._infos = self._open_producers()
@@ -106,10 +106,10 @@ class RemoteProducer(BatchProducer):
             info: ProducerInfo = result_or_alarm(future, self._alarm)
             return info
         except PeerLostError as lost:
-            return self._open_again(rank, lost)
+            return self._open_again(rank, None, lost)
 
     def _reopen(self, place: int, lost: GraphLearnError) -> int:
-        """Another producer on a server that was lost, as soon as it is back; its id.
+        """The producer on a server that was lost, if that still has it when it is back, else another one; its id.
 
         Raises:
             PeerLostError: it did not come back in time, or the launcher has given one up.
@@ -117,23 +117,24 @@ class RemoteProducer(BatchProducer):
         """
         if not rpc.rpc_is_initialized() or rpc.get_endpoint() is not self._endpoint:
             raise lost
-        rank = self._server_ranks[place]
-        info = self._open_again(rank, lost)
-        if info.input_settings != self._infos[place].input_settings:
+        rank, held = self._server_ranks[place], self._infos[place]
+        info = self._open_again(rank, held, lost)
+        if info.input_settings != held.input_settings:
             raise InvalidArgumentError(
                 f"input_nodes: {self._endpoint.describe('server', rank)} came back with other seeds than it had"
             ) from lost
-        self._destroy(rank, self._infos[place].producer_id)  # where only the connection had been lost
         self._infos[place] = info
         return info.producer_id
 
-    def _open_again(self, rank: int, lost: GraphLearnError) -> ProducerInfo:
+    def _open_again(self, rank: int, held: ProducerInfo | None, lost: GraphLearnError) -> ProducerInfo:
         limit_s = self._options.reconnect_timeout
         give_up = time.monotonic() + limit_s
-        is_there = rpc.function_name(DistServer.get_dataset_meta)
+        holds, held_id = rpc.function_name(DistServer.holds_producer), 0 if held is None else held.producer_id
         while (remaining_s := give_up - time.monotonic()) > 0:
             try:
-                result_or_alarm(self._endpoint.request(("server", rank), is_there, timeout_s=remaining_s), self._alarm)
+                asked = self._endpoint.request(("server", rank), holds, held_id, timeout_s=remaining_s)
+                if result_or_alarm(asked, self._alarm) and held is not None:  # only the connection had been lost
+                    return held
                 info: ProducerInfo = result_or_alarm(self._open(rank), self._alarm)
             except (PeerLostError, DeadlineExceededError):
                 if self._alarm.done():  # it is no use
@@ -198,18 +199,6 @@ def _concatenate(
             result_or_alarm(asked[i], alarm) if isinstance(one, RemoteSamplerInput) else one
             for i, one in enumerate(inputs)
         ]
-    )
-
-
-def _request(options: RemoteDistSamplingWorkerOptions) -> ProducerRequest:
-    return ProducerRequest(
-        num_workers=options.num_workers,
-        concurrency=options.worker_concurrency,
-        num_threads=options.num_threads,
-        buffer_bytes=options.buffer_bytes,
-        request_timeout_s=options.rpc_timeout,
-        max_restarts=options.max_restarts,
-        reconnect_timeout_s=options.reconnect_timeout,
     )
 
 

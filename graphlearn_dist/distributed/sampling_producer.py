@@ -24,7 +24,7 @@ from .worker_failure import failure_error
 from .worker_handle import WorkerHandle
 from .worker_messages import MoveHolders, StartRun, WorkerSetup
 
-_SMALLEST_BUFFER_BYTES = 1 << 20
+_SMALLEST_BUFFER_BYTES = 128 << 10
 
 
 class SamplingProducer:

@@ -96,8 +96,8 @@ class Outbox:
         needed = encoded.blob_bytes + ITEM_HEADER_BYTES
         if not placement.offset and needed > self._ring.capacity_bytes:
             raise MessageTooLargeError(
-                f"buffer_size or channel_size: expected room for a batch of {needed} bytes in each worker, "
-                f"got {self._ring.capacity_bytes}; raise it or sample smaller batches"
+                f"buffer_size or channel_size: expected room for a batch of {needed} bytes in each worker, got "
+                f"{self._ring.capacity_bytes}; raise it, or the server's memory_budget, or sample smaller batches"
             )
 
     def release(self, offsets: tuple[int, ...]) -> None:

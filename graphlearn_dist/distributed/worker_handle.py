@@ -223,4 +223,5 @@ class WorkerHandle:
             await asyncio.gather(restarting, return_exceptions=True)
         if self._process is not None:
             await self._process.close()
+        self._process = None  # with the last reference its shared memory goes
         self._drop_items()

@@ -158,6 +158,7 @@ class WorkerProcess:
             failure = SamplingWorkerError(f"{self.name} (pid {self.pid}): {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._end(failure)
+            del failure  # its traceback leads back here
 
     async def _follow(self, control: Control) -> SamplingWorkerError | WorkerDeath:
         """Follows the worker until its socket closes; how it ended."""
@@ -189,7 +190,7 @@ class WorkerProcess:
         self._ready.exception()  # seen: start() may have been cancelled
 
     def _drain(self) -> None:
-        while (message := self._ring.try_recv()) is not None:
+        while not self._is_over and (message := self._ring.try_recv()) is not None:
             view = memoryview(message)
             header = ItemHeader.unpack(view)
             if header.kind is ItemKind.READY:
@@ -253,6 +254,8 @@ class WorkerProcess:
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
+        # They refer to this object, whose memory must not wait for a garbage collection.
+        self._pulse = self._listener = self._control = None
 
 
 def _spawn(control: int, pulse: int) -> subprocess.Popen[bytes]:

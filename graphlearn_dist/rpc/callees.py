@@ -1,6 +1,7 @@
 """What can be called: a table of registered functions, and how their answers come about.
 
-Coroutine functions run on the endpoint's loop; all others run in its few threads. An answer is encoded where it was
+Coroutine functions run on the endpoint's loop; all others run in its few threads, by turns of the connections that the
+requests came by, so that one peer's backlog holds up nobody else. An answer is encoded where it was
 made. A request whose caller gave up is cancelled (coroutines), never started (waiting functions), or its answer is
 dropped (running functions).
 """
@@ -101,7 +102,7 @@ class Callees:
                     return
                 context.run(_run_function, loop, connection, request_id, function, args, kwargs)
 
-            self._threads.submit(work)
+            self._threads.submit(work, connection)
         return serving
 
     def _lookup(self, name: str) -> tuple[Callable[..., Any], bool]:

@@ -43,8 +43,9 @@ class SharedRegion:
         self._watchers.append(on_closed)
 
     def unwatch(self, on_closed: Callable[[SharedRegion], None]) -> None:
-        """Forgets a watcher."""
-        self._watchers.remove(on_closed)
+        """Forgets a watcher, if there is such a one."""
+        if on_closed in self._watchers:
+            self._watchers.remove(on_closed)
 
     def close(self) -> None:
         """Nothing new is lent from it. Idempotent."""

@@ -219,6 +219,10 @@ class Endpoint:
         """Whether requests can be made."""
         return self._loop is not None and not self._closed
 
+    def is_connected(self, peer: Peer) -> bool:
+        """Whether a peer has a connection to this endpoint now. On the loop's thread."""
+        return any(connection.is_open and connection.peer == peer for connection in self._links.connections)
+
     def stats(self) -> EndpointStats:
         """Counters, for metrics and tests."""
 
@@ -237,8 +241,7 @@ class Endpoint:
         """Let other endpoints call ``function`` by ``name``.
 
         Coroutine functions run on the endpoint's loop and must not block it; others run in ``settings.num_threads``
-        threads. Arguments and results are what ``codec.encode`` takes; a result may be an ``Encoded``, which is sent
-        as it is.
+        threads. Arguments and results are what ``codec.encode`` takes; a result may be an ``Encoded``, sent as it is.
         """
         self._callees.register(name, function)
 
@@ -251,10 +254,7 @@ class Endpoint:
         self._on_lost.append(callback)
 
     def on_member_lost(self, callback: Callable[[Member, str], None]) -> None:
-        """Call ``callback(member, why)``, in a thread of its own, whenever the registry loses a member.
-
-        A member whose place another incarnation has taken is lost too, if only now.
-        """
+        """Call ``callback(member, why)``, in a thread of its own, when a member is lost, or another took its place."""
         self._membership.on_lost.append(callback)
 
     def on_member_joined(self, callback: Callable[[Member], None]) -> None:

@@ -66,6 +66,49 @@ class _BorrowedRegion:
         return slot
 
 
+class _Remains:
+    """What is lent to a peer whose connection is gone, and which may read it still.
+
+    A slot goes back when the peer's process has ended, which then has no memory mapped, or when its region is closed
+    and will not be used again.
+    """
+
+    def __init__(self, wire: Wire, lent: list[Encoded]) -> None:
+        self._wire = wire
+        self._lent: dict[SharedRegion, list[Encoded]] = {}
+        for encoded in lent:
+            if encoded.place is not None:
+                self._lent.setdefault(encoded.place[0], []).append(encoded)
+        self._process = -1
+        try:
+            self._process = os.pidfd_open(wire.peer_pid)
+        except ProcessLookupError:
+            self._on_end()
+            return
+        except OSError:  # a kernel without pidfds: nobody can tell when, so they wait for their regions
+            pass
+        else:
+            wire.when_readable(self._process, self._on_end)
+        for region in list(self._lent):
+            if region.closed:
+                self._on_closed(region)
+            else:
+                region.watch(self._on_closed)
+
+    def _on_end(self) -> None:
+        for region in list(self._lent):
+            region.unwatch(self._on_closed)
+            self._on_closed(region)
+
+    def _on_closed(self, region: SharedRegion) -> None:
+        for encoded in self._lent.pop(region):
+            release(encoded)
+        if not self._lent and self._process >= 0:
+            self._wire.forget_readable(self._process)
+            os.close(self._process)
+            self._process = -1
+
+
 class PayloadExchange:
     """The shared memory of one connection, both ways. On the endpoint's loop thread but where it says otherwise."""
 
@@ -214,7 +257,7 @@ class PayloadExchange:
         self._slots.clear()
         lent, self._lent = list(self._lent.values()), {}
         if lent:
-            self._release_after_peer(lent)
+            _Remains(self._wire, lent)
         for region in self._regions:
             region.unwatch(self._drop)
         self._regions.clear()
@@ -222,23 +265,3 @@ class PayloadExchange:
         if self._peer_arena is not None:
             self._peer_arena.close()
             self._peer_arena = None
-
-    def _release_after_peer(self, lent: list[Encoded]) -> None:
-        """Gives slots back once nobody can read them any more: a process that has ended has no memory mapped."""
-        wire = self._wire
-        try:
-            process = os.pidfd_open(wire.peer_pid)
-        except ProcessLookupError:
-            for encoded in lent:
-                release(encoded)
-            return
-        except OSError:  # a kernel without pidfds: nobody can tell when, so they are never used again
-            return
-
-        def on_end() -> None:
-            wire.forget_readable(process)
-            os.close(process)
-            for encoded in lent:
-                release(encoded)
-
-        wire.when_readable(process, on_end)

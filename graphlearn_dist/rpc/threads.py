@@ -3,51 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 from typing import Any
+
+Work = Callable[[], None]
+
+
+class TurnQueue:
+    """Work in one queue for each who wants it done; they are served by turns, so that none waits for another's backlog.
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[Hashable, deque[Work]] = {}  # none is empty; the next in turn stands first
+
+    def put(self, owner: Hashable, work: Work) -> None:
+        """At the end of its owner's queue; an owner that had none comes after all others."""
+        self._queues.setdefault(owner, deque()).append(work)
+
+    def take(self) -> Work | None:
+        """The next piece of work, or None."""
+        if not self._queues:
+            return None
+        owner = next(iter(self._queues))
+        own = self._queues.pop(owner)
+        work = own.popleft()
+        if own:
+            self._queues[owner] = own
+        return work
+
+    def clear(self) -> None:
+        """Forgets all of it."""
+        self._queues.clear()
 
 
 class WorkerThreads:
-    """Daemon threads that run what they are given, in order. (An executor's threads hold the interpreter at exit.)
+    """Daemon threads that run what they are given, by turns of those who gave it, and in order for each of them.
+
+    (An executor's threads hold the interpreter at exit.)
 
     Args:
-        count: number of threads; started with the first piece of work.
+        count: number of threads; started with the first pieces of work.
         name: prefix of the threads' names.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count
         self._name = name
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work = TurnQueue()
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._closed = False
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run ``work``, which must not raise, on some thread."""
-        with self._lock:
+    def submit(self, work: Work, owner: Hashable = None) -> None:
+        """Run ``work``, which must not raise, on some thread, when it is its owner's turn."""
+        with self._changed:
             if self._closed:
                 return
             if len(self._threads) < self._count:
                 thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-        self._work.put(work)
+            self._work.put(owner, work)
+            self._changed.notify()
+
+    def _next(self) -> Work | None:
+        with self._changed:
+            while (work := self._work.take()) is None and not self._closed:
+                self._changed.wait()
+            return work
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        while (work := self._next()) is not None:
             work()
             del work  # else the last answer's memory lives until the next request
 
     def close(self, timeout_s: float) -> None:
         """Let the threads finish what they do, for at most ``timeout_s``; what waits is not run. Idempotent."""
-        with self._lock:
+        with self._changed:
             self._closed = True
+            self._work.clear()
             threads = list(self._threads)
-        for _ in threads:
-            self._work.put(None)
+            self._changed.notify_all()
         current = threading.current_thread()
         for thread in threads:
             if thread is not current:

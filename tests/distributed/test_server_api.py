@@ -164,6 +164,7 @@ def test_a_producer_by_hand(job: Job) -> None:
             "start_new_epoch_sampling",
             "fetch_batch",
             "destroy_sampling_producer",
+            "holds_producer",
         )
     )
     request = ProducerRequest(num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 20, request_timeout_s=60.0)
@@ -171,6 +172,8 @@ def test_a_producer_by_hand(job: Job) -> None:
     info = request_server(0, DistServer.open_producer, train, CONFIG, request)
     assert info.num_batches == 5  # 50 nodes
     producer = info.producer_id
+    assert request_server(0, DistServer.holds_producer, producer)
+    assert not request_server(0, DistServer.holds_producer, producer + 1)
     with pytest.raises(InvalidArgumentError, match=r"indices: expected batches in \[0, 5\), got 1, 3, 5"):
         request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchIndices(1, 7, 2))
     request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchIndices(1, 5, 2))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,8 +57,21 @@ def load(directory: Path, partition_idx: int = 0, **options: Any) -> DistDataset
     return dataset
 
 
-def serve(directory: str, rank: int, num_servers: int, num_clients: int, port: int, fd: int, partition: int) -> int:
-    """What ``graphlearn-dist serve`` does under the launcher; with ``partition`` >= 0 instead of its rank's own."""
+def serve(
+    directory: str,
+    rank: int,
+    num_servers: int,
+    num_clients: int,
+    port: int,
+    fd: int,
+    partition: int,
+    python: str = sys.executable,
+) -> int:
+    """What ``graphlearn-dist serve`` does under the launcher; with ``partition`` >= 0 instead of its rank's own.
+
+    ``python`` starts its sampling workers.
+    """
+    sys.executable = python
     os.environ.update(LaunchContext("server", rank, num_servers, num_clients, "127.0.0.1", port, fd).to_environ())
     if partition >= 0:
         load_own = DistDataset.load
@@ -84,7 +98,9 @@ class Job:
 
 
 @contextlib.contextmanager
-def running_servers(*directories: Path, num_clients: int = 0, partitions: Iterable[int] = ()) -> Iterator[Job]:
+def running_servers(
+    *directories: Path, num_clients: int = 0, partitions: Iterable[int] = (), python: str = sys.executable
+) -> Iterator[Job]:
     """One server for each directory, by rank; killed at the end of the block if they still run."""
     own = list(partitions) or [-1] * len(directories)
     with contextlib.ExitStack() as stack:
@@ -102,6 +118,7 @@ def running_servers(*directories: Path, num_clients: int = 0, partitions: Iterab
                         port=port,
                         fd=fd if rank == 0 else -1,
                         partition=own[rank],
+                        python=python,
                     )
                 )
                 for rank, directory in enumerate(directories)

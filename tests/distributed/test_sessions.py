@@ -1,0 +1,295 @@
+"""Many clients of one server: they join, leave, crash, come back, do not read; nobody loses by it, nothing stays."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.distributed import (
+    DistNeighborLoader,
+    DistServer,
+    RemoteDistSamplingWorkerOptions,
+    init_client,
+    rpc,
+    shutdown_client,
+)
+from graphlearn_dist.distributed.dist_options import ProducerRequest
+from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.rpc.threads import post
+from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
+from tests.support.jobs import NUM_NODES, Job, children, load, make_partitions, running_servers, same_batches
+from tests.support.processes import start
+from tests.support.zygote import zygote
+
+HERE = "tests.distributed.test_sessions"
+DEADLINE_S = 60.0  # far above what anything here takes; reached by a hang alone
+SEEDS = torch.arange(NUM_NODES)
+BATCH_SIZE = 4
+NUM_FEATURES = 3000  # a batch of some 500 KB
+MIB = 1 << 20
+# Threads that start when they are first needed, and stay: those that answer, and the loop's own.
+POOLED_THREADS = 16 + min(32, (os.cpu_count() or 1) + 4)
+BUDGET = 160 * MIB
+REQUEST = ProducerRequest(num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 30, request_timeout_s=60.0)
+CONFIG = SamplingConfig(
+    SamplingType.NODE,
+    num_neighbors=[3, 2],
+    batch_size=BATCH_SIZE,
+    shuffle=True,
+    drop_last=False,
+    with_edge=False,
+    collect_features=True,
+    with_neg=False,
+    with_weight=False,
+    edge_dir="in",
+    seed=1,
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_partitions(tmp_path_factory.mktemp("whole") / "graph", 1, num_features=NUM_FEATURES)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Iterator[Job]:
+    """One server for all tests, with a small budget."""
+    with pytest.MonkeyPatch.context() as patch, zygote(tmp_path_factory.mktemp("zygote")) as python:
+        patch.setenv("GLD_MEMORY_BUDGET", str(BUDGET))
+        with running_servers(whole, python=python) as job:
+            with job.client(), make_loader() as loader:  # what the first one brings about stays
+                next(iter(loader))
+            yield job
+            assert "Traceback" not in job.servers[0].output()
+
+
+def make_loader() -> DistNeighborLoader:
+    options = RemoteDistSamplingWorkerOptions(server_rank=0, rpc_timeout=DEADLINE_S)
+    return DistNeighborLoader(
+        None, [3, 2], SEEDS, BATCH_SIZE, True, edge_dir="in", collect_features=True, random_seed=1,
+        worker_options=options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def epochs(whole: Path) -> Callable[[int], list[Any]]:
+    """An epoch as it is made in this process."""
+    loader = NeighborLoader(load(whole), [3, 2], SEEDS, batch_size=BATCH_SIZE, shuffle=True, seed=1)
+    return lambda number: [loader.batch(number, index) for index in range(len(loader))]
+
+
+class Client:
+    """A client with an endpoint of its own, in this process like all the others."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.endpoint = Endpoint("client", rank, name=f"client-{rank}", use_unix=rank % 2 == 0).open()
+        self.endpoint.join("127.0.0.1", job.port, timeout_s=DEADLINE_S)
+
+    def ask(self, method: Any, *args: Any) -> Any:
+        return self.endpoint.call(("server", 0), method.__qualname__, *args, timeout_s=DEADLINE_S)
+
+    def open_producer(self, config: SamplingConfig = CONFIG, num_ahead: int = 4) -> list[Any]:
+        """Begins an epoch, and asks for its first batches."""
+        producer = self.ask(DistServer.open_producer, NodeSamplerInput(SEEDS), config, REQUEST).producer_id
+        self.ask(DistServer.start_new_epoch_sampling, producer, 0, 1)
+        return [
+            self.endpoint.request(("server", 0), DistServer.fetch_batch.__qualname__, producer, 1, index)
+            for index in range(num_ahead)
+        ]
+
+    def leave(self) -> None:
+        """Says goodbye, and closes nothing that it holds."""
+        self.ask(DistServer.client_done, self.endpoint.peer.rank)
+        self.endpoint.leave()
+        self.endpoint.close()
+
+
+def cut(endpoint: Endpoint) -> None:
+    """Breaks every connection of an endpoint."""
+    for connection in endpoint._links.connections:
+        post(endpoint.loop, connection.close, "cut by a test")
+
+
+# --- what a server uses --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a server's clients cost it: processes, descriptors, and mappings of shared memory."""
+
+    workers: int
+    descriptors: int
+    regions: int
+
+
+def usage(pid: int) -> Usage:
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return Usage(len(children(pid)), len(os.listdir(f"/proc/{pid}/fd")), maps.count("/memfd:gld"))
+
+
+def idle_usage(job: Job) -> Usage:
+    """What the server uses when nobody is there; the last client may still be on its way out."""
+    pid, found = job.servers[0].pid, None
+    while found != (found := usage(pid)) or found.workers:
+        time.sleep(0.3)
+    return found
+
+
+def num_threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def settled(job: Job, expected: Usage) -> Usage:
+    """What the server uses, as soon as that is no more than expected: it has no way of saying so itself."""
+    pid, deadline = job.servers[0].pid, time.monotonic() + DEADLINE_S
+    while (found := usage(pid)) != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def shared_bytes(job: Job) -> int:
+    """Shared memory that the server and its workers have taken from the system."""
+    server = job.servers[0].pid
+    workers = [pid for child in children(os.getpid()) if child != server for pid in children(child)]  # the zygote's
+    taken = {}
+    for entry in itertools.chain.from_iterable(Path(f"/proc/{pid}/fd").iterdir() for pid in (server, *workers)):
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(entry).startswith("/memfd:gld"):
+                status = entry.stat()
+                taken[status.st_dev, status.st_ino] = 512 * status.st_blocks
+    return sum(taken.values())
+
+
+# --- leases --------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_comes_back(job: Job, epochs: Callable[[int], list[Any]]) -> None:
+    """The loader goes on with the workers that it has."""
+    before = idle_usage(job)
+    with job.client():
+        with make_loader() as loader:
+            workers = children(job.servers[0].pid)
+            for number in range(2):
+                batches = iter(loader)
+                seen = list(itertools.islice(batches, 3))
+                cut(rpc.get_endpoint())
+                same_batches([*seen, *batches], epochs(number))
+                assert children(job.servers[0].pid) == workers
+    assert settled(job, before) == before
+
+
+def train(port: int) -> list[int]:
+    """Says after three batches that it is ready; ids of the nodes of the epoch's batches."""
+    init_client(1, 1, 0, "127.0.0.1", port, is_dynamic=True, connect_timeout_s=DEADLINE_S)
+    with make_loader() as loader:
+        batches = iter(loader)
+        seen = list(itertools.islice(batches, 3))
+        print("ready", flush=True)
+        input()
+        seen += batches
+    shutdown_client()
+    return [node for batch in seen for node in batch.n_id.tolist()]
+
+
+def test_clients_that_do_not_come_back(job: Job, epochs: Callable[[int], list[Any]]) -> None:
+    """One freezes until its lease is over, and then has its batches all the same; one leaves and closes nothing; and
+    one is gone without a word."""
+    pid = job.servers[0].pid
+    before, threads = idle_usage(job), num_threads(pid)
+    with start(f"{HERE}.train", port=job.port) as frozen:
+        assert frozen.readline() == "ready"
+        frozen.freeze()
+        leaving, crashing = Client(job, 1), Client(job, 2)
+        for client in (leaving, crashing):
+            for future in client.open_producer():
+                future.result(DEADLINE_S)
+        assert usage(pid).workers == before.workers + 3
+        leaving.leave()
+        crashing.endpoint.close()
+        del future
+        assert settled(job, before) == before
+        assert num_threads(pid) <= threads + POOLED_THREADS
+        frozen.send_signal(signal.SIGCONT)
+        frozen.tell()
+        expected = [node for batch in epochs(0) for node in batch.n_id.tolist()]
+        assert frozen.wait(DEADLINE_S) == expected
+    assert settled(job, before) == before
+
+
+# --- many at once --------------------------------------------------------------------------------------------------
+
+
+def visit(job: Job, rank: int) -> None:
+    """One of many: every fifth has batches made, some look rows up, and they leave in all ways."""
+    client = Client(job, rank)
+    rows = client.ask(DistServer.get_node_feature, None, torch.tensor([rank, 1]))
+    assert rows[:, 0].tolist() == [rank, 1]
+    if rank % 5 == 0:
+        futures = client.open_producer()
+        for index, future in enumerate(futures[: rank // 10]):
+            assert future.result(DEADLINE_S).index == index
+    if rank % 3 == 0:
+        cut(client.endpoint)
+    if rank % 2 == 0:
+        client.endpoint.close()
+    else:
+        client.leave()
+
+
+def test_fifty_clients_come_and_go(job: Job, epochs: Callable[[int], list[Any]]) -> None:
+    """Meanwhile another one has its epochs, and afterwards the server is what it was."""
+    pid = job.servers[0].pid
+    with job.client(), make_loader() as loader:
+        same_batches(loader, epochs(0))
+        before, rss, threads = usage(pid), rss_bytes(pid), num_threads(pid)
+        with ThreadPoolExecutor(8) as pool:
+            visits = [pool.submit(visit, job, rank) for rank in range(1, 51)]
+            number = 0
+            while number < 3 or not all(visit.done() for visit in visits):
+                number += 1
+                same_batches(loader, epochs(number))
+        for done in visits:
+            done.result()
+        assert settled(job, before) == before
+        same_batches(loader, epochs(number + 1))
+        assert num_threads(pid) <= threads + POOLED_THREADS
+        assert rss_bytes(pid) < rss + 64 * MIB
+
+
+def test_clients_that_do_not_read(job: Job, epochs: Callable[[int], list[Any]]) -> None:
+    """32 of them stay within the budget, and another one has its epochs; a batch too large for a share says so."""
+    before = idle_usage(job)
+    with contextlib.ExitStack() as stack:
+        with ThreadPoolExecutor(8) as pool:
+            clients = list(pool.map(lambda rank: Client(job, rank), range(1, 33)))
+            for client in clients:
+                stack.callback(client.leave)
+            asked = list(itertools.chain.from_iterable(pool.map(Client.open_producer, clients)))
+        kept = [future.result(DEADLINE_S) for future in asked]
+        with job.client(), make_loader() as loader:
+            for number in range(2):
+                same_batches(loader, epochs(number))
+        assert 32 * MIB < shared_bytes(job) < BUDGET
+        (answer,) = clients[0].open_producer(replace(CONFIG, batch_size=NUM_NODES), num_ahead=1)
+        failure = answer.result(DEADLINE_S)
+        assert failure.type_name == "MessageTooLargeError"
+        assert "memory_budget" in failure.message
+    assert all(batch.index < 4 for batch in kept)
+    del kept, asked
+    assert settled(job, before) == before

@@ -1,0 +1,82 @@
+"""How a server's memory for its clients is divided, and where its size comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphlearn_dist.distributed.memory_budget import MemoryBudget, Room, ServerMemory
+from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
+from graphlearn_dist.utils.memory import memory_limit_bytes
+
+MIB = 1 << 20
+
+
+def test_rooms_are_never_more_than_the_budget() -> None:
+    """However many come, the next one gets a sixteenth of what is free; what is given back is there for others."""
+    budget = MemoryBudget(160 * MIB)
+    rooms: list[Room] = []
+    while (free := 160 * MIB - sum(room.nbytes for room in rooms)) >= 4 * MIB:
+        rooms.append(budget.take(1 << 40, 1))
+        assert rooms[-1].nbytes == free // 16
+    assert len(rooms) > 32
+    assert sum(room.nbytes for room in rooms) == budget.used_bytes <= 160 * MIB
+    message = rf"memory_budget: 1 more sampling workers need 0\.25 MiB .* {len(rooms)} loaders have"
+    with pytest.raises(ResourceInsufficientError, match=message):
+        budget.take(1 << 40, 1)
+    for room in rooms:
+        room.give_back()
+        room.give_back()
+    assert (budget.used_bytes, budget.num_rooms) == (0, 0)
+    assert budget.take(MIB, 4).nbytes == MIB  # who wants less gets no more
+
+
+def test_rooms_for_several_workers() -> None:
+    budget = MemoryBudget(16 * MIB)
+    assert budget.take(1 << 40, 4).nbytes == MIB
+    with pytest.raises(
+        ResourceInsufficientError, match=r"4 more sampling workers need 1\.00 MiB .* 1 loaders have 1\.00"
+    ):
+        budget.take(1 << 40, 4)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_parts_of_the_whole(is_asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = ServerMemory.of("64MB", is_asked=is_asked)
+    assert memory.batches + memory.replies + memory.arena == 64 * MIB
+    assert memory.batches >= 48 * MIB
+    assert bool(memory.replies) is is_asked
+    monkeypatch.setenv("GLD_MEMORY_BUDGET", "64MB")
+    assert ServerMemory.of(None, is_asked=is_asked) == memory
+    monkeypatch.setenv("GLD_MEMORY_BUDGET", "much")
+    with pytest.raises(InvalidArgumentError, match="memory_budget: expected a size such as '64MB'"):
+        ServerMemory.of(None, is_asked=is_asked)
+    monkeypatch.delenv("GLD_MEMORY_BUDGET")
+    default = ServerMemory.of(None, is_asked=is_asked)
+    assert default.batches + default.replies + default.arena == memory_limit_bytes() // 4
+
+
+def test_a_budget_that_is_too_small() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"memory_budget: expected at least 4194304 bytes .* got 1048576"):
+        MemoryBudget(MIB)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/job/step\n", {"job/memory.max": "7000000\n", "job/step/memory.max": "max\n"}, 7_000_000),
+        ("0::/job/step\n", {"memory.max": "5000000\n"}, 5_000_000),  # in a container the group's own path is not there
+        ("5:cpu,memory:/box\n0::/\n", {"memory/box/memory.limit_in_bytes": "6000000\n"}, 6_000_000),
+        ("3:cpu:/box\n", {"cpu/memory.max": "1\n"}, None),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_limits_of_control_groups(tmp_path: Path, groups: str, files: dict[str, str], expected: int | None) -> None:
+    (tmp_path / "cgroup").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    host = memory_limit_bytes(tmp_path / "none", tmp_path)
+    assert host > 1 << 28
+    assert memory_limit_bytes(tmp_path / "cgroup", tmp_path) == (expected or host)
