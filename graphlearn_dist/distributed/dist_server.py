@@ -413,7 +413,7 @@ def init_server(
         connect_timeout_s: how long to wait for the registry.
         tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
         memory_budget: most memory for what clients wait for (batches, answers, messages under way), in bytes or as text
-            such as ``"8GB"``. None: ``GLD_MEMORY_BUDGET``, else a quarter of the least of the host's memory and its
+            such as ``"8GB"``. None: ``GLD_MEMORY_BUDGET``, else half of the least of the host's memory and its
             control groups' limits. Processes, and the partition itself, are not counted.
         lease_timeout: how long a client whose connection was lost keeps what it holds, in seconds. None:
             ``GLD_LEASE_TIMEOUT``, else 3.

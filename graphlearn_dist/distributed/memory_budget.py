@@ -10,10 +10,10 @@ from ..utils.memory import memory_limit_bytes
 from ..utils.units import parse_size
 from .placing import REPLY_REGION_BYTES
 
-_DEFAULT_SHARE = 4  # of the memory that there is: the others of a host want some too
+_DEFAULT_SHARE = 2  # of the memory that there is: partition, workers and other processes want some too
 _ARENA_SHARE = 16
 _REPLY_SHARE = 8
-_SHARE_OF_FREE = 16  # a newcomer gets at most this part of what is free, so that some is left for those after it
+_SHARE_OF_FREE = 12  # a newcomer gets at most this part of what is free, so that some is left for those after it
 _SMALLEST_WORKER_BYTES = 256 << 10  # less holds no batch worth a process
 _MIB = 1 << 20
 
@@ -37,7 +37,7 @@ class ServerMemory:
         """Divides a budget.
 
         Args:
-            budget: for all, in bytes or as text such as ``"8GB"``. None: ``GLD_MEMORY_BUDGET``, else a quarter of the
+            budget: for all, in bytes or as text such as ``"8GB"``. None: ``GLD_MEMORY_BUDGET``, else half of the
                 least of the host's memory and its control groups' limits.
             is_asked: whether others ask for rows.
 
@@ -74,7 +74,7 @@ class MemoryBudget:
     """Memory that all loaders of a server may use together for batches, divided when they are opened. On one thread.
 
     A loader keeps what it got until it is closed and never gets more, so that those that do not read take nothing from
-    those that do. The first gets a sixteenth of the budget, the next ones a little less, the 32nd a 118th.
+    those that do. The first gets a twelfth of the budget, the next ones a little less, the 32nd a 178th.
 
     Args:
         total_bytes: for all together.

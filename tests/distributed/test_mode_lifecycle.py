@@ -150,7 +150,7 @@ BAD_LOADERS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input_nodes": torch.tensor([0, 120])}, UnknownIdError, "input_nodes: node id 120 is outside"),
     ({"input_nodes": torch.tensor([-1])}, UnknownIdError, "input_nodes: node id -1 is outside"),
     ({"input_nodes": ("user", IDS)}, InvalidArgumentError, "input_nodes: unknown node type 'user'"),
-    ({"input_nodes": torch.rand(3)}, InvalidArgumentError, "input_nodes: expected dtype int64"),
+    ({"input_nodes": torch.tensor([0.5, 1.5, 2.5])}, InvalidArgumentError, "input_nodes: expected dtype int64"),
     ({"input_nodes": [1, 2]}, InvalidArgumentError, "input_nodes: expected a torch.Tensor"),
     ({"num_neighbors": {("a", "to", "b"): [2]}}, InvalidArgumentError, "num_neighbors: unknown edge type"),
     ({"num_neighbors": []}, InvalidArgumentError, "num_neighbors: expected at least one hop"),
