@@ -8,8 +8,8 @@
 # make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
-# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), DEMO_ARGS, PYTEST_ARGS,
-# PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, N, SEED.
+# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (2), DEMO_ARGS,
+# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, N, SEED.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -20,6 +20,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Ray takes 240 MB; without it the tests that need it are skipped.
 TEST_RAY ?= on
+# Test files that run at the same time; many tests wait for processes more than they compute. 0 for one process.
+TEST_WORKERS ?= 2
 PY := $(VENV)/bin/python
 # The venv's cmake and ninja, whatever the machine has.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -54,7 +56,7 @@ $(RUNTIME): constraints.txt
 
 $(DEV): $(RUNTIME)
 	@echo "--- $(VENV): tools for tests and checks"
-	@$(PIP_INSTALL) pytest hypothesis scipy psutil ruff mypy clang-format trustme pytorch-lightning torchdata $(if $(filter on,$(TEST_RAY)),ray)
+	@$(PIP_INSTALL) pytest pytest-xdist hypothesis scipy psutil ruff mypy clang-format trustme pytorch-lightning torchdata $(if $(filter on,$(TEST_RAY)),ray)
 	@touch $@
 
 # Installed once, in place; after that only the C++ core is rebuilt, and only what changed in it.
@@ -72,7 +74,7 @@ demo: $(BUILT)
 	@$(PY) examples/demo.py $(DEMO_ARGS)
 
 test: $(BUILT) $(DEV)
-	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not gpu" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: $(DEV) check-cuda
 	$(PY) -m ruff check .
