@@ -167,10 +167,7 @@ class DistServer:
             self._renewing = asyncio.get_running_loop().create_task(self._move_holders())
 
     async def _move_holders(self) -> None:
-        try:
-            holders = await self._holders.find()
-        except GraphLearnError:  # one is gone again: when it comes, this begins anew
-            return
+        holders = await self._holders.find_at_last()
         for producer in self._leases:
             await producer.move_holders(holders)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ..config import share_partitions
-from ..errors import InvalidArgumentError, NotInitializedError
+from ..errors import GraphLearnError, InvalidArgumentError, NotInitializedError
 from ..rpc.peers import Member, PeerAddress
 from . import rpc
 from .dist_context import DistContext, get_context
@@ -14,6 +14,8 @@ from .host_partitions import SharedPartition
 from .partition_peers import PartitionHolders
 
 SHARE_PARTITION = "DistServer.share_partition"
+_ANSWER_S = 10.0  # a member that does not say what it holds within this time has a successor, or will have
+_RETRY_S = 0.5
 
 
 class ServerHolders:
@@ -54,6 +56,14 @@ class ServerHolders:
                 self._known = found
         return self._known
 
+    async def find_at_last(self) -> PartitionHolders:
+        """As ``find``, for as long as it takes: a server that came back may be gone again, or not answer yet."""
+        while True:
+            try:
+                return await self.find()
+            except GraphLearnError:
+                await asyncio.sleep(_RETRY_S)
+
     async def _ask(self) -> PartitionHolders:
         own = self._dataset.partition_idx
         found: dict[int, PeerAddress] = {own: rpc.get_endpoint().address}
@@ -77,7 +87,7 @@ class ServerHolders:
         loop = asyncio.get_running_loop()
         members = await loop.run_in_executor(None, endpoint.wait_for_members, "server", context.world_size)
         others = [member for member in members if member.rank != context.rank]
-        answers = [endpoint.request(member.name, SHARE_PARTITION) for member in others]
+        answers = [endpoint.request(member.name, SHARE_PARTITION, timeout_s=_ANSWER_S) for member in others]
         held = []
         for member, answer in zip(others, answers, strict=True):
             num_partitions, partition, in_place = await asyncio.wrap_future(answer)

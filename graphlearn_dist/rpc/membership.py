@@ -159,7 +159,8 @@ class Membership:
     async def _join_again(self) -> None:
         while self._joined and self._master is not None:
             try:
-                self._registry_name = await asyncio.wrap_future(self._endpoint.request(self._master, HELLO))
+                hello = self._endpoint.request(self._master, HELLO, timeout_s=_GRACE_S)
+                self._registry_name = await asyncio.wrap_future(hello)
                 self._unconfirmed = dict(self._members)
                 joining = self._endpoint.request(self._master, JOIN, self._self, self._world_size, timeout_s=_GRACE_S)
                 await asyncio.wrap_future(joining)
