@@ -105,7 +105,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         self._num_threads = num_threads
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._graphs: dict[str | None, GraphAccess] = {}
-        self._graph(self._config(SamplingType.NODE, timed=False))
+        self._graph(self._config(SamplingType.NODE, timed=temporal_strategy == "last"))
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the draws of the batches that are sampled from now on; 0 at first."""

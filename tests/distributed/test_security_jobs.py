@@ -70,7 +70,7 @@ def test_what_a_server_lets_others_call(tmp_path: Path) -> None:
     init_server(1, 0, 0, load(directory), "127.0.0.1", 0)
     try:
         callees = rpc.get_endpoint()._callees._functions
-        assert sorted(callees) == TABLE
+        assert sorted(name for name in callees if not name.startswith("test_")) == TABLE  # other tests register theirs
     finally:
         shutdown_server()
 

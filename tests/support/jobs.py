@@ -127,13 +127,14 @@ def running_servers(
 
 
 def children(pid: int) -> list[int]:
-    """Processes whose parent it is, in the order of their ids."""
+    """Processes whose parent it is, by their ids; but for the one that ``multiprocessing`` keeps to itself."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == pid and fields[0] != "Z":
+                is_tracker = b"multiprocessing.resource_tracker" in (entry / "cmdline").read_bytes()
+                if int(fields[1]) == pid and fields[0] != "Z" and not is_tracker:
                     found.append(int(entry.name))
     return sorted(found)
 

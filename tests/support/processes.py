@@ -80,16 +80,8 @@ class TestProcess:
         os.kill(self.pid, number)
 
     def freeze(self) -> None:
-        """Stop it with SIGSTOP; when this returns, none of its threads runs any more.
-
-        The signal alone says nothing about when: a thread that runs on another core may finish an answer first.
-        """
-        self.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + 10.0
-        while any(_thread_state(path) not in "TZX" for path in Path(f"/proc/{self.pid}/task").glob("*/stat")):
-            if time.monotonic() > deadline:
-                raise ProcessFailure(f"{self.function} did not stop within 10 s of SIGSTOP")
-            os.sched_yield()
+        """See ``freeze``."""
+        freeze(self.pid)
 
     def output(self) -> str:
         """What it wrote to standard error."""
@@ -177,6 +169,19 @@ def _wait_for_any(running: Sequence[TestProcess], deadline: float) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def freeze(pid: int) -> None:
+    """Stops a process with SIGSTOP; when this returns, none of its threads runs any more.
+
+    The signal alone says nothing about when: a thread that runs on another core may finish an answer first.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10.0
+    while any(_thread_state(path) not in "TZX" for path in Path(f"/proc/{pid}/task").glob("*/stat")):
+        if time.monotonic() > deadline:
+            raise ProcessFailure(f"process {pid} did not stop within 10 s of SIGSTOP")
+        os.sched_yield()
 
 
 def _thread_state(stat: Path) -> str:

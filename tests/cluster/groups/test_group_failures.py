@@ -14,6 +14,7 @@ from graphlearn_dist.cluster import RayVirtualCluster, RayWorkerGroup, WorkerSta
 from graphlearn_dist.cluster.actors.base import ActorBackend
 from graphlearn_dist.errors import WorkerFailureError
 from tests.support.cluster_workers import Worker
+from tests.support.processes import freeze
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 
@@ -94,7 +95,7 @@ def test_workers_that_make_no_progress_are_found(cluster: RayVirtualCluster) -> 
         assert list(found) == [0]
         assert (found[0].reason, found[0].method) == ("long call", "wait")
         assert "in wait" in found[0].stack
-        os.kill(pids[1], signal.SIGSTOP)
+        freeze(pids[1])
         found = group.detect_stuck_workers(heartbeat_timeout=1.0)
         assert list(found) == [1]
         assert (found[1].reason, found[1].method) == ("no heartbeat", "beat")
