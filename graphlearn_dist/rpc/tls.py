@@ -17,7 +17,7 @@ from .handshake import MAX_TIME_S
 from .wire import MAGIC, pack_refusal
 
 _RECORD_BYTES = 16 << 10  # the most that one record holds
-_LINGER_S = 0.5
+_LINGER_S = 3.0  # for a busy host; most close at once
 _BURST_BYTES = 1 << 20  # per call, so that one busy connection does not starve the others
 
 
