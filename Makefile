@@ -74,7 +74,7 @@ demo: $(BUILT)
 	@$(PY) examples/demo.py $(DEMO_ARGS)
 
 test: $(BUILT) $(DEV)
-	$(PY) -m pytest -m "not gpu" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not gpu" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(DEV) check-cuda
 	$(PY) -m ruff check .

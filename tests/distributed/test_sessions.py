@@ -133,6 +133,10 @@ class Usage:
     descriptors: int
     regions: int
 
+    def within(self, other: Usage) -> bool:
+        """Whether nothing of it is more."""
+        return self.workers <= other.workers and self.descriptors <= other.descriptors and self.regions <= other.regions
+
 
 def usage(pid: int) -> Usage:
     maps = Path(f"/proc/{pid}/maps").read_text()
@@ -158,7 +162,7 @@ def rss_bytes(pid: int) -> int:
 def settled(job: Job, expected: Usage) -> Usage:
     """What the server uses, as soon as that is no more than expected: it has no way of saying so itself."""
     pid, deadline = job.servers[0].pid, time.monotonic() + DEADLINE_S
-    while (found := usage(pid)) != expected and time.monotonic() < deadline:
+    while not (found := usage(pid)).within(expected) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
 
@@ -191,7 +195,7 @@ def test_a_connection_that_comes_back(job: Job, epochs: Callable[[int], list[Any
                 cut(rpc.get_endpoint())
                 same_batches([*seen, *batches], epochs(number))
                 assert children(job.servers[0].pid) == workers
-    assert settled(job, before) == before
+    assert settled(job, before).within(before)
 
 
 def train(port: int) -> list[int]:
@@ -223,13 +227,13 @@ def test_clients_that_do_not_come_back(job: Job, epochs: Callable[[int], list[An
         leaving.leave()
         crashing.endpoint.close()
         del future
-        assert settled(job, before) == before
+        assert settled(job, before).within(before)
         assert num_threads(pid) <= threads + POOLED_THREADS
         frozen.send_signal(signal.SIGCONT)
         frozen.tell()
         expected = [node for batch in epochs(0) for node in batch.n_id.tolist()]
         assert frozen.wait(DEADLINE_S) == expected
-    assert settled(job, before) == before
+    assert settled(job, before).within(before)
 
 
 # --- many at once --------------------------------------------------------------------------------------------------
@@ -266,7 +270,7 @@ def test_fifty_clients_come_and_go(job: Job, epochs: Callable[[int], list[Any]])
                 same_batches(loader, epochs(number))
         for done in visits:
             done.result()
-        assert settled(job, before) == before
+        assert settled(job, before).within(before)
         same_batches(loader, epochs(number + 1))
         assert num_threads(pid) <= threads + POOLED_THREADS
         assert rss_bytes(pid) < rss + 64 * MIB
@@ -292,4 +296,4 @@ def test_clients_that_do_not_read(job: Job, epochs: Callable[[int], list[Any]]) 
         assert "memory_budget" in failure.message
     assert all(batch.index < 4 for batch in kept)
     del kept, asked
-    assert settled(job, before) == before
+    assert settled(job, before).within(before)
