@@ -13,7 +13,7 @@ from .placing import REPLY_REGION_BYTES
 _DEFAULT_SHARE = 2  # of the memory that there is: partition, workers and other processes want some too
 _ARENA_SHARE = 16
 _REPLY_SHARE = 8
-_SHARE_OF_FREE = 12  # a newcomer gets at most this part of what is free, so that some is left for those after it
+_SHARE_OF_FREE = 6  # the first loader gets at most this part, the next one a part less: some is left for all
 _SMALLEST_WORKER_BYTES = 256 << 10  # less holds no batch worth a process
 _MIB = 1 << 20
 
@@ -74,7 +74,8 @@ class MemoryBudget:
     """Memory that all loaders of a server may use together for batches, divided when they are opened. On one thread.
 
     A loader keeps what it got until it is closed and never gets more, so that those that do not read take nothing from
-    those that do. The first gets a twelfth of the budget, the next ones a little less, the 32nd a 178th.
+    those that do. The first gets a sixth of the budget, the second a seventh of what is left, the third an eighth: the
+    32nd still has a 266th of all.
 
     Args:
         total_bytes: for all together.
@@ -106,12 +107,13 @@ class MemoryBudget:
             ResourceInsufficientError: there is too little left for it.
         """
         free = self.total_bytes - self.used_bytes
-        nbytes = min(wanted_bytes, free // _SHARE_OF_FREE)
+        share = free // (_SHARE_OF_FREE + self.num_rooms)
+        nbytes = min(wanted_bytes, share)
         needed = num_workers * _SMALLEST_WORKER_BYTES
         if nbytes < needed:
             raise ResourceInsufficientError(
                 f"memory_budget: {num_workers} more sampling workers need {needed / _MIB:.2f} MiB on this server, "
-                f"which gives a new loader {free // _SHARE_OF_FREE / _MIB:.2f}: {self.num_rooms} loaders have "
+                f"which gives a new loader {share / _MIB:.2f}: {self.num_rooms} loaders have "
                 f"{self.used_bytes / _MIB:.2f} of its {self.total_bytes / _MIB:.2f} MiB for batches; close some of "
                 "them, or raise memory_budget"
             )

@@ -41,7 +41,7 @@ NUM_FEATURES = 3000  # a batch of some 500 KB
 MIB = 1 << 20
 # Threads that start when they are first needed, and stay: those that answer, and the loop's own.
 POOLED_THREADS = 16 + min(32, (os.cpu_count() or 1) + 4)
-BUDGET = 160 * MIB
+BUDGET = 320 * MIB
 REQUEST = ProducerRequest(num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 30, request_timeout_s=60.0)
 CONFIG = SamplingConfig(
     SamplingType.NODE,
