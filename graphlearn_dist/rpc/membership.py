@@ -157,19 +157,24 @@ class Membership:
             self._rejoining = asyncio.get_running_loop().create_task(self._join_again())
 
     async def _join_again(self) -> None:
-        while self._joined and self._master is not None:
+        while self._joined and self._registry_lost is not None and self._master is not None:
             try:
                 hello = self._endpoint.request(self._master, HELLO, timeout_s=_GRACE_S)
                 self._registry_name = await asyncio.wrap_future(hello)
                 self._unconfirmed = dict(self._members)
                 joining = self._endpoint.request(self._master, JOIN, self._self, self._world_size, timeout_s=_GRACE_S)
                 await asyncio.wrap_future(joining)
-            except RpcError as error:  # nobody there yet, or it has not noticed yet that our old connection is gone
+            except RpcError as error:  # nobody there yet
                 with self._condition:
                     self._registry_lost = f"{type(error).__name__}: {error}"
                 await asyncio.sleep(_REJOIN_PAUSE_S)
             else:
-                break
+                self._have_joined_again()
+
+    def _have_joined_again(self) -> None:
+        """The registry has us, unless it was lost once more between its answer and this moment."""
+        if self._lease is None or not self._lease.is_open:
+            return
         with self._condition:
             self._registry_lost = None
             self._condition.notify_all()

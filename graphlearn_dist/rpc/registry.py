@@ -74,6 +74,9 @@ class Registry:
     async def join(self, member: Member, world_size: int | None) -> None:
         """Add the calling endpoint. Before the answer, it is sent one ``ViewChange`` for every member there is.
 
+        A member that joins again, since it has lost its connection or did not get the answer in time, keeps its place:
+        its lease hangs on the new connection.
+
         Raises:
             RegistryError: the member is not the caller, its slot or name is taken, or the world sizes differ.
         """
@@ -91,6 +94,8 @@ class Registry:
 
     def _check_slot(self, member: Member) -> None:
         for lease in self._leases.values():
+            if lease.member.peer == member.peer:
+                continue
             taken = lease.slot == (member.role, member.rank)
             if taken or lease.member.name == member.name:
                 what = f"rank {member.rank} of {member.role}" if taken else f"the name {member.name!r}"

@@ -125,6 +125,17 @@ def _kill(whom: Callable[[Scene], str]) -> Callable[[Scene], None]:
     return inject
 
 
+def _kill_servers(scene: Scene) -> None:
+    """Two of them, or one and then its successor: at once, within milliseconds, or while the first is coming back."""
+    first, second = _server(scene), _server(scene)
+    pause_s = scene.rng.choice((0.0, scene.rng.uniform(0.0, 0.05), scene.rng.uniform(0.0, 4.0)))
+    os.kill(scene.pick(first), signal.SIGKILL)
+    scene.did = f"{first}, {1e3 * pause_s:.0f} ms, {second}"
+    scene.ended.wait(pause_s)
+    for pid in scene.pids(second):  # none where it is just coming back
+        os.kill(pid, signal.SIGKILL)
+
+
 def _freeze(whom: Callable[[Scene], str], bounds: tuple[float, float]) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
         name = whom(scene)
@@ -201,6 +212,7 @@ _NO_MEMORY = r"could not be started again: .*(File too large|EFBIG)"
 FAULTS = (
     Fault("kill a sampling worker", _kill(_worker)),
     Fault("kill a server", _kill(_server), (REMOTE,), rule_s=SERVER_EXIT_S, first_moment=-1),
+    Fault("kill servers twice", _kill_servers, (REMOTE,), rule_s=2 * SERVER_EXIT_S, first_moment=-1),
     # the other trainer may be about to exit, with all its batches: the signal finds nothing to end then
     Fault("kill a trainer", _kill(_trainer), rule_s=5.0, error=_KILLED, may_complete=True, first_moment=-1),
     Fault("freeze a worker briefly", _freeze(_worker, BRIEF_S), rule_s=1.5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import mmap
@@ -9,9 +10,10 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,8 +29,10 @@ from graphlearn_dist.errors import (
     ProtocolError,
     RegistryError,
 )
-from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.rpc import Endpoint, membership
 from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
+from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
+from graphlearn_dist.rpc.registry import JOIN, ViewChange
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -63,6 +67,17 @@ def in_threads(*functions: Any) -> list[Any]:
 
     with ThreadPoolExecutor(len(functions)) as pool:
         return [future.result(2 * DEADLINE_S) for future in [pool.submit(run, function) for function in functions]]
+
+
+def cut(one: Endpoint, other: Endpoint) -> None:
+    """Closes the connections that one endpoint has to another, as a broken network does."""
+
+    def close() -> None:
+        for connection in one._links.connections:
+            if connection.is_open and connection.peer == other.peer:
+                connection.close("cut")
+
+    one.loop.call_soon_threadsafe(close)
 
 
 def test_members_see_each_other(job: Any) -> None:
@@ -183,6 +198,90 @@ def test_a_registry_that_comes_back() -> None:
             assert endpoint.call(("server", 0), "me") == second.peer.incarnation
         b.close()
         assert changes.get(timeout=DEADLINE_S) == ("lost", b.peer)
+
+
+def test_an_answer_of_the_registry_that_comes_too_late(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member asks again, and is not told that its rank is taken: by itself."""
+    monkeypatch.setattr(membership, "_GRACE_S", 0.5)
+    a, b = job(), job(rank=1)
+    registry, joined, again = a._membership._registry, [], threading.Event()
+    assert registry is not None
+
+    async def join_late(member: Member, world_size: int | None) -> None:
+        await registry.join(member, world_size)
+        joined.append(member.peer)
+        if len(joined) == 1:
+            await asyncio.get_running_loop().create_future()  # until the member gives up
+        again.set()
+
+    a.register(JOIN, join_late)
+    lost: queue.Queue[str] = queue.Queue()
+    b.on_member_lost(lambda member, why: lost.put(why))
+    cut(b, a)
+    assert again.wait(DEADLINE_S)
+    asyncio.run_coroutine_threadsafe(have_joined_again(b), b.loop).result(DEADLINE_S)
+    assert joined == [b.peer, b.peer]
+    assert in_threads(lambda: a.barrier(DEADLINE_S), lambda: b.barrier(DEADLINE_S)) == [None, None]
+    assert lost.empty()
+
+
+async def have_joined_again(endpoint: Endpoint) -> None:
+    """On its loop."""
+    rejoining = endpoint._membership._rejoining
+    assert rejoining is not None
+    await rejoining
+
+
+class Unread:
+    """An endpoint, to a ``Membership``, whose answers are all there before they are read."""
+
+    def __init__(self) -> None:
+        self.peer = Peer("client-0", "client", 0, 1, 2, "host")
+        self.address = PeerAddress("127.0.0.1", 1)
+        self.name = self.peer.name
+        self.loop = asyncio.get_running_loop()
+        self.on_join: Callable[[], None] = lambda: None
+        self.num_joins = 0
+
+    def subscribe(self, topic: str, handler: Callable[[Any, Any], None]) -> None:
+        self.tell = handler
+
+    def call(self, target: Any, function: str, *args: Any, **options: Any) -> Any:
+        return self.request(target, function).result()
+
+    def request(self, target: Any, function: str, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if function == JOIN:
+            self.num_joins += 1
+            self.connection = SimpleNamespace(peer=replace(self.peer, name="server-0"), is_open=True)
+            self.tell(self.connection, ViewChange("joined", Member(self.peer, self.address)))
+        future.set_result("server-0")
+        if function == JOIN:
+            self.on_join()
+        return future
+
+
+def test_a_registry_that_is_lost_again_while_a_member_joins() -> None:
+    """Its answer is there, and not yet read, when the connection closes that it came by."""
+
+    async def scenario() -> None:
+        endpoint = Unread()
+        member = membership.Membership(endpoint)  # type: ignore[arg-type]
+        member.join("127.0.0.1", 1, None, DEADLINE_S)
+
+        def lose() -> None:
+            endpoint.connection.is_open = False
+            member.connection_closed(endpoint.connection, "cut")  # type: ignore[arg-type]
+
+        endpoint.on_join = lambda: lose() if endpoint.num_joins == 2 else None
+        lose()
+        for _ in range(20):  # turns of the loop: nothing has to be waited for
+            await asyncio.sleep(0)
+        assert endpoint.num_joins == 3
+        assert endpoint.connection.is_open
+        member.retire()
+
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
 
 
 # --- collectives -----------------------------------------------------------------------------------------------
