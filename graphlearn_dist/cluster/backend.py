@@ -52,7 +52,14 @@ class RunningProcess(ABC):
 
 
 class Backend(ABC):
-    """A place where processes run."""
+    """A place where processes run.
+
+    Attributes:
+        notices_loss_s: how long a process that was killed may still count as running, because its machine is lost and
+            nobody knows yet.
+    """
+
+    notices_loss_s: float = 0.0
 
     @abstractmethod
     def master(self, plan: LaunchPlan) -> contextlib.AbstractContextManager[Master]:

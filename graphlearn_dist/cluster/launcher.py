@@ -114,6 +114,7 @@ class _Supervisor:
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._running: dict[str, RunningProcess] = {}  # by name
         self._budgets: dict[str, RestartBudget] = {}  # of servers, by name
+        self._trainers_left = plan.num_trainers  # that have not ended well
 
     # Listener, called by the backend's threads
     def on_line(self, spec: ProcessSpec, line: str) -> None:
@@ -144,11 +145,11 @@ class _Supervisor:
                 continue
             if isinstance(event, _Exited):
                 del self._running[event.spec.name]
+                self._trainers_left -= event.spec.role == "trainer" and event.code == 0
             return event
 
     def run(self) -> int:
         """Until the trainers have ended well, then the servers; returns 0, or 128 + n after signal n."""
-        trainers = self._plan.num_trainers
         deadline: float | None = None
         while self._running:
             event = self._next(deadline)
@@ -157,53 +158,71 @@ class _Supervisor:
             if isinstance(event, _Interrupted):
                 return self._end_by_signal(event)
             if event.code != 0:
-                if deadline is not None or not self._start_again(event):
-                    raise self._failure(event)
-                continue
-            trainers -= event.spec.role == "trainer"
-            if trainers == 0 and deadline is None:
+                self._go_on_without(event)
+            if not self._trainers_left and deadline is None:
                 deadline = time.monotonic() + self._plan.server_exit_s
         self.stop_all()
         return 0
 
-    def _start_again(self, event: _Exited) -> bool:
-        """Starts a server again that was killed; where that is no use any more, the trainers get time to say so."""
+    def _go_on_without(self, event: _Exited) -> None:
+        """A server that was killed is started again while there are trainers, and not missed after them.
+
+        Raises:
+            LaunchError: the job has failed.
+        """
         spec, how = event.spec, describe_exit(event.code)
-        if spec.role != "server" or event.code <= 128:  # what ends with a code of its own has said why
-            return False
+        was_killed = event.code > 128  # what ends with a code of its own has said why
+        # One that was started again may meet a job that is being taken down; the result is there.
+        if spec.role == "server" and not self._trainers_left and (was_killed or self._budgets[spec.name].used):
+            self._output.note(f"{spec.name} {how}; the trainers have ended: it is not started again")
+        elif spec.role != "server" or not was_killed:
+            raise self._failure(event, how)
+        elif (why := self._start_again(spec, how)) and not self._end_without(spec, f"it {how}; {why}"):
+            raise self._failure(event, f"{how}; {why}")
+
+    def _start_again(self, spec: ProcessSpec, how: str) -> str:
+        """Starts a server again, or says why that is not possible."""
         budget = self._budgets[spec.name]
-        if budget.take():
-            self._output.note(f"{spec.name} {how}; starting it again ({budget.used} of {budget.limit} times)")
+        if not budget.take():
+            return f"max_restarts={budget.limit} within an hour are used up"
+        self._output.note(f"{spec.name} {how}; starting it again ({budget.used} of {budget.limit} times)")
+        try:
             self._running[spec.name] = self._backend.start(spec, self)
-            return True
-        how = f"it {how}; max_restarts={budget.limit} within an hour are used up"
-        self._output.note(f"{spec.name} is given up: {how}")
-        news = json.dumps({"role": spec.role, "rank": spec.rank, "why": how})
+        except LaunchError as error:
+            return str(error)
+        return ""
+
+    def _end_without(self, spec: ProcessSpec, why: str) -> bool:
+        """Gives a server up: trainers are told, and get time to fail for it; returns whether all end well instead."""
+        self._output.note(f"{spec.name} is given up: {why}")
+        news = json.dumps({"role": spec.role, "rank": spec.rank, "why": why})
         self._tell(lambda process: process.tell(news))
         deadline = time.monotonic() + _GIVE_UP_S
         while any(name.startswith("trainer") for name in self._running):
             if not isinstance(self._next(deadline), _Exited):  # the time is over, or somebody is impatient
                 break
-        return False
+        return not self._trainers_left
 
     def _end_by_signal(self, event: _Interrupted) -> int:
         print(f"graphlearn-dist: {signal.Signals(event.signum).name}: stopping", file=sys.stderr, flush=True)
         self.stop_all()
         return 128 + event.signum
 
-    def _failure(self, event: _Exited) -> LaunchError:
+    def _failure(self, event: _Exited, how: str) -> LaunchError:
         spec = event.spec
         place = "" if self._plan.backend == "local" else f" on {spec.host}"
         tail = self._output.tail(spec)
         said = [f"its last {len(tail)} lines of output:", *("  " + line for line in tail)] if tail else ["no output"]
-        return LaunchError("\n".join([f"{spec.name}{place} {describe_exit(event.code)}; {said[0]}", *said[1:]]))
+        return LaunchError("\n".join([f"{spec.name}{place} {how}; {said[0]}", *said[1:]]))
 
     def stop_all(self) -> None:
         """Returns when all processes are gone: asked at first, killed after ``stop_s`` or at a further signal."""
         self._tell(lambda process: process.stop())
-        # child.py keeps the time between both; the second deadline is for one that was stopped or is stuck itself.
-        for _ in range(2):
-            deadline = time.monotonic() + self._plan.stop_s + 2
+        # child.py keeps the time between both; the second deadline is for one that was stopped or is stuck itself, or
+        # whose machine is lost.
+        wait_s = self._plan.stop_s + 2
+        for limit_s in (wait_s, max(wait_s, self._backend.notices_loss_s)):
+            deadline = time.monotonic() + limit_s
             while self._running and (event := self._next(deadline)) is not None:
                 if isinstance(event, _Interrupted):
                     self._tell(lambda process: process.kill())
@@ -239,8 +258,8 @@ def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | N
 
     Every line they write is written to ``out`` after ``[server 0] `` or the like. When all trainers have ended well,
     the servers may end by themselves for ``server_exit_s``, then they are asked to. A server that is killed is started
-    again, see ``LaunchPlan.max_restarts``. When any other process fails, the others are stopped. However this ends, no
-    process of the job is left.
+    again, see ``LaunchPlan.max_restarts``; after the trainers it is not missed. When any other process fails, the
+    others are stopped. However this ends, no process of the job is left.
 
     Args:
         plan: the job.

@@ -37,6 +37,8 @@ class RayLaunchBackend(Backend):
         LaunchError: Ray is not installed.
     """
 
+    notices_loss_s = 2 * _START_TIMEOUT_S
+
     def __init__(self) -> None:
         try:
             require_ray()

@@ -109,6 +109,48 @@ def test_a_trainer_that_fails_ends_the_job(ray_nodes: RayNodes, tmp_path: Path) 
     wait_ended([int(pid) for pid in out.lines("[server 0] pid ")], 30.0)
 
 
+STAY = """
+import os, pathlib, signal
+print("pid", os.getpid(), flush=True)
+mark = pathlib.Path(__file__).with_name("came-" + os.environ["GLD_RANK"])
+if not mark.exists():
+    mark.touch()
+    signal.pause()
+"""
+
+
+def test_servers_lost_after_the_last_trainer_do_not_fail_the_job(
+    backend: ActorBackend, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """On Ray, one of them with its machine. The launcher may hear of a death first: then it starts a server in vain."""
+    (tmp_path / "serve.py").write_text(STAY)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "train.py").write_text(
+        f"import os, pathlib; print('pid', os.getpid()); pathlib.Path({str(tmp_path / 'pipe')!r}).read_text()"
+    )
+    plan = LaunchPlan(
+        str(tmp_path / "train.py"), num_servers=2, server_script=str(tmp_path / "serve.py"), backend=backend.name
+    )
+    nodes: RayNodes | None = request.getfixturevalue("ray_nodes") if backend.name == "ray" else None
+    largest = nodes.add_node(num_cpus=64) if nodes else ""  # the first server goes there
+    out = Output()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(launch, plan, out=out)
+        job.add_done_callback(lambda _: out.write("[launcher] ended\n"))
+        servers = [int(out.wait(f"[server {rank}] pid ")[0]) for rank in range(2)]
+        trainer = int(out.wait("[trainer 0] pid ")[0])
+        (tmp_path / "pipe").write_text("end")
+        wait_ended([trainer], DEADLINE_S)
+        os.kill(servers[1], signal.SIGKILL)
+        if nodes:
+            nodes.remove_node(largest)
+        else:
+            os.kill(servers[0], signal.SIGKILL)
+        assert job.result(DEADLINE_S) == 0, out.getvalue()
+    assert len(out.lines("[launcher] server ")) == 2
+    wait_ended(servers, 30.0)
+
+
 # --- the object at the other end --------------------------------------------------------------------------------
 
 
