@@ -93,6 +93,31 @@ class DeviceBatchPlan:
         stream: int,
     ) -> None: ...
 
+class DeviceInducedPlan:
+    def __init__(
+        self, num_nodes: Sequence[int], num_members: Sequence[int], edge_types: Sequence[tuple[int, int]]
+    ) -> None: ...
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def num_scratch_bytes(self) -> int: ...
+    @property
+    def counts(self) -> list[int]: ...
+    def count(
+        self, graphs: Sequence[DeviceCsr], members: list[Any], result: Any, scratch: Any, device: int, stream: int
+    ) -> None: ...
+    def write(
+        self,
+        graphs: Sequence[DeviceCsr],
+        members: list[Any],
+        result: Any,
+        scratch: Any,
+        cols: list[Any],
+        edge_ids: list[Any],
+        device: int,
+        stream: int,
+    ) -> None: ...
+
 class DeviceRowStore:
     def __init__(self, tensors: list[Any], device: int) -> None: ...
     def gather(self, rows: Any, positions: Any, out: Any, status: Any, stream: int) -> None: ...

@@ -1,4 +1,6 @@
 // What runs on a GPU. The classes exist in every build; without CUDA nothing can be made that they take.
+#include "bindings/device.h"
+
 #include <pybind11/stl.h>
 
 #include <tuple>
@@ -12,11 +14,6 @@ namespace py = pybind11;
 
 namespace gld {
 namespace {
-
-struct DeviceCsr {
-  Csr csr;
-  int device;
-};
 
 struct DeviceRowStore {
   RowStore store;
@@ -40,35 +37,19 @@ DeviceBatchPlan make_plan(std::vector<int64_t> num_nodes, const std::vector<Edge
   return DeviceBatchPlan(std::move(shape));
 }
 
-char* block_of(const Tensor& memory, size_t num_bytes, const char* name) {
-  if (memory.nbytes() < num_bytes)
-    throw InvalidArgument(message(name, ": expected at least ", num_bytes, " bytes, got ", memory.nbytes()));
-  return memory.as<char>();
-}
-
 void launch(const DeviceBatchPlan& plan, const std::vector<const DeviceCsr*>& graphs, std::vector<DrawMethod> how,
             const py::list& seeds, const py::object& times, const py::object& counter, const py::object& result,
             const py::object& scratch, int device, uint64_t stream) {
   BatchInput input;
-  for (const DeviceCsr* graph : graphs) {
-    if (graph->device != device)
-      throw InvalidArgument(message("graphs: expected those of GPU ", device, ", got one of GPU ", graph->device));
-    input.graphs.push_back(graph->csr);
-  }
+  input.graphs = graphs_on(device, graphs);
   input.how = std::move(how);
   for (const py::handle& list : seeds) input.seeds.push_back(from_python_on(list, "seeds", device));
   input.times = from_python_optional_on(times, "times", device);
   input.counter = from_python_on(counter, "counter", device);
-  const Tensor results = from_python_on(result, "result", device),
-               scratches = from_python_on(scratch, "scratch", device);
-  const BatchMemory memory{block_of(results, plan.layout().num_bytes, "result"),
-                           block_of(scratches, plan.layout().num_scratch_bytes, "scratch")};
+  const Blocks blocks(result, plan.layout().num_bytes, scratch, plan.layout().num_scratch_bytes, device);
   py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
-  plan.launch(input, memory, {device, stream});
+  plan.launch(input, blocks.memory(), {device, stream});
 }
-
-// Entries of int64 from the start of the block.
-int64_t entries(size_t offset) { return static_cast<int64_t>(offset / sizeof(int64_t)); }
 
 void bind_batches(py::module_& m) {
   py::class_<DeviceCsr, std::shared_ptr<DeviceCsr>>(

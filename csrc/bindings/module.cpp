@@ -44,5 +44,6 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_subgraph(m);
   gld::bind_feature(m);
   gld::bind_device(m);
+  gld::bind_device_subgraph(m);
   gld::bind_rpc(m);
 }

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "feature/cuda/launch_gather.h"
 #include "sampling/cuda/launch_batch.h"
+#include "subgraph/cuda/launch_induced.h"
 
 namespace gld {
 namespace {
@@ -19,6 +20,13 @@ int cuda_device_count() { return 0; }
 bool gpu_can_read(const void*, int) { return false; }
 
 void launch_batch(const BatchShape&, const BatchLayout&, const BatchInput&, BatchMemory, CudaStream) { refuse(); }
+void launch_induced_count(const InducedShape&, const InducedLayout&, const InducedInput&, BatchMemory, CudaStream) {
+  refuse();
+}
+void launch_induced_write(const InducedShape&, const InducedLayout&, const InducedInput&, BatchMemory,
+                          const std::vector<InducedOutput>&, CudaStream) {
+  refuse();
+}
 void launch_copy(const WantedRows&, int64_t, CudaStream) { refuse(); }
 void launch_cast(const CastElements&, CudaStream) { refuse(); }
 

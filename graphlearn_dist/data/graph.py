@@ -36,17 +36,12 @@ class RowBook(Protocol):
 class Graph:
     """A topology ready to be sampled.
 
-        Args:
-            topo: the edges.
-    <<<<<<< HEAD
-            mode: ``"CPU"``, ``"ZERO_COPY"`` or ``"CUDA"``; without a GPU all of them live in host memory.
-            device: the GPU, where there is one.
-            row_book: which nodes' rows these are, in a partition; None where row *v* is that of node *v*.
-    =======
-            mode: ``"CPU"``, ``"ZERO_COPY"`` (pinned host memory that the GPU reads) or ``"CUDA"`` (the GPU's memory).
-                Without a device all of them live in host memory, and the CPU samples.
-            device: the GPU that local node loaders sample on, in builds with CUDA.
-    >>>>>>> 32b6c5f (GPU kernels, host tests, Python glue)
+    Args:
+        topo: the edges.
+        mode: ``"CPU"``, ``"ZERO_COPY"`` (pinned host memory that the GPU reads) or ``"CUDA"`` (the GPU's memory).
+            Without a device all of them live in host memory, and the CPU samples.
+        device: the GPU that local loaders sample on, in builds with CUDA.
+        row_book: which nodes' rows these are, in a partition; None where row *v* is that of node *v*.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from ..data.schema import by_type
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..messages import Subgraph
 from ..utils.device import device_number, stream_handle
+from .device_induced import induced_on_device
 from .plan import SamplingPlan
 from .tasks import InducedEdges, SeedList
 
@@ -25,8 +26,8 @@ class DeviceGraph:
     """A ``GraphAccess`` whose batches are sampled by a GPU, on the caller's current stream. Thread-safe.
 
     A batch is one chain of kernels; the host waits once, at its end, for the sizes. Memory comes from torch's
-    allocator, with room for the largest batch that the fan-outs allow, which the tensors of a batch keep. Induced
-    edges and strict negatives are not served.
+    allocator, with room for the largest batch that the fan-outs allow, which the tensors of a batch keep. Strict
+    negatives are not served.
 
     Args:
         plan: how to sample.
@@ -132,8 +133,9 @@ class DeviceGraph:
         raise _not_served("negatives with times")
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
-        """Not served."""
-        raise _not_served("induced subgraphs")
+        """See ``GraphAccess``; the tensors lie on the device."""
+        plan = self.plan
+        return induced_on_device(self._graphs, plan.schema, nodes, self.device, with_edge_ids=plan.with_edge_ids)
 
 
 def _steps(totals: Sequence[int]) -> tuple[int, ...]:

@@ -51,6 +51,10 @@ class InducedEdges:
     neighbors: torch.Tensor
     edge_ids: torch.Tensor | None
 
+    def nodes(self) -> torch.Tensor:
+        """int64 ``[sum of counts]``: the local id of the node that each edge is one of."""
+        return torch.repeat_interleave(self.counts, output_size=self.neighbors.numel())
+
 
 class GraphAccess(Protocol):
     """A graph that batches are made from, in this process or in several. All ids are global."""
@@ -112,7 +116,7 @@ class SubgraphTask:
         subgraph = replace(
             sampled,
             rows=tuple(edges.neighbors for edges in induced),
-            cols=tuple(torch.repeat_interleave(edges.counts) for edges in induced),
+            cols=tuple(edges.nodes() for edges in induced),
             edge_ids=tuple(edges.edge_ids for edges in induced),
             num_sampled_edges=((),) * len(induced),  # they belong to no hop
         )

@@ -1,8 +1,8 @@
 // The kernels of a batch, run on the host: the batch is that of the CPU's builder, bit by bit.
 #include <cstring>
-#include <memory>
 
 #include "arrays.h"
+#include "batch_memory.h"
 #include "check.h"
 #include "host_executor.h"
 #include "sampling/cuda/batch_chain.h"
@@ -84,13 +84,6 @@ BatchShape shape_of(const Typed& graph, const Request& request) {
   shape.disjoint = request.disjoint;
   return shape;
 }
-
-// Memory of a batch, as large as promised: a write beyond it is seen by the sanitizers.
-struct Memory {
-  explicit Memory(size_t bytes) : data(new char[bytes + 256]) {}
-  char* begin() const { return data.get() + (256 - reinterpret_cast<uintptr_t>(data.get()) % 256) % 256; }
-  std::unique_ptr<char[]> data;
-};
 
 class DeviceBatch {
  public:

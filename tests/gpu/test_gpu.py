@@ -9,15 +9,21 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Feature, UnifiedTensor
-from graphlearn_dist.data.device_topology import DeviceTopology
-from graphlearn_dist.data.schema import by_type
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader
 from graphlearn_dist.sampler.batches import make_plan
-from graphlearn_dist.sampler.device_graph import DeviceGraph
 from graphlearn_dist.sampler.local_graph import LocalGraph
 from graphlearn_dist.sampler.tasks import SeedList
-from tests.support.device_batches import FANOUTS, WAYS, assert_same, config_for, graph_for, sample, seeds_for
+from tests.support.device_batches import (
+    FANOUTS,
+    WAYS,
+    assert_same,
+    config_for,
+    graph_for,
+    on_device,
+    sample,
+    seeds_for,
+)
 from tests.support.graphs import TestGraph, make_dataset
 
 pytestmark = [
@@ -27,12 +33,6 @@ pytestmark = [
 GPU = torch.device("cuda", 0)
 
 
-def on_gpu(plan: Any, dataset: Any, placement: Any) -> DeviceGraph:
-    graphs = by_type(dataset.graph)
-    placed = [DeviceTopology(graphs[edge_type].topo, placement, GPU) for edge_type in plan.schema.edge_types]
-    return DeviceGraph(plan, placed, GPU)
-
-
 @pytest.mark.parametrize("placement", ["CUDA", "ZERO_COPY"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["homogeneous", "typed"])
@@ -40,32 +40,32 @@ def test_batches_are_those_of_the_cpu(kind: str, way: str, placement: str) -> No
     graph = graph_for(kind, WAYS[way])
     dataset, seeds = make_dataset(graph), seeds_for(graph, WAYS[way])
     for fanouts in FANOUTS:
-        plan = make_plan(dataset, config_for(fanouts, WAYS[way]))
-        local, device = LocalGraph(dataset, plan), on_gpu(plan, dataset, placement)
+        config = config_for(fanouts, WAYS[way])
+        local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU, placement)
         for index in range(3):
             assert_same(sample(device, seeds, index), sample(local, seeds, index))
 
 
 def test_batches_on_another_stream() -> None:
     dataset = make_dataset(graph_for("homogeneous", {}))
-    plan, seeds = make_plan(dataset, config_for([4, 3], {})), seeds_for(graph_for("homogeneous", {}), {})
-    device = on_gpu(plan, dataset, "CUDA")
+    config, seeds = config_for([4, 3], {}), seeds_for(graph_for("homogeneous", {}), {})
+    device = on_device(dataset, config, GPU)
     with torch.cuda.stream(torch.cuda.Stream()):
         found = sample(device, seeds, 0)
-    assert_same(found, sample(LocalGraph(dataset, plan), seeds, 0))
+    assert_same(found, sample(LocalGraph(dataset, make_plan(dataset, config)), seeds, 0))
 
 
 def test_a_batch_of_many_tiles() -> None:
     graph = TestGraph({None: 50_000}, {None: torch.randint(0, 50_000, (2, 1_000_000))}, {})
     dataset = make_dataset(graph)
-    plan = make_plan(dataset, config_for([15, 10, 5], {}))
-    seeds = (SeedList(0, torch.randint(0, 50_000, (1024,))),)
-    assert_same(sample(on_gpu(plan, dataset, "CUDA"), seeds, 4), sample(LocalGraph(dataset, plan), seeds, 4))
+    config, seeds = config_for([15, 10, 5], {}), (SeedList(0, torch.randint(0, 50_000, (1024,))),)
+    expected = sample(LocalGraph(dataset, make_plan(dataset, config)), seeds, 4)
+    assert_same(sample(on_device(dataset, config, GPU), seeds, 4), expected)
 
 
 def test_a_seed_outside_the_graph_is_named() -> None:
     dataset = make_dataset(graph_for("homogeneous", {}))
-    device = on_gpu(make_plan(dataset, config_for([2], {})), dataset, "CUDA")
+    device = on_device(dataset, config_for([2], {}), GPU)
     with pytest.raises(UnknownIdError, match="node id 300, at position 2"):
         sample(device, (SeedList(0, torch.tensor([1, 2, 300])),), 0)
 
@@ -128,8 +128,8 @@ def test_unified_tensor_over_device_and_host() -> None:
 
 def test_nothing_is_kept_over_many_batches() -> None:
     dataset = make_dataset(graph_for("homogeneous", {}))
-    plan, seeds = make_plan(dataset, config_for([4, 3], {})), seeds_for(graph_for("homogeneous", {}), {})
-    device = on_gpu(plan, dataset, "CUDA")
+    seeds = seeds_for(graph_for("homogeneous", {}), {})
+    device = on_device(dataset, config_for([4, 3], {}), GPU)
     sample(device, seeds, 0)
     held = torch.cuda.memory_allocated()
     for index in range(200):

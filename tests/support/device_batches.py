@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 
+from graphlearn_dist.data import Dataset
+from graphlearn_dist.data.device_topology import DeviceTopology
+from graphlearn_dist.data.schema import by_type
 from graphlearn_dist.messages import Subgraph
-from graphlearn_dist.sampler import SamplingConfig, SamplingType
+from graphlearn_dist.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler.batch_maker import BatchMaker
+from graphlearn_dist.sampler.batches import make_plan
+from graphlearn_dist.sampler.device_graph import DeviceGraph
+from graphlearn_dist.sampler.local_graph import LocalGraph
 from graphlearn_dist.sampler.tasks import GraphAccess, SeedList
 from graphlearn_dist.utils.coroutines import run_local
 
 from .graphs import MAX_TIME, TestGraph, random_graph, typed_graph, with_times, with_weights
 
+HOST = torch.device("cpu")
 WAYS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "replace": {"replace": True},
@@ -37,11 +45,25 @@ def graph_for(kind: str, way: dict[str, Any]) -> TestGraph:
     return with_times(graph, 8) if "temporal_strategy" in way else graph
 
 
-def config_for(fanouts: list[int], way: dict[str, Any]) -> SamplingConfig:
-    """The settings of a loader of nodes."""
+def config_for(
+    fanouts: list[int] | None, way: dict[str, Any], sampling_type: SamplingType = SamplingType.NODE
+) -> SamplingConfig:
+    """The settings of a loader."""
     fixed = {"batch_size": 32, "shuffle": False, "drop_last": False, "with_edge": True, "collect_features": False}
     settings = {"with_neg": False, "with_weight": False, "edge_dir": "out", "seed": 3, **fixed, **way}
-    return SamplingConfig(sampling_type=SamplingType.NODE, num_neighbors=fanouts, **settings)
+    return SamplingConfig(sampling_type=sampling_type, num_neighbors=fanouts, **settings)
+
+
+def on_device(dataset: Dataset, config: SamplingConfig, device: torch.device, placement: Any = "CUDA") -> DeviceGraph:
+    """The data set as kernels sample it; the host runs their bodies where the device is the CPU."""
+    plan, graphs = make_plan(dataset, config), by_type(dataset.graph)
+    placed = [DeviceTopology(graphs[edge_type].topo, placement, device) for edge_type in plan.schema.edge_types]
+    return DeviceGraph(plan, placed, device)
+
+
+def local_and_device(dataset: Dataset, config: SamplingConfig) -> tuple[LocalGraph, DeviceGraph]:
+    """The data set as the CPU samples it, and as kernels do whose bodies the host runs."""
+    return LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, HOST)
 
 
 def seeds_for(graph: TestGraph, way: dict[str, Any], *, count: int = 32) -> tuple[SeedList, ...]:
@@ -64,15 +86,40 @@ def sample(graph: GraphAccess, seeds: tuple[SeedList, ...], index: int) -> tuple
     return run_local(graph.sample(seeds, epoch=2, index=index))
 
 
+def assert_same_batches(
+    expected: GraphAccess,
+    found: GraphAccess,
+    dataset: Dataset,
+    inputs: NodeSamplerInput | EdgeSamplerInput,
+    config: SamplingConfig,
+) -> None:
+    """All batches of two epochs are equal bit by bit, wherever the tensors lie."""
+    makers = [BatchMaker(graph, dataset.schema, inputs, config) for graph in (expected, found)]
+    for epoch in (0, 3):
+        for index in range(makers[0].schedule.num_batches):
+            batches = [run_local(maker.make(epoch, index)) for maker in makers]
+            assert_equal_values(batches[1], batches[0], f"batch {index}")
+
+
+def assert_equal_values(found: Any, expected: Any, name: str) -> None:
+    """Equal in every field and entry; tensors also in dtype and shape."""
+    assert type(found) is type(expected), name
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype, name
+        assert torch.equal(found.cpu(), expected.cpu()), name
+    elif is_dataclass(expected):
+        for field in fields(expected):
+            assert_equal_values(getattr(found, field.name), getattr(expected, field.name), f"{name}.{field.name}")
+    elif isinstance(expected, tuple):
+        assert len(found) == len(expected), name
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_equal_values(one, other, f"{name}[{number}]")
+    else:
+        assert found == expected, name
+
+
 def assert_same(
     actual: tuple[Subgraph, tuple[torch.Tensor, ...]], expected: tuple[Subgraph, tuple[torch.Tensor, ...]]
 ) -> None:
     """Equal bit by bit, wherever the tensors lie."""
-    for one, other in zip(actual[1], expected[1], strict=True):
-        assert torch.equal(one.cpu(), other)
-    for field in fields(Subgraph):
-        for one, other in zip(getattr(actual[0], field.name), getattr(expected[0], field.name), strict=True):
-            if isinstance(other, torch.Tensor):
-                assert torch.equal(one.cpu(), other), field.name
-            else:
-                assert one == other, field.name
+    assert_equal_values(actual, expected, "batch")

@@ -21,25 +21,25 @@ constexpr int kGroupMemory = 2 * kGroupThreads;  // int64, per group
 
 GLD_HOST_DEVICE inline int64_t num_scan_tiles(int64_t count) { return (count + kScanTile - 1) / kScanTile; }
 
+// Numbers [begin, end).
 struct ScanRange {
   int64_t begin, end;
-  GLD_HOST_DEVICE static ScanRange of_thread(int64_t begin, int64_t end, int thread) {
-    const int64_t first = begin + int64_t{thread} * kScanPerThread;
-    return {first < end ? first : end, first + kScanPerThread < end ? first + kScanPerThread : end};
+
+  GLD_HOST_DEVICE ScanRange part(int64_t first, int64_t length) const {
+    return {first < end ? first : end, first + length < end ? first + length : end};
+  }
+  GLD_HOST_DEVICE ScanRange tile(int64_t number) const { return part(begin + number * kScanTile, kScanTile); }
+  GLD_HOST_DEVICE ScanRange of_thread(int thread) const {
+    return part(begin + int64_t{thread} * kScanPerThread, kScanPerThread);
   }
 };
 
-// The sums of the values of threads up to and with each, in log2(kGroupThreads) steps (Hillis, Steele: "Data parallel
-// algorithms", CACM 1986), for numbers [begin, end) of at most a tile. Gives where they lie in group.memory.
-template <typename Group, typename Value>
-GLD_HOST_DEVICE int64_t* sums_of_threads(Group& group, int64_t begin, int64_t end, Value value) {
+// The sums of what own(thread) gives for threads up to and with each, in log2(kGroupThreads) steps (Hillis, Steele:
+// "Data parallel algorithms", CACM 1986). Gives where they lie in group.memory.
+template <typename Group, typename Own>
+GLD_HOST_DEVICE const int64_t* sums_of_threads(Group& group, Own own) {
   int64_t *sums = group.memory, *next = group.memory + kGroupThreads;
-  group.each([&](int thread) {
-    int64_t sum = 0;
-    const ScanRange own = ScanRange::of_thread(begin, end, thread);
-    for (int64_t i = own.begin; i < own.end; ++i) sum += value(i);
-    sums[thread] = sum;
-  });
+  group.each([&](int thread) { sums[thread] = own(thread); });
   for (int reach = 1; reach < kGroupThreads; reach *= 2) {
     group.each([&](int thread) { next[thread] = sums[thread] + (thread >= reach ? sums[thread - reach] : 0); });
     int64_t* other = sums;
@@ -47,6 +47,52 @@ GLD_HOST_DEVICE int64_t* sums_of_threads(Group& group, int64_t begin, int64_t en
     next = other;
   }
   return sums;
+}
+
+// The last of them: their total, once all threads have read it.
+template <typename Group>
+GLD_HOST_DEVICE int64_t take_total(Group& group, const int64_t* sums) {
+  const int64_t total = sums[kGroupThreads - 1];
+  group.each([](int) {});
+  return total;
+}
+
+// The sum of value(i) over a range of any length.
+template <typename Group, typename Value>
+GLD_HOST_DEVICE int64_t sum_range(Group& group, ScanRange range, Value value) {
+  const int64_t* sums = sums_of_threads(group, [&](int thread) {
+    int64_t sum = 0;
+    for (int64_t i = range.begin + thread; i < range.end; i += kGroupThreads) sum += value(i);
+    return sum;
+  });
+  return take_total(group, sums);
+}
+
+// store(i, value(i), sum before it) over a range of any length, where `before` is the sum before the range. Gives the
+// sum before what follows it. No store may change a value of a later tile.
+template <typename Group, typename Value, typename Store>
+GLD_HOST_DEVICE int64_t scan_range(Group& group, ScanRange range, int64_t before, Value value, Store store) {
+  const int64_t num_tiles = num_scan_tiles(range.end - range.begin);
+  for (int64_t number = 0; number < num_tiles; ++number) {
+    const ScanRange tile = range.tile(number);
+    const int64_t* sums = sums_of_threads(group, [&](int thread) {
+      int64_t sum = 0;
+      const ScanRange own = tile.of_thread(thread);
+      for (int64_t i = own.begin; i < own.end; ++i) sum += value(i);
+      return sum;
+    });
+    group.each([&](int thread) {
+      int64_t sum = before + (thread > 0 ? sums[thread - 1] : 0);
+      const ScanRange own = tile.of_thread(thread);
+      for (int64_t i = own.begin; i < own.end; ++i) {
+        const int64_t number_here = value(i);
+        store(i, number_here, sum);
+        sum += number_here;
+      }
+    });
+    before += take_total(group, sums);
+  }
+  return before;
 }
 
 // First launch, a group per tile: the sum of each tile.
@@ -58,11 +104,10 @@ struct SumTiles {
   GLD_HOST_DEVICE int64_t num_groups() const { return num_scan_tiles(scan.count()); }
   template <typename Group>
   GLD_HOST_DEVICE void operator()(Group& group, int64_t tile) const {
-    const int64_t count = scan.count(), begin = tile * kScanTile;
-    const int64_t end = begin + kScanTile < count ? begin + kScanTile : count;
-    const int64_t* sums = sums_of_threads(group, begin, end, [this](int64_t i) { return scan.value(i); });
+    const ScanRange range = ScanRange{0, scan.count()}.tile(tile);
+    const int64_t sum = sum_range(group, range, [this](int64_t i) { return scan.value(i); });
     group.each([&](int thread) {
-      if (thread == 0) tile_sums[tile] = sums[kGroupThreads - 1];
+      if (thread == 0) tile_sums[tile] = sum;
     });
   }
 };
@@ -76,23 +121,9 @@ struct ScanTiles {
   GLD_HOST_DEVICE int64_t num_groups() const { return 1; }
   template <typename Group>
   GLD_HOST_DEVICE void operator()(Group& group, int64_t) const {
-    const int64_t num_tiles = num_scan_tiles(scan.count());
-    int64_t total = 0;
-    for (int64_t begin = 0; begin < num_tiles; begin += kScanTile) {
-      const int64_t end = begin + kScanTile < num_tiles ? begin + kScanTile : num_tiles;
-      const int64_t* sums = sums_of_threads(group, begin, end, [this](int64_t i) { return tile_sums[i]; });
-      group.each([&](int thread) {
-        int64_t before = total + (thread > 0 ? sums[thread - 1] : 0);
-        const ScanRange own = ScanRange::of_thread(begin, end, thread);
-        for (int64_t i = own.begin; i < own.end; ++i) {
-          const int64_t sum = tile_sums[i];
-          tile_sums[i] = before;
-          before += sum;
-        }
-      });
-      total += sums[kGroupThreads - 1];
-      group.each([](int) {});  // the sums are read before the next tiles overwrite them
-    }
+    const auto sum_at = [this](int64_t i) { return tile_sums[i]; };
+    const auto replace = [this](int64_t i, int64_t, int64_t before) { tile_sums[i] = before; };
+    const int64_t total = scan_range(group, {0, num_scan_tiles(scan.count())}, 0, sum_at, replace);
     group.each([&](int thread) {
       if (thread == 0) scan.finish(total);
     });
@@ -108,18 +139,9 @@ struct StoreTiles {
   GLD_HOST_DEVICE int64_t num_groups() const { return num_scan_tiles(scan.count()); }
   template <typename Group>
   GLD_HOST_DEVICE void operator()(Group& group, int64_t tile) const {
-    const int64_t count = scan.count(), begin = tile * kScanTile;
-    const int64_t end = begin + kScanTile < count ? begin + kScanTile : count;
-    const int64_t* sums = sums_of_threads(group, begin, end, [this](int64_t i) { return scan.value(i); });
-    group.each([&](int thread) {
-      int64_t before = tile_sums[tile] + (thread > 0 ? sums[thread - 1] : 0);
-      const ScanRange own = ScanRange::of_thread(begin, end, thread);
-      for (int64_t i = own.begin; i < own.end; ++i) {
-        const int64_t value = scan.value(i);
-        scan.store(i, value, before);
-        before += value;
-      }
-    });
+    const auto value = [this](int64_t i) { return scan.value(i); };
+    const auto store = [this](int64_t i, int64_t number, int64_t before) { scan.store(i, number, before); };
+    scan_range(group, ScanRange{0, scan.count()}.tile(tile), tile_sums[tile], value, store);
   }
 };
 

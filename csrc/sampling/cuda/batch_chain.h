@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/cuda/block_layout.h"
 #include "common/cuda/group_scan.h"
 #include "sampling/cuda/batch_layout.h"
 #include "sampling/cuda/batch_steps.h"
@@ -16,11 +17,6 @@ struct BatchInput {
   std::vector<Tensor> seeds;  // per list of the shape, int32 or int64 [count]
   Tensor times;               // int64 [all seeds], of their trees; undefined: none
   Tensor counter;             // int64 [3]: seed, epoch, batch index
-};
-
-// Two blocks of layout.num_bytes and layout.num_scratch_bytes, aligned to 256 bytes.
-struct BatchMemory {
-  char *result, *scratch;
 };
 
 // An executor runs functors: for_each(max_count, body), for_each_group(max_groups, body), and fill(memory, byte,

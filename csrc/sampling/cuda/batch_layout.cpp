@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/cuda/block_layout.h"
 #include "common/cuda/group_scan.h"
 #include "sampling/candidates.h"
 #include "sampling/cuda/ordered_table.h"
 
 namespace gld {
 namespace {
-
-constexpr size_t kAlignment = 256;
 
 // Of numbers that are not negative; the largest number where the product is larger.
 int64_t saturated_product(int64_t a, int64_t b) {
@@ -108,15 +107,10 @@ class LayoutMaker {
     }
   }
 
-  static size_t take(size_t& num_bytes, int64_t count, size_t size) {
-    const size_t offset = num_bytes;
-    num_bytes += (static_cast<size_t>(count) * size + kAlignment - 1) / kAlignment * kAlignment;
-    return offset;
-  }
-  size_t take_result(int64_t count) { return take(out_.num_bytes, count, sizeof(int64_t)); }
+  size_t take_result(int64_t count) { return result_.take<int64_t>(count); }
   template <typename T>
   size_t take_scratch(int64_t count) {
-    return take(out_.num_scratch_bytes, count, sizeof(T));
+    return scratch_.take<T>(count);
   }
 
   void place() {
@@ -139,14 +133,15 @@ class LayoutMaker {
     out_.offsets = take_scratch<int64_t>(max_frontier + 1);
     out_.arrival_slots = take_scratch<int64_t>(max_arrivals);
     out_.tile_sums = take_scratch<int64_t>(num_scan_tiles(std::max(max_arrivals, max_frontier)));
+    out_.num_bytes = result_.num_bytes;
+    out_.num_scratch_bytes = scratch_.num_bytes;
   }
 
   void place_nodes(int t) {
     const TypeState& type = types_[t];
     BatchLayout::Nodes& nodes = out_.nodes[t];
     nodes.capacity = type.num_seeds + std::min(type.max_added, max_found(t));
-    nodes.num_slots = 2;  // twice as many as keys, so that a search ends soon
-    while (nodes.num_slots < 2 * static_cast<uint64_t>(nodes.capacity)) nodes.num_slots *= 2;
+    nodes.num_slots = OrderedTable::num_slots_for(nodes.capacity);
     nodes.ids = take_result(nodes.capacity);
     if (shape_.disjoint) nodes.trees = take_result(nodes.capacity);
     nodes.slots = take_scratch<OrderedTable::Slot>(static_cast<int64_t>(nodes.num_slots));
@@ -156,6 +151,7 @@ class LayoutMaker {
   std::vector<TypeState> types_;
   int64_t num_trees_ = 0;
   bool seeds_are_distinct_ = true;
+  BlockLayout result_, scratch_;
   BatchLayout out_;
 };
 

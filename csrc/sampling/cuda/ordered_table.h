@@ -22,6 +22,13 @@ struct OrderedTable {
   Slot* slots;
   uint64_t mask;  // number of slots, a power of two above that of keys, less 1
 
+  // Twice as many as keys at least, so that a search ends soon.
+  static uint64_t num_slots_for(int64_t max_keys) {
+    uint64_t num_slots = 2;
+    while (num_slots < 2 * static_cast<uint64_t>(max_keys)) num_slots *= 2;
+    return num_slots;
+  }
+
   // The slot of a key, which an arrival claims where nobody has, and its number is entered there.
   GLD_HOST_DEVICE int64_t arrive(int64_t key, int64_t arrival) const {
     const uint64_t wanted = static_cast<uint64_t>(key);
@@ -33,6 +40,15 @@ struct OrderedTable {
     }
     atomic_lower(&slots[at].value, kArrival | static_cast<uint64_t>(arrival));
     return static_cast<int64_t>(at);
+  }
+
+  // The number of a key's first arrival, or -1 where it never came; when all have, before the first local id.
+  GLD_HOST_DEVICE int64_t first_arrival(int64_t key) const {
+    const uint64_t wanted = static_cast<uint64_t>(key);
+    for (uint64_t at = mix64(wanted) & mask;; at = (at + 1) & mask) {
+      if (slots[at].key == wanted) return static_cast<int64_t>(slots[at].value & ~kArrival);
+      if (slots[at].key == kEmpty) return -1;
+    }
   }
 
   GLD_HOST_DEVICE bool came_first(int64_t slot, int64_t arrival) const {

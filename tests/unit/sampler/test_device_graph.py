@@ -11,26 +11,27 @@ import torch
 from graphlearn_dist import _C
 from graphlearn_dist.data import Graph
 from graphlearn_dist.data.device_rows import DeviceRows
-from graphlearn_dist.data.device_topology import DeviceTopology
-from graphlearn_dist.data.schema import by_type
 from graphlearn_dist.data.unified_tensor import view_rows
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.device_graph import DeviceGraph
 from graphlearn_dist.sampler.local_graph import LocalGraph
 from graphlearn_dist.sampler.tasks import SeedList
-from tests.support.device_batches import FANOUTS, WAYS, assert_same, config_for, graph_for, sample, seeds_for
+from tests.support.device_batches import (
+    FANOUTS,
+    HOST,
+    WAYS,
+    assert_same,
+    config_for,
+    graph_for,
+    local_and_device,
+    sample,
+    seeds_for,
+)
 from tests.support.graphs import make_dataset
-
-HOST = torch.device("cpu")
 
 
 def both(kind: str, way: str, fanouts: list[int]) -> tuple[LocalGraph, DeviceGraph]:
-    dataset = make_dataset(graph_for(kind, WAYS[way]))
-    plan = make_plan(dataset, config_for(fanouts, WAYS[way]))
-    graphs = by_type(dataset.graph)
-    placed = [DeviceTopology(graphs[edge_type].topo, "CUDA", HOST) for edge_type in plan.schema.edge_types]
-    return LocalGraph(dataset, plan), DeviceGraph(plan, placed, HOST)
+    return local_and_device(make_dataset(graph_for(kind, WAYS[way])), config_for(fanouts, WAYS[way]))
 
 
 @pytest.mark.parametrize("way", WAYS)
