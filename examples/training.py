@@ -78,6 +78,7 @@ def run(rank: int, args: argparse.Namespace, seed: int, make_loader: MakeLoader)
     rows, best = [], dict[str, Any](val_accuracy=-1.0)
     with ExitStack() as stack:
         train, valid = (stack.enter_context(make_loader(split, seed)) for split in (Split.train, Split.valid))
+        began = time.time()
         for epoch in range(1, args.epochs + 1):
             start = time.perf_counter()
             totals = train_epoch(model, timer, optimizer, train)
@@ -91,4 +92,4 @@ def run(rank: int, args: argparse.Namespace, seed: int, make_loader: MakeLoader)
     network.load_state_dict(best.pop("weights"))
     with ExitStack() as stack:  # now that the sampling processes of the other two are gone
         tested = evaluate(network, stack.enter_context(make_loader(Split.test, seed)), args.num_classes)
-    return {"seed": seed, "test": tested._asdict(), "best": best, "epochs": rows}
+    return {"seed": seed, "began": began, "test": tested._asdict(), "best": best, "epochs": rows}

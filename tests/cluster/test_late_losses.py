@@ -134,4 +134,3 @@ def test_a_server_given_up_is_not_missed_by_trainers_that_need_it_no_more(
 def test_what_a_server_says_with_its_exit_code_counts_also_late() -> None:
     with pytest.raises(LaunchError, match="server 0 exited with code 1"):
         run(Scripted([*TRAINED, ("server 0", 1)]))
-
