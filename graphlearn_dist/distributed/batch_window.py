@@ -48,6 +48,9 @@ class BatchWindow:
         recover: called when that place was lost, with the first request that it lacks an answer to and the error; makes
             it ready to be asked again, or raises.
         alarm: fails when it is no use to wait any more.
+
+    Attributes:
+        num_read: how many of the run's batches the reader has had.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class BatchWindow:
         self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
+        self.num_read = 0
 
     def start(self, run: int, epoch: int, indices: Sequence[int]) -> None:
         """Begins a run over these batch indices; whatever was under way is off."""
@@ -81,6 +85,7 @@ class BatchWindow:
 
     def reset(self) -> None:
         """Calls off everything under way."""
+        self.num_read = 0
         self._wanted.clear()
         for _, future in self._under_way:
             future.cancel()
@@ -115,6 +120,8 @@ class BatchWindow:
             raise DeadlineExceededError(
                 f"batch {request.index}: nothing from {self._place_of(request)} within {self._timeout_s:g} s"
             ) from error
+        finally:
+            self.num_read = request.position + 1
         self._ask(self._limit)
         if isinstance(item, SampledBatch):
             return item

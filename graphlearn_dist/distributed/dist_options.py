@@ -153,6 +153,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             committed as it is used, and no more than the server's ``memory_budget`` leaves. Batches that find no room
             there travel by copies instead.
         prefetch_size: batches asked for ahead of the trainer, on each server.
+        prefetch_bytes: most bytes of batches from each server that are on their way to the trainer or wait for it, as
+            bytes or as text; ``buffer_size`` if None. One batch comes whatever its size.
         worker_key: not used; every loader has sampling processes of its own.
         glt_graph: not used.
         workload_type: not used.
@@ -178,16 +180,24 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     num_threads: int = 1
     max_restarts: int = 3
     reconnect_timeout: float = 60
+    prefetch_bytes: int | str | None = None
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)
         if self.reconnect_timeout < 0:
             raise InvalidArgumentError(f"reconnect_timeout: expected at least 0 seconds, got {self.reconnect_timeout}")
+        if self.prefetch_bytes is not None:
+            parse_size(self.prefetch_bytes, name="prefetch_bytes")
 
     @property
     def buffer_bytes(self) -> int:
         """Shared memory for batches on each server."""
         return _DEFAULT_BUFFER_BYTES if self.buffer_size is None else parse_size(self.buffer_size)
+
+    @property
+    def credit_bytes(self) -> int:
+        """Bytes of batches that the trainer takes ahead from each server."""
+        return self.buffer_bytes if self.prefetch_bytes is None else parse_size(self.prefetch_bytes)
 
     @property
     def request(self) -> ProducerRequest:

@@ -251,7 +251,12 @@ class DistServer:
         await self._leases.close(producer_id)
 
     async def start_new_epoch_sampling(
-        self, producer_id: int, epoch: int, run: int | None = None, indices: BatchIndices | None = None
+        self,
+        producer_id: int,
+        epoch: int,
+        run: int | None = None,
+        indices: BatchIndices | None = None,
+        credit_bytes: int | None = None,
     ) -> None:
         """Begins to make batches of an epoch; what is left of an older run is dropped.
 
@@ -260,13 +265,20 @@ class DistServer:
             epoch: whose draws.
             run: must grow; ``epoch + 1`` unless given.
             indices: which batches; all of them unless given.
+            credit_bytes: most bytes of batches that the client takes ahead of what it reads, see ``ByteCredit``.
         """
-        await self._producer(producer_id).start_run(epoch + 1 if run is None else run, epoch, indices)
+        await self._producer(producer_id).start_run(
+            epoch + 1 if run is None else run, epoch, indices, credit_bytes=credit_bytes
+        )
 
-    async def fetch_batch(self, producer_id: int, run: int, index: int) -> Encoded:
-        """One batch by its index: a ``SampledBatch``, ``WorkerFailure`` or ``EndOfEpoch``."""
+    async def grant_batches(self, producer_id: int, run: int, oldest: int) -> None:
+        """The client has read all batches of the run before ``oldest``; ``fetch_batch`` says so as well."""
+        self._producer(producer_id).grant(run, oldest)
+
+    async def fetch_batch(self, producer_id: int, run: int, index: int, oldest: int | None = None) -> Encoded:
+        """One batch by its index: a ``SampledBatch``, ``WorkerFailure`` or ``EndOfEpoch``; see ``fetch``."""
         try:
-            return await self._producer(producer_id).fetch(run, index)
+            return await self._producer(producer_id).fetch(run, index, oldest)
         except SamplingWorkerError as error:
             if self._loop is not None:
                 raise
@@ -348,6 +360,7 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
     DistServer.holds_producer,
     DistServer.start_new_epoch_sampling,
     DistServer.fetch_batch,
+    DistServer.grant_batches,
     DistServer.fetch_one_sampled_message,
     DistServer.get_dataset_meta,
     DistServer.get_outline,

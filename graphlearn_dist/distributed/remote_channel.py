@@ -24,7 +24,8 @@ class RemoteReceivingChannel(ChannelBase):
 
     After ``start`` they come in the order of their indices. Batch number ``j`` of this client comes from server
     ``j % len(server_ranks)``. At most ``prefetch_size`` requests per server are under way, so a trainer that does not
-    read holds nothing up but its own producers.
+    read holds nothing up but its own producers; and with every request goes which batch is read next, so that a server
+    sends no more than ``credit_bytes`` ahead.
 
     A program that begins epochs itself, with ``DistServer.start_new_epoch_sampling`` on each server and ``reset``, gets
     what each producer makes in turn, whatever inputs they have, and ``StopIteration`` at the end of the epoch.
@@ -34,6 +35,8 @@ class RemoteReceivingChannel(ChannelBase):
         producer_id: the producer on each of them.
         prefetch_size: requests under way per server.
         timeout_s: how long to wait for a batch.
+        credit_bytes: most bytes of batches from each server on their way or waiting to be read, or one batch if that
+            has more; None leaves it open.
         reopen: finds the producer of a server again whose connection was lost, or makes another one, given its place
             among the servers and why; returns its id, or raises. Without it the loss is raised.
         alarm: fails when it is no use to wait any more.
@@ -46,6 +49,7 @@ class RemoteReceivingChannel(ChannelBase):
         prefetch_size: int = 2,
         timeout_s: float = 180.0,
         *,
+        credit_bytes: int | None = None,
         reopen: Callable[[int, GraphLearnError], int] | None = None,
         alarm: Future[None] | None = None,
     ) -> None:
@@ -58,10 +62,12 @@ class RemoteReceivingChannel(ChannelBase):
             )
         self._servers = list(zip(ranks, producers, strict=True))
         self._timeout_s = timeout_s
+        self._credit_bytes = credit_bytes
         self._reopen = reopen
         self._alarm = alarm
         self._budget = RestartBudget(_MAX_REOPENED)
         self._epoch, self._indices = 0, BatchIndices(0, 0)
+        self._told = [0] * len(ranks)  # which batch is read next of those that each server makes
         self._runs = [0] * len(ranks)  # what each producer knows the run by: one that begins again needs another number
         limit = prefetch_size * len(ranks)
         self._window = BatchWindow(self._ask, limit, timeout_s, self._place_of, recover=self._recover, alarm=alarm)
@@ -88,9 +94,8 @@ class RemoteReceivingChannel(ChannelBase):
         """Tells a server which batches of the run it shall make."""
         rank, producer = self._servers[place]
         name = rpc.function_name(DistServer.start_new_epoch_sampling)
-        return rpc.get_endpoint().request(
-            ("server", rank), name, producer, self._epoch, self._runs[place], indices, timeout_s=self._timeout_s
-        )
+        what = producer, self._epoch, self._runs[place], indices, self._credit_bytes
+        return rpc.get_endpoint().request(("server", rank), name, *what, timeout_s=self._timeout_s)
 
     def _recover(self, request: BatchRequest, error: GraphLearnError) -> None:
         """A server was lost: its producer, or the next one, begins with the first batch that is lacking."""
@@ -131,21 +136,42 @@ class RemoteReceivingChannel(ChannelBase):
         ``BatchWindow.recv`` does. Otherwise see ``NextBatches.recv``, which raises ``StopIteration`` after the last.
         """
         if self._names_batches:
-            return self._window.recv()
+            self._grant(self._window.num_read)  # the last one may have been an error
+            item = self._window.recv()
+            self._grant(self._window.num_read - 1)
+            return item
         self._window.check_open()
         return self._next.recv()
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
-        rank, producer = self._server_of(request)
+        place = request.position % len(self._servers)
+        self._told[place] = self._indices[self._next_of(place)]
+        return self._tell(place, DistServer.fetch_batch, request.index, self._told[place])
+
+    def _tell(self, place: int, function: Callable[..., Any], *arguments: int) -> Future[Any]:
+        rank, producer = self._servers[place]
         return rpc.get_endpoint().request(
             ("server", rank),
-            rpc.function_name(DistServer.fetch_batch),
+            rpc.function_name(function),
             producer,
-            self._runs[request.position % len(self._servers)],
-            request.index,
+            self._runs[place],
+            *arguments,
             timeout_s=self._timeout_s,
             fail_fast=True,
         )
+
+    def _next_of(self, place: int) -> int:
+        """Position of the batch that is read next of those that a server makes."""
+        num_read = self._window.num_read
+        return num_read + (place - num_read) % len(self._servers)
+
+    def _grant(self, position: int) -> None:
+        """Tells the server of a batch what was read of its batches, unless a request told it, or none is under way."""
+        place = position % len(self._servers)
+        position = self._next_of(place)
+        if position < len(self._indices) and self._indices[position] != self._told[place]:
+            self._told[place] = self._indices[position]
+            self._tell(place, DistServer.grant_batches, self._told[place])  # where it fails, so do those under way
 
     def _server_of(self, request: BatchRequest) -> tuple[int, int]:
         return self._servers[request.position % len(self._servers)]

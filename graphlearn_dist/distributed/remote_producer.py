@@ -64,6 +64,7 @@ class RemoteProducer(BatchProducer):
             [info.producer_id for info in self._infos],
             options.prefetch_size,
             options.rpc_timeout,
+            credit_bytes=options.credit_bytes,
             reopen=self._reopen,
             alarm=self._alarm,
         )

@@ -16,6 +16,7 @@ from ..rpc.encoded import Encoded, release
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.batches import make_plan, make_schedule
 from ..sampler.schedule import BatchIndices
+from .byte_credit import ByteCredit
 from .dataset_handle import DatasetHandle
 from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest
@@ -62,6 +63,7 @@ class SamplingProducer:
         self._epoch = 0
         self._indices = BatchIndices(0, 0)
         self._num_given = 0
+        self._credit: ByteCredit | None = None
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
         self._workers = [self._make_worker(rank) for rank in range(request.num_workers)]
 
@@ -105,10 +107,13 @@ class SamplingProducer:
         for worker in self._workers:
             await worker.tell(MoveHolders(holders.addresses))
 
-    async def start_run(self, run: int, epoch: int, indices: BatchIndices | None = None) -> None:
+    async def start_run(
+        self, run: int, epoch: int, indices: BatchIndices | None = None, credit_bytes: int | None = None
+    ) -> None:
         """Begins to make these batches of an epoch, in turn by the workers; all of them unless given.
 
-        Older runs are off.
+        Older runs are off. The reader takes at most ``credit_bytes`` ahead of what it reads, see ``ByteCredit``; None
+        leaves that open.
 
         Raises:
             InvalidArgumentError: the run is not newer than the last one, or the epoch has fewer batches.
@@ -120,11 +125,24 @@ class SamplingProducer:
         if wanted and wanted[-1] >= num_batches:
             raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {wanted}")
         self._run, self._epoch, self._indices, self._num_given = run, epoch, wanted, 0
+        self._end_credit(f"run {run} has begun")
+        self._credit = None if credit_bytes is None else ByteCredit(credit_bytes)
         for rank, worker in enumerate(self._workers):
             await worker.start_run(StartRun(run, epoch, wanted[rank :: len(self._workers)]))
 
-    async def fetch(self, run: int, index: int) -> Encoded:
+    def _end_credit(self, why: str) -> None:
+        if self._credit is not None:
+            self._credit.close(f"{self._name}: {why}")
+
+    def grant(self, run: int, oldest: int) -> None:
+        """The reader of a run has read all batches before ``oldest``."""
+        if run == self._run and self._credit is not None:
+            self._credit.grant(oldest)
+
+    async def fetch(self, run: int, index: int, oldest: int | None = None) -> Encoded:
         """Batch ``index`` of the run, as encoded by its worker; ``EndOfEpoch`` past the last.
+
+        A reader that says which batch is the ``oldest`` that it has not read gets no more than its credit.
 
         Raises:
             InvalidArgumentError: the run is over, or did not ask for this batch.
@@ -134,8 +152,18 @@ class SamplingProducer:
             raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
         if index >= self.schedule.num_batches:
             return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
-        worker = self._workers[self._indices.place_of(index) % len(self._workers)]
-        return await worker.item(run, index)
+        worker, credit = self._workers[self._indices.place_of(index) % len(self._workers)], self._credit
+        if oldest is None or credit is None:
+            return await worker.item(run, index)
+        credit.grant(oldest)
+        async with credit.turn():
+            encoded = await worker.item(run, index)
+            try:
+                await credit.send(index, encoded.nbytes)
+            except BaseException:
+                release(encoded)
+                raise
+            return encoded
 
     async def fetch_next(self) -> SampledBatch | None:
         """The first batch of the run that was not given before, decoded; None when all were.
@@ -163,4 +191,5 @@ class SamplingProducer:
 
     async def close(self) -> None:
         """Ends the workers. Idempotent."""
+        self._end_credit("it was shut down")
         await asyncio.gather(*(worker.close() for worker in self._workers))

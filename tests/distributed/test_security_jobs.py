@@ -53,6 +53,7 @@ METHODS = [
     "get_node_partition_id",
     "get_outline",
     "get_tensor_size",
+    "grant_batches",
     "holds_producer",
     "open_producer",
     "share_partition",

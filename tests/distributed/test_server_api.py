@@ -163,6 +163,7 @@ def test_a_producer_by_hand(job: Job) -> None:
             "create_sampling_producer",
             "start_new_epoch_sampling",
             "fetch_batch",
+            "grant_batches",
             "destroy_sampling_producer",
             "holds_producer",
         )
@@ -187,6 +188,11 @@ def test_a_producer_by_hand(job: Job) -> None:
     with pytest.raises(InvalidArgumentError, match="run: expected more than 1, got 1"):
         request_server(0, DistServer.start_new_epoch_sampling, producer, 0)
     assert request_server(0, DistServer.fetch_batch, producer, 1, 5) == EndOfEpoch(1, 0, 5)
+    request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 2, None, 1)  # one batch at a time
+    pending = [async_request_server(0, DistServer.fetch_batch, producer, 2, index, 0) for index in range(3)]
+    for index, future in enumerate(pending):
+        request_server(0, DistServer.grant_batches, producer, 2, index)
+        assert future.wait().index == index
     request_server(0, DistServer.destroy_sampling_producer, producer)
     request_server(0, DistServer.destroy_sampling_producer, producer)
     assert children(job.servers[0].pid) == []

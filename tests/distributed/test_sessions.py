@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.distributed.dist_options import ProducerRequest
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.rpc.codec import encode
 from graphlearn_dist.rpc.threads import post
 from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.utils.units import parse_size
 from tests.support.jobs import NUM_NODES, Job, children, load, make_partitions, running_servers, same_batches
 from tests.support.processes import start
 from tests.support.zygote import zygote
@@ -75,11 +77,11 @@ def job(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Iterator[Job]:
             assert "Traceback" not in job.servers[0].output()
 
 
-def make_loader() -> DistNeighborLoader:
-    options = RemoteDistSamplingWorkerOptions(server_rank=0, rpc_timeout=DEADLINE_S)
+def make_loader(seeds: torch.Tensor = SEEDS, *, shuffle: bool = True, **options: Any) -> DistNeighborLoader:
+    worker_options = RemoteDistSamplingWorkerOptions(server_rank=0, rpc_timeout=DEADLINE_S, **options)
     return DistNeighborLoader(
-        None, [3, 2], SEEDS, BATCH_SIZE, True, edge_dir="in", collect_features=True, random_seed=1,
-        worker_options=options,
+        None, [3, 2], seeds, BATCH_SIZE, shuffle, edge_dir="in", collect_features=True, random_seed=1,
+        worker_options=worker_options,
     )  # fmt: skip
 
 
@@ -153,6 +155,11 @@ def idle_usage(job: Job) -> Usage:
 
 def num_threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def private_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
 def rss_bytes(pid: int) -> int:
@@ -278,7 +285,7 @@ def test_fifty_clients_come_and_go(job: Job, epochs: Callable[[int], list[Any]])
 
 def test_clients_that_do_not_read(job: Job, epochs: Callable[[int], list[Any]]) -> None:
     """32 of them stay within the budget, and another one has its epochs; a batch too large for a share says so."""
-    before = idle_usage(job)
+    before, private = idle_usage(job), private_bytes(job.servers[0].pid)
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor(8) as pool:
             clients = list(pool.map(lambda rank: Client(job, rank), range(1, 33)))
@@ -290,6 +297,7 @@ def test_clients_that_do_not_read(job: Job, epochs: Callable[[int], list[Any]]) 
             for number in range(2):
                 same_batches(loader, epochs(number))
         assert 32 * MIB < shared_bytes(job) < BUDGET
+        assert private_bytes(job.servers[0].pid) < private + 64 * MIB
         (answer,) = clients[0].open_producer(replace(CONFIG, batch_size=NUM_NODES), num_ahead=1)
         failure = answer.result(DEADLINE_S)
         assert failure.type_name == "MessageTooLargeError"
@@ -297,3 +305,41 @@ def test_clients_that_do_not_read(job: Job, epochs: Callable[[int], list[Any]]) 
     assert all(batch.index < 4 for batch in kept)
     del kept, asked
     assert settled(job, before).within(before)
+
+
+# --- one that reads slowly -----------------------------------------------------------------------------------------
+
+# Every third batch is large: 20 nodes or so, where the others have a node and its few neighbors.
+UNEVEN = torch.cat([torch.full((2 * BATCH_SIZE,), 7), torch.arange(0, 60, 15)]).repeat(10)
+LARGE, SMALL = 350_000, 110_000  # bytes of such batches; as many as they have, or a few more
+
+
+def unread_bytes(loader: DistNeighborLoader) -> list[int]:
+    """Bytes of the batches that have come and were not read."""
+    window = loader._producer._channel._window  # type: ignore[attr-defined]
+    return [encode(future.result()).nbytes for _, future in window._under_way if future.done()]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_what_comes_ahead_of_a_slow_reader_is_bounded_in_bytes(job: Job, whole: Path, num_workers: int) -> None:
+    """Many small batches or few large ones; at least one, also of those that are larger than all that may come."""
+    local = list(NeighborLoader(load(whole), [3, 2], UNEVEN, batch_size=BATCH_SIZE, seed=1))
+    with job.client():
+        ahead = []
+        for limit in (1, LARGE + SMALL, "1GB"):
+            with make_loader(
+                UNEVEN, shuffle=False, num_workers=num_workers, prefetch_size=24, prefetch_bytes=limit
+            ) as loader:
+                batches, seen, most = iter(loader), [], 0
+                for batch in batches:
+                    seen.append(batch)
+                    under_way = [future for _, future in loader._producer._channel._window._under_way]
+                    wait(under_way if limit == "1GB" else under_way[:1], DEADLINE_S)  # these come in any case
+                    waiting = unread_bytes(loader)
+                    assert len(waiting) <= 1 or sum(waiting) <= parse_size(limit)
+                    most = max(most, len(waiting))
+                same_batches(seen, local)
+                ahead.append(most)
+    assert ahead[0] == 1
+    assert 1 < ahead[1] < 24
+    assert ahead[2] == 24
