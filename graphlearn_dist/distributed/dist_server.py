@@ -93,8 +93,7 @@ class DistServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
-        self._holders = ServerHolders(dataset)
-        self._renewing: asyncio.Task[None] | None = None
+        self._holders = ServerHolders(dataset, self._leases)
         self._name = "server"
         self._clients = ClientRoll()
 
@@ -139,8 +138,7 @@ class DistServer:
             asyncio.run_coroutine_threadsafe(self._end_all(), loop).result()
 
     async def _end_all(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
+        self._holders.close()
         await self._leases.close_all()
 
     def _on_peer_lost(self, peer: Peer, why: str) -> None:
@@ -151,25 +149,13 @@ class DistServer:
         if member.role == "client":
             self._clients.lost(member.rank)
         elif self._loop is not None:
-            post(self._loop, self._holders.forget)
+            post(self._loop, self._holders.server_lost)
 
     def _on_member_joined(self, member: Member) -> None:
         if member.role == "client":
             self._clients.joined(member.rank)
         elif self._loop is not None:
-            post(self._loop, self._renew_holders)
-
-    def _renew_holders(self) -> None:
-        """A server has come: if there had been another in its place, workers have to know where it listens."""
-        if self._leases and not self._holders.are_known:
-            if self._renewing is not None:
-                self._renewing.cancel()
-            self._renewing = asyncio.get_running_loop().create_task(self._move_holders())
-
-    async def _move_holders(self) -> None:
-        holders = await self._holders.find_at_last()
-        for producer in self._leases:
-            await producer.move_holders(holders)
+            post(self._loop, self._holders.server_joined)
 
     # --- producers ---------------------------------------------------------------------------------------------
 
@@ -229,9 +215,10 @@ class DistServer:
         return self.dataset.num_partitions, self.dataset.partition_idx, shared
 
     def _producer(self, producer_id: int) -> SamplingProducer:
+        """The calling client's producer of that id."""
         if self._loop is None:
             raise PeerLostError(self._name, "it was shut down")
-        return self._leases.producer(producer_id)
+        return self._leases.producer(producer_id, current_peer())
 
     async def holds_producer(self, producer_id: int) -> bool:
         """Whether the calling client still has that producer, when it comes back after its connection was lost."""
@@ -247,8 +234,8 @@ class DistServer:
         return (await self.open_producer(sampler_input, sampling_config, worker_options.request)).producer_id
 
     async def destroy_sampling_producer(self, producer_id: int) -> None:
-        """Ends a producer; without effect where there is none."""
-        await self._leases.close(producer_id)
+        """Ends a producer of the calling client; without effect where there is none."""
+        await self._leases.close(producer_id, current_peer())
 
     async def start_new_epoch_sampling(
         self,

@@ -67,11 +67,20 @@ class ProducerLeases:
         lease = self._leases.get(producer_id)
         return lease is not None and lease.owner == owner
 
-    def producer(self, producer_id: int) -> SamplingProducer:
-        """The producer of that id; ``ProducerGoneError`` where there is none."""
+    def producer(self, producer_id: int, asker: Peer) -> SamplingProducer:
+        """The producer of that id, for the client that opened it.
+
+        Raises:
+            ProducerGoneError: there is none.
+            InvalidArgumentError: it is another client's.
+        """
         lease = self._leases.get(producer_id)
         if lease is None:
             raise ProducerGoneError(f"producer_id: there is no producer {producer_id} (any more)")
+        if lease.owner != asker:
+            raise InvalidArgumentError(
+                f"producer_id: expected one that {asker} has opened, got {producer_id}, which is {lease.owner}'s"
+            )
         return lease.producer
 
     # --- the end -----------------------------------------------------------------------------------------------
@@ -96,9 +105,15 @@ class ProducerLeases:
         """Begins to end all that a client holds."""
         self._end([key for key, lease in self._leases.items() if lease.owner == owner])
 
-    async def close(self, producer_id: int) -> None:
-        """Ends a producer, also where whoever asked for it is gone before it has ended; none is no error."""
-        await _finished(self._end([producer_id] if producer_id in self._leases else []))
+    async def close(self, producer_id: int, asker: Peer) -> None:
+        """Ends a producer, also where whoever asked for it is gone before it has ended; none is no error.
+
+        Raises:
+            InvalidArgumentError: it is another client's.
+        """
+        if producer_id in self._leases:
+            self.producer(producer_id, asker)
+            await _finished(self._end([producer_id]))
 
     async def close_all(self) -> None:
         """Ends everything, and waits for what is ending already."""

@@ -101,8 +101,15 @@ class SamplingProducer:
 
         return WorkerHandle(name, self._worker_bytes, make_setup, request.max_restarts)
 
+    @property
+    def reconnect_timeout_s(self) -> float:
+        """How long its workers wait for a holder that is gone."""
+        return self._request.reconnect_timeout_s
+
     async def move_holders(self, holders: PartitionHolders) -> None:
         """Tells the workers who serves the other partitions now."""
+        if holders is self._holders:
+            return
         self._holders = holders
         for worker in self._workers:
             await worker.tell(MoveHolders(holders.addresses))

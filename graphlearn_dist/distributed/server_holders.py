@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterable
 
 from ..config import share_partitions
-from ..errors import GraphLearnError, InvalidArgumentError, NotInitializedError
+from ..errors import (
+    DeadlineExceededError,
+    GraphLearnError,
+    InvalidArgumentError,
+    NotInitializedError,
+    OverloadedError,
+    PeerLostError,
+)
 from ..rpc.peers import Member, PeerAddress
 from . import rpc
 from .dist_context import DistContext, get_context
 from .dist_dataset import DistDataset
 from .host_partitions import SharedPartition
 from .partition_peers import PartitionHolders
+from .sampling_producer import SamplingProducer
 
 SHARE_PARTITION = "DistServer.share_partition"
 _ANSWER_S = 10.0  # a member that does not say what it holds within this time has a successor, or will have
-_RETRY_S = 0.5
+_RETRY_S = 0.5  # a member that is only slow to answer brings no news
+_MENDS_ITSELF = (PeerLostError, DeadlineExceededError, OverloadedError)
+
+_logger = logging.getLogger(__name__)
 
 
 class ServerHolders:
@@ -23,26 +36,39 @@ class ServerHolders:
 
     Args:
         dataset: the partition that is held here.
+        producers: those of this server, whose workers have to know.
     """
 
-    def __init__(self, dataset: DistDataset) -> None:
+    def __init__(self, dataset: DistDataset, producers: Iterable[SamplingProducer] = ()) -> None:
         self._dataset = dataset
+        self._producers = producers
         self._known = PartitionHolders({}) if dataset.num_partitions == 1 else None
         self._num_lost = 0
+        self._has_news = False
+        self._telling: asyncio.Task[None] | None = None
 
-    @property
-    def are_known(self) -> bool:
-        """Whether they have been asked since the last was lost."""
-        return self._known is not None
-
-    def forget(self) -> None:
+    def server_lost(self) -> None:
         """A server is gone: when it comes back it listens elsewhere."""
         if self._dataset.num_partitions > 1:
             self._num_lost += 1
             self._known = None
 
-    async def find(self) -> PartitionHolders:
-        """The first server that holds each other partition; the same object until one is lost. Waits for all servers.
+    def server_joined(self) -> None:
+        """A server has come: if there had been another in its place, workers are told where it listens."""
+        self._has_news = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell_producers())
+
+    def close(self) -> None:
+        """Nobody has to be told any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+
+    async def find(self, timeout_s: float | None = None) -> PartitionHolders:
+        """The first server that holds each other partition; the same object until one is lost.
+
+        Args:
+            timeout_s: how long to wait for servers that are not there; the default deadline of requests if None.
 
         Raises:
             InvalidArgumentError: they serve different data sets, or nobody serves a partition.
@@ -51,24 +77,43 @@ class ServerHolders:
         """
         while self._known is None:
             num_lost = self._num_lost
-            found = await self._ask()
+            found = await self._ask(timeout_s)
             if num_lost == self._num_lost:
                 self._known = found
         return self._known
 
-    async def find_at_last(self) -> PartitionHolders:
-        """As ``find``, for as long as it takes: a server that came back may be gone again, or not answer yet."""
+    async def _tell_producers(self) -> None:
+        while self._has_news:
+            self._has_news = False
+            # No worker asks for longer than that; when the next server comes it begins anew.
+            timeouts_s = [producer.reconnect_timeout_s for producer in self._producers]
+            if not timeouts_s:
+                return
+            try:
+                holders = await self._find_within(max(timeouts_s))
+            except GraphLearnError as error:
+                _logger.error("sampling workers cannot be told who serves the other partitions: %s", error)
+                continue
+            for producer in self._producers:
+                await producer.move_holders(holders)
+
+    async def _find_within(self, timeout_s: float) -> PartitionHolders:
+        """As ``find``, again and again while that may help: a server that came may be gone already, or slow."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout_s
         while True:
             try:
-                return await self.find()
-            except GraphLearnError:
-                await asyncio.sleep(_RETRY_S)
+                return await self.find(max(0.0, give_up - loop.time()))
+            except _MENDS_ITSELF:
+                if (left_s := give_up - loop.time()) <= 0:
+                    raise
+                await rpc.get_endpoint().members_changed(min(_RETRY_S, left_s))
 
-    async def _ask(self) -> PartitionHolders:
+    async def _ask(self, timeout_s: float | None) -> PartitionHolders:
         own = self._dataset.partition_idx
         found: dict[int, PeerAddress] = {own: rpc.get_endpoint().address}
         shared: dict[int, SharedPartition] = {}
-        for member, partition, in_place in await self._ask_members():
+        for member, partition, in_place in await self._ask_members(timeout_s):
             if partition in found:
                 continue
             found[partition] = member.address
@@ -81,11 +126,11 @@ class ServerHolders:
         endpoint = rpc.get_endpoint()
         return PartitionHolders(found, shared, tls=endpoint.settings.tls, token=endpoint.token)
 
-    async def _ask_members(self) -> list[tuple[Member, int, SharedPartition | None]]:
+    async def _ask_members(self, timeout_s: float | None) -> list[tuple[Member, int, SharedPartition | None]]:
         """Every other server by rank, with its partition and how that is read in place."""
         endpoint, context = rpc.get_endpoint(), _server_context()
-        loop = asyncio.get_running_loop()
-        members = await loop.run_in_executor(None, endpoint.wait_for_members, "server", context.world_size)
+        limit_s = endpoint.settings.request_timeout_s if timeout_s is None else timeout_s
+        members = await endpoint.members_joined("server", context.world_size, limit_s)
         others = [member for member in members if member.rank != context.rank]
         answers = [endpoint.request(member.name, SHARE_PARTITION, timeout_s=_ANSWER_S) for member in others]
         held = []

@@ -28,7 +28,7 @@ from .codec import encode
 from .connection import Call, Connection, Value
 from .engine import Engine, open_engine
 from .handshake import Introduction
-from .links import Links, adopt_listener, listen_tcp, listen_unix, unix_name
+from .links import Links, listen_tcp, open_listeners
 from .membership import Membership
 from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
@@ -113,7 +113,10 @@ class Endpoint:
             raise NotInitializedError(f"{self.peer.name} was closed; make a new endpoint")
         if self._loop is not None:
             return self
-        listeners = self._open_listeners()
+        host, port = self._listen
+        listeners, self._address = open_listeners(
+            host, port, self.peer.name, use_unix=self._use_unix, has_token=self.token is not None
+        )
         loop = asyncio.new_event_loop()
         started = threading.Event()
         thread = threading.Thread(target=self._run, args=(loop, started), name=f"rpc-{self.peer.name}", daemon=True)
@@ -127,23 +130,6 @@ class Endpoint:
             self._run_on_loop(self._start(listeners))
             undo.pop_all()
         return self
-
-    def _open_listeners(self) -> list[socket.socket]:
-        host, port = self._listen
-        with contextlib.ExitStack() as undo:
-            listeners = []
-            tcp_port, unix = 0, ""
-            if host is not None:
-                tcp = undo.enter_context(listen_tcp(host, port, has_token=self.token is not None))
-                tcp_port = tcp.getsockname()[1]
-                listeners.append(tcp)
-            if self._use_unix:
-                local = undo.enter_context(listen_unix())
-                unix = unix_name(local)
-                listeners.append(local)
-            self._address = PeerAddress(host or "", tcp_port, unix, boot_id(), self.peer.name)
-            undo.pop_all()
-            return listeners
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
@@ -422,11 +408,7 @@ class Endpoint:
             RegistryError: the (role, rank) or the name is taken, or the world sizes differ.
         """
         if host_registry:
-            has_token = self.token is not None
-            if master_fd >= 0:
-                listener = adopt_listener(master_fd, has_token=has_token)
-            else:
-                listener = listen_tcp(master_addr, master_port, has_token=has_token)
+            listener = listen_tcp(master_addr, master_port, fd=master_fd, has_token=self.token is not None)
             master_port = listener.getsockname()[1]
             self._run_on_loop(self._host_registry(listener))
         timeout = self.settings.connect_timeout_s if timeout_s is None else timeout_s
@@ -477,6 +459,14 @@ class Endpoint:
         """
         timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
         return self._membership.wait_for_members(role, count, timeout)
+
+    async def members_joined(self, role: str, count: int, timeout_s: float) -> list[Member]:
+        """``wait_for_members`` for coroutines of the endpoint's loop."""
+        return await self._membership.members_joined(role, count, timeout_s)
+
+    async def members_changed(self, timeout_s: float) -> None:
+        """Returns when a member joins or goes, or after ``timeout_s``. On the endpoint's loop."""
+        await self._membership.changed(timeout_s)
 
     def all_gather(
         self, obj: Any, timeout_s: float | None = None, *, group: Mapping[str, int] | None = None

@@ -22,13 +22,39 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _ACCEPT_PAUSE_S = 0.1
 
 
-def listen_tcp(host: str, port: int, *, has_token: bool) -> socket.socket:
-    """A listening socket.
+def open_listeners(
+    host: str | None, port: int, name: str, *, use_unix: bool, has_token: bool
+) -> tuple[list[socket.socket], PeerAddress]:
+    """The listening sockets of an endpoint of that name, and where they are reached; no TCP listener without a host.
+
+    Raises:
+        InvalidArgumentError: the listener would be open to the network without a token.
+        OSError: the address cannot be bound, or no descriptors are left.
+    """
+    with contextlib.ExitStack() as undo:
+        listeners = []
+        tcp_port, unix = 0, ""
+        if host is not None:
+            tcp = undo.enter_context(listen_tcp(host, port, has_token=has_token))
+            tcp_port = tcp.getsockname()[1]
+            listeners.append(tcp)
+        if use_unix:
+            local = undo.enter_context(listen_unix())
+            unix = unix_name(local)
+            listeners.append(local)
+        undo.pop_all()
+        return listeners, PeerAddress(host or "", tcp_port, unix, boot_id(), name)
+
+
+def listen_tcp(host: str, port: int, *, has_token: bool, fd: int = -1) -> socket.socket:
+    """A listening socket; that of an inherited descriptor, owned from here on, where one is given.
 
     Raises:
         InvalidArgumentError: others than this host could reach it, and there is no token.
         OSError: the address cannot be bound.
     """
+    if fd >= 0:
+        return _adopt_listener(fd, has_token=has_token)
     check_exposure(host, has_token=has_token)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -43,8 +69,7 @@ def listen_tcp(host: str, port: int, *, has_token: bool) -> socket.socket:
     return sock
 
 
-def adopt_listener(fd: int, *, has_token: bool) -> socket.socket:
-    """The listening socket of an inherited descriptor, owned from here on."""
+def _adopt_listener(fd: int, *, has_token: bool) -> socket.socket:
     sock = socket.socket(fileno=fd)
     try:
         check_exposure(str(sock.getsockname()[0]), has_token=has_token)

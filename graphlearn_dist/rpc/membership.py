@@ -39,6 +39,21 @@ _UNCONFIRMED_S = 10.0  # within which a member should have come to a registry th
 _GRACE_S = 5.0  # what a request to the registry may take on top of what it waits for itself
 
 
+class _Waiting:
+    """For the first ``count`` ranks of a role, for at most ``timeout_s``."""
+
+    def __init__(self, role: str, count: int, timeout_s: float) -> None:
+        self.role = role
+        self.count = count
+        self.timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; negative past it."""
+        return self._deadline - time.monotonic()
+
+
 class Membership:
     """What an endpoint knows of the job it is a member of. Thread-safe where not said otherwise.
 
@@ -283,20 +298,31 @@ class Membership:
 
     def wait_for_members(self, role: str, count: int, timeout_s: float) -> list[Member]:
         """See ``Endpoint.wait_for_members``."""
-        deadline = time.monotonic() + timeout_s
+        waiting = _Waiting(role, count, timeout_s)
         with self._condition:
-            while True:
-                self._joined_master()
-                found = {m.rank: m for m in self._members.values() if m.role == role and m.rank < count}
-                missing = [rank for rank in range(count) if rank not in found]
-                if not missing:
-                    return [found[rank] for rank in range(count)]
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise DeadlineExceededError(
-                        f"{role}: ranks {missing} of {count} did not join within {timeout_s:g} s"
-                    )
-                self._condition.wait(remaining)
+            while (found := self._look_for(waiting)) is None:
+                self._condition.wait(waiting.left_s)
+            return found
+
+    async def members_joined(self, role: str, count: int, timeout_s: float) -> list[Member]:
+        """See ``Endpoint.members_joined``. On the loop's thread."""
+        waiting = _Waiting(role, count, timeout_s)
+        while (found := self._look_for(waiting)) is None:
+            await self.changed(waiting.left_s)
+        return found
+
+    def _look_for(self, waiting: _Waiting) -> list[Member] | None:
+        """The members that are waited for, once all are there."""
+        self._joined_master()
+        found = {member.rank: member for member in self.members(waiting.role)}
+        missing = [rank for rank in range(waiting.count) if rank not in found]
+        if not missing:
+            return [found[rank] for rank in range(waiting.count)]
+        if waiting.left_s <= 0:
+            raise DeadlineExceededError(
+                f"{waiting.role}: ranks {missing} of {waiting.count} did not join within {waiting.timeout_s:g} s"
+            )
+        return None
 
     # --- collectives -------------------------------------------------------------------------------------------
 

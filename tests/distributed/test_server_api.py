@@ -19,6 +19,7 @@ from graphlearn_dist.distributed.dist_options import ProducerRequest
 from graphlearn_dist.distributed.dist_server import EXPOSED
 from graphlearn_dist.errors import ChannelClosedError, ChannelError, InvalidArgumentError, RemoteError, UnknownIdError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch
+from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.sampler.base import (
     NodeSamplerInput,
     RemoteNodeSplitSamplerInput,
@@ -198,6 +199,29 @@ def test_a_producer_by_hand(job: Job) -> None:
     assert children(job.servers[0].pid) == []
     with pytest.raises(InvalidArgumentError, match=rf"producer_id: there is no producer {producer} \(any more\)"):
         request_server(0, DistServer.fetch_batch, producer, 1, 1)
+
+
+def test_a_producer_of_another_client(job: Job) -> None:
+    """It can be neither read, nor begun anew, nor ended, and its owner goes on."""
+    inputs = NodeSamplerInput(torch.arange(20))
+    producer = request_server(0, DistServer.create_sampling_producer, inputs, CONFIG, OPTIONS)
+    request_server(0, DistServer.start_new_epoch_sampling, producer, 0)
+    requests = {
+        DistServer.start_new_epoch_sampling: (producer, 1),
+        DistServer.fetch_batch: (producer, 1, 0),
+        DistServer.fetch_one_sampled_message: (producer,),
+        DistServer.destroy_sampling_producer: (producer,),
+    }
+    with Endpoint("client", 7) as other:
+        other.join("127.0.0.1", job.port)
+        assert not other.call(("server", 0), DistServer.holds_producer.__qualname__, producer)
+        whose = f"expected one that client-7 .* has opened, got {producer}, which is .*client_0 .*'s"
+        for method, arguments in requests.items():
+            with pytest.raises(InvalidArgumentError, match=f"producer_id: {whose}"):
+                other.call(("server", 0), method.__qualname__, *arguments)
+    for index in range(2):
+        assert request_server(0, DistServer.fetch_batch, producer, 1, index).index == index
+    request_server(0, DistServer.destroy_sampling_producer, producer)
 
 
 def test_a_producer_of_everything(job: Job) -> None:
