@@ -44,6 +44,7 @@ void bind_common(py::module_& m) {
   m.def("cuda_is_built", &cuda_is_built);
   m.def("cuda_build_version", &cuda_build_version);
   m.def("cuda_device_count", &cuda_device_count);
+  m.def("cuda_can_access_peer", &cuda_can_access_peer, py::arg("device"), py::arg("peer"));
 }
 
 }  // namespace gld

@@ -3,10 +3,12 @@
 
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <tuple>
 
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
+#include "common/cuda.h"
 #include "feature/device_gather.h"
 #include "sampling/device_batch.h"
 
@@ -17,7 +19,22 @@ namespace {
 
 struct DeviceRowStore {
   RowStore store;
+  Tensor row_of_id;
   int device;
+};
+
+// Host memory that is locked while this lives.
+class PinnedRange {
+ public:
+  PinnedRange(Tensor memory, bool read_only) : memory_(std::move(memory)) {
+    pin_host_memory(memory_.data, memory_.nbytes(), read_only);
+  }
+  ~PinnedRange() { unpin_host_memory(memory_.data); }
+  PinnedRange(const PinnedRange&) = delete;
+  PinnedRange& operator=(const PinnedRange&) = delete;
+
+ private:
+  Tensor memory_;
 };
 
 using EdgeTypeTuple = std::tuple<int, int, int64_t, int64_t, bool>;
@@ -121,28 +138,43 @@ void bind_batches(py::module_& m) {
 
 void bind_device(py::module_& m) {
   bind_batches(m);
-  py::class_<DeviceRowStore>(m, "DeviceRowStore", "As RowStore, of memory that a GPU can read; at most 16 pieces.")
-      .def(py::init([](const py::list& tensors, int device) {
+  py::class_<PinnedRange>(m, "PinnedRange",
+                          "Locks the memory of a tensor on the host where it lies, for all GPUs to read, as long as "
+                          "this lives. CudaError: the system refuses.")
+      .def(py::init([](py::object tensor, bool read_only) {
+             Tensor memory = from_python(tensor, "tensor");
+             py::gil_scoped_release nogil;  // locking touches every page
+             return std::make_unique<PinnedRange>(std::move(memory), read_only);
+           }),
+           py::arg("tensor"), py::arg("read_only"));
+
+  py::class_<DeviceRowStore>(
+      m, "DeviceRowStore",
+      "As RowStore, of memory that a GPU can read; at most 16 pieces. row_of_id: the row of each "
+      "id, -1 for none; None: ids are rows.")
+      .def(py::init([](const py::list& tensors, int device, py::object row_of_id) {
              std::vector<Tensor> parts;
              for (const py::handle& tensor : tensors) parts.push_back(from_python_on(tensor, "tensors", device));
-             return DeviceRowStore{make_row_store(std::move(parts)), device};
+             return DeviceRowStore{make_row_store(std::move(parts)),
+                                   from_python_optional_on(row_of_id, "row_of_id", device), device};
            }),
-           py::arg("tensors"), py::arg("device"))
+           py::arg("tensors"), py::arg("device"), py::arg("row_of_id") = py::none())
       .def(
           "gather",
-          [](const DeviceRowStore& self, py::object rows, py::object positions, py::object out, py::object status,
+          [](const DeviceRowStore& self, py::object ids, py::object positions, py::object out, py::object status,
              uint64_t stream) {
-            const Tensor wanted = from_python_on(rows, "rows", self.device),
+            const Tensor wanted = from_python_on(ids, "ids", self.device),
                          places = from_python_optional_on(positions, "positions", self.device),
                          target = from_python_on(out, "out", self.device),
                          state = from_python_on(status, "status", self.device);
             py::gil_scoped_release nogil;  // as for batches
-            gather_on_device(self.store, wanted, places, target, state, {self.device, stream});
+            gather_on_device(self.store, self.row_of_id, wanted, places, target, state, {self.device, stream});
           },
-          py::arg("rows"), py::arg("positions"), py::arg("out"), py::arg("status"), py::arg("stream"),
-          "out[positions[i]] = store[rows[i]] (out[i] where positions is None), cast to the dtype of out, in one "
-          "launch "
-          "on the stream. status int64 [1] holds -1, and afterwards the first i whose row does not exist, if any.");
+          py::arg("ids"), py::arg("positions"), py::arg("out"), py::arg("status"), py::arg("stream"),
+          "out[positions[i]] = store[row_of_id[ids[i]]] (out[i] where positions is None), cast to the dtype of out, in "
+          "one launch on the stream. status int64 [1] holds -1, and afterwards the first i whose row does not exist, "
+          "if "
+          "any.");
 }
 
 }  // namespace gld

@@ -96,6 +96,15 @@ Borrowed borrow(const py::object& capsule, const char* name) {
   return {std::move(tensor), source.device.device_type};
 }
 
+// Of a tensor in the memory of a GPU, which may be another than the current one. No stream is waited for.
+py::object capsule_on_device(const py::handle& object) {
+  using namespace py::literals;
+  // torch's __dlpack__() refuses tensors of other GPUs than the current one, its to_dlpack() does not.
+  if (py::hasattr(object, "__torch_function__"))
+    return py::module_::import("torch.utils.dlpack").attr("to_dlpack")(object);
+  return object.attr("__dlpack__")("stream"_a = -1);
+}
+
 }  // namespace
 
 Tensor from_python(const py::handle& object, const char* name) {
@@ -110,14 +119,12 @@ Tensor from_python_on(const py::handle& object, const char* name, int device) {
   if (device == kHost) return from_python(object, name);
   check_is_tensor(object, name);
   const bool on_host = is_host(py::cast<int32_t>(py::int_(py::tuple(object.attr("__dlpack_device__")())[0])));
-  using namespace py::literals;
-  // Stream -1: the producer's stream is not synchronised with another.
-  Borrowed borrowed = borrow(on_host ? object.attr("__dlpack__")() : object.attr("__dlpack__")("stream"_a = -1), name);
+  Borrowed borrowed = borrow(on_host ? py::object(object.attr("__dlpack__")()) : capsule_on_device(object), name);
   const Tensor& tensor = borrowed.tensor;
   const int32_t type = borrowed.device_type;
   if (!is_host(type) && type != kDLCUDA && type != kDLCUDAManaged)
     throw InvalidArgument(message(name, ": expected a tensor on a CUDA device or the host, got DLPack device ", type));
-  if (tensor.numel() > 0 && !gpu_can_read(tensor.data, device))
+  if (tensor.nbytes() > 0 && !open_to_gpu(tensor.data, tensor.nbytes(), device))
     throw InvalidArgument(message(name, ": expected memory that GPU ", device,
                                   " can read (its own, that of a peer, or pinned host memory), got a tensor ",
                                   is_host(type) ? "in host memory that is not pinned" : "of another device"));

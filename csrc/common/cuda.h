@@ -1,5 +1,6 @@
 // What this build and this machine know of CUDA.
 #pragma once
+#include <cstddef>
 #include <string>
 
 namespace gld {
@@ -10,7 +11,14 @@ bool cuda_is_built();
 std::string cuda_build_version();
 // Number of usable devices; 0 without CUDA, without a driver, or without a device.
 int cuda_device_count();
-// Whether kernels on a device can read this memory: its own, that of a peer it has access to, or pinned host memory.
-bool gpu_can_read(const void* memory, int device);
+// Whether kernels on a device may be given access to the memory of a peer; a device has access to its own.
+bool cuda_can_access_peer(int device, int peer);
+// Whether kernels on a device can read this memory: its own, that of a peer it has access to, which is opened, or
+// pinned host memory. `num_bytes` is at least 1.
+bool open_to_gpu(const void* memory, size_t num_bytes, int device);
+// Locks host memory where it lies, for kernels on all devices to read; `read_only` memory cannot be written here
+// either. Throws CudaError where the system refuses. Each is undone by one unpin_host_memory(), before the memory goes.
+void pin_host_memory(void* memory, size_t num_bytes, bool read_only);
+void unpin_host_memory(void* memory);
 
 }  // namespace gld

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "common/cuda.h"
+#include "common/cuda/executor.cuh"
 
 namespace gld {
 
@@ -19,17 +20,49 @@ int cuda_device_count() {
   return count;
 }
 
-bool gpu_can_read(const void* memory, int device) {
+bool cuda_can_access_peer(int device, int peer) {
+  int has_access = device == peer;
+  if (!has_access && cudaDeviceCanAccessPeer(&has_access, device, peer) != cudaSuccess) cudaGetLastError();
+  return has_access != 0;
+}
+
+namespace {
+
+// Access lasts as long as the process; torch may have opened it before.
+void open_peer(int device, int peer) {
+  const DeviceScope scope(device);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+  if (status != cudaErrorPeerAccessAlreadyEnabled) return check_cuda(status, "cudaDeviceEnablePeerAccess");
+  cudaGetLastError();
+}
+
+bool open_byte(const void* byte, int device) {
   cudaPointerAttributes found;
-  if (cudaPointerGetAttributes(&found, memory) != cudaSuccess) {
+  if (cudaPointerGetAttributes(&found, byte) != cudaSuccess) {
     cudaGetLastError();
     return false;
   }
-  if (found.type == cudaMemoryTypeHost || found.type == cudaMemoryTypeManaged) return found.devicePointer == memory;
-  if (found.type != cudaMemoryTypeDevice) return false;
-  int has_access = found.device == device;
-  if (!has_access && cudaDeviceCanAccessPeer(&has_access, device, found.device) != cudaSuccess) cudaGetLastError();
-  return has_access != 0;
+  if (found.type == cudaMemoryTypeHost || found.type == cudaMemoryTypeManaged) return found.devicePointer == byte;
+  if (found.type != cudaMemoryTypeDevice || !cuda_can_access_peer(device, found.device)) return false;
+  if (found.device != device) open_peer(device, found.device);
+  return true;
+}
+
+}  // namespace
+
+// Pages at one end may be locked for a neighbor's sake, so both ends are looked at.
+bool open_to_gpu(const void* memory, size_t num_bytes, int device) {
+  return open_byte(memory, device) && open_byte(static_cast<const char*>(memory) + num_bytes - 1, device);
+}
+
+void pin_host_memory(void* memory, size_t num_bytes, bool read_only) {
+  const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+  check_cuda(cudaHostRegister(memory, num_bytes, read_only ? flags | cudaHostRegisterReadOnly : flags),
+             "cudaHostRegister");
+}
+
+void unpin_host_memory(void* memory) {
+  if (cudaHostUnregister(memory) != cudaSuccess) cudaGetLastError();  // at exit the driver may be gone already
 }
 
 }  // namespace gld

@@ -17,7 +17,10 @@ namespace {
 bool cuda_is_built() { return false; }
 std::string cuda_build_version() { return ""; }
 int cuda_device_count() { return 0; }
-bool gpu_can_read(const void*, int) { return false; }
+bool cuda_can_access_peer(int, int) { return false; }
+bool open_to_gpu(const void*, size_t, int) { return false; }
+void pin_host_memory(void*, size_t, bool) { refuse(); }
+void unpin_host_memory(void*) {}
 
 void launch_batch(const BatchShape&, const BatchLayout&, const BatchInput&, BatchMemory, CudaStream) { refuse(); }
 void launch_induced_count(const InducedShape&, const InducedLayout&, const InducedInput&, BatchMemory, CudaStream) {
@@ -28,6 +31,6 @@ void launch_induced_write(const InducedShape&, const InducedLayout&, const Induc
   refuse();
 }
 void launch_copy(const WantedRows&, int64_t, CudaStream) { refuse(); }
-void launch_cast(const CastElements&, CudaStream) { refuse(); }
+void launch_cast(const WantedRows&, int64_t, const CastElement&, CudaStream) { refuse(); }
 
 }  // namespace gld

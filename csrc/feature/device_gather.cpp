@@ -36,39 +36,41 @@ void check_vector(const Tensor& tensor, int64_t count, const char* name) {
         message(name, ": expected int64 [", count, "], got ", to_string(tensor.dtype), " [", tensor.shape[0], "]"));
 }
 
-void run_copy(const WantedRows& wanted, int64_t word_bytes, CudaStream stream) {
-  if (stream.device != kHost) return launch_copy(wanted, word_bytes, stream);
-  dispatch_word(word_bytes, [&](auto word) {
-    const CopyWords<decltype(word)> copy{wanted, wanted.out_bytes / word_bytes};
-    HostExecutor().for_each(copy.count(), copy);
-  });
+template <typename Copy>
+void run_on_host(const WantedRows& wanted, int64_t parts_per_row, const Copy& copy) {
+  const GatherParts<Copy> gather{wanted, parts_per_row, copy};
+  HostExecutor().for_each(gather.count(), gather);
 }
 
-void run_cast(const CastElements& cast, CudaStream stream) {
-  if (stream.device != kHost) return launch_cast(cast, stream);
-  HostExecutor().for_each(cast.count(), cast);
+void run_copy(const WantedRows& wanted, int64_t word_bytes, CudaStream stream) {
+  if (stream.device != kHost) return launch_copy(wanted, word_bytes, stream);
+  dispatch_word(word_bytes,
+                [&](auto word) { run_on_host(wanted, wanted.out_bytes / word_bytes, CopyWord<decltype(word)>{}); });
+}
+
+void run_cast(const WantedRows& wanted, int64_t columns, const CastElement& cast, CudaStream stream) {
+  if (stream.device != kHost) return launch_cast(wanted, columns, cast, stream);
+  run_on_host(wanted, columns, cast);
 }
 
 }  // namespace
 
-void gather_on_device(const RowStore& store, const Tensor& rows, const Tensor& positions, const Tensor& out,
-                      const Tensor& status, CudaStream stream) {
-  check_index_vector(rows, "rows");
+void gather_on_device(const RowStore& store, const Tensor& row_of_id, const Tensor& ids, const Tensor& positions,
+                      const Tensor& out, const Tensor& status, CudaStream stream) {
+  check_index_vector(ids, "ids");
+  if (row_of_id.defined()) check_index_vector(row_of_id, "row_of_id");
   check_vector(status, 1, "status");
-  if (positions.defined()) check_vector(positions, rows.shape[0], "positions");
+  if (positions.defined()) check_vector(positions, ids.shape[0], "positions");
   check_gathered(store, out);
   const int64_t columns = static_cast<int64_t>(store.row_bytes / store.dtype().size());
-  const WantedRows wanted{device_rows(store),
-                          IdReader(rows),
-                          positions.as<int64_t>(),
-                          rows.shape[0],
-                          out.shape[0],
-                          out.as<char>(),
-                          columns * static_cast<int64_t>(out.dtype.size()),
-                          status.as<uint64_t>()};
+  const WantedRows wanted{
+      device_rows(store),   IdReader(row_of_id),     row_of_id.defined() ? row_of_id.shape[0] : store.num_rows(),
+      IdReader(ids),        positions.as<int64_t>(), ids.shape[0],
+      out.shape[0],         out.as<char>(),          columns * static_cast<int64_t>(out.dtype.size()),
+      status.as<uint64_t>()};
   if (columns == 0) return;
   if (out.dtype == store.dtype()) return run_copy(wanted, common_word(wanted), stream);
-  run_cast({wanted, columns, element_type_of(store.dtype()), element_type_of(out.dtype)}, stream);
+  run_cast(wanted, columns, {element_type_of(store.dtype()), element_type_of(out.dtype)}, stream);
 }
 
 }  // namespace gld

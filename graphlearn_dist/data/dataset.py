@@ -22,6 +22,7 @@ from .feature import Feature
 from .graph import Graph
 from .handles import WholeDatasetHandle, handles_of, share_tables, tensors_of
 from .random_split import random_split
+from .reorder import resolve_hotness, sort_rows
 from .schema import (
     EDGE_FEATURE,
     NODE_FEATURE,
@@ -195,22 +196,31 @@ class Dataset:
         *,
         num_threads: int = 1,
         out_dtype: torch.dtype | None = None,
+        hotness: Any = None,
     ) -> None:
         """Sets node features ``[num_nodes, dim]`` (or a dict by node type); see ``Feature`` for the arguments.
 
-        ``sort_func`` orders rows for GPU caches and has no effect while all rows are on the host. A loader gathers with
-        threads of its own; ``num_threads`` is for lookups by hand.
+        A loader gathers with threads of its own; ``num_threads`` is for lookups by hand. Which rows GPUs hold is chosen
+        by ``hotness``: ``"degree"`` (nodes with the most edges that lead to them, in the direction of sampling; the
+        graph comes first), or how often each node is looked up, ``[num_nodes]`` (or a dict by node type of either).
+
+        ``sort_func`` is GLT's way to it: ``sort_func(rows, split_ratio, topo)`` gives the rows in another order and
+        the new row of each id, see ``data.reorder.sort_by_in_degree``. It is called where GPUs hold rows of a node
+        type that one edge type leads to, and copies the rows; ``hotness`` does not.
+
+        Raises:
+            InvalidArgumentError: an argument does not fit; the error names it.
         """
-        make = functools.partial(
-            Feature,
-            device_group_list=device_group_list,
-            device=device,
-            with_gpu=with_gpu,
-            dtype=dtype,
-            num_threads=num_threads,
-            out_dtype=out_dtype,
-        )
-        self.node_features = self._features(node_feature_data, id2idx, split_ratio, make)
+        features, rows, ratios, hot = map(by_type, (node_feature_data, id2idx, split_ratio, hotness))
+        for key in features:
+            leading_here, ratio = self._topologies_to(key), ratios.get(key, ratios.get(None, 0.0))
+            if sort_func is not None and ratio > 0:
+                features[key], rows[key] = sort_rows(features[key], rows.get(key), sort_func, ratio, leading_here)
+            num_ids = len(features[key] if rows.get(key) is None else rows[key])
+            hot[key] = resolve_hotness(hot.get(key, hot.get(None)), leading_here, num_ids)
+        settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
+        make = functools.partial(Feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
+        self.node_features = self._features(features, rows, split_ratio, make, hot)
         if id2idx is None:
             self._cover({key: feature.size(0) for key, feature in by_type(self.node_features).items()})
 
@@ -228,26 +238,31 @@ class Dataset:
         out_dtype: torch.dtype | None = None,
     ) -> None:
         """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type); see ``init_node_features``."""
-        make = functools.partial(
-            Feature,
-            device_group_list=device_group_list,
-            device=device,
-            with_gpu=with_gpu,
-            dtype=dtype,
-            num_threads=num_threads,
-            out_dtype=out_dtype,
-        )
-        self.edge_features = self._features(edge_feature_data, id2idx, split_ratio, make)
+        settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
+        make = functools.partial(Feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
+        self.edge_features = self._features(edge_feature_data, id2idx, split_ratio, make, {})
 
     @staticmethod
-    def _features(data: Any, id2idx: Any, split_ratio: Any, make: Callable[..., Feature]) -> Any:
+    def _features(
+        data: Any, id2idx: Any, split_ratio: Any, make: Callable[..., Feature], hot: Mapping[Any, Any]
+    ) -> Any:
         tensors, rows, ratios = by_type(data), by_type(id2idx), by_type(split_ratio)
         _check_types("id2idx", rows, tensors, "type")
         features = {
-            key: make(tensor, id2index=rows.get(key), split_ratio=ratios.get(key, ratios.get(None, 0.0)))
+            key: make(
+                tensor,
+                id2index=rows.get(key),
+                split_ratio=ratios.get(key, ratios.get(None, 0.0)),
+                hotness=hot.get(key),
+            )
             for key, tensor in tensors.items()
         }
         return bare(features)
+
+    def _topologies_to(self, node_type: NodeType | None) -> list[Topology]:
+        """Of the edge types whose neighbors are of this type, in the direction of sampling."""
+        graphs = by_type(self.graph).items()
+        return [graph.topo for key, graph in graphs if edge_ends(key, self.edge_dir)[1] == node_type]
 
     def init_node_labels(self, node_label_data: Any = None, id2idx: Any = None) -> None:
         """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type)."""

@@ -1,4 +1,4 @@
-"""Rows that a GPU gathers, from its own memory and from pinned memory of the host."""
+"""Rows that a GPU gathers, from its own memory, from that of its peers, and from pinned memory of the host."""
 
 from __future__ import annotations
 
@@ -9,49 +9,83 @@ import torch
 from .. import _C
 from ..errors import UnknownIdError
 from ..utils.device import device_number, stream_handle
+from .pinned_memory import PinnedTensor, pin
 
 
 class DeviceRows:
     """One logical tensor in pieces, gathered in one launch on the caller's current stream.
 
     Args:
-        parts: the pieces in row order, at most 16. Those in host memory are copied to pinned memory, unless they lie
-            there already.
+        parts: the pieces in row order, at most 16. Those in host memory are pinned where they lie, or copied to pinned
+            memory where that cannot be.
         device: the GPU. On the CPU device pieces stay where they are and the host runs the kernels' bodies.
+        row_of_id: int ``[num_ids]``, the row of each id, -1 for none; None: ids are rows.
+
+    Attributes:
+        memories: by piece, where the GPU reads it.
     """
 
-    def __init__(self, parts: Sequence[torch.Tensor], device: torch.device) -> None:
+    def __init__(
+        self, parts: Sequence[torch.Tensor], device: torch.device, row_of_id: torch.Tensor | None = None
+    ) -> None:
         self.device = device
         self._row_shape = parts[0].shape[1:]
         self._num_rows = sum(part.size(0) for part in parts)
-        self._native = _C.DeviceRowStore([self._readable(part) for part in parts], device_number(device))
+        self._row_of_id = None if row_of_id is None else row_of_id.contiguous().to(device)
+        self._pinned = [self._readable(part) for part in parts]
+        self.memories = [_memory_of(pinned) for pinned in self._pinned]
+        self._native = _C.DeviceRowStore(
+            [pinned.tensor for pinned in self._pinned], device_number(device), self._row_of_id
+        )
 
     def gather(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Rows ``ids`` (int ``[n]``, on any device) as a new ``[n, ...]`` tensor on the GPU, cast on the way.
+        """Rows of ``ids`` (int ``[n]``, on any device) as a new ``[n, ...]`` tensor on the GPU, cast on the way.
 
         Raises:
-            UnknownIdError: an id is outside.
+            UnknownIdError: an id is outside, or has no row.
         """
         out = torch.empty((ids.numel(), *self._row_shape), dtype=dtype, device=self.device)
         self.gather_into(out, None, ids)
         return out
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor | None, ids: torch.Tensor) -> None:
-        """Writes row ``ids[i]`` to ``out[positions[i]]``, or to ``out[i]``; waits for it.
+        """Writes the row of ``ids[i]`` to ``out[positions[i]]``, or to ``out[i]``; waits for it.
 
         Raises:
-            UnknownIdError: an id is outside the rows, or a position outside ``out``.
+            UnknownIdError: an id is outside, or has no row, or a position is outside ``out``.
         """
-        rows = ids.contiguous().to(self.device)
+        wanted = ids.contiguous().to(self.device)
         places = None if positions is None else positions.contiguous().to(self.device)
         status = torch.full((1,), -1, dtype=torch.int64, device=self.device)
-        self._native.gather(rows, places, out, status, stream_handle(self.device))
+        self.launch(out, places, wanted, status)
         bad = int(status)  # waits for the stream
         if bad >= 0:
-            where = "" if places is None else f", or position {int(places[bad])} outside [0, {out.size(0)})"
-            raise UnknownIdError(f"ids[{bad}]: row {int(rows[bad])} is outside [0, {self._num_rows}){where}")
+            place = None if places is None else int(places[bad])
+            raise UnknownIdError(f"ids[{bad}]: {self._fault(int(wanted[bad]), place, out.size(0))}")
 
-    def _readable(self, part: torch.Tensor) -> torch.Tensor:
-        if part.is_cuda or self.device.type == "cpu" or part.numel() == 0:
-            return part
-        return part.pin_memory()
+    def launch(
+        self, out: torch.Tensor, positions: torch.Tensor | None, ids: torch.Tensor, status: torch.Tensor
+    ) -> None:
+        """As ``gather_into``, of tensors on the device, and nothing is waited for.
+
+        ``status``, int64 ``[1]``, is -1 beforehand, and afterwards the first i whose id, row or position does not
+        exist, if there is one; nothing is written for such. All tensors must live until the stream has done it.
+        """
+        self._native.gather(ids, positions, out, status, stream_handle(self.device))
+
+    def _fault(self, wanted: int, place: int | None, num_places: int) -> str:
+        num_ids = self._num_rows if self._row_of_id is None else self._row_of_id.numel()
+        if not 0 <= wanted < num_ids:
+            return f"row {wanted} is outside [0, {num_ids})"
+        if place is not None and not 0 <= place < num_places:
+            return f"position {place} outside [0, {num_places})"
+        return f"id {wanted} has no feature row here"
+
+    def _readable(self, part: torch.Tensor) -> PinnedTensor:
+        return PinnedTensor(part) if part.is_cuda or self.device.type == "cpu" else pin(part)
+
+
+def _memory_of(pinned: PinnedTensor) -> str:
+    if pinned.tensor.is_cuda:
+        return f"memory of GPU {pinned.tensor.device.index}"
+    return "host memory, copied and pinned" if pinned.is_copy else "host memory"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from .. import _C
 from ..utils.device import device_number
+from .handles import GpuHandle
+from .pinned_memory import PinnedTensor, pin
 
 if TYPE_CHECKING:
     from .topology import Topology
@@ -21,51 +24,66 @@ class DeviceTopology:
 
     Args:
         topo: the edges, checked when they were made.
-        placement: ``"CUDA"`` copies the arrays to the memory of the GPU; ``"ZERO_COPY"`` copies them to pinned host
-            memory, which the GPU reads over its link.
+        placement: ``"CUDA"`` copies the arrays to the memory of the GPU; ``"ZERO_COPY"`` pins them in host memory,
+            which the GPU reads over its link.
         device: the GPU. On the CPU device the arrays stay where they are and the host runs the kernels' bodies.
+        received: by name, arrays that another process has in the memory of this GPU.
     """
 
-    def __init__(self, topo: Topology, placement: Placement, device: torch.device) -> None:
+    def __init__(
+        self,
+        topo: Topology,
+        placement: Placement,
+        device: torch.device,
+        received: Mapping[str, GpuHandle] | None = None,
+    ) -> None:
         self.device = device
         self.num_edges = topo.edge_count
         self.max_degree = int(topo.indptr.diff().max()) if topo.row_count else 0
         self._topo = topo
         self._placement = placement
         self._lock = threading.Lock()
-        self._plain: _C.DeviceCsr | None = None
-        self._weighted: _C.DeviceCsr | None = None
-        self._indptr = self._place(topo.indptr)
-        self._indices = self._place(topo.indices)
-        self._edge_ids = self._place(topo.edge_ids)
-        self._edge_times = None if topo.edge_times is None else self._place(topo.edge_times)
+        self._received = dict(received or {})
+        self._placed: dict[str, PinnedTensor] = {}
+        self._handlers: dict[bool, _C.DeviceCsr] = {}
 
     def handler(self, *, weighted: bool) -> _C.DeviceCsr:
         """The native graph, with the sums of weights where they are asked for."""
         with self._lock:
-            if not weighted:
-                self._plain = self._plain or self._make(None, None)
-                return self._plain
-            if self._weighted is None:
-                sums = self._topo.weight_sums
-                assert sums is not None  # the draws of a loader were checked against the data set
-                counts = None if sums.positive_counts is None else self._place(sums.positive_counts)
-                self._weighted = self._make(self._place(sums.sums), counts)
-            return self._weighted
+            if weighted not in self._handlers:
+                self._handlers[weighted] = self._make(weighted=weighted)
+            return self._handlers[weighted]
 
-    def _make(self, sums: torch.Tensor | None, counts: torch.Tensor | None) -> _C.DeviceCsr:
+    def share(self) -> dict[str, GpuHandle]:
+        """Handles of the arrays that have been brought to the memory of the GPU, by name."""
+        with self._lock:
+            own = {name: placed.tensor for name, placed in self._placed.items() if placed.tensor.is_cuda}
+            return {name: GpuHandle(tensor) for name, tensor in own.items()} | self._received
+
+    def _make(self, *, weighted: bool) -> _C.DeviceCsr:
+        topo, sums = self._topo, self._topo.weight_sums if weighted else None
+        assert sums is not None or not weighted  # the draws of a loader were checked against the data set
         return _C.DeviceCsr(
-            self._indptr,
-            self._indices,
-            self._edge_ids,
-            self._topo.num_cols,
+            self._place("indptr", topo.indptr),
+            self._place("indices", topo.indices),
+            self._place("edge_ids", topo.edge_ids),
+            topo.num_cols,
             device_number(self.device),
-            self._edge_times,
-            sums,
-            counts,
+            self._place("edge_times", topo.edge_times),
+            self._place("weight_sums", None if sums is None else sums.sums),
+            self._place("positive_counts", None if sums is None else sums.positive_counts),
         )
 
-    def _place(self, array: torch.Tensor) -> torch.Tensor:
+    def _place(self, name: str, array: torch.Tensor | None) -> torch.Tensor | None:
+        if array is None:
+            return None
+        if name not in self._placed:
+            self._placed[name] = self._readable(name, array)
+        return self._placed[name].tensor
+
+    def _readable(self, name: str, array: torch.Tensor) -> PinnedTensor:
         if self.device.type == "cpu" or array.numel() == 0:
-            return array
-        return array.to(self.device) if self._placement == "CUDA" else array.pin_memory()
+            return PinnedTensor(array)
+        if name in self._received:
+            return PinnedTensor(self._received[name].open())
+        return PinnedTensor(array.to(self.device)) if self._placement == "CUDA" else pin(array)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -11,18 +11,20 @@ import numpy as np
 import torch
 
 from .. import _C
-from ..core import check_index_tensor
+from ..core import check_index_tensor, check_index_vector
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..messages import TensorHandle
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
-from .handles import FeatureHandle
+from .handles import FeatureHandle, GpuHandle
+from .placed_rows import PlacedRows
+from .row_placement import place_rows
 from .unified_tensor import UnifiedTensor
 
 
 @dataclass(frozen=True)
 class DeviceGroup:
-    """GPUs that hold one copy of the hot rows between them."""
+    """GPUs that hold one copy of the hot rows between them, and read each other's memory."""
 
     group_id: int
     device_list: list[torch.device]
@@ -55,15 +57,19 @@ class Feature:
         feature_tensor: ``[num_rows, ...]``.
         id2index: row of each id: an int tensor by id (-1: not here), an object indexed by a tensor of ids such as a
             partition book's ``id2index``, or None where the row is the id.
-        split_ratio: share of rows, from the first on, to keep in the memory of the GPU, which then gathers, and reads
-            the others from a copy in pinned memory. Anything above 0 needs a GPU and a build with CUDA.
-        device_group_list: GPUs by group.
-        device: the GPU of this process; 0 unless given.
-        with_gpu: use a GPU if there is one.
+        split_ratio: share of rows to keep in the memory of GPUs, which then gather, and read the others from pinned
+            memory of the host. Anything above 0 needs a GPU and a build with CUDA.
+        device_group_list: GPUs by group: each group holds the hot rows once, an equal share on each of its GPUs.
+            Without groups, the GPU that gathers holds them all.
+        device: the GPU of this process, which gathers, even where ``split_ratio`` is 0; the current one unless given.
+        with_gpu: False gathers on the host, whatever else is asked for.
         dtype: dtype to hold; None keeps that of the tensor, which takes no copy.
         num_threads: threads of one lookup.
         out_dtype: dtype that lookups give, cast while gathering: a floating type, for rows of floats, int8 or uint8.
             float16 or int8 rows that are read as float32 take half or a quarter of the memory. None: that of the rows.
+        hotness: ``[num_ids]``, how often each id is looked up, in any unit, such as ``NeighborSampler.sample_prob`` or
+            ``loader.count_nodes`` gives: GPUs hold the rows of the highest. None: they hold the first rows. It never
+            changes what a lookup gives. ``id2index`` is then a tensor or None.
 
     Raises:
         InvalidArgumentError: rows cannot be cast to ``out_dtype``.
@@ -82,10 +88,12 @@ class Feature:
         num_threads: int = 1,
         *,
         out_dtype: torch.dtype | None = None,
+        hotness: torch.Tensor | None = None,
     ) -> None:
         if not 0.0 <= split_ratio <= 1.0:
             raise InvalidArgumentError(f"split_ratio: expected a share between 0 and 1, got {split_ratio}")
-        if (split_ratio != 0.0 or device is not None) and (device or 0) >= _C.cuda_device_count():
+        wants_gpu = with_gpu is not False and (split_ratio != 0.0 or device is not None)
+        if wants_gpu and (device or 0) >= _C.cuda_device_count():
             raise InvalidArgumentError(
                 f"split_ratio, device: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are usable"
             )
@@ -101,7 +109,21 @@ class Feature:
         self.with_gpu = with_gpu
         self.num_threads = num_threads
         self.out_dtype = _checked_cast(self.feature_tensor.dtype, out_dtype)
+        self._gathers_on_gpu = wants_gpu
+        self._placement = place_rows(self.size(0), split_ratio, self._hotness_of_rows(hotness))
         self._unified: UnifiedTensor | None = None
+        self._placed = self._place({})
+
+    def _hotness_of_rows(self, hotness: torch.Tensor | None) -> torch.Tensor | None:
+        if hotness is None or self.id2index is None:
+            return hotness
+        if not isinstance(self.id2index, torch.Tensor) or hotness.shape != self.id2index.shape:
+            raise InvalidArgumentError(
+                f"hotness: expected one number for each id of an id2index tensor, got {list(hotness.shape)}"
+            )
+        held = self.id2index >= 0
+        of_rows = torch.zeros(self.size(0), dtype=torch.float64)
+        return of_rows.index_add_(0, self.id2index[held].to(torch.int64), hotness[held].to(torch.float64))
 
     def rows_of(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of global ids, int ``[n]``; an id that is not here raises ``UnknownIdError`` naming it."""
@@ -121,34 +143,59 @@ class Feature:
 
     def gather(self, ids: torch.Tensor, *, num_threads: int | None = None) -> torch.Tensor:
         """As ``feature[ids]``, by so many threads; None: as many as the feature was made with."""
+        if self._placed is not None:
+            return self._gather_on_gpu(self._placed, check_index_vector(ids, "ids"))
         # Rows that are ids are checked below.
         rows = ids if self.id2index is None else self.rows_of(check_index_tensor(ids, "ids").cpu())
         return self.unified.gather(rows, dtype=self.out_dtype, num_threads=num_threads)
 
+    def _gather_on_gpu(self, placed: PlacedRows, ids: torch.Tensor) -> torch.Tensor:
+        gathers = placed.on(torch.device("cuda", self._gpu))
+        is_table = self.id2index is None or isinstance(self.id2index, torch.Tensor)  # which the GPU reads itself
+        return gathers.gather(ids if is_table else self.rows_of(ids.cpu()), self.out_dtype)
+
     def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
-        """As ``feature[ids]``, from host rows."""
-        return self[ids]
+        """As ``feature[ids]``, by the host from its own rows, in host memory."""
+        ids = check_index_vector(ids, "ids").cpu()
+        return self.unified.gather(self.rows_of(ids), dtype=self.out_dtype)
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
-        """Writes the row of ``ids[i]`` to ``out[positions[i]]``, cast to the dtype of ``out``."""
+        """Writes the row of ``ids[i]`` to ``out[positions[i]]`` in host memory, cast to the dtype of ``out``."""
         self.unified.gather_into(out, positions, self.rows_of(ids))
 
     def lazy_init_with_ipc_handle(self) -> None:
-        """Makes the native view, if it was not made yet."""
+        """Makes the native view, and places what GPUs hold, if that was not done yet."""
         _ = self.unified
+        if self._placed is not None:
+            self._placed.on(torch.device("cuda", self._gpu))
+
+    @property
+    def gathers_on_gpu(self) -> bool:
+        """Whether lookups run on a GPU and give tensors there."""
+        return self._gathers_on_gpu
+
+    @property
+    def _gpu(self) -> int:
+        return torch.cuda.current_device() if self.device is None else self.device
+
+    def _place(self, received: Mapping[tuple[int, ...], tuple[GpuHandle, ...]]) -> PlacedRows | None:
+        """The rows as GPUs gather them, of which some have come from another process; None where the host gathers."""
+        if not self._gathers_on_gpu:
+            return None
+        table = self.id2index if isinstance(self.id2index, torch.Tensor) else None
+        return PlacedRows(self.feature_tensor, self._placement, self._groups, table, received)
+
+    @property
+    def _groups(self) -> list[list[int]]:
+        groups = self.device_group_list or []
+        return [[torch.device(device).index or 0 for device in group.device_list] for group in groups]
 
     @property
     def unified(self) -> UnifiedTensor:
-        """The tensor behind the ids."""
+        """The rows behind the ids, all of them in host memory."""
         if self._unified is None:
-            rows, gpu = self.feature_tensor, self.device or 0
-            num_hot = round(rows.size(0) * self.split_ratio)
-            unified = UnifiedTensor(gpu, rows.dtype, self.num_threads)
-            if num_hot > 0:
-                unified.append_device_tensor(rows[:num_hot], gpu)
-            if num_hot < rows.size(0) or num_hot == 0:
-                unified.append_cpu_tensor(rows[num_hot:])
-            self._unified = unified
+            self._unified = UnifiedTensor(0, self.feature_tensor.dtype, self.num_threads)
+            self._unified.append_cpu_tensor(self.feature_tensor)
         return self._unified
 
     def share_memory_(self) -> Feature:
@@ -157,18 +204,27 @@ class Feature:
             self.feature_tensor = shared_memory.share(self.feature_tensor)
             if isinstance(self.id2index, torch.Tensor):
                 self.id2index = shared_memory.share(self.id2index)
+            if self._placement.hot is not None:
+                self._placement = replace(self._placement, hot=shared_memory.share(self._placement.hot))
             self._unified = None
+            if self._placed is not None:
+                self._placed.move(self.feature_tensor)
         return self
 
     def share_ipc(self) -> FeatureHandle:
-        """A handle with which another process of this host maps the same rows while this feature lives."""
+        """A handle with which another process of this host maps the same rows while this feature lives.
+
+        Rows in the memory of GPUs are shared too, and placed now: those of all groups, or of this process's GPU.
+        """
         with shared_memory.moving:
             self.share_memory_()
-            rows = self.id2index
+            rows, hot = self.id2index, self._placement.hot
             return FeatureHandle(
                 shared_memory.to_handle(self.feature_tensor),
                 shared_memory.to_handle(rows) if isinstance(rows, torch.Tensor) else rows,
                 {name: getattr(self, name) for name in _SETTINGS},
+                None if hot is None else shared_memory.to_handle(hot),
+                {} if self._placed is None else self._placed.share(self._gpu),
             )
 
     @classmethod
@@ -176,10 +232,18 @@ class Feature:
         """The feature that ``share_ipc`` described, over the same memory."""
         rows = ipc_handle.id2index
         id2index = shared_memory.from_handle(rows) if isinstance(rows, TensorHandle) else rows
-        return cls(shared_memory.from_handle(ipc_handle.rows), id2index, dtype=None, **ipc_handle.settings)
+        feature = cls(shared_memory.from_handle(ipc_handle.rows), id2index, dtype=None, **ipc_handle.settings)
+        if ipc_handle.hot is not None:
+            feature._placement = replace(feature._placement, hot=shared_memory.from_handle(ipc_handle.hot))
+        feature._placed = feature._place(ipc_handle.on_gpu)
+        return feature
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_unified": None}
+        return {**self.__dict__, "_unified": None, "_placed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._placed = self._place({})
 
     @property
     def dtype(self) -> torch.dtype:

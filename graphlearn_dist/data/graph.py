@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
@@ -9,8 +10,9 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError
-from .device_topology import DeviceTopology
-from .handles import GraphHandle
+from . import shared_memory
+from .device_topology import DeviceTopology, Placement
+from .handles import GpuHandle, GraphHandle
 from .topology import Topology as Topology
 
 
@@ -58,6 +60,7 @@ class Graph:
         self._native: _C.Csr | None = None
         self._native_weighted: _C.Csr | None = None
         self._on_device: DeviceTopology | None = None
+        self._received: Mapping[str, GpuHandle] = {}
 
     @property
     def sampling_device(self) -> torch.device | None:
@@ -76,7 +79,8 @@ class Graph:
             device = self.sampling_device
             if device is None:
                 raise InvalidArgumentError("device: expected a graph of mode 'CUDA' or 'ZERO_COPY' with a device")
-            self._on_device = DeviceTopology(self.topo, "CUDA" if self.mode == "CUDA" else "ZERO_COPY", device)
+            placement: Placement = "CUDA" if self.mode == "CUDA" else "ZERO_COPY"
+            self._on_device = DeviceTopology(self.topo, placement, device, self._received)
         return self._on_device
 
     def lazy_init(self) -> None:
@@ -131,6 +135,7 @@ class Graph:
             weight_sums=topo._weight_sums,
         )
         self._native = self._native_weighted = self._on_device = None
+        self._received = {}
 
     def export_topology(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(indptr, indices, edge ids)."""
@@ -155,17 +160,30 @@ class Graph:
         return self.row_book[ids] == self.row_book.partition_idx
 
     def share_ipc(self) -> GraphHandle:
-        """A handle with which another process of this host maps the same edges while this graph lives."""
-        return GraphHandle(self.topo.to_handle(), self.mode, self.device, self.row_book)
+        """A handle with which another process of this host maps the same edges while this graph lives.
+
+        In mode ``"CUDA"`` that goes for what lies in the GPU's memory too, which is brought there now.
+        """
+        on_gpu: Mapping[str, GpuHandle] = {}
+        with shared_memory.moving:
+            before, topology = self.topo.indptr, self.topo.to_handle()
+            if self.mode == "ZERO_COPY" and self.topo.indptr is not before:
+                self._on_device = None  # it pinned memory that the edges have left
+            if self.mode == "CUDA" and self.sampling_device is not None:
+                self.on_device().handler(weighted=self.topo.edge_weights is not None)
+                on_gpu = self.on_device().share()
+        return GraphHandle(topology, self.mode, self.device, self.row_book, on_gpu)
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: GraphHandle) -> Graph:
         """The graph that ``share_ipc`` described, over the same memory."""
         topology = Topology.from_handle(ipc_handle.topology)
-        return cls(topology, ipc_handle.mode, ipc_handle.device, row_book=ipc_handle.row_book)
+        graph = cls(topology, ipc_handle.mode, ipc_handle.device, row_book=ipc_handle.row_book)
+        graph._received = ipc_handle.on_gpu
+        return graph
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_native": None, "_native_weighted": None, "_on_device": None}
+        return {**self.__dict__, "_native": None, "_native_weighted": None, "_on_device": None, "_received": {}}
 
     @property
     def row_count(self) -> int:

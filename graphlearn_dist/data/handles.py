@@ -5,15 +5,47 @@ A handle is good while the objects that it describes live in their process. It n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
 from ..messages import TensorHandle
 from . import shared_memory
 from .schema import EdgeDirection, by_type
+
+
+class GpuHandle:
+    """A tensor in the memory of a GPU. Sent to another process it is CUDA's handle of the same memory.
+
+    Nothing is opened before ``open``: that of a GPU which a process does not use would cost it memory there.
+
+    Args:
+        tensor: the tensor, in the process that made it.
+        described: elsewhere, what ``torch.multiprocessing`` rebuilds it from: a function, and its arguments.
+    """
+
+    def __init__(
+        self,
+        tensor: torch.Tensor | None = None,
+        described: tuple[Callable[..., torch.Tensor], tuple[Any, ...]] | None = None,
+    ) -> None:
+        self._tensor = tensor
+        self._described = described
+
+    def open(self) -> torch.Tensor:
+        """The tensor, over the same memory; good while that lives in the process that made it."""
+        if self._tensor is None:
+            assert self._described is not None
+            rebuild, arguments = self._described
+            self._tensor = rebuild(*arguments)
+        return self._tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What was received is passed on as it came: CUDA's memory is described by its maker alone.
+        return GpuHandle, (None, self._described or reduce_tensor(self._tensor))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -33,21 +65,32 @@ class TopologyHandle:
 
 @dataclass(frozen=True)
 class GraphHandle:
-    """A ``Graph``: its edges, and the arguments it was made with."""
+    """A ``Graph``: its edges, the arguments it was made with, and by name those arrays that are in a GPU's memory."""
 
     topology: TopologyHandle
     mode: str
     device: int | None
     row_book: Any | None
+    on_gpu: Mapping[str, GpuHandle] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FeatureHandle:
-    """A ``Feature``: its rows, the rows of ids (a tensor's place, or an object as it is), and its settings by name."""
+    """A ``Feature``.
+
+    Attributes:
+        rows: all of its rows.
+        id2index: the rows of ids: a tensor's place, or an object as it is.
+        settings: its other arguments, by name.
+        hot: the rows that GPUs hold, hottest first; None where they are the first ones.
+        on_gpu: by group of GPUs, the hot rows that each of them holds.
+    """
 
     rows: TensorHandle
     id2index: TensorHandle | Any | None
     settings: Mapping[str, Any]
+    hot: TensorHandle | None = None
+    on_gpu: Mapping[tuple[int, ...], tuple[GpuHandle, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

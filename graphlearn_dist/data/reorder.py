@@ -2,10 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import torch
 
 from ..errors import InvalidArgumentError
+from ..utils.tensor import convert_to_tensor
 from .topology import Topology
+
+
+def count_neighbors(topologies: Iterable[Topology], num_nodes: int) -> torch.Tensor:
+    """How many edges lead to each node as a neighbor, of all these topologies, int64 ``[num_nodes]``."""
+    counts = torch.zeros(num_nodes, dtype=torch.int64)
+    for topo in topologies:
+        found = torch.bincount(topo.indices, minlength=topo.num_cols)
+        counts[: len(found)] += found[:num_nodes]
+    return counts
+
+
+def resolve_hotness(given: Any, topologies: Sequence[Topology], num_ids: int) -> torch.Tensor | None:
+    """How often each id is looked up, ``[num_ids]``, as a user says it: in numbers, or ``"degree"``; None stays None.
+
+    Args:
+        given: what the user said.
+        topologies: whose neighbors the ids are.
+        num_ids: how many there are.
+
+    Raises:
+        InvalidArgumentError: another word, or there are no topologies to count in.
+    """
+    if not isinstance(given, str):
+        numbers: torch.Tensor | None = convert_to_tensor(given)
+        return numbers
+    if given != "degree" or not topologies:
+        raise InvalidArgumentError(
+            f"hotness: expected numbers, or 'degree' where a graph has edges that lead to these nodes, got {given!r}"
+        )
+    return count_neighbors(topologies, num_ids)
+
+
+def sort_rows(
+    rows: Any,
+    id2index: Any,
+    sort_func: Callable[[torch.Tensor, float, Topology], tuple[torch.Tensor, torch.Tensor]],
+    split_ratio: float,
+    topologies: Sequence[Topology],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows in the order of ``sort_func``, such as ``sort_by_in_degree``, and the new row of each id.
+
+    Raises:
+        InvalidArgumentError: rows are in another order than ids already, or the ids are not neighbors in one topology.
+    """
+    if len(topologies) != 1 or id2index is not None:
+        raise InvalidArgumentError(
+            f"sort_func: expected rows in the order of ids, and one edge type that leads to their nodes, got "
+            f"{len(topologies)}; hotness='degree' counts the edges of all types"
+        )
+    return sort_func(convert_to_tensor(rows), split_ratio, topologies[0])
 
 
 def sort_by_in_degree(

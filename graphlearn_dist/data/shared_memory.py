@@ -24,6 +24,9 @@ from ..messages import TensorHandle
 # of this module's lines, and single operations on a dict are atomic.
 _anonymous: dict[int, tuple[int, int]] = {}
 
+# Start address -> (path, offset, bytes) of shared memory of other processes that is mapped here. No lock, as above.
+_received: dict[int, tuple[str, int, int]] = {}
+
 # Held by whoever moves the arrays of an object to shared memory and then tells where they lie: of several at once, a
 # later one would otherwise move them away from under an earlier one's handles.
 moving = threading.RLock()
@@ -87,7 +90,40 @@ def from_handle(handle: TensorHandle) -> torch.Tensor:
             mapping = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
     except OSError as error:
         raise StorageError(f"cannot map {handle.path}: {error}") from error
-    return _view(mapping, handle.offset - start, dtype, handle.shape)
+    tensor = _view(mapping, handle.offset - start, dtype, handle.shape)
+    if handle.path.startswith("/proc/"):
+        _received[tensor.data_ptr()] = handle.path, handle.offset, nbytes
+        weakref.finalize(mapping, _received.pop, tensor.data_ptr(), None)
+    return tensor
+
+
+def map_writable(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The same pages of shared memory in a mapping that writes to them; None for private memory and files.
+
+    Locking pages of a mapping whose writes stay private would copy each of them.
+    """
+    address = tensor.data_ptr()
+    if any(start <= address < start + nbytes for start, (_, nbytes) in _anonymous.copy().items()):
+        return tensor
+    for start, (path, offset, nbytes) in _received.copy().items():
+        if start <= address < start + nbytes:
+            return _map_again(tensor, path, offset + address - start)
+    return None
+
+
+def _map_again(tensor: torch.Tensor, path: str, offset: int) -> torch.Tensor | None:
+    nbytes, beyond = tensor.numel() * tensor.element_size(), offset % mmap.ALLOCATIONGRANULARITY
+    try:
+        with open(path, "r+b") as file:
+            mapping = mmap.mmap(file.fileno(), beyond + nbytes, offset=offset - beyond)
+    except OSError:  # its owner has ended: its pages live on in the mapping that there is
+        return None
+    return _view(mapping, beyond, tensor.dtype, tuple(tensor.shape))
+
+
+def is_mapped(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in a mapped file, or in shared memory that this process made."""
+    return _locate(tensor) is not None
 
 
 def to_optional_handle(tensor: torch.Tensor | None) -> TensorHandle | None:

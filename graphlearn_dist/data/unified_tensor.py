@@ -14,6 +14,7 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import TensorHandle
 from . import shared_memory
 from .device_rows import DeviceRows
+from .handles import GpuHandle
 
 HOST = -1
 
@@ -58,7 +59,8 @@ class UnifiedTensor:
     """Rows of a tensor whose pieces lie in several memories; indexing gathers rows in the order asked.
 
     While all pieces are in host memory (anonymous, shared, memory-mapped), the host gathers. With a piece on a GPU the
-    GPU gathers, and reads pieces in host memory from pinned copies of them; that needs a build with CUDA.
+    GPU gathers, in one launch, from its own memory, from that of peers that it has access to, and from host memory,
+    which is pinned for it (``memories`` says where that took a copy); that needs a build with CUDA.
 
     Args:
         current_device: the GPU that gathers, and that results go to; ignored while all pieces are in host memory.
@@ -172,6 +174,11 @@ class UnifiedTensor:
         return self._on_gpu
 
     @property
+    def memories(self) -> list[str]:
+        """By piece, from where it is gathered: the memory of a GPU, host memory, or a pinned copy in host memory."""
+        return self._device_rows.memories if self.is_on_gpu else ["host memory"] * len(self._parts)
+
+    @property
     def parts(self) -> list[torch.Tensor]:
         """The pieces, in row order."""
         return list(self._parts)
@@ -197,36 +204,44 @@ class UnifiedTensor:
         return int(self._parts[0].stride(dim)) if self._parts else 0
 
     def append_shared_tensor(self, shared_tensor: Any) -> None:
-        """GPU pieces shared by another process; needs a GPU."""
-        raise InvalidArgumentError(f"shared_tensor: needs a GPU, {_C.cuda_device_count()} are usable")
+        """Adds rows in the memory of a GPU that another process shared, as ``share_ipc`` there described them."""
+        if not isinstance(shared_tensor, GpuHandle) or _C.cuda_device_count() == 0:
+            raise InvalidArgumentError(
+                "shared_tensor: expected what share_ipc() gave, which needs a GPU; "
+                f"got {type(shared_tensor).__name__}, {_C.cuda_device_count()} GPUs are usable"
+            )
+        self._append(shared_tensor.open())
 
-    def share_ipc(self) -> tuple[list[Any], list[TensorHandle]]:
-        """(GPU pieces, of which there are none yet; host pieces) for another process of this host to map.
+    def share_ipc(self) -> tuple[list[GpuHandle | None], list[TensorHandle]]:
+        """(GPU pieces, host pieces) for another process of this host to map; None holds the place of a host piece.
 
-        Pieces in private memory move to shared memory once; the handles are good while this tensor lives.
-
-        Raises:
-            InvalidArgumentError: a piece lies in the memory of a GPU.
+        Host pieces in private memory move to shared memory once; the handles are good while this tensor lives.
         """
-        if self.is_on_gpu:
-            raise InvalidArgumentError("share_ipc: expected pieces in host memory, got some on a GPU")
         with shared_memory.moving:
-            self._parts = [shared_memory.share(part) for part in self._parts]
-            self._store = None
-            return [], [shared_memory.to_handle(part) for part in self._parts]
+            self._parts = [part if part.is_cuda else shared_memory.share(part) for part in self._parts]
+            self._store = self._on_gpu = None
+            on_gpu = [GpuHandle(part) if part.is_cuda else None for part in self._parts] if self.is_on_gpu else []
+            return on_gpu, [shared_memory.to_handle(part) for part in self._parts if not part.is_cuda]
 
     def from_ipc_handle(self, cuda_ipc_list: Sequence[Any], cpu_part: Any) -> None:
         """Adds the pieces that ``share_ipc`` of another process described, over the same memory.
 
         Args:
-            cuda_ipc_list: GPU pieces.
-            cpu_part: host pieces: handles, a tensor, or None.
+            cuda_ipc_list: GPU pieces in their places; None stands for the next host piece.
+            cpu_part: host pieces: handles, a tensor, or None. Those that have no place come last.
         """
-        for shared_tensor in cuda_ipc_list:
-            self.append_shared_tensor(shared_tensor)
         parts = [cpu_part] if isinstance(cpu_part, (torch.Tensor, TensorHandle)) else cpu_part or ()
-        for part in parts:
-            self.append_cpu_tensor(shared_memory.from_handle(part) if isinstance(part, TensorHandle) else part)
+        on_host = iter(parts)
+        for shared_tensor in cuda_ipc_list:
+            if shared_tensor is None:
+                self._append_host(next(on_host))
+            else:
+                self.append_shared_tensor(shared_tensor)
+        for part in on_host:
+            self._append_host(part)
+
+    def _append_host(self, part: torch.Tensor | TensorHandle) -> None:
+        self.append_cpu_tensor(shared_memory.from_handle(part) if isinstance(part, TensorHandle) else part)
 
     @classmethod
     def new_from_ipc(
@@ -238,7 +253,7 @@ class UnifiedTensor:
         return tensor
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_store": None}
+        return {**self.__dict__, "_store": None, "_on_gpu": None}
 
 
 def rebuild_unified_tensor(

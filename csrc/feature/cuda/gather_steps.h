@@ -26,19 +26,23 @@ struct DeviceRows {
   }
 };
 
-// Which rows are wanted, and where they go: out[positions[i]] = store[rows[i]], or out[i] where positions is null.
+// Which rows are wanted, and where they go: out[positions[i]] = store[row_of_id(ids[i])], or out[i] where positions is
+// null.
 struct WantedRows {
   DeviceRows store;
-  IdReader rows;
+  IdReader row_of_id;  // gives the id itself where ids are rows; else -1 for ids without a row
+  int64_t num_ids;     // that there are
+  IdReader ids;
   const int64_t* positions;
   int64_t num_wanted, num_out;
   char* out;
   int64_t out_bytes;  // of a row
-  uint64_t* status;   // lowered to the first i whose row or position does not exist; nothing is written for such
+  uint64_t* status;   // lowered to the first i whose id, row or position does not exist; nothing is written for such
 
   // Finds the i-th row and its place; false where one of them does not exist.
   GLD_HOST_DEVICE bool find(int64_t i, const char** from, char** to) const {
-    const int64_t row = rows(i), place = positions == nullptr ? i : positions[i];
+    const int64_t id = ids(i), place = positions == nullptr ? i : positions[i];
+    const int64_t row = id >= 0 && id < num_ids ? row_of_id(id) : -1;
     if (row < 0 || row >= store.num_rows() || place < 0 || place >= num_out) {
       atomic_lower(status, static_cast<uint64_t>(i));
       return false;
@@ -79,35 +83,37 @@ void dispatch_word(int64_t bytes, Body&& body) {
   }
 }
 
-// A thread per word: neighboring threads read neighboring words of a row.
-template <typename Word>
-struct CopyWords {
+// A thread per part of a row, so that neighboring threads read neighboring memory: copy(from, to, part) makes a part of
+// a row at `to` of that of the row at `from`.
+template <typename Copy>
+struct GatherParts {
   WantedRows wanted;
-  int64_t words_per_row;
+  int64_t parts_per_row;
+  Copy copy;
 
-  GLD_HOST_DEVICE int64_t count() const { return wanted.num_wanted * words_per_row; }
+  GLD_HOST_DEVICE int64_t count() const { return wanted.num_wanted * parts_per_row; }
   GLD_HOST_DEVICE void operator()(int64_t i) const {
-    int64_t word;
-    const int64_t row = divide(i, words_per_row, &word);
+    int64_t part;
+    const int64_t row = divide(i, parts_per_row, &part);
     const char* from;
     char* to;
-    if (wanted.find(row, &from, &to)) reinterpret_cast<Word*>(to)[word] = reinterpret_cast<const Word*>(from)[word];
+    if (wanted.find(row, &from, &to)) copy(from, to, part);
   }
 };
 
-// A thread per element, which is cast as cast_rows() does.
-struct CastElements {
-  WantedRows wanted;
-  int64_t columns;
+template <typename Word>
+struct CopyWord {
+  GLD_HOST_DEVICE void operator()(const char* from, char* to, int64_t word) const {
+    reinterpret_cast<Word*>(to)[word] = reinterpret_cast<const Word*>(from)[word];
+  }
+};
+
+// As cast_rows() does.
+struct CastElement {
   ElementType from_type, to_type;
 
-  GLD_HOST_DEVICE int64_t count() const { return wanted.num_wanted * columns; }
-  GLD_HOST_DEVICE void operator()(int64_t i) const {
-    int64_t column;
-    const int64_t row = divide(i, columns, &column);
-    const char* from;
-    char* to;
-    if (wanted.find(row, &from, &to)) cast_element(from, from_type, to, to_type, column);
+  GLD_HOST_DEVICE void operator()(const char* from, char* to, int64_t column) const {
+    cast_element(from, from_type, to, to_type, column);
   }
 };
 

@@ -4,18 +4,21 @@
 namespace gld {
 namespace {
 
-template <typename Body>
-void run(const Body& body, CudaStream stream) {
-  CudaExecutor(stream).for_each(body.count(), body);
+template <typename Copy>
+void run(const WantedRows& wanted, int64_t parts_per_row, const Copy& copy, CudaStream stream) {
+  const GatherParts<Copy> gather{wanted, parts_per_row, copy};
+  CudaExecutor(stream).for_each(gather.count(), gather);
 }
 
 }  // namespace
 
 void launch_copy(const WantedRows& wanted, int64_t word_bytes, CudaStream stream) {
   dispatch_word(word_bytes,
-                [&](auto word) { run(CopyWords<decltype(word)>{wanted, wanted.out_bytes / word_bytes}, stream); });
+                [&](auto word) { run(wanted, wanted.out_bytes / word_bytes, CopyWord<decltype(word)>{}, stream); });
 }
 
-void launch_cast(const CastElements& cast, CudaStream stream) { run(cast, stream); }
+void launch_cast(const WantedRows& wanted, int64_t columns, const CastElement& cast, CudaStream stream) {
+  run(wanted, columns, cast, stream);
+}
 
 }  // namespace gld

@@ -10,6 +10,7 @@ namespace gld {
 
 // Copies the rows in words of `word_bytes`: 1, 2, 4, 8 or 16, which divide rows and addresses.
 void launch_copy(const WantedRows& wanted, int64_t word_bytes, CudaStream stream);
-void launch_cast(const CastElements& cast, CudaStream stream);
+// Casts rows of so many elements.
+void launch_cast(const WantedRows& wanted, int64_t columns, const CastElement& cast, CudaStream stream);
 
 }  // namespace gld

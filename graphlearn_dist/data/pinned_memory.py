@@ -1,0 +1,62 @@
+"""Host memory that GPUs read over their link."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..errors import CudaError
+from . import shared_memory
+
+logger = logging.getLogger(__name__)
+
+# Pages are locked whole: small arrays share theirs with others, and are copied as fast as they would be locked.
+_SMALLEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class PinnedTensor:
+    """A tensor in page-locked memory.
+
+    Attributes:
+        tensor: the values.
+        lock: what keeps the pages locked, where they were locked in place; the tensor is read only while it lives.
+        is_copy: whether the values were copied.
+    """
+
+    tensor: torch.Tensor
+    lock: Any = None
+    is_copy: bool = False
+
+
+def pin(
+    tensor: torch.Tensor,
+    lock: Callable[[torch.Tensor, bool], Any] = _C.PinnedRange,
+    copy: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory,
+) -> PinnedTensor:
+    """Locks the pages of a tensor where they lie, in private memory, shared memory or a mapped file; else a copy.
+
+    Shared memory stays shared. Pages of files cannot be locked on every system, and those of small tensors are not.
+
+    Args:
+        tensor: contiguous, in host memory.
+        lock: locks a tensor's memory, which is read only or not; raises ``CudaError`` where that cannot be.
+        copy: copies a tensor to page-locked memory.
+    """
+    if tensor.numel() == 0 or (tensor.is_pinned() and tensor.view(-1)[-1:].is_pinned()):
+        return PinnedTensor(tensor)
+    if tensor.nbytes < _SMALLEST:
+        return PinnedTensor(copy(tensor), is_copy=True)
+    writable = shared_memory.map_writable(tensor)
+    is_file = writable is None and shared_memory.is_mapped(tensor)
+    where = tensor if writable is None else writable
+    try:
+        return PinnedTensor(where, lock(where, is_file))
+    except CudaError as error:
+        logger.info("%d bytes are copied to page-locked memory: %s", tensor.nbytes, error)
+        return PinnedTensor(copy(tensor), is_copy=True)

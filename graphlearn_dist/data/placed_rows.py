@@ -1,0 +1,99 @@
+"""The rows of a feature as GPUs gather them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from .. import _C
+from .device_rows import DeviceRows
+from .handles import GpuHandle
+from .row_placement import RowPlacement, group_of
+
+
+def _to_gpu(rows: torch.Tensor, gpu: int) -> torch.Tensor:
+    return rows.to(torch.device("cuda", gpu))
+
+
+class PlacedRows:
+    """Hot rows in the memory of GPUs, a copy for each group of them, and the others in pinned memory. Thread-safe.
+
+    Nothing is placed before a GPU of the group gathers, or its handles are asked for.
+
+    Args:
+        rows: ``[num_rows, ...]``, in host memory.
+        placement: which rows go where.
+        groups: GPUs of each group; none: each GPU that gathers is a group of its own.
+        id2index: int ``[num_ids]``, rows of ids, -1 for none; None where ids are rows.
+        received: hot rows that another process has placed, by group.
+        put: brings rows to a GPU.
+    """
+
+    def __init__(
+        self,
+        rows: torch.Tensor,
+        placement: RowPlacement,
+        groups: Sequence[Sequence[int]] = (),
+        id2index: torch.Tensor | None = None,
+        received: Mapping[tuple[int, ...], Sequence[GpuHandle]] | None = None,
+        put: Callable[[torch.Tensor, int], torch.Tensor] = _to_gpu,
+    ) -> None:
+        self._rows = rows
+        self._placement = placement
+        self._groups = groups
+        self._id2index = id2index
+        self._put = put
+        self._lock = threading.RLock()
+        self._handles = {group: tuple(handles) for group, handles in (received or {}).items()}
+        self._placed: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        self._gathers: dict[torch.device, DeviceRows] = {}
+
+    def on(self, device: torch.device) -> DeviceRows:
+        """The rows as a GPU gathers them, by id.
+
+        Raises:
+            InvalidArgumentError: the GPU is in none of the groups, or cannot read the memory of one in its group.
+        """
+        with self._lock:
+            if device not in self._gathers:
+                group = group_of(device.index, self._groups, _C.cuda_can_access_peer)
+                self._gathers[device] = DeviceRows(
+                    self.parts(group), device, self._placement.row_of_id(len(group), self._id2index)
+                )
+            return self._gathers[device]
+
+    def move(self, rows: torch.Tensor) -> None:
+        """Goes on with the same rows elsewhere in host memory; what lies on GPUs stays there."""
+        with self._lock:
+            if rows is not self._rows:
+                self._rows = rows
+                self._gathers.clear()
+
+    def share(self, gpu: int) -> dict[tuple[int, ...], tuple[GpuHandle, ...]]:
+        """Handles of the hot rows on each GPU of each group, all placed now; without groups, of those on one GPU."""
+        if not self._placement.num_hot:
+            return {}
+        with self._lock:
+            for group in [tuple(group) for group in self._groups] or [(gpu,)]:
+                if group not in self._handles:
+                    self._handles[group] = tuple(map(GpuHandle, self._place(group)))
+            return dict(self._handles)
+
+    def parts(self, group: tuple[int, ...]) -> list[torch.Tensor]:
+        """The list of rows that the GPUs of a group see, in its pieces."""
+        on_host = self._rows[self._placement.on_host]
+        with self._lock:
+            parts = [*self._place(group), on_host]
+        return [part for part in parts if part.numel()] or [on_host]
+
+    def _place(self, group: tuple[int, ...]) -> list[torch.Tensor]:
+        if group not in self._placed:
+            if group in self._handles:
+                pieces = [handle.open() for handle in self._handles[group]]
+            else:
+                shares = [self._placement.share(place, len(group)) for place in range(len(group))]
+                pieces = [self._put(self._rows[share], gpu) for share, gpu in zip(shares, group, strict=True)]
+            self._placed[group] = pieces
+        return self._placed[group]

@@ -1,0 +1,232 @@
+"""Which rows GPUs hold: the plan, carried out with rows that stay on the host, and what is pinned."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.data import Dataset, Feature, UnifiedTensor, shared_memory
+from graphlearn_dist.data.device_rows import DeviceRows
+from graphlearn_dist.data.handles import GpuHandle
+from graphlearn_dist.data.pinned_memory import pin
+from graphlearn_dist.data.placed_rows import PlacedRows
+from graphlearn_dist.data.reorder import count_neighbors, resolve_hotness, sort_by_in_degree, sort_rows
+from graphlearn_dist.data.row_placement import group_of, place_rows
+from graphlearn_dist.errors import CudaError, InvalidArgumentError, UnknownIdError
+from tests.support.graphs import analytic_edges
+
+HOST = torch.device("cpu")
+NUM_ROWS = 41
+ROWS = torch.arange(NUM_ROWS * 3.0).view(NUM_ROWS, 3)
+HOTNESS = (torch.arange(NUM_ROWS) * 7 % NUM_ROWS).double()
+TABLE = torch.tensor([5, -1, 0, 40, 40, 17, 99])
+GROUPS: list[tuple[int, ...]] = [(0,), (2, 0, 1), (1, 3, 2, 0)]
+
+
+def gathered(group: tuple[int, ...], ratio: float, hotness: Any, table: Any) -> tuple[DeviceRows, dict[int, list[Any]]]:
+    """The rows as a group of imagined GPUs gathers them, and what was brought to each of them."""
+    brought: dict[int, list[Any]] = {}
+
+    def put(rows: torch.Tensor, gpu: int) -> torch.Tensor:
+        brought.setdefault(gpu, []).append(rows)
+        return rows.clone()
+
+    plan = place_rows(NUM_ROWS, ratio, hotness)
+    placed = PlacedRows(ROWS, plan, [group], table, put=put)
+    parts = placed.parts(group)
+    assert len(placed.parts(group)) == len(parts)  # and nothing is brought twice
+    return DeviceRows(parts, HOST, plan.row_of_id(len(group), table)), brought
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("ratio", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("hotness", [None, HOTNESS], ids=["first rows", "hottest rows"])
+def test_lookups_do_not_depend_on_where_rows_lie(group: tuple[int, ...], ratio: float, hotness: Any) -> None:
+    ids = torch.randint(0, NUM_ROWS, (200,), generator=torch.Generator().manual_seed(1))
+    found, brought = gathered(group, ratio, hotness, None)
+    assert torch.equal(found.gather(ids, torch.float32), ROWS[ids])
+    assert torch.equal(found.gather(ids.int(), torch.float16), ROWS[ids].half())
+    with pytest.raises(UnknownIdError, match=rf"ids\[1\]: row 41 is outside \[0, {NUM_ROWS}\)"):
+        found.gather(torch.tensor([0, NUM_ROWS]), torch.float32)
+    # Each GPU of the group has an equal share of the hot rows, once.
+    num_hot = round(NUM_ROWS * ratio)
+    assert all(len(pieces) == 1 for pieces in brought.values())
+    assert set(brought) == set(group)
+    sizes = [len(pieces[0]) for pieces in brought.values()]
+    assert sum(sizes) == num_hot
+    assert max(sizes) - min(sizes) <= 1
+    held = {int(row[0]) // 3 for pieces in brought.values() for row in pieces[0]}
+    hottest = range(num_hot) if hotness is None else HOTNESS.argsort(descending=True)[:num_hot].tolist()
+    assert held == set(hottest)
+
+
+@pytest.mark.parametrize("hotness", [None, HOTNESS], ids=["first rows", "hottest rows"])
+@pytest.mark.parametrize("table", [TABLE, TABLE.int()])
+def test_rows_of_ids_come_from_a_table(table: torch.Tensor, hotness: Any) -> None:
+    for group in GROUPS:
+        found, _ = gathered(group, 0.4, hotness, table)
+        ids = torch.tensor([0, 2, 3, 4, 5, 5])
+        assert torch.equal(found.gather(ids, torch.float32), ROWS[TABLE[ids]])
+        for bad in (1, 6):
+            with pytest.raises(UnknownIdError, match=rf"ids\[1\]: id {bad} has no feature row here"):
+                found.gather(torch.tensor([0, bad, 7]), torch.float32)
+        with pytest.raises(UnknownIdError, match=r"ids\[0\]: row -1 is outside \[0, 7\)"):
+            found.gather(torch.tensor([-1]), torch.float32)
+
+
+def test_hot_rows_are_dealt_by_their_hotness() -> None:
+    plan = place_rows(6, 0.7, torch.tensor([1.0, 9, 5, 9, 7, 0]))
+    assert plan.hot is not None
+    assert plan.hot.tolist() == [1, 3, 4, 2]  # of equals the first
+    assert [ROWS[plan.share(place, 3)][:, 0].tolist() for place in range(3)] == [[3.0, 6.0], [9.0], [12.0]]
+    assert place_rows(6, 1.0, torch.arange(6)).hot is None  # all of them need no order
+    for bad in (torch.ones(5), torch.tensor([0, 0, 0, 0, 0, float("nan")])):
+        with pytest.raises(InvalidArgumentError, match=r"hotness: expected finite numbers \[6\]"):
+            place_rows(6, 0.5, bad)
+
+
+def test_groups_are_those_that_can_read_each_other() -> None:
+    def can_access(gpu: int, peer: int) -> bool:
+        return gpu // 2 == peer // 2
+
+    assert group_of(3, [], can_access) == (3,)
+    assert group_of(3, [[0, 1], [2, 3]], can_access) == (2, 3)
+    with pytest.raises(InvalidArgumentError, match=r"GPU 1 cannot read the memory of \[2\]"):
+        group_of(1, [[0], [1, 2]], can_access)
+    with pytest.raises(InvalidArgumentError, match="GPU 3 gathers, and is in none of"):
+        group_of(3, [[0, 1]], can_access)
+
+
+def test_what_is_placed_goes_on_where_rows_move() -> None:
+    plan = place_rows(NUM_ROWS, 0.5, HOTNESS)
+    pieces: list[torch.Tensor] = []
+
+    def put(rows: torch.Tensor, gpu: int) -> torch.Tensor:
+        pieces.append(rows.clone())
+        return pieces[-1]
+
+    sender = PlacedRows(ROWS, plan, [[0, 1], [2]], put=put)
+    handles = sender.share(0)
+    assert {group: [handle.open() for handle in held] for group, held in handles.items()} == {
+        (0, 1): pieces[:2],
+        (2,): pieces[2:],
+    }
+    assert sender.share(2) == handles
+    # Another process opens the pieces of its own group, and brings nothing anywhere.
+    receiver = PlacedRows(ROWS.clone(), plan, [[0, 1], [2]], received=handles, put=put)
+    receiver.move(ROWS.clone())
+    assert [part.data_ptr() for part in receiver.parts((0, 1))[:2]] == [piece.data_ptr() for piece in pieces[:2]]
+    assert len(pieces) == 3
+    assert PlacedRows(ROWS, place_rows(NUM_ROWS, 0.0)).share(0) == {}
+
+
+def test_a_handle_is_sent_as_it_was_described() -> None:
+    described = (torch.arange, (3,))
+    sent = pickle.loads(pickle.dumps(GpuHandle(described=described)))
+    assert torch.equal(pickle.loads(pickle.dumps(sent)).open(), torch.arange(3))
+    assert torch.equal(pickle.loads(pickle.dumps(GpuHandle(torch.arange(4)))).open(), torch.arange(4))
+    tensor = UnifiedTensor(0)
+    with pytest.raises(InvalidArgumentError, match="needs a GPU"):
+        tensor.from_ipc_handle([None, "no handle"], [torch.ones(2, 3)])
+    assert tensor.shape == [2, 3]
+    assert tensor.memories == ["host memory"]
+
+
+# --- what a user asks for ------------------------------------------------------------------------------------------
+
+
+def test_hotness_by_degree_counts_the_edges_of_all_types() -> None:
+    dataset = Dataset(edge_dir="out")
+    edges = torch.tensor([[0, 1, 2, 3], [1, 1, 1, 0]])
+    dataset.init_graph({("u", "a", "v"): edges, ("v", "b", "v"): edges.flip(0)}, num_nodes={"u": 4, "v": 4})
+    topologies = dataset._topologies_to("v")
+    assert count_neighbors(topologies, 5).tolist() == [2, 4, 1, 1, 0]
+    found = resolve_hotness("degree", topologies, 3)
+    assert found is not None
+    assert found.tolist() == [2, 4, 1]
+    assert resolve_hotness(None, [], 3) is None
+    for given, found in (("often", topologies), ("degree", [])):
+        with pytest.raises(InvalidArgumentError, match="hotness: expected numbers, or 'degree'"):
+            resolve_hotness(given, found, 4)
+    with pytest.raises(InvalidArgumentError, match="sort_func: expected rows in the order of ids, and one edge type"):
+        sort_rows(ROWS, None, sort_by_in_degree, 0.5, topologies)
+    rows, table = sort_rows(torch.arange(4.0)[:, None], None, sort_by_in_degree, 0.0, topologies[:1])
+    assert torch.equal(rows[table], torch.arange(4.0)[:, None])
+
+
+def test_hotness_never_changes_features() -> None:
+    dataset = Dataset()
+    dataset.init_graph(analytic_edges(NUM_ROWS))
+    dataset.init_node_features(ROWS, hotness="degree")
+    ids = torch.tensor([4, 0, 40])
+    for feature in (
+        dataset.node_features,
+        Feature(ROWS, hotness=HOTNESS),
+        Feature(ROWS, TABLE.clamp(max=40), hotness=torch.ones(7)),
+        Feature(ROWS, split_ratio=0.5, with_gpu=False, hotness=HOTNESS),
+    ):
+        wanted = ids if feature.id2index is None else torch.tensor([0, 2, 3])
+        for one in (feature, copy.deepcopy(feature), pickle.loads(pickle.dumps(feature)), feature.share_memory_()):
+            expected = ROWS[wanted if feature.id2index is None else TABLE[wanted]]
+            assert torch.equal(one[wanted], expected)
+            assert torch.equal(one.cpu_get(wanted), expected)
+            assert not one.gathers_on_gpu
+    with pytest.raises(InvalidArgumentError, match="hotness: expected one number for each id"):
+        Feature(ROWS, TABLE, hotness=torch.ones(3))
+
+
+# --- pinned memory -------------------------------------------------------------------------------------------------
+
+LARGE = 1 << 19  # of float32: what is locked in place
+
+
+class Locks:
+    """Counts what is locked; refuses where it is told to."""
+
+    def __init__(self, *, works: bool = True) -> None:
+        self.works = works
+        self.locked: list[tuple[int, bool]] = []
+
+    def __call__(self, tensor: torch.Tensor, read_only: bool) -> str:
+        if not self.works:
+            raise CudaError("cudaHostRegister: operation not supported")
+        self.locked.append((tensor.data_ptr(), read_only))
+        return "lock"
+
+
+def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
+    private = torch.arange(LARGE, dtype=torch.float32)
+    shared = shared_memory.share(private)
+    received = shared_memory.from_handle(shared_memory.to_handle(shared))
+    file = tmp_path / "rows"
+    file.write_bytes(private.numpy().tobytes())
+    mapped = torch.from_file(str(file), shared=False, size=LARGE)
+    locks = Locks()
+    for tensor, is_file in ((private, False), (shared, False), (shared[10:], False), (mapped, True)):
+        pinned = pin(tensor, locks, torch.clone)
+        assert pinned.tensor.data_ptr() == tensor.data_ptr()
+        assert locks.locked[-1] == (tensor.data_ptr(), is_file)
+        assert not pinned.is_copy
+    # Received pages stay those of the sender, in a mapping that may be locked without a copy of each.
+    pinned = pin(received[100:], locks, torch.clone)
+    assert locks.locked[-1] == (pinned.tensor.data_ptr(), False)
+    assert pinned.tensor.data_ptr() != received[100:].data_ptr()
+    shared[100] = -5.0
+    assert pinned.tensor[0] == -5.0
+    assert pinned.lock == "lock"
+
+
+def test_memory_that_cannot_be_locked_is_copied() -> None:
+    large, small = torch.ones(LARGE), torch.ones(3)
+    for tensor, lock in ((large, Locks(works=False)), (small, Locks())):
+        pinned = pin(tensor, lock, torch.clone)
+        assert pinned.is_copy
+        assert torch.equal(pinned.tensor, tensor)
+        assert pinned.tensor.data_ptr() != tensor.data_ptr()
+        assert lock.locked == []
+    assert pin(torch.ones(0), Locks(), torch.clone).tensor.numel() == 0
