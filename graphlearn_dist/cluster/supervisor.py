@@ -23,12 +23,15 @@ class Watch:
     Attributes:
         restart: start another process where one dies.
         stuck_timeout_s: kill a process that answered nothing for so long; None never.
-        memory_bytes: warn when a worker's memory comes to 90 % of this; None never.
+        monitors_memory: warn when a worker's memory comes to 90 % of its limit, or that of all workers of a machine to
+            90 % of the machine's.
+        memory_bytes: each worker's limit, or None.
         interval_s: between two rounds of asking.
     """
 
     restart: bool
     stuck_timeout_s: float | None
+    monitors_memory: bool
     memory_bytes: int | None
     interval_s: float = 1.0
 
@@ -40,7 +43,8 @@ class Supervisor:
         self._watch = watch
         self._events: queue.SimpleQueue[WorkerSlot | None] = queue.SimpleQueue()
         self._slots: Sequence[WorkerSlot] = ()
-        self._warned: set[tuple[int, int]] = set()
+        self._used: dict[int, int] = {}  # bytes of each worker, by rank
+        self._warned: set[tuple[str, int]] = set()
         self._thread = threading.Thread(target=self._run, name="supervise workers", daemon=True)
 
     def start(self, slots: Sequence[WorkerSlot]) -> None:
@@ -86,15 +90,19 @@ class Supervisor:
             if self._watch.stuck_timeout_s is not None and slot.is_silent(self._watch.stuck_timeout_s):
                 _logger.warning("%s answered nothing for %g s and is killed", slot.where, self._watch.stuck_timeout_s)
                 slot.kill()
-            if self._watch.memory_bytes is not None:
+            if self._watch.monitors_memory:
                 slot.ask_usage(functools.partial(self._check_memory, slot))
 
     def _check_memory(self, slot: WorkerSlot, usage: ResourceUsage) -> None:
-        """Warns once for each process."""
-        key = slot.rank, slot.incarnation
-        limit = self._watch.memory_bytes
-        if limit is None:
-            return
-        if usage.uss_bytes >= _MEMORY_SHARE * limit and key not in self._warned:
-            self._warned.add(key)
-            _logger.warning("%s has %d MiB of %d MiB of memory", slot.where, usage.uss_bytes >> 20, limit >> 20)
+        node, limit = slot.status().node, self._watch.memory_bytes
+        self._used[slot.rank] = usage.uss_bytes
+        if limit is not None:
+            self._warn(slot.where, slot.incarnation, usage.uss_bytes, limit)
+        beside = sum(self._used.get(other.rank, 0) for other in self._slots if other.status().node == node)
+        self._warn(f"the workers of node {node[:12]}", 0, beside, usage.machine_bytes)
+
+    def _warn(self, who: str, incarnation: int, used_bytes: int, limit_bytes: int) -> None:
+        """Warns once for each process, and each machine."""
+        if used_bytes >= _MEMORY_SHARE * limit_bytes and (who, incarnation) not in self._warned:
+            self._warned.add((who, incarnation))
+            _logger.warning("%s: %d MiB of %d MiB of memory are in use", who, used_bytes >> 20, limit_bytes >> 20)

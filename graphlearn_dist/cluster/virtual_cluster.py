@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -44,7 +43,7 @@ class RayVirtualCluster:
         communication_backend: default of ``init_process_group`` in the workers; None chooses by ``use_gpus``.
         monitor_memory: groups watch their workers' memory and warn at 90 % of the limit or of the machine.
         backend: ``"auto"``, ``"local"`` or ``"ray"``.
-        max_retries: tries, with growing pauses of 1, 2, 4 … s, for a cluster that is still growing.
+        max_retries: how often to wait, for 1, 2, 4 … s at the most, for a cluster that is still growing.
         ready_timeout_s: for the placement groups, once there is enough.
 
     Raises:
@@ -87,6 +86,8 @@ class RayVirtualCluster:
         self.communication_backend = _check_communication(communication_backend, use_gpus)
         self._gpu_ids = parse_gpu_ids(gpu_ids, self.shape.bundle_counts)
         self._ports = _check_ports(port_range_low, port_range_high)
+        if max_retries < 0:
+            raise InvalidArgumentError(f"max_retries: expected at least 0, got {max_retries}")
         self._max_retries = max_retries
         self._ready_timeout_s = ready_timeout_s
         self.backend = choose_backend(backend) if isinstance(backend, str) else backend
@@ -114,6 +115,7 @@ class RayVirtualCluster:
         Raises:
             ResourceInsufficientError: the cluster has too little, also after all retries; the message lists what was
                 asked for and what is there.
+            DeadlineExceededError: it has enough, but not free within ``ready_timeout_s`` (a ``TimeoutError``).
         """
         if self._is_shut_down:
             raise InvalidArgumentError("cluster: expected one that is not shut down")
@@ -123,14 +125,12 @@ class RayVirtualCluster:
 
     def _reserve(self) -> list[Reservation]:
         requests = self.shape.requests()
-        for attempt in range(self._max_retries + 1):
+        for attempt in range(self._max_retries):
             try:
                 return self.backend.reserve(place(requests, self.backend.nodes()), self._ready_timeout_s)
             except ResourceInsufficientError:
-                if attempt == self._max_retries:
-                    raise
-                time.sleep(2**attempt)  # Ray has no event for a machine that joins
-        raise InvalidArgumentError(f"max_retries: expected at least 0, got {self._max_retries}")
+                self.backend.wait_for_room(requests, 2.0**attempt)
+        return self.backend.reserve(place(requests, self.backend.nodes()), self._ready_timeout_s)
 
     def gpu_of(self, group_index: int, bundle_index: int) -> int | None:
         """The physical GPU of a bundle, where ``gpu_ids`` names it or local processes share this machine's."""
@@ -233,7 +233,7 @@ class RayVirtualCluster:
 VirtualCluster = RayVirtualCluster
 
 
-def init_ray(address: str | None = None, **options: Any) -> None:
+def init_ray(log_dir: str | None = None, *, address: str | None = None, **options: Any) -> None:
     """Connects this process to Ray, see ``actors.ray_engine.init_ray``.
 
     Raises:
@@ -242,7 +242,7 @@ def init_ray(address: str | None = None, **options: Any) -> None:
     require_ray()
     from .actors.ray_engine import init_ray as connect
 
-    connect(address, **options)
+    connect(log_dir, address=address, **options)
 
 
 def _release(backend: ActorBackend, reserved: list[Reservation]) -> None:

@@ -147,8 +147,13 @@ class RayWorkerGroup:
         self._start(specs)
 
     def _start(self, specs: Sequence[Any]) -> None:
-        limit = self.settings.memory_limit_bytes if self.cluster.monitor_memory else None
-        watch = Watch(self.settings.restart_on_failure, self.settings.stuck_timeout_s, limit)
+        settings = self.settings
+        watch = Watch(
+            settings.restart_on_failure,
+            settings.stuck_timeout_s,
+            self.cluster.monitor_memory,
+            settings.memory_limit_bytes,
+        )
         self._supervisor = Supervisor(watch)
         backend, max_restarts = self.cluster.backend, self.settings.max_restarts
         try:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import WorkerNameTakenError
-
-_NAME_WAIT_S = 0.05
 Ref = Any
 """A result that may not be there yet: Ray's ``ObjectRef`` or a ``LocalRef``. Can be awaited, and has ``future()``."""
 
@@ -172,6 +168,7 @@ class ResourceUsage:
         threads: number of threads.
         fds: open file descriptors.
         gpu_bytes: GPU memory that torch holds.
+        machine_bytes: memory of its machine, or what control groups grant it of that.
     """
 
     cpu_percent: float
@@ -181,6 +178,7 @@ class ResourceUsage:
     threads: int
     fds: int
     gpu_bytes: int
+    machine_bytes: int
 
 
 class Actor(ABC):
@@ -228,7 +226,14 @@ class ActorBackend(ABC):
         """Holds all bundles of all requests, or none.
 
         Raises:
-            ResourceInsufficientError: they were not free within the time.
+            DeadlineExceededError: they were not free within the time; lists what was asked for and what is free.
+        """
+
+    @abstractmethod
+    def wait_for_room(self, requests: Sequence[ReservationRequest], timeout_s: float) -> None:
+        """Returns when machines may have joined that have room for all requests, or after that time at the latest.
+
+        Returns at once where no machine can join.
         """
 
     @abstractmethod
@@ -243,17 +248,9 @@ class ActorBackend(ABC):
             WorkerNameTakenError: a live actor has that name.
         """
 
-    def create_when_free(self, spec: ActorSpec, timeout_s: float = 30.0) -> Actor:
-        """``create``, for a name whose actor has just ended."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return self.create(spec)
-            except WorkerNameTakenError:
-                if time.monotonic() > deadline:
-                    raise
-                # Ray frees the name of a dead actor a moment after it tells of the death, and tells nobody.
-                time.sleep(_NAME_WAIT_S)
+    def create_when_free(self, spec: ActorSpec) -> Actor:
+        """``create``, for a name whose actor has just ended: where the engine frees it later, that is waited for."""
+        return self.create(spec)
 
     @abstractmethod
     def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:

@@ -272,6 +272,9 @@ class LocalBackend(ActorBackend):
     def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
         return [Reservation(request, self) for request in requests]
 
+    def wait_for_room(self, requests: Sequence[ReservationRequest], timeout_s: float) -> None:
+        return  # no machine joins this one
+
     def release(self, reservation: Reservation) -> None:
         with self._lock:
             actors = self._reserved.pop(id(reservation), [])

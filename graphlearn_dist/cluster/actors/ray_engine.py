@@ -15,7 +15,7 @@ import ray.exceptions
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from ...errors import DeadlineExceededError, InvalidArgumentError, ResourceInsufficientError, WorkerNameTakenError
+from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerNameTakenError
 from .base import (
     Actor,
     ActorBackend,
@@ -32,18 +32,20 @@ from .shell import Shell, ShellSetup
 
 _KILL_WAIT_S = 10.0
 _LOOK_AGAIN_S = 0.2
+_NAME_TIMEOUT_S, _NAME_WAIT_S = 30.0, 0.05
 # Older versions of Ray have no class of its own for this.
 _NAME_TAKEN: type[Exception] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
 _DEATHS = (ray.exceptions.ActorDiedError, ray.exceptions.WorkerCrashedError)
 
 
-def init_ray(address: str | None = None, **options: Any) -> None:
+def init_ray(log_dir: str | None = None, *, address: str | None = None, **options: Any) -> None:
     """Connects to Ray; does nothing where this process is connected.
 
     To the cluster at ``address`` or in ``RAY_ADDRESS``, or to the one of this machine (``ray start``), or to a new one
     of this process.
 
     Args:
+        log_dir: where a new Ray keeps its logs and sockets, with a short path; None leaves it to Ray.
         address: such as ``10.0.0.1:6379``; None as above.
         **options: for ``ray.init``. The dashboard stays off unless asked for: it needs ``ray[default]``.
     """
@@ -54,7 +56,8 @@ def init_ray(address: str | None = None, **options: Any) -> None:
             ray.init(address="auto", **{"logging_level": "warning", **options})
             return
         except ConnectionError:  # none runs here
-            ray.init(**{"include_dashboard": False, **options})
+            own = {} if log_dir is None else {"_temp_dir": os.path.abspath(log_dir)}
+            ray.init(**{"include_dashboard": False, **own, **options})
             return
     ray.init(address=address, **options)
 
@@ -173,7 +176,29 @@ class RayBackend(ActorBackend):
         return found
 
     def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
-        held = [
+        held = self._ask_for(requests)
+        waiting = _wait_placed(held, timeout_s)
+        if not waiting:
+            return held
+        free = ray.available_resources()
+        for one in held:
+            self.release(one)
+        raise DeadlineExceededError(
+            f"placement groups {waiting} were not placed within {timeout_s:g} s\n"
+            f"  asked for: {[one.bundle_specs for one in held]}\n  free: {free}"
+        )
+
+    def wait_for_room(self, requests: Sequence[ReservationRequest], timeout_s: float) -> None:
+        # Ray tells nobody that a machine has joined, but places what waits for one; and an autoscaler sees it wait.
+        held = self._ask_for(requests)
+        try:
+            _wait_placed(held, timeout_s)
+        finally:
+            for one in held:
+                self.release(one)
+
+    def _ask_for(self, requests: Sequence[ReservationRequest]) -> list[Reservation]:
+        return [
             Reservation(
                 request,
                 self,
@@ -187,17 +212,6 @@ class RayBackend(ActorBackend):
             )
             for request in requests
         ]
-        deadline = time.monotonic() + timeout_s
-        # An impossible placement group stays pending for ever, without an error.
-        waiting = [one.request.name for one in held if not one.native.wait(max(0.0, deadline - time.monotonic()))]
-        if not waiting:
-            return held
-        for one in held:
-            self.release(one)
-        raise ResourceInsufficientError(
-            f"placement groups {waiting} were not placed within {timeout_s:g} s; asked for "
-            f"{[one.bundle_specs for one in held]}; free now: {ray.available_resources()}"
-        )
 
     def release(self, reservation: Reservation) -> None:
         if ray.is_initialized():
@@ -221,6 +235,17 @@ class RayBackend(ActorBackend):
             return RayActor(spec, shell.remote(setup, spec.name or "worker"))
         except _NAME_TAKEN as error:
             raise WorkerNameTakenError(f"name: expected one that no live worker has, got {spec.name!r}") from error
+
+    def create_when_free(self, spec: ActorSpec) -> RayActor:
+        deadline = time.monotonic() + _NAME_TIMEOUT_S
+        while True:
+            try:
+                return self.create(spec)
+            except WorkerNameTakenError:
+                if time.monotonic() > deadline:
+                    raise
+                # Ray frees the name of a dead actor a moment after it tells of the death, and tells nobody.
+                time.sleep(_NAME_WAIT_S)
 
     def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
         strategy = PlacementGroupSchedulingStrategy(reservation.native, bundle_index)
@@ -253,6 +278,12 @@ class RayBackend(ActorBackend):
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, (*_DEATHS, ray.exceptions.ActorUnavailableError))
+
+
+def _wait_placed(held: Sequence[Reservation], timeout_s: float) -> list[str]:
+    """Names of those that were not placed in time: an impossible placement group waits for ever, without an error."""
+    deadline = time.monotonic() + timeout_s
+    return [one.request.name for one in held if not one.native.wait(max(0.0, deadline - time.monotonic()))]
 
 
 def _find_port(low: int, high: int) -> NodePort:

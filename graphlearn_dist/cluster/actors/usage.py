@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ...utils.memory import memory_limit_bytes
 from .base import ResourceUsage
 
 
@@ -20,6 +21,7 @@ def measure_usage(cpu_percent: float) -> ResourceUsage:
         threads=len(os.listdir("/proc/self/task")),
         fds=len(os.listdir("/proc/self/fd")),
         gpu_bytes=_gpu_bytes(),
+        machine_bytes=memory_limit_bytes(),
     )
 
 

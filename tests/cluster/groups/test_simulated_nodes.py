@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import pytest
 
 from graphlearn_dist.cluster import RayVirtualCluster, RayWorkerGroup, WorkerState
 from graphlearn_dist.cluster.actors.base import ActorBackend
@@ -54,11 +57,17 @@ def test_a_unified_group_over_all_machines(ray_nodes: RayNodes) -> None:
 
 
 def test_workers_of_a_lost_node_go_on_elsewhere(ray_nodes: RayNodes) -> None:
+    """They were waited for until their machine joined, which nobody else gets while they have it."""
     spare: dict[str, Any] = {"num_cpus": 2, "resources": {"spare": 2}}
-    ours = ray_nodes.add_node(**spare)
-    with RayVirtualCluster(
-        [2], use_gpus=False, name="lost", backend=ray_backend(), node_resource_constraints={"spare": 1.0}
-    ) as cluster:
+    wanted: dict[str, Any] = {"use_gpus": False, "node_resource_constraints": {"spare": 1.0}}
+    with RayVirtualCluster([2], name="lost", backend=ray_backend(), **wanted) as cluster:
+        with ThreadPoolExecutor(1) as pool:
+            reserving = pool.submit(cluster.get_placement_groups)
+            ours = ray_nodes.add_node(**spare)
+            assert reserving.result(DEADLINE_S)[0].bundle_count == 2
+        with RayVirtualCluster([1], name="late", backend="ray", ready_timeout_s=0.2, **wanted) as other_cluster:
+            with pytest.raises(TimeoutError, match=r"(?s)'late-node0'.*asked for: .*'spare': 1.*free: "):
+                other_cluster.get_placement_groups()
         with RayWorkerGroup(cluster, Worker, name_prefix="lost", restart_on_failure=True) as group:
             assert set(nodes_of(group)) == {ours}
             other = ray_nodes.add_node(**spare)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster import NamedSharding, RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup
-from graphlearn_dist.cluster.actors.base import ActorBackend
+from graphlearn_dist.cluster.actors.base import ActorBackend, ActorSpec
 from graphlearn_dist.cluster.worker_builder import WorkerHandle
 from graphlearn_dist.cluster.worker_groups import MultiWorkerFuture
 from graphlearn_dist.errors import (
@@ -78,6 +78,14 @@ def test_ports_of_a_range(backend: ActorBackend) -> None:
         assert cluster.shutdown()
         with pytest.raises(InvalidArgumentError, match="shut down"):
             cluster.get_placement_groups()
+
+
+def test_bundles_go_with_the_last_reference(backend: ActorBackend) -> None:
+    cluster = RayVirtualCluster([1], False, backend=backend, name="dropped")
+    actor = backend.create(ActorSpec("", Worker, reservation=cluster.get_placement_groups()[0]))
+    actor.ready.result(DEADLINE_S)
+    del cluster
+    assert backend.is_death(actor.ended.exception(DEADLINE_S))
 
 
 def test_gpus_that_are_not_there(backend: ActorBackend) -> None:
@@ -246,6 +254,24 @@ def test_a_group_of_a_class_waits(cluster: RayVirtualCluster, group: RayWorkerGr
             made.run_single_worker_single_data("allocate", 0, 4 << 30)
         with pytest.raises(ResourceInsufficientError, match="room for another group"):
             RayWorkerGroup(cluster, Worker, name_prefix="third")
+
+
+def test_what_a_worker_is_told_last_holds(
+    cluster: RayVirtualCluster, group: RayWorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decorator, below the driver's environment, below the group's, below what ``configure_worker`` says."""
+    pytest.importorskip("ray")
+    for name in ("B", "C", "D"):
+        monkeypatch.setenv(f"GLD_TEST_{name}", "driver")
+    env_vars = {"GLD_TEST_C": "group", "GLD_TEST_D": "group"}
+    builder = RayWorkerBuilder("tests.support.decorated_worker.Decorated", 1, path="builder")
+    with RayWorkerGroup(
+        cluster, builder, name_prefix="told", bundle_indices_list=[(1, [1])], env_vars=env_vars
+    ) as made:
+        names = ["GLD_TEST_A", "GLD_TEST_B", "GLD_TEST_C", "GLD_TEST_D", "RANK", "WORLD_SIZE"]
+        [told] = get(made, [made.workers[0].environ.remote(*names)])
+        assert told == ["decorator", "driver", "group", "configured", "(1, [1]) 0", "1"]
+        assert get(made, made.run_all_workers_single_data("said")) == ["configured"]
 
 
 def test_futures_of_a_group_of_a_class(cluster: RayVirtualCluster, group: RayWorkerGroup, tmp_path: Path) -> None:

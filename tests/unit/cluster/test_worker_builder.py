@@ -1,0 +1,41 @@
+"""What a worker's process is started with."""
+
+from __future__ import annotations
+
+from graphlearn_dist.cluster.worker_builder import (
+    ClassDescription,
+    RayWorkerBuilder,
+    WorkerConfiguration,
+    make_spec,
+)
+
+DECORATOR = {
+    "num_cpus": 1,
+    "num_gpus": 4,
+    "scheduling_strategy": "SPREAD",
+    "runtime_env": {"env_vars": {"A": "decorator", "B": "decorator", "C": "decorator"}, "pip": ["x"]},
+}
+
+
+def test_precedence() -> None:
+    builder = RayWorkerBuilder("package.Class", 1, seed=2, path="builder")
+    configured = WorkerConfiguration(0.25, {"C": "configured"}, {"path": "configured"}, {"working_dir": "w"})
+    options = {"num_cpus": 2, "runtime_env": {"env_vars": {"B": "not these"}}}
+    spec = make_spec(
+        builder,
+        ClassDescription(DECORATOR, [configured]),
+        configured,
+        num_gpus=0.5,
+        env={"B": "group", "C": "group"},
+        options=options,
+    )
+    assert (spec.target, spec.args, spec.kwargs) == ("package.Class", (1,), {"seed": 2, "path": "configured"})
+    assert spec.env == {"A": "decorator", "B": "group", "C": "configured"}
+    assert spec.num_gpus == 0.25
+    assert spec.options == {"num_cpus": 2, "runtime_env": {"pip": ["x"], "working_dir": "w"}}
+
+
+def test_gpus_are_the_groups_unless_the_class_says_otherwise() -> None:
+    silent = WorkerConfiguration()
+    found = ClassDescription(DECORATOR, [silent])
+    assert make_spec(RayWorkerBuilder("p.C"), found, silent, num_gpus=0.5, env={}, options={}).num_gpus == 0.5
