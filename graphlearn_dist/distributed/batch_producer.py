@@ -43,5 +43,9 @@ class BatchProducer(ABC):
         """The next batch; ``EndOfEpoch`` after the last. Raises as ``BatchWindow.recv`` does."""
 
     @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether ``recv`` would give something at once."""
+
+    @abstractmethod
     def close(self) -> None:
         """Ends it, and whatever was started for it. Idempotent."""

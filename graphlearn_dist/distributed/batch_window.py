@@ -131,6 +131,13 @@ class BatchWindow:
             )
         raise failure_error(item)
 
+    def is_ready(self) -> bool:
+        """Whether ``recv`` would give something at once; not where that may be an error."""
+        if not self._under_way:
+            return not self._wanted and not self._closed
+        future = self._under_way[0][1]
+        return future.done() and not future.cancelled() and future.exception() is None
+
     def _result(self, request: BatchRequest, future: Future[Any]) -> Any:
         while True:
             try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ChannelClosedError, InvalidArgumentError
+from ..loader.device_copies import Copy, DeviceCopies, OneAhead, pinned
 from ..loader.epochs import EpochLoader, LoaderIterator
 from ..loader.resume import Shard
 from ..loader.transform import to_pyg
@@ -72,7 +73,9 @@ class DistLoader(EpochLoader):
         data: this worker's partition; None where servers sample.
         input_data: seeds, or where they are found; a list has one for each server, see ``DistNeighborLoader``.
         sampling_config: how to sample.
-        to_device: where batches go; None leaves them on the host.
+        to_device: where batches go; None leaves them on the host. A batch that is there when the one before it is
+            given is copied to a GPU meanwhile, from pinned memory on a stream of its own; the caller's current stream
+            waits for it.
         worker_options: where to sample, see ``DistNeighborLoader``.
         shard: the part of every epoch's batches that this loader gives.
         transform: called with each batch.
@@ -91,7 +94,7 @@ class DistLoader(EpochLoader):
     ) -> None:
         super().__init__(Shard(*shard))
         self._config = sampling_config
-        self._device = to_device
+        self._copies = DeviceCopies(to_device)
         self._transform = transform
         self._pin = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
         self._closed = False
@@ -113,24 +116,33 @@ class DistLoader(EpochLoader):
         self._producer.start(run, epoch, indices)
         return _Received(self, run)
 
-    def recv(self, run: int) -> tuple[int, Data | HeteroData]:
-        """Index and batch that come next in an iteration.
+    def check_run(self, run: int) -> None:
+        """Raises ``ChannelClosedError`` where a later iteration has begun, or the loader was shut down."""
+        if run != self._run:
+            raise ChannelClosedError(f"iterator {run} of this loader was left when iterator {self._run} began")
+        if self._closed:
+            raise ChannelClosedError("the loader was shut down")
+
+    def is_ready(self) -> bool:
+        """Whether a batch should be taken ahead: it is there, and has a way to go to its device."""
+        return self._copies.device is not None and self._producer.is_ready()
+
+    def recv(self) -> tuple[int, Copy]:
+        """Index of the batch that comes next in an iteration, and the batch on its way to the device.
 
         Raises:
             StopIteration: that was all.
-            ChannelClosedError: a later iteration has begun, or the loader was shut down.
         """
-        if run != self._run:
-            raise ChannelClosedError(f"iterator {run} of this loader was left when iterator {self._run} began")
         item = self._producer.recv()
         if isinstance(item, EndOfEpoch):
             raise StopIteration
         batch = to_pyg(item, self._producer.schema, with_edge_ids=self._config.with_edge)
-        if self._pin:
-            batch = batch.pin_memory()
-        if self._device is not None:
-            batch = batch.to(self._device, non_blocking=self._pin)
-        return item.index, batch if self._transform is None else self._transform(batch)
+        return item.index, self._copies.begin(pinned(batch) if self._pin else batch)
+
+    def finish(self, copy: Copy) -> Data | HeteroData:
+        """A batch as it is given."""
+        batch = self._copies.finish(copy)
+        return batch if self._transform is None else self._transform(batch)
 
     def shutdown(self) -> None:
         """Ends what samples for this loader. Idempotent; also called by ``with``."""
@@ -150,6 +162,9 @@ class _Received(Iterator[tuple[int, Any]]):
     def __init__(self, loader: DistLoader, run: int) -> None:
         self._loader = loader
         self._run = run
+        self._ahead = OneAhead(loader.recv, loader.is_ready)
 
     def __next__(self) -> tuple[int, Any]:
-        return self._loader.recv(self._run)
+        self._loader.check_run(self._run)
+        index, copy = self._ahead.next()
+        return index, self._loader.finish(copy)

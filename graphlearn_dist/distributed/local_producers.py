@@ -97,6 +97,9 @@ class CollocatedProducer(BatchProducer):
     def recv(self) -> SampledBatch | EndOfEpoch:
         return self._window.recv()
 
+    def is_ready(self) -> bool:
+        return self._window.is_ready()
+
     def close(self) -> None:
         self._window.close()
         self._thread.stop()
@@ -189,6 +192,9 @@ class MpProducer(BatchProducer):
 
     def recv(self) -> SampledBatch | EndOfEpoch:
         return self._window.recv()
+
+    def is_ready(self) -> bool:
+        return self._window.is_ready()
 
     def close(self) -> None:
         self._window.close()

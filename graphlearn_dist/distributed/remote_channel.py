@@ -143,6 +143,10 @@ class RemoteReceivingChannel(ChannelBase):
         self._window.check_open()
         return self._next.recv()
 
+    def is_ready(self) -> bool:
+        """Whether ``recv`` would give a batch at once; only told after ``start``."""
+        return self._names_batches and self._window.is_ready()
+
     def _ask(self, request: BatchRequest) -> Future[Any]:
         place = request.position % len(self._servers)
         self._told[place] = self._indices[self._next_of(place)]

@@ -166,6 +166,9 @@ class RemoteProducer(BatchProducer):
         item: SampledBatch | EndOfEpoch = self._channel.recv()
         return item
 
+    def is_ready(self) -> bool:
+        return self._channel.is_ready()
+
     def close(self) -> None:
         if self._closed:
             return

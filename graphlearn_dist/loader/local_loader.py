@@ -16,6 +16,7 @@ from ..sampler.convert import to_pyg_v1
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import resolve_input
 from ..sampler.schedule import BatchIndices
+from .device_copies import Copy, DeviceCopies
 from .epochs import EpochLoader
 from .prefetch import check_prefetch, made_ahead
 from .resume import Shard
@@ -37,7 +38,8 @@ class LocalLoader(EpochLoader):
         data: graph, features and labels.
         sampler_input: seeds or links.
         config: how to sample.
-        device: where batches go; None leaves them on the host.
+        device: where batches go; None leaves them on the host. Background threads begin the copies to a GPU, from
+            pinned memory on a stream of their own; the caller's current stream waits for that of the batch it is given.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
@@ -62,7 +64,7 @@ class LocalLoader(EpochLoader):
         self._input = resolve_input(sampler_input, data)
         self.batches = LocalBatches(data, self._input, config, num_threads)
         self._schema = data.schema
-        self._device = device
+        self._copies = DeviceCopies(device)
         self._transform = transform
         self._prefetch = check_prefetch(prefetch)
         self._as_pyg_v1 = as_pyg_v1
@@ -88,11 +90,13 @@ class LocalLoader(EpochLoader):
         """One batch by its name, for example to look at "batch 4711 of epoch 3"."""
         return self._finish(self._make(epoch, index))
 
-    def _make(self, epoch: int, index: int) -> Any:
+    def _make(self, epoch: int, index: int) -> Copy:
+        """A batch on its way to the device: what background threads do."""
         batch = self.batches.make(epoch, index)
-        return to_pyg_v1(batch) if self._as_pyg_v1 else to_pyg(batch, self._schema, with_edge_ids=self.config.with_edge)
+        if self._as_pyg_v1:
+            return Copy(to_pyg_v1(batch))
+        return self._copies.begin(to_pyg(batch, self._schema, with_edge_ids=self.config.with_edge))
 
-    def _finish(self, batch: Any) -> Any:
-        if self._device is not None and not self._as_pyg_v1:
-            batch = batch.to(self._device)
+    def _finish(self, copy: Copy) -> Any:
+        batch = self._copies.finish(copy)
         return batch if self._transform is None else self._transform(batch)

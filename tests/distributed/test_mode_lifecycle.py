@@ -124,6 +124,14 @@ def test_arguments_of_a_loader_in_this_process(whole: Path) -> None:
         assert (len(loader), list(loader)) == (0, [])
     with make_loader(dataset, None, collect_features=False, to_device=torch.device("cpu")) as loader:
         assert all("x" not in batch for batch in loader)
+    with make_loader(dataset, COLLOCATED) as plain, make_loader(dataset, COLLOCATED, to_device="cpu") as loader:
+        for expected in (list(plain), list(plain)):  # a batch is taken ahead there, and the end of an epoch
+            same_batches(list(loader), expected)
+        first = iter(loader)
+        next(first)
+        next(iter(loader))
+        with pytest.raises(ChannelClosedError, match="iterator 3 of this loader was left when iterator 4 began"):
+            next(first)
     seen: list[int] = []
     for shard in ((0, 2), (1, 2)):
         with make_loader(dataset, None, shard=shard) as loader:

@@ -1,0 +1,126 @@
+"""Batches on their way to a device, beside the work of whoever trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from ..utils.device import device_number, get_available_device
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A batch that is being copied: it is on the device when ``done`` is, or already where that is None."""
+
+    batch: Any
+    done: torch.cuda.Event | None = None
+
+
+class DeviceCopies:
+    """Copies PyG objects to a device; to a GPU from pinned memory on a stream of its own. Thread-safe.
+
+    Args:
+        device: where batches go; None leaves them where they are.
+
+    Raises:
+        InvalidArgumentError: there is no such GPU.
+    """
+
+    def __init__(self, device: torch.device | str | None) -> None:
+        self.device = None if device is None else get_available_device(device)
+        self._stream: torch.cuda.Stream | None = None
+        if self.device is not None and self.device.type == "cuda":
+            # With its number: the current GPU of background threads is another one.
+            self.device = torch.device("cuda", device_number(self.device))
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def begin(self, batch: Any) -> Copy:
+        """Begins to copy a batch, without waiting for a GPU; its host memory may go when this returns.
+
+        What a GPU has made of it, on the caller's current stream, stays where it is.
+        """
+        if self.device is None:
+            return Copy(batch)
+        if self._stream is None:
+            return Copy(batch.to(self.device))
+        made_on, stream = torch.cuda.current_stream(self.device), self._stream
+        if any(tensor.is_cuda for tensor in _tensors(batch)):
+            stream.wait_stream(made_on)
+        with torch.cuda.stream(stream):
+            # torch keeps a pinned tensor from being used again until the copies from it are done.
+            moved = _apply_once(batch, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
+            return Copy(moved, stream.record_event())
+
+    def finish(self, copy: Copy) -> Any:
+        """The batch, for work that the caller puts on its current stream from now on. The host does not wait."""
+        if copy.done is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(copy.done)
+            for tensor in _tensors(copy.batch):  # its memory belongs to the stream that it was copied on
+                tensor.record_stream(stream)
+        return copy.batch
+
+
+def pinned(batch: Any) -> Any:
+    """A batch with its host memory page-locked, by a copy; what lies on a GPU stays there."""
+    return _apply_once(batch, _pinned)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_cuda else tensor.pin_memory()
+
+
+def _apply_once(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The batch with every tensor changed; one that it has under several names is changed once."""
+    changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # with the tensor, whose id is another's once it is gone
+
+    def change_once(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in changed:
+            changed[id(tensor)] = tensor, change(tensor)
+        return changed[id(tensor)][1]
+
+    return batch.apply(change_once)
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    batch.apply_(lambda value: found.append(value) if isinstance(value, torch.Tensor) else None)
+    return found
+
+
+class OneAhead(Generic[T]):
+    """Takes items, each before the one before it is given, where it is there by then.
+
+    An error in taking an item is raised in its place, and the next call goes on behind it.
+
+    Args:
+        take: takes the next item, and waits for it.
+        is_there: whether that would not have to wait.
+    """
+
+    def __init__(self, take: Callable[[], T], is_there: Callable[[], bool]) -> None:
+        self._take = take
+        self._is_there = is_there
+        self._ahead: Future[T] | None = None
+
+    def next(self) -> T:
+        """The next item; raises what taking it raised."""
+        taken, self._ahead = self._ahead or self._taken(), None
+        item = taken.result()
+        if self._is_there():
+            self._ahead = self._taken()
+        return item
+
+    def _taken(self) -> Future[T]:
+        outcome: Future[T] = Future()
+        try:
+            outcome.set_result(self._take())
+        except Exception as error:
+            outcome.set_exception(error)
+        return outcome

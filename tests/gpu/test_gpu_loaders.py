@@ -1,0 +1,83 @@
+"""Batches that arrive on a GPU, copied on a stream of their own while the GPU works on the ones before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist import _C
+from graphlearn_dist.data import Dataset
+from graphlearn_dist.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+)
+from graphlearn_dist.loader import NeighborLoader
+from tests.support.processes import run_processes
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
+]
+HERE = "tests.gpu.test_gpu_loaders"
+DEADLINE_S = 120.0  # only ever reached by a hang
+GPU = torch.device("cuda", 0)
+NUM_NODES = 4000
+SETTINGS: dict[str, Any] = {"batch_size": 100, "shuffle": True, "with_edge": True}
+
+
+def make_data() -> Dataset:
+    dataset = Dataset(edge_dir="in")
+    edges = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=torch.Generator().manual_seed(3))
+    dataset.init_graph(edges, num_nodes=NUM_NODES, graph_mode="CPU")
+    dataset.init_node_features(torch.randn(NUM_NODES, 200, generator=torch.Generator().manual_seed(4)))
+    return dataset
+
+
+def train_on(loader: Any) -> list[dict[str, torch.Tensor]]:
+    """What an epoch's batches hold, read by the GPU after work that keeps it busy while the host runs ahead."""
+    weights, seen = torch.ones(2000, 2000, device=GPU), []
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        for batch in loader:
+            for _ in range(5):
+                weights = (weights @ weights).clamp(max=1.0)
+            tensors = {key: value for key, value in batch.to_dict().items() if isinstance(value, torch.Tensor)}
+            assert all(value.device == GPU for value in tensors.values())
+            seen.append({key: value.clone() for key, value in tensors.items()})
+            del batch, tensors  # its memory may be used for a batch to come, once the stream is done with it
+    torch.cuda.synchronize()
+    return seen
+
+
+def assert_epochs(loader: Any) -> None:
+    oracle = NeighborLoader(make_data(), [5, 3], torch.arange(NUM_NODES), **SETTINGS)
+    for _ in range(2):
+        for found, expected in zip(train_on(loader), oracle, strict=True):
+            for key, value in found.items():
+                assert torch.equal(value.cpu(), expected[key]), key
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_local_batches_arrive(prefetch: int) -> None:
+    nodes = torch.arange(NUM_NODES)
+    assert_epochs(NeighborLoader(make_data(), [5, 3], nodes, device=GPU, prefetch=prefetch, **SETTINGS))
+
+
+def check_modes() -> None:
+    data = DistDataset.from_dataset(make_data())
+    nodes = torch.arange(NUM_NODES)
+    for options in (
+        CollocatedDistSamplingWorkerOptions(),
+        MpDistSamplingWorkerOptions(num_workers=2),
+        MpDistSamplingWorkerOptions(pin_memory=True),
+    ):
+        settings = {"collect_features": True, "to_device": GPU, "worker_options": options, **SETTINGS}
+        with DistNeighborLoader(data, [5, 3], nodes, **settings) as loader:
+            assert_epochs(loader)
+
+
+def test_distributed_batches_arrive() -> None:
+    run_processes([(f"{HERE}.check_modes", {})], DEADLINE_S)

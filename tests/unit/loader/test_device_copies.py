@@ -1,0 +1,109 @@
+"""Batches on their way to a device: in which order they are taken, and what is copied. Streams: ``tests/gpu``."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from graphlearn_dist.distributed.batch_window import BatchRequest, BatchWindow
+from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
+from graphlearn_dist.loader import device_copies
+from graphlearn_dist.loader.device_copies import DeviceCopies, OneAhead
+from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
+from graphlearn_dist.sampler.schedule import BatchIndices
+
+
+def test_an_item_that_is_there_is_taken_ahead_and_no_other() -> None:
+    items: deque[Any] = deque("abc")
+    taken: list[str] = []
+
+    def take() -> str:
+        if not items:
+            raise StopIteration
+        taken.append(items.popleft())
+        return taken[-1]
+
+    is_there = iter([True, False, True])
+    ahead = OneAhead(take, lambda: next(is_there))
+    assert (ahead.next(), taken) == ("a", ["a", "b"])
+    assert (ahead.next(), taken) == ("b", ["a", "b"])
+    assert (ahead.next(), taken) == ("c", ["a", "b", "c"])  # and the end, which was taken ahead
+    items.append("d")
+    with pytest.raises(StopIteration):
+        ahead.next()
+
+
+def test_an_error_comes_in_its_place_and_the_next_item_behind_it() -> None:
+    items: deque[Any] = deque(["a", ValueError("b"), "c", "d"])
+
+    def take() -> str:
+        item = items.popleft()
+        if isinstance(item, Exception):
+            raise item
+        return str(item)
+
+    ahead = OneAhead(take, lambda: bool(items))
+    assert ahead.next() == "a"
+    with pytest.raises(ValueError, match="b"):
+        ahead.next()
+    assert [ahead.next(), ahead.next()] == ["c", "d"]
+
+
+def make_batch() -> HeteroData:
+    batch = HeteroData()
+    batch["user"].n_id = batch["user"].node = torch.arange(4)
+    batch["user"].x, batch["user"].num_sampled_nodes = torch.ones(4, 2), [1, 3]
+    batch["user", "to", "user"].edge_index = torch.zeros(2, 3, dtype=torch.int64)
+    return batch
+
+
+def test_a_tensor_with_two_names_is_copied_once() -> None:
+    batch = make_batch()
+    found = device_copies._apply_once(batch, torch.clone)
+    assert found["user"].n_id is found["user"].node
+    assert torch.equal(found["user"].n_id, torch.arange(4))
+    assert found["user"].num_sampled_nodes == [1, 3]
+    assert len(device_copies._tensors(batch)) == 4
+
+
+def test_where_there_is_no_gpu_batches_stay() -> None:
+    for device in (None, "cpu"):
+        copies, batch = DeviceCopies(device), make_batch()
+        assert copies.finish(copies.begin(batch))["user"].x.data_ptr() == batch["user"].x.data_ptr()
+    if torch.cuda.device_count() == 0:
+        with pytest.raises(InvalidArgumentError, match="cuda:0 was asked for, 0 GPUs are usable"):
+            DeviceCopies("cuda:0")
+
+
+def test_a_window_says_whether_a_batch_is_there() -> None:
+    asked: list[Future[Any]] = []
+
+    def ask(request: BatchRequest) -> Future[Any]:
+        asked.append(Future())
+        return asked[-1]
+
+    nothing = Subgraph((), (), (), (), (), (), ())
+    window = BatchWindow(ask, 2, 1.0, lambda request: "here")
+    window.start(1, 0, BatchIndices(0, 3))
+    assert not window.is_ready()
+    batches = [SampledBatch(1, 0, index, 0, torch.arange(1), nothing, (), (), ()) for index in range(3)]
+    asked[1].set_result(batches[1])
+    assert not window.is_ready()  # the first comes first
+    asked[0].set_result(batches[0])
+    assert window.is_ready()
+    assert [window.recv(), window.recv()] == batches[:2]
+    asked[2].set_exception(PeerLostError("server 0", "it died"))
+    assert not window.is_ready()  # getting over an error may take time
+    with pytest.raises(PeerLostError):
+        window.recv()
+    assert window.is_ready()
+    assert isinstance(window.recv(), EndOfEpoch)
+    window.close()
+    assert not window.is_ready()
+    with pytest.raises(ChannelClosedError):
+        window.recv()
