@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from .config import LaunchContext
+from .config import DEFAULT_SSH, LaunchContext
 from .errors import GraphLearnError, InvalidArgumentError
 
 
@@ -33,6 +33,7 @@ def _launch(args: argparse.Namespace) -> int:
         env=dict(args.env),
         trainer_gpus=args.trainer_gpus,
         max_restarts=args.max_restarts,
+        heartbeat_timeout_s=args.heartbeat_timeout,
     )
     return launch(plan)
 
@@ -112,7 +113,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trainers", type=int, default=1, metavar="N", help="trainers to start (default 1)")
     parser.add_argument("--on", choices=("local", "ssh", "ray"), default="local", help="where they run (default local)")
     parser.add_argument("--hosts", metavar="FILE", help="for ssh: one host to a line, optionally 'slots=N'")
-    parser.add_argument("--ssh", default="ssh -o BatchMode=yes", metavar="COMMAND", help="ssh with its options")
+    parser.add_argument("--ssh", default=DEFAULT_SSH, metavar="COMMAND", help="ssh with its options")
     parser.add_argument("--port", type=int, default=29400, help="for ssh: port of the registry, on the first host")
     parser.add_argument("--trainer-gpus", type=float, default=0, metavar="N", help="for ray: GPUs of each trainer")
     parser.add_argument("--log-dir", metavar="DIR", help="write each process's output to a file there as well")
@@ -120,6 +121,10 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-restarts", type=int, default=3, metavar="N", help="restarts of each killed server, an hour (default 3)"
     )
+    parser.add_argument(
+        "--heartbeat-timeout", type=float, default=3.0, metavar="S",
+        help="kill a server that gives no sign of life for so long, and start it again; 0: never (default 3)",
+    )  # fmt: skip
     parser.add_argument("--env", type=_assignment, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("script", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its arguments", metavar="...")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from .errors import InvalidArgumentError
 
 MIB = 1 << 20
+DEFAULT_SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=3"  # a lost host is noticed in 4 s
+PULSE_INTERVAL_S = 1.0  # of the signs of life that a watched process gives
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
@@ -224,6 +226,11 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
 def launcher_news_fd(environ: Mapping[str, str] = os.environ) -> int:
     """A pipe on which the launcher says what it has given up, or -1 where there is none."""
     return _integer(environ, "GLD_NEWS_FD", -1)
+
+
+def pulse_fd(environ: Mapping[str, str] = os.environ) -> int:
+    """A pipe on which the launcher waits for signs of life of a server, or -1 where nobody does."""
+    return _integer(environ, "GLD_PULSE_FD", -1)
 
 
 def master_from_environ(environ: Mapping[str, str] = os.environ) -> tuple[str | None, int | None]:

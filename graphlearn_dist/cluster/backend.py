@@ -130,8 +130,14 @@ class _Subprocess(RunningProcess):
         self._signal(signal.SIGHUP)
 
 
-def _wrapper(spec: ProcessSpec) -> list[str]:
-    return [sys.executable, "-I", "-S", _CHILD, "--share-cores", str(spec.share_cores), "--stop-s", str(spec.stop_s)]
+def _wrapper(spec: ProcessSpec, *options: str) -> list[str]:
+    times = ["--share-cores", str(spec.share_cores), "--stop-s", str(spec.stop_s)]
+    return [sys.executable, "-I", "-S", _CHILD, *times, *options]
+
+
+def _watching(spec: ProcessSpec) -> list[str]:
+    """Options of the wrapper that is next to the command."""
+    return ["--pulse-s", str(spec.heartbeat_timeout_s)]
 
 
 class LocalBackend(Backend):
@@ -174,8 +180,8 @@ class LocalBackend(Backend):
 
         ``leads_on``: the link is that of the wrapper at the other end, which the command reaches.
         """
-        link = ["--link", "0"] if leads_on else []
-        argv = [*_wrapper(spec), *link, "--parent", str(os.getpid()), "--", *command]
+        options = ["--link", "0"] if leads_on else _watching(spec)
+        argv = [*_wrapper(spec, *options), "--parent", str(os.getpid()), "--", *command]
         try:
             popen = subprocess.Popen(
                 argv,
@@ -226,7 +232,7 @@ def remote_command(spec: ProcessSpec) -> str:
     """The command line for the shell of another host."""
     forwarded = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
     assignments = [f"{name}={value}" for name, value in {**forwarded, **spec.env}.items()]
-    command = shlex.join(["env", *assignments, *_wrapper(spec), "--", *spec.command])
+    command = shlex.join(["env", *assignments, *_wrapper(spec, *_watching(spec)), "--", *spec.command])
     return f"cd {shlex.quote(os.getcwd())} && exec {command}"
 
 

@@ -2,12 +2,15 @@
 
 Started by file name, before everything else of the package: imports the standard library only, and little of that.
 
-    python child.py [--parent PID] [--share-cores N] [--stop-s S] [--link 0] -- command [arguments]
+    python child.py [--parent PID] [--share-cores N] [--stop-s S] [--pulse-s S] [--link 0] -- command [arguments]
 
 The command runs in a process group of its own. It is sent SIGTERM when this process gets SIGTERM, SIGINT or SIGHUP
 (a terminal that closed), or when the parent dies in whatever way; what is left ``S`` seconds later, or at a second
 signal, is killed. When the command ends, its surviving descendants are killed, and this process exits with its code
 (128 + n for signal n).
+
+With ``--pulse-s``, the command finds in ``GLD_PULSE_FD`` a pipe for signs of life. Once it has written there it has to
+go on doing so: when nothing came for ``S`` seconds it is frozen, is killed, and this process exits with ``FROZEN``.
 
 Standard input is the link to the launcher, unless ``--link 0`` is given. Its first line is the job's token, which the
 command finds in ``GLD_TOKEN``, or empty. What follows is passed on to the command, through the pipe whose descriptor it
@@ -26,6 +29,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+FROZEN = 128 + signal.SIGSTOP  # an exit code that no signal gives
+_LATE_S = 2.0  # two looks at the pulse that are so far apart mean that this process was stopped itself
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -35,7 +40,7 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 def _parse(argv: Sequence[str]) -> tuple[dict[str, float], list[str]]:
     end = argv.index("--")
-    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0, "--link": 1.0}
+    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0, "--pulse-s": 0.0, "--link": 1.0}
     for name, value in zip(argv[:end:2], argv[1:end:2], strict=True):
         options[name] = float(value)
     return options, list(argv[end + 1 :])
@@ -59,7 +64,31 @@ def _forward_news(news: int) -> bool:
     return text != b""
 
 
-def _start(command: list[str], news: int, *, linked: bool) -> int:
+class _Pulse:
+    """The signs of life of a command, from the first on; one that gives none, or no more, is not watched."""
+
+    def __init__(self, descriptor: int, timeout_s: float) -> None:
+        self._descriptor = descriptor
+        self._timeout_s = timeout_s
+        self._heard = float("inf")
+        self._looked = time.monotonic()
+        os.set_blocking(descriptor, False)
+
+    def has_stopped(self) -> bool:
+        """To be asked every second or more often."""
+        now = time.monotonic()
+        was_stopped, self._looked = now - self._looked > _LATE_S, now
+        try:
+            signs = os.read(self._descriptor, 4096)
+            self._heard = now if signs else float("inf")
+        except BlockingIOError:
+            if was_stopped:
+                self._heard = max(self._heard, now)
+        return now - self._heard > self._timeout_s
+
+
+def _start(command: list[str], descriptors: dict[str, int], *, linked: bool) -> int:
+    """Starts the command; ``descriptors`` are what it finds under these names in its environment."""
     me = os.getpid()
     pid = os.fork()
     if pid:
@@ -68,8 +97,9 @@ def _start(command: list[str], news: int, *, linked: bool) -> int:
         os.setpgid(0, 0)
         if linked:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.set_inheritable(news, True)
-            os.environ["GLD_NEWS_FD"] = str(news)
+        for name, descriptor in descriptors.items():
+            os.set_inheritable(descriptor, True)
+            os.environ[name] = str(descriptor)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process itself be killed
         if os.getppid() != me:
             os._exit(1)
@@ -95,14 +125,18 @@ def _has_ended(pid: int) -> bool:
     return False
 
 
-def _watch(pid: int, stop_s: float, news: int, *, linked: bool) -> int:
-    """Waits for the command, passing signals on; returns its wait status."""
+def _watch(pid: int, stop_s: float, news: int, pulse: _Pulse, *, linked: bool) -> int:
+    """Waits for the command, passing signals on; returns its exit code."""
     kill_at = float("inf")
+    is_frozen = False
     # Not reaped before its group is killed: until then nobody else can get its number.
     while not _has_ended(pid):
         now = time.monotonic()
         if now >= kill_at:
             _kill_group(pid, signal.SIGKILL)
+        elif pulse.has_stopped():
+            is_frozen, kill_at = True, 0.0
+            continue
         wait_s = 0.1 if now >= kill_at else min(1.0, kill_at - now)
         arrived = signal.sigtimedwait(_WATCHED, wait_s)
         if linked and not _forward_news(news):
@@ -115,7 +149,8 @@ def _watch(pid: int, stop_s: float, news: int, *, linked: bool) -> int:
         else:
             kill_at = 0.0
     _kill_group(pid, signal.SIGKILL)
-    return os.waitpid(pid, 0)[1]
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return FROZEN if is_frozen else code if code >= 0 else 128 - code
 
 
 def _kill_descendants() -> None:
@@ -154,15 +189,16 @@ def main(argv: Sequence[str]) -> int:
     if linked and (token := _read_token()):
         os.environb[b"GLD_TOKEN"] = token
         os.environ.pop("GLD_TOKEN_FILE", None)  # the launcher's own; this host may have another, or none
-    news, to_command = os.pipe()
-    pid = _start(command, news, linked=linked)
+    (news, to_command), (pulse, to_us) = os.pipe(), os.pipe()
+    given = ({"GLD_NEWS_FD": news} if linked else {}) | ({"GLD_PULSE_FD": to_us} if options["--pulse-s"] else {})
+    pid = _start(command, given, linked=linked)
     os.dup2(to_command, 3)
-    os.closerange(4, 256)  # an inherited socket is the command's alone: its port must close when it ends
+    os.dup2(pulse, 4)
+    os.closerange(5, 256)  # an inherited socket is the command's alone: its port must close when it ends
     os.set_blocking(3, False)
-    status = _watch(pid, options["--stop-s"], 3, linked=linked)
+    code = _watch(pid, options["--stop-s"], 3, _Pulse(4, options["--pulse-s"]), linked=linked)
     _kill_descendants()
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+    return code
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import IO, TypeAlias
 from ..errors import InvalidArgumentError, LaunchError
 from ..utils.restarts import RestartBudget
 from .backend import Backend, RunningProcess, backend_for
+from .child import FROZEN
 from .plan import LaunchPlan, Master, ProcessSpec, plan_processes
 
 _TAIL_LINES = 20
@@ -99,6 +100,8 @@ class _Output:
 
 def describe_exit(code: int) -> str:
     """An exit code in words; 128 + n means signal n."""
+    if code == FROZEN:
+        return "froze and was killed"
     if code > 128 and code - 128 in set(signal.Signals):
         return f"was killed by {signal.Signals(code - 128).name}"
     return f"exited with code {code}"

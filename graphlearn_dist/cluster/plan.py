@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config import LaunchContext
+from ..config import DEFAULT_SSH, PULSE_INTERVAL_S, LaunchContext
 from ..errors import InvalidArgumentError
 
 DEFAULT_PORT = 29400
@@ -47,9 +47,10 @@ class LaunchPlan:
         server_script: Python file to run as a server instead of ``graphlearn-dist serve``.
         env: variables for every process, above the launcher's own.
         trainer_gpus: GPUs that Ray gives each trainer, or a fraction of one; elsewhere trainers see all of them.
-        max_restarts: how often each server that a signal kills (or whose connection breaks, or whose machine is lost)
-            is started again within an hour, with its rank and partition. One that ends with an exit code of its own is
-            not.
+        max_restarts: how often each server that a signal kills (or that freezes, or whose connection breaks, or whose
+            machine is lost) is started again within an hour, with its rank and partition. One that ends with an exit
+            code of its own is not.
+        heartbeat_timeout_s: a server that gives no sign of life for so long has frozen, and is killed; 0: never.
         server_exit_s: how long servers may take to end by themselves when all trainers have ended.
         stop_s: time between SIGTERM and SIGKILL.
     """
@@ -61,13 +62,14 @@ class LaunchPlan:
     num_trainers: int = 1
     backend: str = "local"
     hosts: Sequence[Host] = ()
-    ssh: str = "ssh -o BatchMode=yes"
+    ssh: str = DEFAULT_SSH
     port: int = DEFAULT_PORT
     log_dir: str | None = None
     server_script: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     trainer_gpus: float = 0.0
     max_restarts: int = 3
+    heartbeat_timeout_s: float = 3.0
     server_exit_s: float = 10.0
     stop_s: float = 5.0
 
@@ -79,6 +81,11 @@ class LaunchPlan:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.max_restarts < 0:
             raise InvalidArgumentError(f"max_restarts: expected at least 0, got {self.max_restarts}")
+        if not (self.heartbeat_timeout_s == 0 or self.heartbeat_timeout_s > PULSE_INTERVAL_S):
+            raise InvalidArgumentError(
+                f"heartbeat_timeout_s: expected 0, or more than the {PULSE_INTERVAL_S:g} s between two signs of life, "
+                f"got {self.heartbeat_timeout_s}"
+            )
         for name in ("server_exit_s", "stop_s", "trainer_gpus"):
             if not getattr(self, name) >= 0:
                 raise InvalidArgumentError(f"{name}: expected at least 0, got {getattr(self, name)}")
@@ -146,6 +153,7 @@ class ProcessSpec:
         inherited_fd: a socket that it inherits, or -1.
         share_cores: trainers on its host, which share the cores; 0 leaves ``OMP_NUM_THREADS`` alone.
         stop_s: time between SIGTERM and SIGKILL.
+        heartbeat_timeout_s: silence after which it has frozen, once it has given signs of life; 0: never.
     """
 
     role: str
@@ -156,6 +164,7 @@ class ProcessSpec:
     inherited_fd: int = -1
     share_cores: int = 0
     stop_s: float = 5.0
+    heartbeat_timeout_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -202,7 +211,16 @@ def _server(plan: LaunchPlan, master: Master, rank: int, host: str) -> ProcessSp
         command = [sys.executable, "-m", "graphlearn_dist", "serve", "--data", os.path.abspath(str(plan.data))]
     fd = master.fd if rank == 0 else -1
     env = _environ(plan, master, "server", rank, fd)
-    return ProcessSpec("server", rank, host, command, env, inherited_fd=fd, stop_s=plan.stop_s)
+    return ProcessSpec(
+        "server",
+        rank,
+        host,
+        command,
+        env,
+        inherited_fd=fd,
+        stop_s=plan.stop_s,
+        heartbeat_timeout_s=plan.heartbeat_timeout_s,
+    )
 
 
 def _trainer(plan: LaunchPlan, master: Master, rank: int, hosts: Sequence[str]) -> ProcessSpec:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ..config import LaunchContext, RpcSettings, TlsSettings, share_partitions
+from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd, share_partitions
 from ..core import check_index_tensor
 from ..data.graph import Graph
 from ..data.schema import GraphSchema, by_type
@@ -49,6 +49,7 @@ from .placing import ReplyRegion
 from .producer_leases import ProducerLeases
 from .sampling_producer import SamplingProducer
 from .server_holders import SHARE_PARTITION, ServerHolders
+from .worker_pulse import start_pulse
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
 
@@ -421,17 +422,14 @@ def init_server(
         RegistryError: another server has this rank, or the registry cannot listen at that address.
     """
     global _server
-    needed = {"server_rank": server_rank, "dataset": dataset, "master_addr": master_addr, "master_port": master_port}
-    missing = [name for name, value in needed.items() if value is _UNSET]
-    if missing:
-        raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
+    _check_given(server_rank=server_rank, dataset=dataset, master_addr=master_addr, master_port=master_port)
     rpc.check_not_initialized("init_server")
     launched = _launch_context(server_rank)
     server = DistServer(dataset, memory_budget=memory_budget, lease_timeout=lease_timeout)
     _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
         rpc.register_function(method, method.__qualname__, target=getattr(server, method.__name__))
-    try:
+    with _undone_on_failure(f"{master_addr}:{master_port}: server {server_rank}"):
         rpc.init_rpc(
             master_addr,
             master_port,
@@ -443,14 +441,28 @@ def init_server(
             settings=RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls, arena_bytes=server.memory.arena),
             on_open=server.attach,
         )
+    _server = server
+    server.set_ready()
+    if launched is not None and (pulse := pulse_fd()) >= 0:
+        start_pulse(pulse)
+
+
+def _check_given(**arguments: Any) -> None:
+    missing = [name for name, value in arguments.items() if value is _UNSET]
+    if missing:
+        raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
+
+
+@contextlib.contextmanager
+def _undone_on_failure(who: str) -> Iterator[None]:
+    """Where joining the job fails this process is no server; ``RegistryError`` says that an address cannot be bound."""
+    try:
+        yield
     except BaseException as error:
         _reset_context()
         if isinstance(error, OSError) and not isinstance(error, GraphLearnError):
-            where = f"{master_addr}:{master_port}"
-            raise RegistryError(f"{where}: server {server_rank} cannot listen there: {error.strerror}") from error
+            raise RegistryError(f"{who} cannot listen there: {error.strerror}") from error
         raise
-    _server = server
-    server.set_ready()
 
 
 def _launch_context(server_rank: int) -> LaunchContext | None:

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..config import RpcSettings
 from ..core import pooled_empty
 from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ..messages import EndOfEpoch, SampledBatch
@@ -299,7 +298,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     control, pulse = int(sys.argv[1]), int(sys.argv[2])
-    start_pulse(pulse, RpcSettings().heartbeat_interval_s)
+    start_pulse(pulse)
     return asyncio.run(_main(control))
 
 

@@ -1,4 +1,4 @@
-"""Signs of life of a sampling worker: a byte a second, from a thread that sampling does not hold up."""
+"""Signs of life of a sampling worker or a server: a byte a second, from a thread that its work does not hold up."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import select
 import threading
 from collections.abc import Callable
 
-from ..config import RpcSettings
+from ..config import PULSE_INTERVAL_S, RpcSettings
 
 _LATE_S = 0.5  # a check that comes so late means that this process was stopped itself
 _READ_BYTES = 4096
 
 
-def start_pulse(descriptor: int, interval_s: float) -> None:
-    """Writes a byte every ``interval_s`` from a daemon thread, until the other end of the pipe is closed."""
+def start_pulse(descriptor: int) -> None:
+    """Writes a byte every ``PULSE_INTERVAL_S`` from a daemon thread, until the other end of the pipe is closed."""
 
     def beat() -> None:
         poll = select.poll()
         poll.register(descriptor, 0)  # no event but the closing of the other end
         with contextlib.suppress(BrokenPipeError):  # it was closed just now
-            while not poll.poll(interval_s * 1000):
+            while not poll.poll(PULSE_INTERVAL_S * 1000):
                 os.write(descriptor, b".")
 
     os.set_blocking(descriptor, True)

@@ -16,6 +16,7 @@ from launch_job import DEADLINE_S, LINGER, Job
 
 import graphlearn_dist.cluster
 from graphlearn_dist.cluster import Host, LaunchPlan, Master, launch, plan_processes, read_hosts
+from graphlearn_dist.cluster.child import FROZEN
 from graphlearn_dist.cluster.launcher import describe_exit
 from graphlearn_dist.errors import InvalidArgumentError, LaunchError
 
@@ -341,6 +342,7 @@ def test_read_hosts_refuses(tmp_path: Path, text: str) -> None:
         ({"port": 0}, "port"),
         ({"script_args": "text"}, "script_args"),
         ({"stop_s": float("nan")}, "stop_s"),
+        ({"heartbeat_timeout_s": 1.0}, "heartbeat_timeout_s"),
     ],
 )
 def test_bad_plans(change: dict[str, object], name: str) -> None:
@@ -362,6 +364,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_exit_codes_in_words() -> None:
     assert describe_exit(3) == "exited with code 3"
     assert describe_exit(137) == "was killed by SIGKILL"
+    assert describe_exit(FROZEN) == "froze and was killed"
     assert describe_exit(255) == "exited with code 255"
 
 
@@ -418,4 +421,20 @@ def test_a_server_that_is_killed_too_often_is_given_up(job: Job, shim: str, back
     why = "it was killed by SIGKILL; max_restarts=1 within an hour are used up"
     news = json.dumps({"role": "server", "rank": 0, "why": why}) + "\n"
     assert f"[trainer 0] news {news.encode()!r}" in done.stdout.splitlines()
+    assert job.alive() == []
+
+
+def test_a_server_that_freezes_is_killed(job: Job, shim: str) -> None:
+    """On the other host, once it has given signs of life; one that gives none, here the trainer, is left alone."""
+    freezes = """
+        import os, signal
+        os.write(int(os.environ["GLD_PULSE_FD"]), b".")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    places = ["--on", "ssh", "--ssh", shim, "--hosts", job.script("hosts", "a\n"), "--heartbeat-timeout", "1.5"]
+    server, trainer = job.script("freezes.py", freezes), job.script("killer.py", KILLER)
+    done = job.run(*places, "--max-restarts", "0", "--server-script", server, trainer, "0", "told")
+    assert done.returncode == 1
+    assert done.stderr.startswith("graphlearn-dist: server 0 on a froze and was killed; max_restarts=0")
+    assert "it froze and was killed; max_restarts=0 within an hour are used up" in done.stdout
     assert job.alive() == []

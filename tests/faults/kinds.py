@@ -20,6 +20,7 @@ from tests.support.jobs import children
 BRIEF_S = 0.3, 1.5  # well below the heartbeat's patience
 LONG_S = 4.0, 5.0  # beyond its 3 s
 SERVER_EXIT_S = 3.0  # that the launcher waits for servers; one that was restarted waits for it, see docs/failures.md
+FROZEN_S = 5.0 + SERVER_EXIT_S  # until the launcher has killed a server that froze
 REMOTE, MP = "remote", "mp"
 
 
@@ -116,10 +117,10 @@ def _worker(scene: Scene) -> str:
     return "worker"
 
 
-def _kill(whom: Callable[[Scene], str]) -> Callable[[Scene], None]:
+def _send(whom: Callable[[Scene], str], signum: int) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
         name = whom(scene)
-        os.kill(scene.pick(name), signal.SIGKILL)
+        os.kill(scene.pick(name), signum)
         scene.did = name
 
     return inject
@@ -210,15 +211,18 @@ _KILLED = r"trainer \d was killed by SIGKILL"
 _NO_MEMORY = r"could not be started again: .*(File too large|EFBIG)"
 
 FAULTS = (
-    Fault("kill a sampling worker", _kill(_worker)),
-    Fault("kill a server", _kill(_server), (REMOTE,), rule_s=SERVER_EXIT_S, first_moment=-1),
+    Fault("kill a sampling worker", _send(_worker, signal.SIGKILL)),
+    Fault("kill a server", _send(_server, signal.SIGKILL), (REMOTE,), rule_s=SERVER_EXIT_S, first_moment=-1),
     Fault("kill servers twice", _kill_servers, (REMOTE,), rule_s=2 * SERVER_EXIT_S, first_moment=-1),
     # the other trainer may be about to exit, with all its batches: the signal finds nothing to end then
-    Fault("kill a trainer", _kill(_trainer), rule_s=5.0, error=_KILLED, may_complete=True, first_moment=-1),
+    Fault(
+        "kill a trainer", _send(_trainer, signal.SIGKILL), rule_s=5.0, error=_KILLED, may_complete=True, first_moment=-1
+    ),
     Fault("freeze a worker briefly", _freeze(_worker, BRIEF_S), rule_s=1.5),
     Fault("freeze a worker for long", _freeze(_worker, LONG_S), rule_s=5.0),
     Fault("freeze a server briefly", _freeze(_server, BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1),
-    Fault("freeze a server for long", _freeze(_server, LONG_S), (REMOTE,), rule_s=5.0, first_moment=-1),
+    Fault("freeze a server for long", _freeze(_server, LONG_S), (REMOTE,), rule_s=FROZEN_S, first_moment=-1),
+    Fault("freeze a server for good", _send(_server, signal.SIGSTOP), (REMOTE,), rule_s=FROZEN_S, first_moment=-1),
     Fault("freeze a trainer briefly", _freeze(_trainer, BRIEF_S), rule_s=1.5, first_moment=-1),
     Fault("cut the network", _cut, (REMOTE,), first_moment=-1, network=True),
     Fault("silent network, briefly", _silence(BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1, network=True),

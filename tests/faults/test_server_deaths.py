@@ -34,7 +34,7 @@ pytestmark = pytest.mark.faults
 
 SEEDS = torch.arange(NUM_NODES)
 
-# Kills the servers whose ranks it is told in the midst of one epoch each, and compares with the local loader.
+# Sends signals to servers, told as rank:signal, in the midst of one epoch each, and compares with the local loader.
 TRAINER = """
 import itertools, os, signal, sys
 from pathlib import Path
@@ -44,19 +44,19 @@ from graphlearn_dist.distributed import init_client, rpc, shutdown_client
 from tests.faults.test_server_deaths import epoch, make_loader
 from tests.support.jobs import same_batches
 
-whole, ranks = Path(sys.argv[1]), [int(rank) for rank in sys.argv[2:]]
+whole, faults = Path(sys.argv[1]), [fault.split(":") for fault in sys.argv[2:]]
 context = LaunchContext.from_environ()
 init_client(
     context.num_servers, context.num_clients, context.rank, context.master_addr, context.master_port,
     connect_timeout_s=120,
 )
 with make_loader([0, 1], 120) as loader:
-    for number, rank in enumerate(ranks):
+    for number, (rank, name) in enumerate(faults):
         batches = iter(loader)
         seen = list(itertools.islice(batches, 5))
-        (pid,) = [member.peer.pid for member in rpc.get_endpoint().members("server") if member.rank == rank]
-        print("killing", rank, pid, flush=True)
-        os.kill(pid, signal.SIGKILL)
+        (pid,) = [member.peer.pid for member in rpc.get_endpoint().members("server") if member.rank == int(rank)]
+        print(name, rank, pid, flush=True)
+        os.kill(pid, signal.Signals[name])
         same_batches([*seen, *batches], epoch(whole, number))
         print("epoch", number, "is the same", flush=True)
 shutdown_client()
@@ -111,22 +111,24 @@ def run_job(tmp_path: Path, halves: Path, *args: str, max_restarts: int) -> tupl
 
 
 def test_servers_that_the_launcher_starts_again(tmp_path: Path, halves: Path, whole: Path) -> None:
-    """Rank 1, whose partition the other one's workers need; then rank 0, which hosts the registry."""
-    lines, error = run_job(tmp_path, halves, str(whole), "1", "0", max_restarts=1)
+    """Rank 1, whose partition the other one's workers need; then rank 0, which hosts the registry, and freezes too."""
+    lines, error = run_job(tmp_path, halves, str(whole), "1:SIGKILL", "0:SIGKILL", "0:SIGSTOP", max_restarts=2)
     assert error == "", "\n".join(lines)
     assert [line for line in lines if "is the same" in line] == [
-        f"[trainer 0] epoch {number} is the same" for number in range(2)
+        f"[trainer 0] epoch {number} is the same" for number in range(3)
     ]
     assert [line for line in lines if line.startswith("[launcher]")] == [
-        f"[launcher] server {rank} was killed by SIGKILL; starting it again (1 of 1 times)" for rank in (1, 0)
+        "[launcher] server 1 was killed by SIGKILL; starting it again (1 of 2 times)",
+        "[launcher] server 0 was killed by SIGKILL; starting it again (1 of 2 times)",
+        "[launcher] server 0 froze and was killed; starting it again (2 of 2 times)",
     ]
 
 
 def test_a_server_that_is_given_up(tmp_path: Path, halves: Path, whole: Path) -> None:
-    lines, error = run_job(tmp_path, halves, str(whole), "0", max_restarts=0)
+    lines, error = run_job(tmp_path, halves, str(whole), "0:SIGKILL", max_restarts=0)
     said = "\n".join(lines)
     assert error.startswith("server 0 was killed by SIGKILL")
-    killed = re.search(r"killing 0 (\d+)", said)
+    killed = re.search(r"SIGKILL 0 (\d+)", said)
     assert killed is not None, said
     place = f"_default_server_0 (server 0, pid {killed[1]} on {os.uname().nodename})"
     assert f"PeerLostError: lost {place}: the launcher has given it up: it was killed by SIGKILL" in said
