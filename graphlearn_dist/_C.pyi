@@ -94,6 +94,37 @@ class DeviceBatchPlan:
         stream: int,
     ) -> None: ...
 
+class DeviceBook:
+    def __init__(self, book: PartitionBook, offsets: Any, owners: Any, rows: Any, device: int) -> None: ...
+    def scratch_bytes(self, num_ids: int) -> int: ...
+    def split(
+        self,
+        ids: Any,
+        out_ids: Any,
+        rows: Any,
+        positions: Any,
+        offsets: Any,
+        status: Any,
+        scratch: Any,
+        stream: int,
+    ) -> None: ...
+
+def stitch_shape(
+    positions: Any, offsets: Any, parts: Sequence[tuple[Any, Any, Any] | None], device: int
+) -> tuple[int, str, str | None, int]: ...
+def stitch_on_device(
+    positions: Any,
+    offsets: Any,
+    parts: Sequence[tuple[Any, Any, Any] | None],
+    counts: Any,
+    neighbors: Any,
+    edge_ids: Any,
+    status: Any,
+    scratch: Any,
+    device: int,
+    stream: int,
+) -> None: ...
+
 class DeviceInducedPlan:
     def __init__(
         self, num_nodes: Sequence[int], num_members: Sequence[int], edge_types: Sequence[tuple[int, int]]
@@ -121,6 +152,35 @@ class DeviceInducedPlan:
 
 class PinnedRange:
     def __init__(self, tensor: Any, read_only: bool) -> None: ...
+
+class DrawnEnd:
+    def __init__(
+        self,
+        num_nodes: int,
+        sums: Any,
+        times: Any,
+        limits: Any,
+        earliest: int,
+        stride: int,
+        first: int,
+        nodes: Any,
+        device: int,
+    ) -> None: ...
+
+def draw_negatives_on_device(
+    edges: DeviceCsr | None,
+    rows_are_sources: bool,
+    sources: Any,
+    targets: DrawnEnd,
+    key: int,
+    num_trials: int,
+    is_open: Any,
+    device: int,
+    stream: int,
+) -> None: ...
+def has_edges_on_device(
+    csr: DeviceCsr, rows: Any, cols: Any, found: Any, status: Any, device: int, stream: int
+) -> None: ...
 
 class DeviceRowStore:
     def __init__(self, tensors: list[Any], device: int, row_of_id: Any = None) -> None: ...
@@ -228,6 +288,7 @@ class PartitionBook:
     @property
     def num_partitions(self) -> int: ...
     def size(self, partition: int) -> int: ...
+    def arrays(self) -> tuple[Capsule, Capsule | None, Capsule | None]: ...
     def locate(self, ids: Any, pool: ThreadPool | None = None) -> tuple[Capsule, Capsule]: ...
     def local_rows(self, ids: Any, partition: int, pool: ThreadPool | None = None) -> Capsule: ...
     def global_ids(self, partition: int, pool: ThreadPool | None = None) -> Capsule: ...

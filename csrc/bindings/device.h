@@ -17,13 +17,15 @@ struct DeviceCsr {
   int device;
 };
 
+inline const Csr& graph_on(int device, const DeviceCsr& graph) {
+  if (graph.device != device)
+    throw InvalidArgument(message("graphs: expected those of GPU ", device, ", got one of GPU ", graph.device));
+  return graph.csr;
+}
+
 inline std::vector<Csr> graphs_on(int device, const std::vector<const DeviceCsr*>& graphs) {
   std::vector<Csr> out;
-  for (const DeviceCsr* graph : graphs) {
-    if (graph->device != device)
-      throw InvalidArgument(message("graphs: expected those of GPU ", device, ", got one of GPU ", graph->device));
-    out.push_back(graph->csr);
-  }
+  for (const DeviceCsr* graph : graphs) out.push_back(graph_on(device, *graph));
   return out;
 }
 

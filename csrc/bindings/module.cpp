@@ -44,6 +44,7 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_subgraph(m);
   gld::bind_feature(m);
   gld::bind_device(m);
+  gld::bind_device_routing(m);
   gld::bind_device_subgraph(m);
   gld::bind_rpc(m);
 }

@@ -12,6 +12,7 @@ void bind_sampling(pybind11::module_& m);
 void bind_subgraph(pybind11::module_& m);
 void bind_feature(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
+void bind_device_routing(pybind11::module_& m);
 void bind_device_subgraph(pybind11::module_& m);
 void bind_rpc(pybind11::module_& m);
 

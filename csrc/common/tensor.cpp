@@ -53,4 +53,10 @@ void check_index_vector(const Tensor& tensor, const char* name) {
     throw InvalidArgument(message(name, ": expected dtype int32 or int64, got ", to_string(tensor.dtype)));
 }
 
+void check_vector(const Tensor& tensor, DType dtype, int64_t count, const char* name) {
+  if (tensor.shape.size() == 1 && tensor.dtype == dtype && tensor.shape[0] == count) return;
+  throw InvalidArgument(message(name, ": expected ", to_string(dtype), " [", count, "], got ", to_string(tensor.dtype),
+                                " of ", tensor.numel(), " elements in ", tensor.shape.size(), " dimensions"));
+}
+
 }  // namespace gld

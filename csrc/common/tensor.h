@@ -55,6 +55,9 @@ Tensor empty(std::vector<int64_t> shape, DType dtype);
 // Checks that `tensor` is one-dimensional with int32 or int64 elements; the error names `name`.
 void check_index_vector(const Tensor& tensor, const char* name);
 
+// Checks that `tensor` has one dimension, this dtype and this many elements; the error names `name`.
+void check_vector(const Tensor& tensor, DType dtype, int64_t count, const char* name);
+
 // Calls `body(T{})` with T = int32_t or int64_t according to the dtype.
 template <typename Body>
 decltype(auto) dispatch_index(DType dtype, const char* name, Body&& body) {

@@ -86,6 +86,7 @@ class PermutedBook final : public PartitionBook {
   PermutedBook(std::vector<int64_t> bounds, uint64_t key)
       : PartitionBook(std::move(bounds)), permutation_(num_ids(), key) {}
   const char* kind() const override { return "permuted"; }
+  const Permutation* permutation() const override { return &permutation_; }
 
  protected:
   void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
@@ -111,6 +112,7 @@ class TableBook final : public PartitionBook {
   TableBook(std::vector<int64_t> offsets, Tensor owners, Tensor rows)
       : PartitionBook(std::move(offsets)), owners_(std::move(owners)), rows_(std::move(rows)) {}
   const char* kind() const override { return "table"; }
+  BookArrays arrays() const override { return {PartitionBook::arrays().offsets, owners_, rows_}; }
 
  protected:
   void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
@@ -226,6 +228,12 @@ std::shared_ptr<const PartitionBook> PartitionBook::table(const Tensor& owners, 
 void PartitionBook::check_partition(int partition) const {
   if (partition < 0 || partition >= num_partitions())
     throw InvalidArgument(message("partition: expected 0 <= partition < ", num_partitions(), ", got ", partition));
+}
+
+BookArrays PartitionBook::arrays() const {
+  BookArrays out{empty({static_cast<int64_t>(offsets_.size())}, kInt64), {}, {}};
+  std::copy(offsets_.begin(), offsets_.end(), out.offsets.as<int64_t>());
+  return out;
 }
 
 int64_t PartitionBook::size(int partition) const {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/rng.h"
-
 namespace gld {
 namespace {
 
@@ -82,18 +80,8 @@ Tensor random_ids(uint64_t key, const Tensor& positions, int64_t bound, const Te
   Tensor out = empty({count}, kInt64);
   int64_t* ids = out.as<int64_t>();
   const int64_t* at = positions.as<int64_t>();
-  if (!cumulative.defined()) {
-    for (int64_t i = 0; i < count; ++i) ids[i] = NodeStream(key, at[i]).below(0, bound);
-    return out;
-  }
-  if (count == 0) return out;
   const double* sums = cumulative.as<double>();
-  for (int64_t i = 0; i < count; ++i) {
-    // 53 random bits below 1. Their product with the total rounds to less than the total, so the search ends in range,
-    // and at the first sum above it, so that ids without weight are passed over.
-    const double share = static_cast<double>(NodeStream(key, at[i]).bits(0) >> 11) * 0x1p-53;
-    ids[i] = std::upper_bound(sums, sums + bound, share * sums[bound - 1]) - sums;
-  }
+  for (int64_t i = 0; i < count; ++i) ids[i] = random_id(key, at[i], bound, sums);
   return out;
 }
 

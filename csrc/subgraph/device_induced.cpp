@@ -21,13 +21,8 @@ InducedShape checked(InducedShape shape) {
 }
 
 void check_output(const InducedOutput& out) {
-  check_index_vector(out.cols, "cols");
-  if (out.cols.dtype != kInt64) throw InvalidArgument("cols: expected dtype int64, got int32");
-  if (!out.edge_ids.defined()) return;
-  check_index_vector(out.edge_ids, "edge_ids");
-  if (out.edge_ids.dtype != kInt64 || out.edge_ids.shape != out.cols.shape)
-    throw InvalidArgument(message("edge_ids: expected int64 [", out.cols.numel(), "], got ",
-                                  to_string(out.edge_ids.dtype), " [", out.edge_ids.numel(), "]"));
+  check_vector(out.cols, kInt64, out.cols.numel(), "cols");
+  if (out.edge_ids.defined()) check_vector(out.edge_ids, kInt64, out.cols.numel(), "edge_ids");
 }
 
 }  // namespace

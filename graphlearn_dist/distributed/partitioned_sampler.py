@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..data.schema import NODE_TIME, store_name
 from ..messages import EdgeCheckRequest, FeatureRequest, InducedRequest, OneHopReply, OneHopRequest, Subgraph
 from ..sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
+from ..sampler.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ..sampler.plan import SamplingPlan
 from ..sampler.tasks import InducedEdges, SeedList
 from .dist_dataset import DistDataset
@@ -104,6 +106,7 @@ class PartitionedGraph:
         num_threads: int = 1,
     ) -> None:
         self.plan = plan
+        self.device = torch.device("cpu")
         self._services = {service.partition_idx: service for service in services}
         self._peers = peers
         self._num_partitions = dataset.num_partitions
@@ -235,6 +238,10 @@ class PartitionedGraph:
         for partition, answer in asked.items():
             found[split.part(split.positions, partition)] = (await answer).found
         return found
+
+    async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
+        """See ``GraphAccess``."""
+        return await fill_by_asking(slots, functools.partial(self.has_edges, edge_type))
 
     def earliest_node(self, node_type: int) -> int | None:
         """See ``GraphAccess``."""

@@ -67,10 +67,9 @@ def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) ->
     plan, device = make_plan(dataset, config), device_of(dataset)
     if device is None:
         return LocalGraph(dataset, plan, num_threads)
-    if config.sampling_type is SamplingType.LINK:
-        raise InvalidArgumentError("device: expected a loader of nodes or subgraphs, got one of links")
     graphs = by_type(dataset.graph)
-    return DeviceGraph(plan, [graphs[edge_type].on_device() for edge_type in plan.schema.edge_types], device)
+    topologies = [graphs[edge_type].on_device() for edge_type in plan.schema.edge_types]
+    return DeviceGraph(plan, topologies, device, dataset.node_times)
 
 
 class LocalBatches:

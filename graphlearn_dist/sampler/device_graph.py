@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 
 from .. import _C
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
-from ..data.schema import by_type
+from ..data.schema import by_type, earliest
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..messages import Subgraph
+from ..typing import NodeType
 from ..utils.device import device_number, stream_handle
 from .device_induced import induced_on_device
+from .device_negatives import DeviceNegatives
+from .negative_slots import FilledSlots, NegativeSlots
 from .plan import SamplingPlan
 from .tasks import InducedEdges, SeedList
 
@@ -26,16 +30,22 @@ class DeviceGraph:
     """A ``GraphAccess`` whose batches are sampled by a GPU, on the caller's current stream. Thread-safe.
 
     A batch is one chain of kernels; the host waits once, at its end, for the sizes. Memory comes from torch's
-    allocator, with room for the largest batch that the fan-outs allow, which the tensors of a batch keep. Strict
-    negatives are not served.
+    allocator, with room for the largest batch that the fan-outs allow, which the tensors of a batch keep.
 
     Args:
         plan: how to sample.
         topologies: by edge type of the schema, on ``device``.
         device: where batches are made. On the CPU device the host runs the kernels' bodies, one after the other.
+        node_times: of the node types that have times, int64 ``[num_nodes]`` each; for negatives.
     """
 
-    def __init__(self, plan: SamplingPlan, topologies: Sequence[DeviceTopology], device: torch.device) -> None:
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        topologies: Sequence[DeviceTopology],
+        device: torch.device,
+        node_times: Mapping[NodeType | None, torch.Tensor] = MappingProxyType({}),
+    ) -> None:
         self.plan = plan
         self.device = device
         self._graphs = [
@@ -46,6 +56,11 @@ class DeviceGraph:
             (*spec, topology.num_edges, topology.max_degree, draw.replace)
             for spec, topology, draw in zip(plan.schema.edge_specs, topologies, plan.draws, strict=True)
         ]
+        self._node_times = [node_times.get(node_type) for node_type in plan.schema.node_types]
+        self._earliest_nodes = [
+            None if times is None or times.numel() == 0 else earliest(times) for times in self._node_times
+        ]
+        self._negatives = DeviceNegatives(self._graphs, plan.schema, self._node_times, device)
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[int, int, bool], ...], _C.DeviceBatchPlan] = {}
 
@@ -121,16 +136,23 @@ class DeviceGraph:
         return tensor.contiguous().to(self.device)
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Not served."""
-        raise _not_served("strict negatives")
+        """See ``GraphAccess``; the answer lies where the sources do."""
+        return self._negatives.has_edges(edge_type, sources, targets)
+
+    async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
+        """See ``GraphAccess``."""
+        return self._negatives.fill(edge_type, slots)
 
     def earliest_node(self, node_type: int) -> int | None:
         """See ``GraphAccess``."""
-        raise _not_served("negatives with times")
+        return self._earliest_nodes[node_type]
 
     async def node_times(self, node_type: int, ids: torch.Tensor) -> torch.Tensor:
-        """Not served."""
-        raise _not_served("negatives with times")
+        """See ``GraphAccess``; the times lie where the ids do."""
+        times = self._node_times[node_type]
+        if times is None:
+            raise InvalidArgumentError(f"node_type: expected one with times, got {node_type}")
+        return times[ids.cpu()].to(ids.device)
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
         """See ``GraphAccess``; the tensors lie on the device."""
@@ -140,10 +162,6 @@ class DeviceGraph:
 
 def _steps(totals: Sequence[int]) -> tuple[int, ...]:
     return tuple(after - before for before, after in itertools.pairwise(totals))
-
-
-def _not_served(what: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"device: {what} are made on the CPU alone; give the graphs no device")
 
 
 def device_of(dataset: Dataset) -> torch.device | None:

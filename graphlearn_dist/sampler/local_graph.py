@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from ..data.dataset import Dataset
 from ..data.schema import GraphSchema, by_type
 from ..errors import InvalidArgumentError
 from ..messages import Subgraph
+from .negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from .plan import SamplingPlan
 from .tasks import InducedEdges, SeedList
 
@@ -103,6 +105,7 @@ class LocalGraph:
     def __init__(self, dataset: Dataset, plan: SamplingPlan, num_threads: int = 1) -> None:
         graphs = by_type(dataset.graph)
         self.plan = plan
+        self.device = torch.device("cpu")
         ordered = [graphs[edge_type] for edge_type in plan.schema.edge_types]
         self._node_times = [dataset.node_times.get(node_type) for node_type in plan.schema.node_types]
         self._earliest_nodes = [dataset.earliest_nodes.get(node_type) for node_type in plan.schema.node_types]
@@ -120,6 +123,10 @@ class LocalGraph:
         """See ``GraphAccess``."""
         rows, cols = (sources, targets) if self.plan.schema.edge_dir == "out" else (targets, sources)
         return to_tensor(_C.has_edges(self._graphs[edge_type], rows, cols, self._pool)).to(torch.bool)
+
+    async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
+        """See ``GraphAccess``."""
+        return await fill_by_asking(slots, functools.partial(self.has_edges, edge_type))
 
     def earliest_node(self, node_type: int) -> int | None:
         """See ``GraphAccess``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,15 +12,10 @@ from ..core import check_index_tensor, to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.coroutines import run_local
 from .negative_sampling import NegativeSampling, cumulative_weights
+from .negative_slots import AsyncHasEdge, DrawnEnd, FilledSlots, FillSlots, NegativeSlots, TimeLimit, fill_by_asking
 
 HasEdge = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(sources int64 [n], targets int64 [n]), global ids, to bool [n]: whether there is an edge."""
-
-AsyncHasEdge = Callable[[torch.Tensor, torch.Tensor], Awaitable[torch.Tensor]]
-"""The same, answered by whoever owns the sources or targets."""
-
-AsyncNodeTimes = Callable[[torch.Tensor], Awaitable[torch.Tensor]]
-"""Global ids of one node type, int64 [n], to their times, int64 [n]."""
 
 DEFAULT_TRIALS = 5
 
@@ -34,79 +29,6 @@ _MANTISSA = 1 << 53
 def negative_key(seed: int, epoch: int, index: int, edge_type: int) -> int:
     """The key of all negatives of one batch along one edge type."""
     return _C.draw_key(seed, epoch, index, _NEGATIVE_HOP, edge_type)
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """Nodes that are drawn for one end of negatives must not be later than their links.
-
-    Attributes:
-        times_of: the times of such nodes.
-        earliest: the node of the least time; of several, the one of the least id.
-        limits: int64 ``[count]``, the time of the link that each slot belongs to.
-    """
-
-    times_of: AsyncNodeTimes
-    earliest: int
-    limits: torch.Tensor
-
-    async def are_late(self, nodes: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """bool ``[n]``: whether the nodes drawn for some slots are later than those allow."""
-        return await self.times_of(nodes) > self.limits[slots]
-
-
-class _End:
-    """Sources or targets under way: the nodes drawn for all slots, and the slots to draw again."""
-
-    def __init__(self, count: int, draw: Callable[[torch.Tensor], torch.Tensor], limit: TimeLimit | None) -> None:
-        self.nodes = torch.empty(count, dtype=torch.int64)
-        self.is_open = torch.ones(count, dtype=torch.bool)
-        self._draw = draw
-        self._limit = limit
-
-    async def draw(self, slots: torch.Tensor, offset: int) -> None:
-        """Draws for some slots, those that are open; a node that is too late leaves its slot open."""
-        slots = slots[self.is_open[slots]]
-        self.nodes[slots] = nodes = self._draw(offset + slots)
-        self.is_open[slots] = False
-        if self._limit is not None and slots.numel() > 0:
-            self.is_open[slots] = await self._limit.are_late(nodes, slots)
-
-    def close(self, slots: torch.Tensor) -> None:
-        """Gives some slots, where they are open, the earliest node, as PyG does."""
-        if self._limit is not None:
-            self.nodes[slots[self.is_open[slots]]] = self._limit.earliest
-
-
-async def _draw_ends(
-    ends: Sequence[_End],
-    trials: int,
-    has_edge: AsyncHasEdge | None,
-    pairs_of: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
-) -> torch.Tensor:
-    """Draws in up to ``trials`` rounds; gives the slots that are open then, int64 ``[n]``, ascending.
-
-    An end that is too late is drawn again alone, of a pair that is an edge every end is. ``pairs_of`` some slots are
-    their sources and targets.
-    """
-    slots = torch.arange(ends[0].nodes.numel())
-    offset = slots.numel()
-    for trial in range(trials):
-        for end in ends:
-            await end.draw(slots, trial * offset)
-        if has_edge is not None:
-            ready = slots[~_are_open(ends, slots)]
-            edges = ready[await has_edge(*pairs_of(ready))] if ready.numel() else ready
-            for end in ends:
-                end.is_open[edges] = True
-        slots = slots[_are_open(ends, slots)]
-        if slots.numel() == 0:
-            break
-    return slots
-
-
-def _are_open(ends: Sequence[_End], slots: torch.Tensor) -> torch.Tensor:
-    return torch.stack([end.is_open[slots] for end in ends]).any(0)
 
 
 @dataclass(frozen=True)
@@ -157,6 +79,7 @@ class NegativePool:
         has_edge: AsyncHasEdge | None = None,
         trials: int = DEFAULT_TRIALS,
         limits: tuple[TimeLimit | None, TimeLimit | None] = (None, None),
+        fill: FillSlots | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Up to ``count`` pairs: sources, targets and the slots they fill, int64 ``[n]`` each, in the order of slots.
 
@@ -169,6 +92,7 @@ class NegativePool:
             has_edge: makes them strict.
             trials: rounds of drawing.
             limits: of the sources and of the targets, where those have times.
+            fill: draws them, where that is not ``fill_by_asking``; the pairs lie where it makes them.
 
         Raises:
             InvalidArgumentError: ``count`` below 0 or ``trials`` below 1.
@@ -176,17 +100,15 @@ class NegativePool:
         _check_counts(count, trials)
         if self.num_src == 0 or self.num_dst == 0:
             count = 0
-        src = _End(count, lambda positions: _draw(key, 2 * positions, self.num_src, self.src_sums), limits[0])
-        dst = _End(count, lambda positions: self._draw_targets(2 * positions + 1, key), limits[1])
-
-        slots = await _draw_ends((src, dst), trials, has_edge, lambda slots: (src.nodes[slots], dst.nodes[slots]))
-        filled = torch.ones(count, dtype=torch.bool)
-        if has_edge is not None:
-            filled[slots] = False
-        else:
-            src.close(slots)
-            dst.close(slots)
-        return src.nodes[filled], dst.nodes[filled], filled.nonzero().view(-1)
+        sources = DrawnEnd(self.num_src, self.src_sums, limits[0], stride=2)
+        targets = DrawnEnd(self.num_dst, self.dst_sums, limits[1], stride=2, first=1)
+        slots = NegativeSlots(count, key, trials, has_edge is not None, sources, targets)
+        filled = await _filled(slots, has_edge, fill)
+        if filled.open.numel() == 0:
+            return filled.sources, filled.targets, torch.arange(count, device=filled.targets.device)
+        is_filled = torch.ones(count, dtype=torch.bool, device=filled.targets.device)
+        is_filled[filled.open] = False
+        return filled.sources[is_filled], filled.targets[is_filled], is_filled.nonzero().view(-1)
 
     def triplet(
         self,
@@ -197,8 +119,13 @@ class NegativePool:
         has_edge: HasEdge | None = None,
         trials: int = DEFAULT_TRIALS,
     ) -> torch.Tensor:
-        """The targets of ``draw_targets``, from a graph in this process."""
-        return run_local(self.draw_targets(src, amount, key, has_edge=_awaitable(has_edge), trials=trials))
+        """The targets of ``draw_targets``, from a graph in this process.
+
+        Raises:
+            UnknownIdError: a source is outside the pool.
+        """
+        sources = check_index_tensor(src, "src", num_ids=self.num_src)
+        return run_local(self.draw_targets(sources, amount, key, has_edge=_awaitable(has_edge), trials=trials))
 
     async def draw_targets(
         self,
@@ -209,6 +136,7 @@ class NegativePool:
         has_edge: AsyncHasEdge | None = None,
         trials: int = DEFAULT_TRIALS,
         limit: TimeLimit | None = None,
+        fill: FillSlots | None = None,
     ) -> torch.Tensor:
         """Targets for given sources, int64 ``[n, amount]``.
 
@@ -216,35 +144,32 @@ class NegativePool:
         targets that are neither neighbors of its source nor later than its link.
 
         Args:
-            src: int ``[n]``, global ids.
+            src: int ``[n]``, global ids, none of them outside the pool.
             amount: targets for each source.
             key: of all draws.
             has_edge: makes them strict.
             trials: rounds of drawing before the search.
             limit: of the targets, where they have times; the slots of source ``i`` begin at ``i * amount``.
+            fill: draws them, where that is not ``fill_by_asking``; the targets lie where it makes them.
 
         Raises:
             InvalidArgumentError: ``amount`` below 0, ``trials`` below 1, or a source has no negative at all; the error
                 names the source.
-            UnknownIdError: a source is outside the pool.
         """
         _check_counts(amount, trials)
-        sources = check_index_tensor(src, "src", num_ids=self.num_src).to(torch.int64).repeat_interleave(amount)
+        sources = src.to(torch.int64).repeat_interleave(amount)
         count = sources.numel()
         if count and self.num_dst == 0:
             raise InvalidArgumentError(f"src: source {int(sources[0])} has no negative: there are no targets")
-        dst = _End(count, lambda positions: self._draw_targets(positions, key), limit)
-
-        slots = await _draw_ends((dst,), trials, has_edge, lambda slots: (sources[slots], dst.nodes[slots]))
-        if has_edge is None:
-            dst.close(slots)
-        elif slots.numel() > 0:
+        ends = sources, DrawnEnd(self.num_dst, self.dst_sums, limit)
+        filled = await _filled(NegativeSlots(count, key, trials, has_edge is not None, *ends), has_edge, fill)
+        if has_edge is not None and filled.open.numel() > 0:
+            # The search adds up weights in the order of nodes, which a GPU does not: it is the host's in any case.
+            slots = filled.open.cpu()
             shares = _shares(key, trials * count + slots)
-            dst.nodes[slots] = await self._search(sources[slots], slots, shares, has_edge, limit)
-        return dst.nodes.view(src.numel(), amount)
-
-    def _draw_targets(self, positions: torch.Tensor, key: int) -> torch.Tensor:
-        return _draw(key, positions, self.num_dst, self.dst_sums)
+            found = await self._search(sources[filled.open].cpu(), slots, shares, has_edge, limit)
+            filled.targets[filled.open] = found.to(filled.targets.device)
+        return filled.targets.view(src.numel(), amount)
 
     async def _search(
         self,
@@ -259,7 +184,7 @@ class NegativePool:
         if self.dst_sums is not None:
             weight = torch.diff(self.dst_sums, prepend=self.dst_sums.new_zeros(1))
         # Slots of one source, and of one time, choose from the same targets.
-        limits = torch.zeros_like(sources) if limit is None else limit.limits[slots]
+        limits = torch.zeros_like(sources) if limit is None else limit.limits.cpu()[slots]
         times = None if limit is None else await limit.times_of(torch.arange(self.num_dst))
         (distinct, latest), slot_group, num_slots = torch.unique(
             torch.stack([sources, limits]), dim=1, return_inverse=True, return_counts=True
@@ -303,6 +228,10 @@ class NegativePool:
         return torch.cat(answers).logical_not().view(-1, self.num_dst)
 
 
+async def _filled(slots: NegativeSlots, has_edge: AsyncHasEdge | None, fill: FillSlots | None) -> FilledSlots:
+    return await (fill_by_asking(slots, has_edge) if fill is None else fill(slots))
+
+
 def _awaitable(has_edge: HasEdge | None) -> AsyncHasEdge | None:
     """An answer that is there already, for who awaits it."""
     if has_edge is None:
@@ -324,7 +253,3 @@ def _check_counts(count: int, trials: int) -> None:
 def _shares(key: int, positions: torch.Tensor) -> torch.Tensor:
     """Uniform in [0, 1), float64 ``[n]``."""
     return to_tensor(_C.random_ids(key, positions, _MANTISSA)).to(torch.float64) / _MANTISSA
-
-
-def _draw(key: int, positions: torch.Tensor, bound: int, sums: torch.Tensor | None) -> torch.Tensor:
-    return to_tensor(_C.random_ids(key, positions, bound, sums))

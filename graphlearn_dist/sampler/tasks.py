@@ -17,7 +17,8 @@ from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .inputs import edge_type_index
-from .negative_pool import NegativePool, TimeLimit, negative_key
+from .negative_pool import NegativePool, negative_key
+from .negative_slots import FilledSlots, NegativeSlots, TimeLimit
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,13 @@ class InducedEdges:
 
 
 class GraphAccess(Protocol):
-    """A graph that batches are made from, in this process or in several. All ids are global."""
+    """A graph that batches are made from, in this process or in several. All ids are global.
+
+    Attributes:
+        device: where the tensors of its batches lie.
+    """
+
+    device: torch.device
 
     async def sample(
         self, seeds: Sequence[SeedList], *, epoch: int, index: int
@@ -66,6 +73,9 @@ class GraphAccess(Protocol):
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``: whether there is an edge between each source and target (int64 ``[n]``)."""
+
+    async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
+        """Draws negatives of an edge type, as ``negative_slots.fill_by_asking`` does; they lie on ``device``."""
 
     def earliest_node(self, node_type: int) -> int | None:
         """The node of a type that came first (of several the one of the least id); None where they have no times."""
@@ -160,7 +170,7 @@ class LinkTask:
             self._negatives = NegativePool.of(*counts, inputs.neg_sampling)
 
     async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
-        inputs = self._inputs[positions]
+        inputs = self._inputs[positions].to(graph.device)
         ends = await self._with_negatives(graph, inputs, epoch, index)
         disjoint, times = self._config.is_disjoint, inputs.time
         source_times = None if times is None else times[ends.source_links]
@@ -176,22 +186,23 @@ class LinkTask:
         return TaskResult(subgraph, source_times, self._labels(inputs, sources, targets))
 
     async def _with_negatives(self, graph: GraphAccess, inputs: EdgeSamplerInput, epoch: int, index: int) -> LinkEnds:
-        sampling, links = inputs.neg_sampling, torch.arange(len(inputs))
+        sampling, links = inputs.neg_sampling, torch.arange(len(inputs), device=graph.device)
         if sampling is None or self._negatives is None:
             return LinkEnds(inputs.row, inputs.col, links, links)
         key = negative_key(self._config.seed, epoch, index, self._edge_type)
         check = functools.partial(graph.has_edges, self._edge_type) if sampling.strict else None
+        fill = functools.partial(graph.fill_negatives, self._edge_type)
         if sampling.is_triplet():
             amount = int(sampling.amount)
             limit = self._limit(graph, self._target_type, inputs.time, links.repeat_interleave(amount))
-            drawn = await self._negatives.draw_targets(inputs.row, amount, key, has_edge=check, limit=limit)
+            drawn = await self._negatives.draw_targets(inputs.row, amount, key, has_edge=check, limit=limit, fill=fill)
             targets = torch.cat([inputs.col, drawn.t().reshape(-1)])
             return LinkEnds(inputs.row, targets, links, links.repeat(1 + drawn.size(1)))
         count = sampling.count(len(inputs))
-        slot_links = torch.arange(count) % max(1, len(inputs))
+        slot_links = torch.arange(count, device=graph.device) % max(1, len(inputs))
         limits = [self._limit(graph, end, inputs.time, slot_links) for end in (self.seed_type, self._target_type)]
         sources, targets, slots = await self._negatives.draw_pairs(
-            count, key, has_edge=check, limits=(limits[0], limits[1])
+            count, key, has_edge=check, limits=(limits[0], limits[1]), fill=fill
         )
         belongs = torch.cat([links, slot_links[slots]])
         return LinkEnds(torch.cat([inputs.row, sources]), torch.cat([inputs.col, targets]), belongs, belongs)
@@ -215,7 +226,7 @@ class LinkTask:
             return LinkLabels(self._edge_type, None, None, sources, targets[:num_positives].contiguous(), drawn)
         label = inputs.label
         if sampling is not None:
-            label = torch.ones(num_positives) if label is None else label
+            label = torch.ones(num_positives, device=sources.device) if label is None else label
             zeros = label.new_zeros((sources.numel() - num_positives, *label.shape[1:]))
             label = torch.cat([label, zeros])
         return LinkLabels(self._edge_type, torch.stack([sources, targets]), label, None, None, None)

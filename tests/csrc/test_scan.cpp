@@ -9,24 +9,13 @@
 namespace gld::test {
 namespace {
 
-struct SumNumbers {
-  const int64_t* numbers;
-  int64_t num_numbers;
-  int64_t *before, *total;
-
-  int64_t count() const { return num_numbers; }
-  int64_t value(int64_t i) const { return numbers[i]; }
-  void store(int64_t i, int64_t, int64_t sum_before) const { before[i] = sum_before; }
-  void finish(int64_t sum) const { *total = sum; }
-};
-
 void check_scan(int64_t count, int64_t max_count) {
   ThreadPool pool(3);
   HostExecutor executor(pool, 5);
   const std::vector<int64_t> numbers = random_numbers(count, 1000, 8);
   std::vector<int64_t> before(count), tile_sums(num_scan_tiles(max_count));
   int64_t total = -1, expected = 0;
-  run_scan(executor, max_count, SumNumbers{numbers.data(), count, before.data(), &total}, tile_sums.data());
+  run_scan(executor, max_count, SumCounts{count, numbers.data(), before.data(), &total}, tile_sums.data());
   for (int64_t i = 0; i < count; ++i) {
     if (before[i] != expected) CHECK_EQUAL(before[i], expected);
     expected += numbers[i];

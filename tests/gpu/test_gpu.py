@@ -9,8 +9,8 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Feature, UnifiedTensor
-from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader
+from graphlearn_dist.errors import UnknownIdError
+from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.local_graph import LocalGraph
 from graphlearn_dist.sampler.tasks import SeedList
@@ -95,12 +95,6 @@ def test_loaders_give_the_batches_of_the_cpu(kind: str, mode: str) -> None:
                     if isinstance(value, torch.Tensor):
                         assert other[key].device == value.device
                         assert torch.equal(other[key], value), key
-
-
-def test_loaders_of_links_say_that_the_cpu_makes_them() -> None:
-    data = dataset_on_gpu(graph_for("homogeneous", {}), "CUDA")
-    with pytest.raises(InvalidArgumentError, match="expected a loader of nodes"):
-        LinkNeighborLoader(data, [2], torch.tensor([[0, 1], [1, 2]]))
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8])

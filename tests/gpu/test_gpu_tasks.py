@@ -1,4 +1,4 @@
-"""Subgraphs from a GPU are those of the CPU, bit by bit."""
+"""Subgraphs and links from a GPU are those of the CPU, bit by bit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ import pytest
 import torch
 
 from graphlearn_dist import _C
-from graphlearn_dist.loader import SubGraphLoader
+from graphlearn_dist.loader import LinkNeighborLoader, SubGraphLoader
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingType
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.local_graph import LocalGraph
-from tests.support.device_batches import assert_same_batches, config_for, graph_for, on_device
+from tests.support.device_batches import (
+    LINK_WAYS,
+    NEGATIVES,
+    assert_same_batches,
+    config_for,
+    crowded_graph,
+    graph_for,
+    link_graph,
+    links_for,
+    on_device,
+)
 from tests.support.graphs import TestGraph, make_dataset
 
 pytestmark = [
@@ -70,5 +80,41 @@ def test_subgraph_loaders_give_the_batches_of_the_cpu(kind: str, mode: str) -> N
     settings: dict[str, Any] = {"batch_size": 16, "shuffle": True, "with_edge": True, "seed": 4}
     loaders = [
         SubGraphLoader(data, nodes, [3, 2], **settings) for data in (make_dataset(graph), dataset_on_gpu(graph, mode))
+    ]
+    assert_same_loaders(*loaders)
+
+
+@pytest.mark.parametrize("placement", ["CUDA", "ZERO_COPY"])
+@pytest.mark.parametrize("negatives", NEGATIVES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_are_those_of_the_cpu(kind: str, negatives: str, placement: str) -> None:
+    for way in LINK_WAYS.values():
+        graph = link_graph(kind, way)
+        dataset, inputs = make_dataset(graph), links_for(graph, negatives, way)
+        config = config_for([3, 2], {**way, "with_neg": negatives != "none"}, SamplingType.LINK)
+        local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU, placement)
+        assert_same_batches(local, device, dataset, inputs, config)
+
+
+@pytest.mark.parametrize("negatives", ["binary-strict", "triplet-strict"])
+def test_strict_negatives_where_most_pairs_are_edges(negatives: str) -> None:
+    dataset, inputs = make_dataset(crowded_graph(30)), links_for(crowded_graph(30), negatives, {})
+    config = config_for([2], {"with_neg": True}, SamplingType.LINK)
+    local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
+    assert_same_batches(local, device, dataset, inputs, config)
+
+
+@pytest.mark.parametrize("negatives", ["none", "binary-strict", "triplet"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_link_loaders_give_the_batches_of_the_cpu(kind: str, negatives: str) -> None:
+    graph = graph_for(kind, {})
+    links = links_for(graph, negatives, {})
+    pairs: Any = torch.stack([links.row, links.col])
+    settings: dict[str, Any] = {"neg_sampling": links.neg_sampling, "batch_size": 16, "shuffle": True, "seed": 4}
+    loaders = [
+        LinkNeighborLoader(
+            data, [3, 2], edge_label_index=pairs if kind == "homogeneous" else (links.input_type, pairs), **settings
+        )
+        for data in (make_dataset(graph), dataset_on_gpu(graph, "CUDA"))
     ]
     assert_same_loaders(*loaders)

@@ -11,7 +11,13 @@ from graphlearn_dist.data import Dataset
 from graphlearn_dist.data.device_topology import DeviceTopology
 from graphlearn_dist.data.schema import by_type
 from graphlearn_dist.messages import Subgraph
-from graphlearn_dist.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler import (
+    EdgeSamplerInput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
 from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.device_graph import DeviceGraph
@@ -19,7 +25,7 @@ from graphlearn_dist.sampler.local_graph import LocalGraph
 from graphlearn_dist.sampler.tasks import GraphAccess, SeedList
 from graphlearn_dist.utils.coroutines import run_local
 
-from .graphs import MAX_TIME, TestGraph, random_graph, typed_graph, with_times, with_weights
+from .graphs import MAX_TIME, TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
 
 HOST = torch.device("cpu")
 WAYS: dict[str, dict[str, Any]] = {
@@ -58,12 +64,62 @@ def on_device(dataset: Dataset, config: SamplingConfig, device: torch.device, pl
     """The data set as kernels sample it; the host runs their bodies where the device is the CPU."""
     plan, graphs = make_plan(dataset, config), by_type(dataset.graph)
     placed = [DeviceTopology(graphs[edge_type].topo, placement, device) for edge_type in plan.schema.edge_types]
-    return DeviceGraph(plan, placed, device)
+    return DeviceGraph(plan, placed, device, dataset.node_times)
 
 
 def local_and_device(dataset: Dataset, config: SamplingConfig) -> tuple[LocalGraph, DeviceGraph]:
     """The data set as the CPU samples it, and as kernels do whose bodies the host runs."""
     return LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, HOST)
+
+
+NEGATIVES = ("none", "binary", "binary-strict", "binary-weighted", "triplet", "triplet-strict", "triplet-weighted")
+LINK_WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "disjoint": {"disjoint": True},
+    "times": {"temporal_strategy": "uniform"},
+}
+
+
+def crowded_graph(num_nodes: int) -> TestGraph:
+    """Node v has edges to all nodes but v + 1 and v + 2: most draws of negatives meet an edge."""
+    source = torch.arange(num_nodes).repeat_interleave(num_nodes - 2)
+    step = torch.arange(3, num_nodes + 1).repeat(num_nodes)
+    return TestGraph({None: num_nodes}, {None: torch.stack([source, (source + step) % num_nodes])}, {})
+
+
+def negatives_of(name: str, num_src: int, num_dst: int) -> NegativeSampling | None:
+    """What one of ``NEGATIVES`` stands for."""
+    if name == "none":
+        return None
+    mode, _, kind = name.partition("-")
+    draw = torch.Generator().manual_seed(21)
+    src_weight, weight = (torch.rand(count, generator=draw) * (torch.arange(count) % 3) for count in (num_src, num_dst))
+    options: dict[str, Any] = {"strict": kind != ""}
+    if kind == "weighted":
+        options |= {"weight": weight} | ({"src_weight": src_weight} if mode == "binary" else {})
+    return NegativeSampling(mode, 1.5 if mode == "binary" else 3, **options)
+
+
+def links_for(graph: TestGraph, negatives: str, way: dict[str, Any], *, count: int = 70) -> EdgeSamplerInput:
+    """Links of the first edge type, with labels where there are no triplets and times where the way has them.
+
+    None is of source 0, which may have edges to all targets that are there in time.
+    """
+    edge_type = next(iter(graph.edges))
+    ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+    draw = torch.Generator().manual_seed(23)
+    edges = graph.edges[edge_type][:, graph.edges[edge_type][0] > 0]
+    links = edges[:, torch.randint(0, edges.size(1), (count,), generator=draw)]
+    label = torch.arange(count) % 5 + 1 if negatives.startswith("binary") else None
+    time = torch.randint(0, MAX_TIME + 1, (count,), generator=draw) if "temporal_strategy" in way else None
+    sampling = negatives_of(negatives, graph.num_nodes[ends[0]], graph.num_nodes[ends[1]])
+    return EdgeSamplerInput(links[0], links[1], label, edge_type, sampling, time)
+
+
+def link_graph(kind: str, way: dict[str, Any]) -> TestGraph:
+    """A random graph; with times, nodes and so edges have them."""
+    graph = graph_for(kind, {})
+    return with_node_times(graph, 8) if "temporal_strategy" in way else graph
 
 
 def seeds_for(graph: TestGraph, way: dict[str, Any], *, count: int = 32) -> tuple[SeedList, ...]:

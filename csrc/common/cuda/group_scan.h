@@ -145,6 +145,18 @@ struct StoreTiles {
   }
 };
 
+// A scan: counts become offsets.
+struct SumCounts {
+  int64_t num_counts;
+  const int64_t* counts;
+  int64_t *offsets, *total;  // [num_counts], [1]
+
+  GLD_HOST_DEVICE int64_t count() const { return num_counts; }
+  GLD_HOST_DEVICE int64_t value(int64_t i) const { return counts[i]; }
+  GLD_HOST_DEVICE void store(int64_t i, int64_t, int64_t before) const { offsets[i] = before; }
+  GLD_HOST_DEVICE void finish(int64_t sum) const { *total = sum; }
+};
+
 // `max_count` bounds scan.count(), for the size of the launches; `tile_sums` has num_scan_tiles(max_count) entries.
 template <typename Executor, typename Scan>
 void run_scan(Executor& executor, int64_t max_count, const Scan& scan, int64_t* tile_sums) {

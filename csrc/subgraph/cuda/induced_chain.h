@@ -83,7 +83,7 @@ class InducedChain {
       const SearchedRows rows = rows_of(type);
       executor_.for_each_group(rows.num_ids, CountMatches{rows, counts(type)});
       run_scan(executor_, rows.num_ids,
-               SumMatches{rows.num_ids, counts(type), offsets(type), memory_.result_at<int64_t>(layout_.totals) + type},
+               SumCounts{rows.num_ids, counts(type), offsets(type), memory_.result_at<int64_t>(layout_.totals) + type},
                memory_.scratch_at<int64_t>(layout_.tile_sums));
     }
   }

@@ -64,18 +64,6 @@ struct CountMatches {
   }
 };
 
-// Scan: numbers of edges become offsets.
-struct SumMatches {
-  int64_t num_ids;
-  const int64_t* counts;
-  int64_t *offsets, *total;  // [num_ids], [1]
-
-  GLD_HOST_DEVICE int64_t count() const { return num_ids; }
-  GLD_HOST_DEVICE int64_t value(int64_t i) const { return counts[i]; }
-  GLD_HOST_DEVICE void store(int64_t i, int64_t, int64_t before) const { offsets[i] = before; }
-  GLD_HOST_DEVICE void finish(int64_t sum) const { *total = sum; }
-};
-
 // A group per node: its edges, in the order of its row.
 struct WriteMatches {
   SearchedRows rows;

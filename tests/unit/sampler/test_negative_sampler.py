@@ -12,9 +12,10 @@ from scipy.stats import chisquare
 
 from graphlearn_dist.data import Graph, Topology
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.sampler.negative_pool import NegativePool, TimeLimit, negative_key
+from graphlearn_dist.sampler.negative_pool import NegativePool, negative_key
 from graphlearn_dist.sampler.negative_sampler import RandomNegativeSampler, local_has_edge
 from graphlearn_dist.sampler.negative_sampling import NegativeSampling, NegativeSamplingMode
+from graphlearn_dist.sampler.negative_slots import TimeLimit
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.graphs import TestGraph, graphs, random_edges
 from tests.support.reference import below

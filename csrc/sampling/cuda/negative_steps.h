@@ -1,0 +1,119 @@
+// The kernels of negative sampling, as functors for host and device (see batch_steps.h). Every slot for a negative is
+// filled by a thread of its own, in all its trials: what it draws depends on no other slot.
+#pragma once
+#include <cstdint>
+
+#include "common/atomics.h"
+#include "common/host_device.h"
+#include "graph/csr.h"
+#include "sampling/candidates.h"
+#include "sampling/negative.h"
+
+namespace gld {
+
+// The edges of one type, asked whether a pair is among them.
+struct EdgeSet {
+  const int64_t* indptr = nullptr;
+  int64_t num_rows = 0, num_cols = 0;
+  IdReader neighbor_at{Tensor{}};
+  bool is_ascending = true;  // each row by neighbor
+
+  EdgeSet() = default;  // none
+  explicit EdgeSet(const Csr& csr)
+      : indptr(csr.indptr.as<int64_t>()),
+        num_rows(csr.num_rows()),
+        num_cols(csr.num_cols),
+        neighbor_at(csr.indices),
+        is_ascending(csr.sorted_by_neighbor()) {}
+
+  GLD_HOST_DEVICE bool holds_ids(int64_t row, int64_t col) const {
+    return row >= 0 && row < num_rows && col >= 0 && col < num_cols;
+  }
+
+  // False where one of them is outside the graph.
+  GLD_HOST_DEVICE bool has_edge(int64_t row, int64_t col) const {
+    if (!holds_ids(row, col)) return false;
+    Candidates in = whole_row(indptr, row);
+    if (!is_ascending) {
+      for (int64_t i = 0; i < in.count; ++i)
+        if (neighbor_at(in.start + i) == col) return true;
+      return false;
+    }
+    while (in.count > 0) {
+      const int64_t half = in.count / 2, found = neighbor_at(in.start + half);
+      if (found == col) return true;
+      in = found < col ? Candidates{in.start + half + 1, in.count - half - 1} : Candidates{in.start, half};
+    }
+    return false;
+  }
+};
+
+struct HasEdges {
+  EdgeSet edges;
+  IdReader rows, cols;
+  int64_t num_pairs;
+  uint8_t* found;    // [num_pairs]
+  uint64_t* status;  // lowered to the position of a pair that is outside the graph
+
+  GLD_HOST_DEVICE int64_t count() const { return num_pairs; }
+  GLD_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t row = rows(i), col = cols(i);
+    if (!edges.holds_ids(row, col)) atomic_lower(status, static_cast<uint64_t>(i));
+    found[i] = edges.has_edge(row, col) ? 1 : 0;
+  }
+};
+
+// Sources or targets that are drawn: the nodes of one type.
+struct NegativeEnd {
+  int64_t num_nodes;
+  const double* sums;             // [num_nodes], ascending, of weights; null: all alike
+  const int64_t *times, *limits;  // [num_nodes], [slots]: no node may be later than its slot allows; null: any may
+  int64_t earliest;               // node that stands in for those that are; -1 without times
+  int64_t stride, first;          // draw number d is at position stride * d + first of the key's
+  int64_t* nodes;                 // [slots], out
+
+  GLD_HOST_DEVICE int64_t draw(uint64_t key, int64_t number) const {
+    return random_id(key, stride * number + first, num_nodes, sums);
+  }
+  GLD_HOST_DEVICE bool is_late(int64_t node, int64_t slot) const {
+    return times != nullptr && times[node] > limits[slot];
+  }
+};
+
+struct DrawNegatives {
+  NegativeEnd sources, targets;
+  bool draws_sources;  // else the sources are those given, one a slot
+  IdReader given_sources;
+  EdgeSet edges;
+  bool is_strict, rows_are_sources;
+  uint64_t key;
+  int64_t num_slots, num_trials;
+  uint8_t* is_open;  // [slots], out: whether the slot of a strict negative found none
+
+  GLD_HOST_DEVICE int64_t count() const { return num_slots; }
+
+  GLD_HOST_DEVICE void operator()(int64_t slot) const {
+    int64_t source = draws_sources ? 0 : given_sources(slot), target = 0;
+    bool source_is_open = draws_sources, target_is_open = true;
+    // An end that is too late is drawn again alone, of a pair that is an edge each end is.
+    for (int64_t trial = 0; trial < num_trials && (source_is_open || target_is_open); ++trial) {
+      const int64_t number = trial * num_slots + slot;
+      if (source_is_open) source_is_open = sources.is_late(source = sources.draw(key, number), slot);
+      if (target_is_open) target_is_open = targets.is_late(target = targets.draw(key, number), slot);
+      if (is_strict && !source_is_open && !target_is_open && is_edge(source, target)) {
+        source_is_open = draws_sources;
+        target_is_open = true;
+      }
+    }
+    if (draws_sources) sources.nodes[slot] = source_is_open && !is_strict ? sources.earliest : source;
+    targets.nodes[slot] = target_is_open && !is_strict ? targets.earliest : target;
+    is_open[slot] = is_strict && (source_is_open || target_is_open) ? 1 : 0;
+  }
+
+ private:
+  GLD_HOST_DEVICE bool is_edge(int64_t source, int64_t target) const {
+    return rows_are_sources ? edges.has_edge(source, target) : edges.has_edge(target, source);
+  }
+};
+
+}  // namespace gld
