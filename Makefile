@@ -5,7 +5,7 @@
 # make fuzz    the RPC's decoders under bytes made up by a fuzzer, for SECONDS (600)
 # make faults  N (200) jobs with a random fault each, drawn from SEED (0), and a table of how they ended
 # make bench   the benchmarks
-# make gpu     build with CUDA, run the GPU tests and benchmarks, or say what is missing
+# make gpu     build with CUDA, run the GPU tests (also under compute-sanitizer) and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (2), DEMO_ARGS,
@@ -141,6 +141,11 @@ gpu: $(if $(GPU_PYTHON),,$(DEV))
 	'make gpu: torch ' + torch.__version__ + ' cannot use the GPU: install a CUDA build of torch')"; \
 	WITH_CUDA=on $$python setup.py -q build_ext --inplace; \
 	$$python -m pytest -m gpu $(PYTEST_ARGS); \
+	if command -v compute-sanitizer >/dev/null; then \
+	  for tool in memcheck racecheck; do echo "--- compute-sanitizer --tool $$tool tests/gpu/test_gpu_kernels.py"; \
+	    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --kernel-name kns=gld --error-exitcode 1 \
+	      $$python -m pytest -q -m gpu tests/gpu/test_gpu_kernels.py; done; \
+	else echo "--- compute-sanitizer is not on this machine: kernels were not run under memcheck and racecheck"; fi; \
 	for file in $(wildcard benchmarks/bench_*_gpu.py); do echo "--- $$file"; $$python $$file; done
 
 clean:

@@ -1,4 +1,4 @@
-"""Batches and gathers of a GPU: edges per second beside the CPU's, bytes per second beside the card's own copies.
+"""Batches of a GPU, sampled there with features gathered there: edges per second beside the CPU's, with all cores.
 
     python benchmarks/bench_sampling_gpu.py
 
@@ -8,29 +8,17 @@ Needs a GPU and a build with CUDA; `make gpu` runs it. Batches of both are compa
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu import describe, require_gpu, seconds
 from graphs import PowerLaw, default_cache, make_graph
 from harness import median, print_table, spread, write_json
 
 from graphlearn_dist.core import available_cores
-from graphlearn_dist.data import Dataset, Feature
+from graphlearn_dist.data import Dataset
 from graphlearn_dist.loader import NeighborLoader
-
-GPU = torch.device("cuda", 0)
-
-
-def seconds(body: Callable[[], Any]) -> float:
-    """Wall time of a call, the GPU's work included."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    body()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def make_dataset(args: argparse.Namespace, *, gpu: bool) -> Dataset:
@@ -75,22 +63,6 @@ def measure_batches(args: argparse.Namespace) -> dict[str, list[float]]:
     return {"gpu": sampled_edges_per_s(gpu, args), "cpu": sampled_edges_per_s(cpu, args)}
 
 
-def measure_gather(width: int, split_ratio: float, args: argparse.Namespace) -> dict[str, Any]:
-    """Bytes written per second by a gather of rows of ``width`` bytes, and by a copy on the card or over its link."""
-    rows = torch.zeros((args.bytes // width, width), dtype=torch.uint8)
-    feature = Feature(rows, split_ratio=max(split_ratio, 1 / rows.size(0)), device=0, dtype=None)
-    ids = torch.randint(0, rows.size(0), (args.out_bytes // width,), device=GPU)
-    out = torch.empty((ids.numel(), width), dtype=torch.uint8, device=GPU)
-    source = out.clone() if split_ratio else torch.empty_like(out, device="cpu", pin_memory=True)
-    gathers, copies = [], []
-    for number in range(args.repeats + 1):
-        took = seconds(lambda: feature[ids]), seconds(lambda: out.copy_(source))
-        if number:
-            gathers.append(out.nbytes / took[0])
-            copies.append(out.nbytes / took[1])
-    return {"row_bytes": width, "split_ratio": split_ratio, "gather": gathers, "copy": copies}
-
-
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2_449_029)
@@ -101,33 +73,21 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=available_cores(), help="of the CPU's batches")
-    parser.add_argument("--bytes", type=int, default=1 << 32, help="of the rows that gathers read from")
-    parser.add_argument("--out-bytes", type=int, default=1 << 29, help="of the rows of one gather")
     parser.add_argument("--cache", type=Path, default=default_cache())
     return parser.parse_args()
 
 
-def print_gathers(gathers: list[dict[str, Any]]) -> None:
-    rows = []
-    for found in gathers:
-        rate, copy = median(found["gather"]), median(found["copy"])
-        where = "GPU memory" if found["split_ratio"] else "pinned memory"
-        rows.append([found["row_bytes"], where, f"{rate / 1e9:.1f}", f"{rate / copy:.2f}"])
-    print_table("Gathers: GB written per s, beside a copy", ["row bytes", "rows in", "GB/s", "of a copy"], rows)
-
-
 def main() -> None:
     args = parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("bench_sampling_gpu: torch sees no GPU")
-    gathers = [measure_gather(width, split, args) for split in (1.0, 0.0) for width in (128, 256, 400, 1024)]
+    require_gpu()
     batches = measure_batches(args)
     title = f"Batches of {args.batch_size} seeds, fan-out {args.fanout}, {args.features} features: edges per s"
     print_table(title, ["sampled by", "median (range)"], [[name, spread(rates)] for name, rates in batches.items()])
-    print_gathers(gathers)
     settings = {key: str(value) for key, value in vars(args).items()}
-    content = {"gpu": torch.cuda.get_device_name(0), "settings": settings, "batches": batches, "gathers": gathers}
-    print(f"\nwritten to {write_json('gpu_sampling', content)}")
+    ratio = median(batches["gpu"]) / median(batches["cpu"])
+    print(f"\nthe GPU makes {ratio:.1f} times the edges per s of {args.threads} threads")
+    content = {**describe(), "settings": settings, "batches": batches, "ratio": ratio}
+    print(f"written to {write_json('gpu_sampling', content)}")
 
 
 if __name__ == "__main__":

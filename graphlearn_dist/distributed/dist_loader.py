@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ChannelClosedError, InvalidArgumentError
-from ..loader.device_copies import Copy, DeviceCopies, OneAhead, pinned
 from ..loader.epochs import EpochLoader, LoaderIterator
 from ..loader.resume import Shard
 from ..loader.transform import to_pyg
@@ -16,6 +15,7 @@ from ..messages import EndOfEpoch
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.schedule import BatchIndices
+from ..utils.device_copies import Copy, DeviceCopies, OneAhead, pinned
 from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
 from .dist_options import (

@@ -1,5 +1,6 @@
 """What a training loop holds: PyG objects out."""
 
+from .hotness import count_nodes
 from .link_loader import LinkLoader, get_edge_label_index
 from .link_neighbor_loader import LinkNeighborLoader
 from .neighbor_loader import NeighborLoader
@@ -14,6 +15,7 @@ __all__ = [
     "NeighborLoader",
     "NodeLoader",
     "SubGraphLoader",
+    "count_nodes",
     "get_edge_label_index",
     "merge_states",
     "to_data",

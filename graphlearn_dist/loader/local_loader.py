@@ -16,7 +16,7 @@ from ..sampler.convert import to_pyg_v1
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import resolve_input
 from ..sampler.schedule import BatchIndices
-from .device_copies import Copy, DeviceCopies
+from ..utils.device_copies import Copy, DeviceCopies
 from .epochs import EpochLoader
 from .prefetch import check_prefetch, made_ahead
 from .resume import Shard

@@ -96,9 +96,13 @@ class LocalBatches:
         self._store_names = frozenset(self._stores)
         self._num_threads = num_threads
 
+    def sample(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
+        """As ``make``, without the rows that are looked up."""
+        return run_local(self._maker.make(epoch, index, run))
+
     def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch``: a pure function of the two, of the data set and of the config."""
-        batch = run_local(self._maker.make(epoch, index, run))
+        batch = self.sample(epoch, index, run)
         wanted = wanted_rows(batch, self._store_names)
         rows = {name: self._stores[name].gather(ids, num_threads=self._num_threads) for name, ids in wanted.items()}
         return with_rows(batch, rows)

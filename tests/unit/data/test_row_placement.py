@@ -18,6 +18,7 @@ from graphlearn_dist.data.placed_rows import PlacedRows
 from graphlearn_dist.data.reorder import count_neighbors, resolve_hotness, sort_by_in_degree, sort_rows
 from graphlearn_dist.data.row_placement import group_of, place_rows
 from graphlearn_dist.errors import CudaError, InvalidArgumentError, UnknownIdError
+from graphlearn_dist.loader import NeighborLoader, count_nodes
 from tests.support.graphs import analytic_edges
 
 HOST = torch.device("cpu")
@@ -178,6 +179,26 @@ def test_hotness_never_changes_features() -> None:
             assert not one.gathers_on_gpu
     with pytest.raises(InvalidArgumentError, match="hotness: expected one number for each id"):
         Feature(ROWS, TABLE, hotness=torch.ones(3))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_hotness_is_counted_in_batches(typed: bool) -> None:
+    dataset, edges = Dataset(edge_dir="in"), analytic_edges(NUM_ROWS)
+    dataset.init_graph({("n", "e", "n"): edges} if typed else edges)
+    dataset.init_node_features({"n": ROWS} if typed else ROWS)
+    loader = NeighborLoader(dataset, [2, 2], ("n", torch.arange(20)) if typed else torch.arange(20), batch_size=6)
+    expected = torch.zeros(NUM_ROWS, dtype=torch.int64)
+    for index, batch in enumerate(loader):
+        expected[(batch["n"] if typed else batch).n_id] += 1
+        if index == 1:
+            first_two = expected.clone()
+    for limit, wanted in ((None, expected), (2, first_two)):
+        found = count_nodes(loader, limit)
+        assert torch.equal(found["n"] if typed else found, wanted)
+    assert loader.epoch == 0  # it stays where it is
+    dataset.init_node_features({"n": ROWS} if typed else ROWS, hotness=count_nodes(loader))
+    with pytest.raises(InvalidArgumentError, match="num_batches: expected 1 to 4, got 5"):
+        count_nodes(loader, 5)
 
 
 # --- pinned memory -------------------------------------------------------------------------------------------------

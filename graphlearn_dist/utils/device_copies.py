@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from ..utils.device import device_number, get_available_device
+from .device import device_number, get_available_device
 
 T = TypeVar("T")
 

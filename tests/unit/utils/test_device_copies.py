@@ -12,10 +12,10 @@ from torch_geometric.data import HeteroData
 
 from graphlearn_dist.distributed.batch_window import BatchRequest, BatchWindow
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
-from graphlearn_dist.loader import device_copies
-from graphlearn_dist.loader.device_copies import DeviceCopies, OneAhead
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
 from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.utils import device_copies
+from graphlearn_dist.utils.device_copies import DeviceCopies, OneAhead
 
 
 def test_an_item_that_is_there_is_taken_ahead_and_no_other() -> None:

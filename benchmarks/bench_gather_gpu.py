@@ -1,0 +1,97 @@
+"""Gathers of a GPU beside copies: of its own memory beside copies on the card, of pinned memory beside its link.
+
+    python benchmarks/bench_gather_gpu.py
+
+Needs a GPU and a build with CUDA; `make gpu` runs it. Rows are random ones of a tensor much larger than the caches; a
+rate counts the bytes of the rows that are written, for a gather as for a copy. The memory that features take on the GPU
+is compared with what they should.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from gpu import GPU, describe, require_gpu, seconds
+from harness import median, print_table, spread, write_json
+
+from graphlearn_dist.data import Feature
+
+GOAL, GOAL_FROM = 0.8, 256  # share of a copy's rate, for rows of so many bytes and more
+WHERE = {"GPU memory": 1.0, "pinned memory": 0.0}
+
+
+def measure_gather(where: str, width: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Bytes written per second by a gather of rows of ``width`` bytes, and by a copy of as many in one piece."""
+    rows = torch.zeros((args.bytes // width, width), dtype=torch.uint8)
+    rows[:, 0] = torch.arange(rows.size(0)).to(torch.uint8)
+    feature = Feature(rows, split_ratio=WHERE[where], device=0, dtype=None)
+    ids = torch.randint(0, rows.size(0), (args.out_bytes // width,), device=GPU)
+    if not torch.equal(feature[ids][:, 0], ids.to(torch.uint8)):
+        raise SystemExit(f"rows of {width} bytes in {where}: the gather is wrong")
+    out = torch.empty((ids.numel(), width), dtype=torch.uint8, device=GPU)
+    is_on_gpu = where == "GPU memory"
+    source = out.clone() if is_on_gpu else torch.empty_like(out, device="cpu", pin_memory=True)
+    found: dict[str, list[float]] = {"gather": [], "copy": []}
+    for number in range(args.repeats + 1):
+        took = {"gather": seconds(lambda: feature[ids]), "copy": seconds(lambda: out.copy_(source))}
+        for name, value in took.items():
+            if number:  # the first warms up
+                found[name].append(out.nbytes / value)
+    share = median([a / b for a, b in zip(found["gather"], found["copy"], strict=True)])
+    return {"row_bytes": width, "where": where, **found, "share": share}
+
+
+def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
+    """Bytes that a feature takes on the GPU by its promise, and as the driver counts them."""
+    rows = torch.zeros(args.bytes // 512, 128)
+    Feature(rows[:1], split_ratio=1.0, device=0).lazy_init_with_ipc_handle()  # the context, and the library
+    torch.cuda.empty_cache()
+    torch.cuda.synchronize()
+    before, _ = torch.cuda.mem_get_info()
+    feature = Feature(rows, split_ratio=0.5, device=0, hotness=torch.arange(len(rows)))
+    feature.lazy_init_with_ipc_handle()
+    torch.cuda.synchronize()
+    taken = before - torch.cuda.mem_get_info()[0]
+    promised = rows.nbytes // 2 + 4 * len(rows)  # half of the rows, and where each of all lies
+    return {"promised_bytes": promised, "taken_bytes": taken, "ratio": taken / promised}
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 400, 512, 1024, 4096])
+    parser.add_argument("--bytes", type=int, default=1 << 32, help="of the rows that gathers read from")
+    parser.add_argument("--out-bytes", type=int, default=1 << 31, help="of the rows of one gather")
+    parser.add_argument("--repeats", type=int, default=7)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    require_gpu()
+    gathers = [measure_gather(where, width, args) for where in WHERE for width in args.widths]
+    memory = measure_memory(args)
+    rows = [
+        [
+            found["row_bytes"],
+            found["where"],
+            spread([rate / 1e9 for rate in found["gather"]]),
+            spread([rate / 1e9 for rate in found["copy"]]),
+            f"{found['share']:.0%}",
+            "-" if found["row_bytes"] < GOAL_FROM else "yes" if found["share"] >= GOAL else "NO",
+        ]
+        for found in gathers
+    ]
+    header = ["row bytes", "rows in", "gather, GB/s", "copy, GB/s", "share", f"at least {GOAL:.0%}"]
+    print_table("Gathers of a GPU beside copies", header, rows)
+    print(
+        f"\nmemory: {memory['taken_bytes'] / 1e9:.2f} GB taken, {memory['promised_bytes'] / 1e9:.2f} promised, "
+        f"{memory['ratio']:.3f} times"
+    )
+    content = {**describe(), "settings": vars(args), "gathers": gathers, "memory": memory}
+    print(f"written to {write_json('gpu_gather', content)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""What the benchmarks of a GPU share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+GPU = torch.device("cuda", 0)
+
+
+def require_gpu() -> None:
+    """Ends the program with a message where there is no GPU."""
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU, and torch sees none")
+
+
+def describe() -> dict[str, Any]:
+    """The GPU, for the head of a result."""
+    found = torch.cuda.get_device_properties(GPU)
+    return {"gpu": found.name, "memory_bytes": found.total_memory, "multiprocessors": found.multi_processor_count}
+
+
+def seconds(body: Callable[[], Any]) -> float:
+    """Wall time of a call, the GPU's work included."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    body()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,70 @@
+"""Every kernel once, on little: what ``make gpu`` runs under compute-sanitizer too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphlearn_dist import _C
+from graphlearn_dist.data.device_rows import DeviceRows
+from graphlearn_dist.data.row_placement import place_rows
+from graphlearn_dist.data.unified_tensor import view_rows
+from graphlearn_dist.errors import UnknownIdError
+from graphlearn_dist.sampler import NodeSamplerInput, SamplingType
+from graphlearn_dist.sampler.batches import make_plan
+from graphlearn_dist.sampler.local_graph import LocalGraph
+from tests.support.device_batches import (
+    WAYS,
+    assert_same,
+    assert_same_batches,
+    config_for,
+    graph_for,
+    on_device,
+    sample,
+    seeds_for,
+)
+from tests.support.graphs import make_dataset
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
+]
+GPU = torch.device("cuda", 0)
+KINDS = ["homogeneous", "typed"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampling(kind: str, way: str) -> None:
+    graph = graph_for(kind, WAYS[way])
+    dataset, seeds = make_dataset(graph), seeds_for(graph, WAYS[way])
+    for fanouts in ([4, 3], [-1]):
+        config = config_for(fanouts, WAYS[way])
+        local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
+        assert_same(sample(device, seeds, 1), sample(local, seeds, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_induced_subgraphs(kind: str) -> None:
+    dataset = make_dataset(graph_for(kind, {}))
+    config = config_for([3], {}, SamplingType.SUBGRAPH)
+    local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
+    inputs = NodeSamplerInput(torch.arange(40), None if kind == "homogeneous" else "user")
+    assert_same_batches(local, device, dataset, inputs, config)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 33])
+@pytest.mark.parametrize("wanted", [torch.uint8, torch.float16, torch.float32])
+def test_gathering(width: int, wanted: torch.dtype) -> None:
+    """Rows of all widths of words, copied and cast, in a piece on the GPU, a piece on the host, and by a table."""
+    rows = torch.randint(0, 200, (100, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(0, 100, (300,), generator=torch.Generator().manual_seed(2))
+    plan = place_rows(100, 0.4, torch.arange(100))
+    parts = [rows[plan.share(0, 1)].to(GPU), rows]
+    found = DeviceRows(parts, GPU, plan.row_of_id(1))
+    assert torch.equal(found.gather(ids, wanted).cpu(), view_rows(rows).gather(ids, dtype=wanted))
+    places, out = torch.randperm(300), torch.zeros(300, width, dtype=wanted, device=GPU)
+    found.gather_into(out, places, ids)
+    assert torch.equal(out.cpu()[places], rows[ids].to(wanted))
+    with pytest.raises(UnknownIdError):
+        found.gather(torch.tensor([0, 100]), wanted)
