@@ -4,6 +4,7 @@
 
 #include "bindings/buffers.h"
 #include "bindings/module.h"
+#include "bindings/signals.h"
 #include "channel/shm_ring.h"
 
 namespace py = pybind11;
@@ -45,12 +46,6 @@ void setup_buffer_protocol(PyHeapTypeObject* type) {
   type->as_buffer.bf_getbuffer = get_buffer;
   type->as_buffer.bf_releasebuffer = release_buffer;
   type->ht_type.tp_as_buffer = &type->as_buffer;
-}
-
-// Lets Ctrl-C end a wait. Called without the GIL.
-void check_signals() {
-  py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
 void send(ShmRing& ring, const py::sequence& parts, std::optional<double> timeout_s) {

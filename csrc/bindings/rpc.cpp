@@ -1,8 +1,12 @@
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <optional>
 #include <system_error>
 
 #include "bindings/buffers.h"
 #include "bindings/module.h"
+#include "bindings/signals.h"
 #include "rpc/engine.h"
 
 namespace py = pybind11;
@@ -13,6 +17,8 @@ namespace {
 using rpc::Engine;
 using rpc::Event;
 using rpc::Stream;
+
+constexpr double kForeverS = 1e9;
 
 std::unique_ptr<Engine> make_engine(double heartbeat_interval_s, double heartbeat_timeout_s,
                                     uint64_t max_payload_bytes) {
@@ -50,22 +56,37 @@ const char* name_of(Event::What what) {
   return "";
 }
 
+// Header fields, head, payload.
+py::tuple as_tuple(rpc::Frame& frame) {
+  const rpc::Header& header = frame.header;
+  py::object payload = py::none();
+  if (frame.payload != nullptr)
+    payload = py::cast(Buffer{std::move(frame.payload), static_cast<size_t>(header.payload_bytes)});
+  py::tuple fields = py::make_tuple(header.kind, header.flags, header.request_id, header.head_bytes, header.deadline_ms,
+                                    header.payload_bytes);
+  return py::make_tuple(fields, py::bytes(frame.head), payload);
+}
+
 py::tuple as_tuple(Event& event) {
   switch (event.what) {
-    case Event::What::kFrame: {
-      const rpc::Header& header = event.frame.header;
-      py::object payload = py::none();
-      if (event.frame.payload != nullptr)
-        payload = py::cast(Buffer{std::move(event.frame.payload), static_cast<size_t>(header.payload_bytes)});
-      py::tuple fields = py::make_tuple(header.kind, header.flags, header.request_id, header.head_bytes,
-                                        header.deadline_ms, header.payload_bytes);
-      return py::make_tuple(event.stream, name_of(event.what), fields, py::bytes(event.frame.head), payload);
-    }
+    case Event::What::kFrame:
+      return py::make_tuple(event.stream, name_of(event.what), as_tuple(event.frame));
     case Event::What::kSent:
       return py::make_tuple(event.stream, name_of(event.what), event.token);
     default:
       return py::make_tuple(event.stream, name_of(event.what), event.text);
   }
+}
+
+py::object await_answer(Stream& stream, uint64_t request_id, double timeout_s) {
+  const std::chrono::duration<double> limit(std::clamp(timeout_s, 0.0, kForeverS));
+  const auto deadline = rpc::Clock::now() + std::chrono::duration_cast<rpc::Clock::duration>(limit);
+  std::optional<rpc::Frame> frame;
+  {
+    py::gil_scoped_release no_gil;  // that is what waiting is for
+    frame = stream.await_answer(request_id, deadline, check_signals);
+  }
+  return frame ? py::object(as_tuple(*frame)) : py::none();
 }
 
 py::list poll(Engine& engine) {
@@ -85,6 +106,13 @@ void bind_rpc(py::module_& m) {
       .def("taken", &Stream::taken, py::arg("nbytes"),
            "Frames of so many bytes, headers and heads included, have been dealt with.")
       .def("lift_limits", &Stream::lift_limits, "The peer is known: large frames may come, and heartbeats start.")
+      .def("expect_answer", &Stream::expect_answer, py::arg("request_id"),
+           "The calling thread is about to wait for an answer.")
+      .def("await_answer", &await_answer, py::arg("request_id"), py::arg("timeout_s"),
+           "Header fields, head and payload of the expected answer; None where it was released, or the time is over.")
+      .def("forget_answer", &Stream::forget_answer, py::arg("request_id"), "It is expected no more.")
+      .def("release_answer", &Stream::release_answer, py::arg("request_id"),
+           "Lets go the thread that waits for it. False: it has its answer.")
       .def("close", &Stream::close, "Drops what is queued; the event 'closed' follows. Idempotent.")
       .def_property_readonly("out_bytes", &Stream::out_bytes, "Bytes that wait to be sent.");
 
@@ -94,7 +122,7 @@ void bind_rpc(py::module_& m) {
       .def("open", &Engine::open, py::arg("fd"), "Drives a connected, non-blocking socket, owned from here on.")
       .def("fileno", &Engine::fd, "Can be read when poll() has something to tell.")
       .def("poll", &poll,
-           "What happened, as tuples of a stream's id and: 'frame', header fields, head, payload | 'sent', token | "
+           "What happened, as tuples of a stream's id and: 'frame', (header fields, head, payload) | 'sent', token | "
            "'malformed' | 'mismatch' | 'closed', why.")
       // The thread never needs the GIL, but it may be in a system call.
       .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>(),

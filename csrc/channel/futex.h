@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <cstdint>
@@ -12,12 +13,13 @@
 
 namespace gld {
 
-// Returns when the word is woken, when it is not `expected`, after `timeout`, or for no reason: check again.
-inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout) {
+// Returns when the word is woken, when it is not `expected`, after `timeout`, or for no reason: check again. False: it
+// was neither woken nor changed, so that the time is over or a signal came.
+inline bool futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout) {
   timespec relative;
   relative.tv_sec = static_cast<time_t>(timeout.count() / 1000000000);
   relative.tv_nsec = static_cast<long>(timeout.count() % 1000000000);
-  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &relative, nullptr, 0);
+  return syscall(SYS_futex, &word, FUTEX_WAIT, expected, &relative, nullptr, 0) == 0 || errno == EAGAIN;
 }
 
 // Changes the word, so that nobody goes to sleep on what it was, and wakes all who sleep.

@@ -85,6 +85,11 @@ struct Mailbox {
     if (attention.empty()) to_engine.ring();
     attention.push_back(std::move(stream));
   }
+  void tell(Event event) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (events.empty()) to_loop.ring();
+    events.push_back(std::move(event));
+  }
 };
 
 // --- Stream ----------------------------------------------------------------------------------------------------------
@@ -139,6 +144,29 @@ void Stream::close() {
 bool Stream::is_closing() {
   std::lock_guard<std::mutex> lock(mutex_);
   return is_closing_;
+}
+
+std::optional<Frame> Stream::await_answer(uint64_t request_id, Clock::time_point deadline,
+                                          const std::function<void()>& check_signals) {
+  try {
+    return answers_.wait(request_id, deadline, check_signals);
+  } catch (...) {
+    if (std::optional<Frame> frame = answers_.take(request_id)) {  // the thread goes elsewhere: it is the loop's again
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        untaken_ += frame->bytes();
+      }
+      mailbox_->tell({id, Event::What::kFrame, std::move(*frame), 0, {}});
+    }
+    throw;
+  }
+}
+
+// Whether a frame went to a thread that waits for it.
+bool Stream::hand_over(Frame& frame) {
+  const bool is_answer = frame.header.kind == static_cast<uint8_t>(Kind::kResponse) ||
+                         (frame.header.kind == static_cast<uint8_t>(Kind::kError) && frame.header.request_id != 0);
+  return is_answer && (frame.header.flags & kFlagArena) == 0 && answers_.offer(frame);
 }
 
 // --- Engine: the loop's side -----------------------------------------------------------------------------------------
@@ -328,7 +356,12 @@ void Engine::take_frame(Stream& stream, Frame frame) {
     return stream.outbox_.send_control(kPong);
   if (stream.beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kPong)) return;  // that it came is all it says
   {
-    std::lock_guard<std::mutex> lock(stream.mutex_);
+    std::unique_lock<std::mutex> lock(stream.mutex_);
+    if (stream.untaken_ == 0) {  // else it would overtake what came before
+      lock.unlock();
+      if (stream.hand_over(frame)) return;
+      lock.lock();
+    }
     stream.untaken_ += frame.bytes();
   }
   fresh_.push_back({stream.id, Event::What::kFrame, std::move(frame), 0, {}});

@@ -2,17 +2,21 @@
 // memory, answers and sends heartbeats, and holds back a peer that sends more than is taken.
 //
 // The other side is one event loop: it calls the methods, and asks poll() for what happened whenever fd() can be read.
+// Other threads may send, and wait for answers.
 #pragma once
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "rpc/answers.h"
 #include "rpc/frame.h"
 #include "rpc/heartbeat.h"
 #include "rpc/outbox.h"
@@ -46,6 +50,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Bytes that wait to be sent.
   size_t out_bytes() const { return outbox_.bytes(); }
 
+  // A thread that waits for the answer to a request gets it from the engine's thread; no event tells of it. An answer
+  // comes by an event all the same where frames before it are untaken, whose order would be lost, or where its payload
+  // lies in shared memory; then somebody must release the thread. See Answers.
+  void expect_answer(uint64_t request_id) { answers_.expect(request_id); }
+  std::optional<Frame> await_answer(uint64_t request_id, Clock::time_point deadline,
+                                    const std::function<void()>& check_signals);
+  void forget_answer(uint64_t request_id) { answers_.take(request_id); }
+  bool release_answer(uint64_t request_id) { return answers_.release(request_id); }
+
  private:
   friend class Engine;
   enum class State { kNew, kOpen, kClosed };
@@ -53,10 +66,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool may_deliver();
   bool is_closing();
   size_t credit() const;
+  bool hand_over(Frame& frame);
 
   const std::shared_ptr<Mailbox> mailbox_;
   const int socket_;
   Outbox outbox_;
+  Answers answers_;
   const bool is_tcp_;
 
   std::mutex mutex_;  // of what follows

@@ -19,7 +19,7 @@ constexpr size_t kMaxUnauthenticatedHeadBytes = 1024;
 constexpr uint8_t kVersion = 1;
 constexpr uint16_t kFlagArena = 1;
 
-enum class Kind : uint8_t { kHello = 1, kError = 7, kCancel = 8, kPing = 10, kPong = 11, kBye = 15 };
+enum class Kind : uint8_t { kHello = 1, kResponse = 6, kError = 7, kCancel = 8, kPing = 10, kPong = 11, kBye = 15 };
 
 // The bytes are not what the protocol allows.
 struct ProtocolError : std::runtime_error {

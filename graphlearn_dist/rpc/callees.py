@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidArgumentError, ProtocolError
 from .codec import encode
 from .connection import Connection, Value
+from .deadlines import Deadlines
 from .encoded import Encoded, release
 from .failures import pack_failure
 from .peers import enter_request
@@ -31,20 +33,26 @@ def current_connection() -> Connection:
 
 
 class Serving:
-    """One request that is being answered; ``cancel`` when nobody waits any more."""
+    """One request that is being answered; ``cancel`` when nobody waits any more.
 
-    def __init__(self) -> None:
+    Args:
+        deadline: the loop's time at which its caller gives up; infinite where that is unknown.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
         """Stop the coroutine, or drop the answer to come."""
         self.cancelled = True
-        if self.timer is not None:
-            self.timer.cancel()
         if self.task is not None:
             self.task.cancel()
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        self.cancel()
 
 
 class Callees:
@@ -60,6 +68,7 @@ class Callees:
         self._threads = WorkerThreads(num_threads, f"rpc-{own_name}")
         self._own_name = own_name
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deadlines: Deadlines | None = None  # of the tasks
 
     def register(self, name: str, function: Callable[..., Any]) -> None:
         """Make ``function`` callable under ``name``, in place of what had the name before."""
@@ -76,8 +85,8 @@ class Callees:
     def serve(self, connection: Connection, request_id: int, deadline_ms: int, name: str, value: Value) -> Serving:
         """Start to answer a request. On the loop's thread."""
         loop = asyncio.get_running_loop()
-        serving = Serving()
         deadline = loop.time() + deadline_ms / 1000 if deadline_ms else None
+        serving = Serving(math.inf if deadline is None else deadline)
         try:
             function, is_async = self._lookup(name)
             args, kwargs = _arguments(value)
@@ -86,24 +95,32 @@ class Callees:
             loop.call_soon(connection.respond_failure, request_id, pack_failure(error))
             return serving
         context = contextvars.Context()
-        context.run(enter_request, connection.peer, deadline)
-        context.run(_CURRENT_CONNECTION.set, connection)
+        context.run(_enter, connection, deadline)
         if is_async:
             coroutine = self._run_coroutine(serving, connection, request_id, function, args, kwargs)
-            serving.task = context.run(loop.create_task, coroutine)
-            self._tasks.add(serving.task)
-            serving.task.add_done_callback(self._tasks.discard)
-            if deadline is not None:
-                serving.timer = loop.call_at(deadline, serving.cancel)
+            self._start(loop, serving, context.run(loop.create_task, coroutine))
         else:
 
             def work() -> None:
-                if serving.cancelled or (deadline is not None and loop.time() > deadline):
-                    return
-                context.run(_run_function, loop, connection, request_id, function, args, kwargs)
+                if not serving.cancelled and loop.time() <= serving.deadline:
+                    context.run(_run_function, loop, connection, request_id, function, args, kwargs)
 
             self._threads.submit(work, connection)
         return serving
+
+    def _start(self, loop: asyncio.AbstractEventLoop, serving: Serving, task: asyncio.Task[None]) -> None:
+        if self._deadlines is None:
+            self._deadlines = Deadlines(loop)
+        deadlines = self._deadlines
+        deadlines.add(serving)
+        serving.task = task
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            deadlines.discard(serving)
+
+        task.add_done_callback(ended)
 
     def _lookup(self, name: str) -> tuple[Callable[..., Any], bool]:
         entry = self._functions.get(name)
@@ -141,6 +158,11 @@ class Callees:
     def close(self, timeout_s: float) -> None:
         """Let the threads go. Idempotent."""
         self._threads.close(timeout_s)
+
+
+def _enter(connection: Connection, deadline: float | None) -> None:
+    enter_request(connection.peer, deadline)
+    _CURRENT_CONNECTION.set(connection)
 
 
 def _arguments(value: Value) -> tuple[list[Any], dict[str, Any]]:

@@ -1,19 +1,19 @@
-"""One connection between two endpoints, both ways. Runs on the endpoint's loop thread."""
+"""One connection between two endpoints, both ways. Runs on the endpoint's loop thread, but for small requests, which
+other threads may send and whose answers they may receive themselves."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..config import RpcSettings
 from ..errors import (
     AuthenticationError,
-    DeadlineExceededError,
     InvalidArgumentError,
     OverloadedError,
     PeerLostError,
@@ -21,6 +21,7 @@ from ..errors import (
     RpcError,
 )
 from .arena import SendingArena
+from .calls import Call
 from .codec import decode
 from .encoded import Encoded, release
 from .engine import Engine
@@ -33,50 +34,6 @@ from .wire import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_he
 
 _OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
 _OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the peer may have in flight
-
-
-class Call:
-    """A request on its way: what to send, whom to tell."""
-
-    def __init__(self, function: str, encoded: Encoded, deadline: float, timeout_s: float) -> None:
-        self.function = function
-        self.deadline = deadline
-        self.timeout_s = timeout_s
-        self.future: Future[Any] = Future()
-        self.timer: asyncio.TimerHandle | None = None
-        self.connection: Connection | None = None
-        self.request_id = 0
-        self._encoded: Encoded | None = encoded
-
-    def take_encoded(self) -> Encoded | None:
-        """The arguments, once; who takes them sees to their release."""
-        encoded, self._encoded = self._encoded, None
-        return encoded
-
-    def finish(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Settle the future, unless it is settled."""
-        if self.timer is not None:
-            self.timer.cancel()
-        release(self.take_encoded())
-        if self.future.done() or not self.future.set_running_or_notify_cancel():
-            return
-        if error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
-
-    def expire(self, waiting_for: str) -> None:
-        """The deadline has passed."""
-        self.abandon()
-        text = f"{self.function}: no answer from {waiting_for} within {self.timeout_s:g} s"
-        self.finish(error=DeadlineExceededError(text))
-
-    def abandon(self) -> None:
-        """Nobody waits for the answer any more: tell the peer."""
-        if self.connection is not None:
-            self.connection.cancel(self)
-        elif self.timer is not None:
-            self.timer.cancel()
 
 
 class Served(Protocol):
@@ -106,8 +63,7 @@ class Owner(Protocol):
     def event(self, connection: Connection, topic: str, value: Any) -> None: ...
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An encoded value as it arrived."""
 
     head: Any
@@ -161,7 +117,8 @@ class Connection:
         self._handshake = handshake
         self._connecting = connecting
         self._next_id = 1 if connecting else 2
-        self._pending: dict[int, Call] = {}
+        self._pending: dict[int, Call] = {}  # who takes a call out of it settles it
+        self._registering = threading.Lock()
         self._waiting: deque[Call] = deque()
         self._serving: dict[int, Served] = {}
         self._parked: deque[tuple[Header, str, Value]] = deque()
@@ -202,15 +159,33 @@ class Connection:
         """Send a request, or let it wait until fewer are in flight."""
         if call.future.done():
             call.finish()
-            return
-        if not self.is_open:
+        elif not self.is_open:
             call.finish(error=PeerLostError(self.peer_name, "connection closed"))
-            return
-        call.connection = self
-        if len(self._pending) < self.peer_limits.max_inflight:
+        elif not self._waiting and self._register(call):
             self._send_request(call)
         else:
+            call.carrier = self
             self._waiting.append(call)
+
+    def submit_here(self, call: Call) -> bool:
+        """Send a small request on the calling thread, unless the loop has to."""
+        may_send = self._stream.shortcut is not None and call.nbytes < self._settings.arena_threshold_bytes
+        if not may_send or self._waiting or not self._register(call):
+            return False
+        self._send_request(call)
+        return True
+
+    def _register(self, call: Call) -> bool:
+        """Count a call among those in flight, if there is room for it. From any thread."""
+        with self._registering:
+            if not self.is_open or len(self._pending) >= self.peer_limits.max_inflight:
+                return False
+            call.request_id = self._next_id
+            self._next_id += 2
+            self._pending[call.request_id] = call
+            self.stats.requests_sent += 1
+        call.carrier = self
+        return True
 
     @property
     def peer_limits(self) -> Introduction:
@@ -223,37 +198,60 @@ class Connection:
         encoded = call.take_encoded()
         if encoded is None:
             return
-        call.request_id = self._next_id
-        self._next_id += 2
         remaining_ms = min(max(1, int((call.deadline - self._loop.time()) * 1000)), MAX_DEADLINE_MS)
-        self._pending[call.request_id] = call
-        self.stats.requests_sent += 1
         try:
             self._send_value(Kind.REQUEST, call.request_id, [call.function], encoded, deadline_ms=remaining_ms)
         except InvalidArgumentError as error:
             self._settle(call.request_id, error=error)
 
-    def cancel(self, call: Call) -> None:
-        """Nobody waits for ``call`` any more; the peer is told when it knows of it."""
-        if self._pending.get(call.request_id) is call:
-            self._settle(call.request_id, cancelled=True)
-            self._stream.send(pack_frame(Kind.CANCEL, call.request_id, pack_head([])))
-        elif call in self._waiting:
-            self._waiting.remove(call)
+    def await_answer(self, call: Call, timeout_s: float) -> None:
+        """Let the calling thread receive the answer; only the first of a call's threads does."""
+        shortcut = self._stream.shortcut
+        if shortcut is None or call.is_awaited or call.request_id == 0:
+            return
+        call.is_awaited = True
+        shortcut.expect_answer(call.request_id)
+        try:
+            if not call.future.done():  # else nobody would let it go
+                shortcut.await_answer(call.request_id, timeout_s)
+        finally:
+            call.is_awaited = False
+            shortcut.forget_answer(call.request_id)
 
-    def _settle(
-        self, request_id: int, result: Any = None, error: BaseException | None = None, *, cancelled: bool = False
-    ) -> None:
-        call = self._pending.pop(request_id)
-        call.connection = None
-        if not cancelled:
+    def answer_is_settled(self, call: Call) -> None:
+        """Let go the thread in ``await_answer``."""
+        if self._stream.shortcut is not None:
+            self._stream.shortcut.release_answer(call.request_id)
+
+    def cancel(self, call: Call) -> bool:
+        """Nobody waits for ``call`` any more; the peer is told when it knows of it. False: it is settled already."""
+        if self._pending.pop(call.request_id, None) is not None:
+            self._stream.send(pack_frame(Kind.CANCEL, call.request_id, pack_head([])))
+            self.answer_is_settled(call)
+            self._send_waiting()
+            return True
+        if call in self._waiting:
+            self._waiting.remove(call)
+            return True
+        return False
+
+    def _settle(self, request_id: int, result: Any = None, error: BaseException | None = None) -> None:
+        """The end of a call. From any thread."""
+        call = self._pending.pop(request_id, None)
+        if call is not None:
             call.finish(result, error)
-        while self._waiting and len(self._pending) < self.peer_limits.max_inflight:
-            waiting = self._waiting.popleft()
-            if waiting.future.done():
-                waiting.finish()
+            if self._waiting:
+                post(self._loop, self._send_waiting)
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            call = self._waiting[0]
+            if call.future.done():
+                self._waiting.popleft().finish()
+            elif self._register(call):
+                self._send_request(self._waiting.popleft())
             else:
-                self._send_request(waiting)
+                return
 
     # --- answers of this side ----------------------------------------------------------------------------------
 
@@ -301,14 +299,15 @@ class Connection:
                 release(encoded)
             return
         if encoded.nbytes:
-            self.stats.inline_payloads_sent += 1
+            with self._registering:
+                self.stats.inline_payloads_sent += 1
         self._stream.send(frame, encoded.payload_parts(), self._sent(encoded))
 
     def _sent(self, encoded: Encoded) -> Callable[[], None]:
         def on_sent() -> None:
             release(encoded)
             if self._parked:
-                self._loop.call_soon(self._unpark)
+                post(self._loop, self._unpark)
 
         return on_sent
 
@@ -458,6 +457,14 @@ class Connection:
         self.refused = not self._connecting
         self.close(why)
 
+    def _take_pending(self) -> list[Call]:
+        """All calls in flight but those whose thread has its answer."""
+        with self._registering:
+            calls = list(self._pending.values())
+        shortcut = self._stream.shortcut
+        unanswered = [call for call in calls if shortcut is None or shortcut.release_answer(call.request_id)]
+        return [call for call in unanswered if self._pending.pop(call.request_id, None) is not None]
+
     def _on_closed(self, error: RpcError) -> None:
         self._handshake_timer.cancel()
         by_bytes = isinstance(error, (AuthenticationError, ProtocolError))
@@ -469,13 +476,10 @@ class Connection:
         if not self.opened.done():
             self.opened.set_exception(error)
             self.opened.exception()  # seen: an accepting side has nobody who waits for it
-        calls = [*self._pending.values(), *self._waiting]
-        self._pending.clear()
+        for call in [*self._take_pending(), *self._waiting]:
+            call.finish(error=PeerLostError(peer, why))
         self._waiting.clear()
         self._parked.clear()
-        for call in calls:
-            call.connection = None
-            call.finish(error=PeerLostError(peer, why))
         serving, self._serving = self._serving, {}
         for served in serving.values():
             served.cancel()

@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -24,8 +23,10 @@ from ..errors import (
 )
 from .arena import SendingArena
 from .callees import Callees, Serving
+from .calls import Call
 from .codec import encode
-from .connection import Call, Connection, Value
+from .connection import Connection, Value
+from .deadlines import Deadlines
 from .engine import Engine, open_engine
 from .handshake import Introduction
 from .links import Links, listen_tcp, open_listeners
@@ -34,7 +35,7 @@ from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
 from .refusals import Refusals
 from .stats import EndpointStats, count_connections
-from .threads import WorkerThreads, post
+from .threads import WorkerThreads
 from .tls import open_tls
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -92,6 +93,7 @@ class Endpoint:
         self._arena_refused = settings.arena_bytes <= 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._deadlines: Deadlines | None = None
         self._outgoing = Outgoing(self.peer.name, settings, self._links, self._membership)
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
@@ -120,7 +122,7 @@ class Endpoint:
         loop = asyncio.new_event_loop()
         started = threading.Event()
         thread = threading.Thread(target=self._run, args=(loop, started), name=f"rpc-{self.peer.name}", daemon=True)
-        self._loop, self._thread = loop, thread
+        self._loop, self._thread, self._deadlines = loop, thread, Deadlines(loop)
         thread.start()
         started.wait(_CLOSE_TIMEOUT_S)
         with contextlib.ExitStack() as undo:
@@ -292,7 +294,9 @@ class Endpoint:
             DeadlineExceededError: no answer in time.
             RemoteError: the callee raised. An error of this package comes as its own class.
         """
-        loop = self.loop
+        loop, deadlines = self.loop, self._deadlines
+        if deadlines is None:
+            raise NotInitializedError(f"{self.peer.name} is not open")
         timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
         if timeout <= 0:
             raise InvalidArgumentError(f"timeout_s: expected a positive number of seconds, got {timeout}")
@@ -300,18 +304,10 @@ class Endpoint:
         now = time.monotonic()
         inherited = current_deadline()
         deadline = now + timeout if inherited is None else min(now + timeout, inherited)
-        call = Call(function, encoded, deadline, max(0.0, deadline - now))
-
-        # Weak, as the future keeps its callbacks: a cycle would hold the answer's memory until a garbage collection.
-        weak_call = weakref.ref(call)
-
-        def abandoned(future: Future[Any]) -> None:
-            cancelled_call = weak_call()
-            if future.cancelled() and cancelled_call is not None:
-                post(loop, cancelled_call.abandon)
-
-        call.future.add_done_callback(abandoned)
-        if not post(loop, self._outgoing.start, call, target, fail_fast):
+        call = Call(function, target, encoded, deadline, max(0.0, deadline - now), deadlines)
+        deadlines.add(call)
+        if not self._outgoing.start(loop, call, target, fail_fast):
+            deadlines.discard(call)
             raise NotInitializedError(f"{self.peer.name} is closed")
         return call.future
 

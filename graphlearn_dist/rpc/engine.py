@@ -23,8 +23,35 @@ _TICKS_PER_HEARTBEAT = 4
 _LATE_S = 0.5  # a tick that comes so late means that this process was stopped
 
 
+class Shortcut(Protocol):
+    """What threads other than the loop's may do with a stream themselves. All methods may be called from any thread."""
+
+    def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
+        """See ``Stream.send``; ``on_sent`` may be called on this thread or the loop's."""
+
+    def expect_answer(self, request_id: int) -> None:
+        """The calling thread is about to wait for an answer; ``await_answer`` or ``forget_answer`` must follow."""
+
+    def await_answer(self, request_id: int, timeout_s: float) -> None:
+        """Wait for the answer, and handle its frame on this thread, as the loop would.
+
+        Returns too when it was released, or the time is over. An answer that would overtake earlier frames, or lies in
+        shared memory, is handled by the loop instead.
+        """
+
+    def forget_answer(self, request_id: int) -> None:
+        """It is expected no more."""
+
+    def release_answer(self, request_id: int) -> bool:
+        """Let go the thread that waits for an answer, if there is one. False: it has its answer."""
+
+
 class Stream(Protocol):
     """One socket's frames, in and out. All methods must be called on the loop's thread."""
+
+    @property
+    def shortcut(self) -> Shortcut | None:
+        """For threads other than the loop's; None where all goes through the loop."""
 
     @property
     def closed(self) -> bool:

@@ -85,6 +85,8 @@ class FrameStream:
         settings: times of the heartbeat, and the limit of a payload once the limits are lifted.
     """
 
+    shortcut: None = None  # everything happens on the loop's thread
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

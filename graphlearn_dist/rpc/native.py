@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,7 +13,10 @@ from .._C import RpcEngine, RpcStream
 from ..config import RpcSettings
 from ..errors import PeerLostError, ProtocolError, RpcError, VersionMismatchError
 from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
-from .wire import HEADER_BYTES, Header, Kind, pack_refusal
+from .threads import post
+from .wire import HEADER_BYTES, KINDS, Header, pack_refusal
+
+_NO_MEMORY = "no memory for what it sent"
 
 
 class NativeStream:
@@ -29,7 +33,12 @@ class NativeStream:
         self._drain = Drain(loop)
         # What the engine borrows: memory that must stay, and who wants to know when it need not.
         self._unsent: dict[int, tuple[Sequence[Any], Callable[[], None] | None]] = {}
-        self._next_token = 1
+        self._tokens = itertools.count(1)
+
+    @property
+    def shortcut(self) -> NativeStream:
+        """Its methods ``send`` and ``…_answer`` may be called from any thread."""
+        return self
 
     @property
     def out_bytes(self) -> int:
@@ -43,15 +52,44 @@ class NativeStream:
     def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
         """Send a frame, or queue it."""
         borrowed = [frame, *parts]
-        if not self.closed and not self._native.send(self._next_token, borrowed):
-            self._unsent[self._next_token] = (borrowed, on_sent)
-            self._next_token += 1
-        elif on_sent is not None:
+        token = next(self._tokens)
+        self._unsent[token] = (borrowed, on_sent)  # before the loop can hear that it is sent
+        is_over = self.closed or self._native.send(token, borrowed)
+        if is_over and self._unsent.pop(token, None) is not None and on_sent is not None:
             on_sent()
+
+    def expect_answer(self, request_id: int) -> None:
+        """The calling thread is about to wait for an answer."""
+        self._native.expect_answer(request_id)
+
+    def await_answer(self, request_id: int, timeout_s: float) -> None:
+        """Wait for an answer, and handle its frame on this thread."""
+        frame = self._native.await_answer(request_id, timeout_s)
+        if frame is None:
+            return
+        fields, head, payload = frame
+        try:
+            self._on_frame(Header(KINDS[fields[0]], *fields[1:]), head, payload)
+        except MemoryError:
+            post(self._loop, self.close, PeerLostError("peer", _NO_MEMORY))
+        except RpcError as error:
+            post(self._loop, self.refuse, error)
+
+    def forget_answer(self, request_id: int) -> None:
+        """It is expected no more."""
+        self._native.forget_answer(request_id)
+
+    def release_answer(self, request_id: int) -> bool:
+        """Let go the thread that waits for an answer. False: it has its answer."""
+        return self._native.release_answer(request_id)
 
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
-        return self._drain.wait(is_empty=self.closed or not self._unsent)
+        return self._drain.wait(is_empty=self._is_drained())
+
+    def _is_drained(self) -> bool:
+        # Another thread may be sending, which ends by itself; and a heartbeat that waits keeps nobody.
+        return self.closed or not self._unsent or self.out_bytes == 0
 
     def refuse(self, error: RpcError) -> None:
         """Say why, as far as the socket takes it at once, and close."""
@@ -70,15 +108,16 @@ class NativeStream:
 
     # --- what the engine tells ---------------------------------------------------------------------------------
 
-    def receive(self, fields: tuple[int, int, int, int, int, int], head: bytes, payload: Any) -> None:
+    def receive(self, frame: tuple[tuple[int, int, int, int, int, int], bytes, Any]) -> None:
         """A frame came."""
         if self.closed:
             return
-        header = Header(Kind(fields[0]), *fields[1:])
+        fields, head, payload = frame
+        header = Header(KINDS[fields[0]], *fields[1:])
         try:
             self._on_frame(header, head, payload)
         except MemoryError:
-            self.close(PeerLostError("peer", "no memory for what it sent"))
+            self.close(PeerLostError("peer", _NO_MEMORY))
         except RpcError as error:
             self.refuse(error)
         finally:
@@ -89,7 +128,7 @@ class NativeStream:
         _, on_sent = self._unsent.pop(token)
         if on_sent is not None:
             on_sent()
-        if not self._unsent:
+        if self._is_drained():
             self._drain.report()
 
     def gone(self, why: str) -> None:
@@ -142,11 +181,11 @@ class NativeEngine:
             if self._events:  # a handler raised, which is the loop's business; the other streams go on
                 self._loop.call_soon(self._handle_events)
 
-    def _handle(self, number: int, what: str, detail: Any, head: bytes = b"", payload: Any = None) -> None:
+    def _handle(self, number: int, what: str, detail: Any) -> None:
         stream = self._streams[number]
         match what:
             case "frame":
-                stream.receive(detail, head, payload)
+                stream.receive(detail)
             case "sent":
                 stream.sent(detail)
             case "malformed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TypeAlias
 
 from ..config import RpcSettings
@@ -14,10 +15,12 @@ from ..errors import (
     RegistryError,
     RpcError,
 )
-from .connection import Call, Connection
+from .calls import Call
+from .connection import Connection
 from .links import Links
 from .membership import Membership
 from .peers import PeerAddress
+from .threads import post
 
 Target: TypeAlias = str | tuple[str, int] | PeerAddress
 
@@ -26,7 +29,7 @@ _LAST_BACKOFF_S = 1.0
 
 
 class Outgoing:
-    """The requests of one endpoint until they are on a connection. On the endpoint's loop thread.
+    """The requests of one endpoint until they are on a connection. On the endpoint's loop thread, but for ``start``.
 
     Args:
         own_name: the endpoint's name, for errors.
@@ -42,22 +45,41 @@ class Outgoing:
         self._membership = membership
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._counting = threading.Lock()
+        self._num_posted = 0  # requests that no later one of their thread may overtake
 
-    def start(self, call: Call, target: Target, fail_fast: bool) -> None:
-        """Sees a request to its connection."""
-        loop = asyncio.get_running_loop()
-        if self._closed:
-            call.finish(error=NotInitializedError(f"{self._own_name} is closed"))
-            return
+    def start(self, loop: asyncio.AbstractEventLoop, call: Call, target: Target, fail_fast: bool) -> bool:
+        """Sees a request to its connection: on this thread if it is small, its connection open and nothing before it.
+
+        From any thread. False: the loop is closed.
+        """
+        connection = self._find(target) if self._num_posted == 0 and not self._closed else None
+        if connection is not None and connection.submit_here(call):
+            return True
+        with self._counting:
+            self._num_posted += 1
+        return post(loop, self._start, call, target, fail_fast)
+
+    def _start(self, call: Call, target: Target, fail_fast: bool) -> None:
+        try:
+            connection = self._find(target)
+            if self._closed:
+                call.finish(error=NotInitializedError(f"{self._own_name} is closed"))
+            elif connection is not None:
+                connection.submit(call)
+            else:
+                task = asyncio.get_running_loop().create_task(self._connect_and_submit(call, target, fail_fast))
+                self._connecting.add(task)
+                task.add_done_callback(self._connecting.discard)
+        finally:
+            with self._counting:
+                self._num_posted -= 1
+
+    def _find(self, target: Target) -> Connection | None:
+        """The open connection for a target; None where there is none, or a better one is to be had."""
         name = self._membership.name_of(*target) if isinstance(target, tuple) else target
-        call.timer = loop.call_at(call.deadline, call.expire, str(name or target))
         connection = self._links.find(name) if name is not None else None
-        if connection is not None and self._is_best(connection):
-            connection.submit(call)
-            return
-        task = loop.create_task(self._connect_and_submit(call, target, fail_fast))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        return connection if connection is not None and self._is_best(connection) else None
 
     def _is_best(self, connection: Connection) -> bool:
         """Not to an earlier incarnation of its member, and not TCP where the member has a unix socket for us."""

@@ -20,9 +20,8 @@ EVENT, the head of the value that the payload belongs to (see ``codec``).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -61,11 +60,10 @@ class Kind(IntEnum):
     BYE = 15
 
 
-_KINDS = frozenset(int(kind) for kind in Kind)
+KINDS = {int(kind): kind for kind in Kind}
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """A parsed frame header; the names are those of the table above."""
 
     kind: Kind
@@ -139,13 +137,13 @@ def parse_header(data: Buffer, *, max_head: int = MAX_HEAD_BYTES, max_payload: i
     # An ERROR frame without a request is how a peer of another version says so: it must stay readable.
     if version != VERSION and not (kind == Kind.ERROR and request_id == 0):
         raise VersionMismatchError(f"the peer speaks version {version} of the protocol, this side speaks {VERSION}")
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise ProtocolError(f"unknown frame kind {kind}")
     if head_len > max_head:
         raise ProtocolError(f"head: expected at most {max_head} bytes, got {head_len}")
     if payload_len > max_payload:
         raise ProtocolError(f"payload: expected at most {max_payload} bytes, got {payload_len}")
-    return Header(Kind(kind), flags, request_id, head_len, deadline_ms, payload_len)
+    return Header(KINDS[kind], flags, request_id, head_len, deadline_ms, payload_len)
 
 
 # --- refusals: the one ERROR frame that goes out before a connection is closed --------------------------------

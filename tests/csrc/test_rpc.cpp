@@ -5,9 +5,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <random>
+#include <stdexcept>
+#include <thread>
 
 #include "check.h"
 #include "fuzz_frames.h"
@@ -312,6 +316,93 @@ TEST("engine: a silent peer is asked, and given up") {
   CHECK_EQUAL(int(pair.read(64)[5]), int(Kind::kPing));
   const std::string why = pair.expect(Event::What::kClosed).text;
   CHECK_EQUAL(why.substr(0, 17), "heartbeat timeout");
+}
+
+const auto kNoSignal = [] {};
+
+TEST("engine: an answer goes to the thread that waits for it, in order with what came before") {
+  Pair pair;
+  pair.meet();
+  const auto soon = [] { return rpc::Clock::now() + 60s; };
+  const std::string answer = make_frame(6, "answer", numbers(1000), 5);
+  pair.stream->expect_answer(5);
+  pair.write(answer);
+  const std::optional<Frame> handed = pair.stream->await_answer(5, soon(), kNoSignal);
+  CHECK(handed.has_value() && payload_of(*handed) == numbers(1000));
+  pair.write(answer);  // nobody waits any more
+  CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "answer");
+
+  pair.stream->expect_answer(7);  // that frame is untaken: the next ones are told, though somebody waits
+  pair.write(make_frame(6, "behind", "", 7));
+  Event behind = pair.expect(Event::What::kFrame);
+  CHECK_EQUAL(behind.frame.head, "behind");
+  CHECK(pair.stream->release_answer(7));
+  CHECK(!pair.stream->await_answer(7, soon(), kNoSignal));
+  pair.stream->taken(1 << 20);
+
+  pair.stream->expect_answer(9);  // in shared memory, and a request of the same number: not for a waiting thread
+  pair.write(make_frame(6, "lent", numbers(100), 9, rpc::kFlagArena) + make_frame(kRequest, "request", "", 9));
+  CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "lent");
+  CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "request");
+  CHECK(!pair.stream->await_answer(9, rpc::Clock::now() + 1ms, kNoSignal));
+  pair.stream->taken(1 << 20);
+
+  pair.stream->expect_answer(11);
+  pair.write(make_frame(static_cast<uint8_t>(Kind::kError), "error", "", 11));
+  CHECK_EQUAL(pair.stream->await_answer(11, soon(), kNoSignal)->head, "error");
+}
+
+TEST("engine: an answer is lost neither when its peer hangs up nor when a signal ends the wait") {
+  Pair pair;
+  pair.meet();
+  pair.stream->expect_answer(5);
+  pair.write(make_frame(6, "first", "", 5));
+  pair.stream->expect_answer(7);
+  const auto interrupt = [&] {  // comes when the deadline of the wait below has passed without an answer
+    pair.write(make_frame(6, "second", "", 7));
+    while (pair.stream->release_answer(7)) std::this_thread::yield();
+    throw std::runtime_error("interrupted");
+  };
+  const auto soon = rpc::Clock::now() + 20ms;
+  CHECK_THROWS(std::runtime_error, pair.stream->await_answer(7, soon, interrupt));
+  CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "second");
+  shutdown(pair.other, SHUT_RDWR);
+  pair.expect(Event::What::kClosed);
+  CHECK(!pair.stream->release_answer(5));  // it has its answer
+  CHECK_EQUAL(pair.stream->await_answer(5, soon, kNoSignal)->head, "first");
+}
+
+TEST("engine: many threads send and wait over one stream") {
+  Pair pair;
+  pair.meet();
+  constexpr int kThreads = 4, kRequests = 300;
+  std::thread peer([socket = pair.other] {  // answers requests, each of 64 bytes
+    std::string request(64, '\0');
+    for (int i = 0; i < kThreads * kRequests; ++i) {
+      if (recv(socket, request.data(), 64, MSG_WAITALL) != 64) return;
+      uint64_t id;
+      std::memcpy(&id, request.data() + 8, sizeof id);
+      const std::string answer = make_frame(6, "answer", numbers(id % 3000), id);
+      if (::write(socket, answer.data(), answer.size()) != ssize_t(answer.size())) return;
+    }
+  });
+  std::vector<std::thread> threads;
+  std::atomic<int> answered{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&pair, &answered, t] {
+      for (int i = 0; i < kRequests; ++i) {
+        const auto id = static_cast<uint64_t>(i * kThreads + t) * 2 + 1;
+        std::string request = make_frame(kRequest, "request", "", id);
+        pair.stream->expect_answer(id);
+        while (!pair.stream->send(id, parts_of(request)) && pair.stream->out_bytes() > 0) std::this_thread::yield();
+        const auto frame = pair.stream->await_answer(id, rpc::Clock::now() + 60s, kNoSignal);
+        answered += frame && payload_of(*frame) == numbers(id % 3000);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  peer.join();
+  CHECK_EQUAL(answered.load(), kThreads * kRequests);
 }
 
 TEST("engine: closing gives everything back, from the stream or from the engine") {
