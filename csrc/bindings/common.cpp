@@ -2,12 +2,34 @@
 #include "bindings/dlpack.h"
 #include "bindings/module.h"
 #include "common/buffer_pool.h"
+#include "common/copy_bytes.h"
 #include "common/cuda.h"
 #include "common/thread_pool.h"
 
 namespace py = pybind11;
 
 namespace gld {
+namespace {
+
+void copy_parts(const py::sequence& parts, const py::buffer& destination) {
+  const BufferViews views(parts);
+  const py::buffer_info target = destination.request(/*writable=*/true);
+  if (target.ndim != 1 || target.strides[0] != target.itemsize)
+    throw InvalidArgument("destination: expected one contiguous dimension");
+  const auto room = static_cast<size_t>(target.size * target.itemsize);
+  size_t total = 0;
+  for (const Py_buffer& view : views.get()) total += static_cast<size_t>(view.len);
+  if (total > room) throw InvalidArgument(message("destination: expected at least ", total, " bytes, got ", room));
+  py::gil_scoped_release no_gil;  // the views pin the memory
+  auto* to = static_cast<char*>(target.ptr);
+  for (const Py_buffer& view : views.get()) {
+    copy_bytes(to, view.buf, static_cast<size_t>(view.len));
+    to += view.len;
+  }
+}
+
+}  // namespace
+
 void bind_common(py::module_& m) {
   py::class_<Buffer>(m, "Buffer", py::buffer_protocol(),
                      "nbytes of pooled, writable, uninitialised memory, 64-byte aligned. Goes back to the pool when "
@@ -19,6 +41,9 @@ void bind_common(py::module_& m) {
         return py::buffer_info(self.memory.get(), 1, py::format_descriptor<uint8_t>::format(),
                                static_cast<py::ssize_t>(self.nbytes));
       });
+
+  m.def("copy_parts", &copy_parts, py::arg("parts"), py::arg("destination"),
+        "Copies buffers, one after the other, into a writable one; large ones past the caches. Releases the GIL.");
 
   m.def(
       "pool_stats",

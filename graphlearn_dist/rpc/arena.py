@@ -18,11 +18,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-import numpy
-
 from .._C import Buffer as PooledBuffer
+from .._C import copy_parts
 from ..errors import ProtocolError
-from .codec import byte_array, copy_parts
+from .codec import byte_array
 
 _GRANULE = 4096
 _NONCE_BYTES = 16
@@ -183,7 +182,7 @@ class ReceivingArena:
         if offset < _GRANULE or nbytes < 1 or offset + nbytes > self._size:
             raise ProtocolError(f"arena: {nbytes} bytes at {offset} lie outside of {self._size}")
         buffer = PooledBuffer(nbytes)
-        numpy.copyto(byte_array(buffer), self._bytes[offset : offset + nbytes])
+        copy_parts([self._bytes[offset : offset + nbytes]], buffer)
         return buffer
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ Tree: None, bool, int, float, str, bytes, list, tuple, dict, ``torch.Tensor``, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar, overload
@@ -421,11 +421,3 @@ def _is_shape(shape: Any) -> bool:
 def byte_array(view: Buffer) -> Any:
     """``view`` as a numpy array of bytes; copies between two of these release the GIL."""
     return numpy.frombuffer(view, dtype=numpy.uint8)
-
-
-def copy_parts(parts: Sequence[memoryview], destination: Any) -> None:
-    """Copy ``parts`` one after the other into ``destination``, a writable numpy array of bytes."""
-    offset = 0
-    for part in parts:
-        numpy.copyto(destination[offset : offset + part.nbytes], byte_array(part))
-        offset += part.nbytes

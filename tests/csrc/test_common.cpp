@@ -8,6 +8,7 @@
 #include "arrays.h"
 #include "check.h"
 #include "common/buffer_pool.h"
+#include "common/copy_bytes.h"
 
 namespace gld::test {
 namespace {
@@ -130,6 +131,21 @@ TEST("thread pool: ends at once, used or not") {
     if (round % 2 == 0) pool.parallel_for(100, 1, [](int64_t, int64_t) {});
   }
   CHECK_THROWS(InvalidArgument, ThreadPool(0));
+}
+
+TEST("copy_bytes: any size, from any place to any place, and nothing beside it") {
+  const size_t large = (size_t{1} << 20) + 77;
+  std::vector<char> source(large + 200);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<char>(i * 7 + i / 251);
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{1000}, large - 100, large})
+    for (const size_t from : {0, 1, 63})
+      for (const size_t to : {0, 1, 16, 65}) {
+        std::vector<char> target(size + 130, 'x');
+        copy_bytes(target.data() + to, source.data() + from, size);
+        CHECK(std::equal(source.begin() + from, source.begin() + from + size, target.begin() + to));
+        CHECK(std::count(target.begin(), target.begin() + to, 'x') == ptrdiff_t(to));
+        CHECK(std::count(target.begin() + to + size, target.end(), 'x') == ptrdiff_t(130 - to));
+      }
 }
 
 }  // namespace
