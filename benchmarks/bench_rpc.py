@@ -4,7 +4,8 @@ Prints, for both engines, the median round trip of a 1 KB request, small request
 answers of 1 MB and 10 MB (8 in flight) the throughput and the CPU seconds of both processes per GB, over TCP, unix
 sockets, and unix sockets with the arena. "Busy" is the same while another thread of the asking process runs Python all
 the time. Then what an idle pair costs, and how long a dead and a frozen server, and a dead client, stay unnoticed. The
-ceilings are a blocking pair of sockets with preallocated buffers, and a warm copy. ``--tls`` adds TCP under TLS, which
+ceilings are a blocking pair of sockets with preallocated buffers, also with another thread beyond each socket for the
+round trip, and a warm copy. ``--tls`` adds TCP under TLS, which
 the engine in Python has.
 
     python benchmarks/bench_rpc.py [--seconds 0.5] [--tls] [--json results.json]
@@ -125,17 +126,51 @@ def connect_and_hang(where: str) -> None:
 
 def pump(family: str, size: int) -> None:
     """Send ``size`` bytes for each byte received, from one preallocated buffer; print the CPU seconds per GB."""
-    where: Any = json.loads(sys.stdin.readline())
-    sock = socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET)
-    sock.connect("\0" + where if family == "unix" else tuple(where))
-    tune(sock)
     data = bytes(size)
-    cpu, sent = cpu_seconds(), 0
-    with sock:
+    with connect_back(family) as sock:
+        cpu, sent = cpu_seconds(), 0
         while sock.recv(1):
             sock.sendall(data)
             sent += size
     print((cpu_seconds() - cpu) / (sent / 1e9), flush=True)
+
+
+def pong(family: str, hops: str) -> None:
+    """Send back what comes, from another thread if there are hops."""
+    with connect_back(family) as sock:
+        came, data = os.eventfd(0), bytearray(1024)
+
+        def answer() -> None:
+            while os.eventfd_read(came):
+                sock.sendall(data)
+
+        if hops == "yes":
+            threading.Thread(target=answer, daemon=True).start()
+        while receive(sock, memoryview(data)):
+            if hops == "yes":
+                os.eventfd_write(came, 1)
+            else:
+                sock.sendall(data)
+
+
+def connect_back(family: str) -> socket.socket:
+    """A socket to the listener named on the standard input."""
+    where: Any = json.loads(sys.stdin.readline())
+    sock = socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET)
+    sock.connect("\0" + where if family == "unix" else tuple(where))
+    tune(sock)
+    return sock
+
+
+def receive(sock: socket.socket, view: memoryview) -> bool:
+    """Fill the buffer; False at the end."""
+    filled = 0
+    while filled < view.nbytes:
+        count = sock.recv_into(view[filled:])
+        if count == 0:
+            return False
+        filled += count
+    return True
 
 
 def tune(sock: socket.socket) -> None:
@@ -329,12 +364,13 @@ def bench_answers(client: Endpoint, address: PeerAddress, name: str, label: str,
     return Row(name, label, size * count / elapsed / 1e6, cpu / (size * count / 1e9))
 
 
-def bench_ceiling(family: str, label: str, size: int, seconds: float) -> Row:
-    """Blocking sockets, preallocated buffers, nothing else."""
+@contextlib.contextmanager
+def bare_pair(family: str, *command: str) -> Iterator[tuple[socket.socket, subprocess.Popen[str]]]:
+    """A blocking socket to another process, which runs one of this program's commands."""
     with socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET) as listener:
-        listener.bind(f"\0gld-bench-{os.getpid()}-{size}" if family == "unix" else ("127.0.0.1", 0))
+        listener.bind(f"\0gld-bench-{os.getpid()}-{'-'.join(command)}" if family == "unix" else ("127.0.0.1", 0))
         listener.listen()
-        process = other("--pump", family, str(size))
+        process = other(*command)
         if process.stdin is None:
             raise RuntimeError("no pipe")
         name = listener.getsockname()
@@ -345,13 +381,44 @@ def bench_ceiling(family: str, label: str, size: int, seconds: float) -> Row:
     with sock:
         sock.settimeout(None)
         tune(sock)
+        yield sock, process
+
+
+def bench_ping(family: str, seconds: float, *, hops: bool) -> Row:
+    """1 KB there and back between blocking sockets; ``hops``: both sides are told of it by another thread."""
+    with bare_pair(family, "--pong", family, "yes" if hops else "no") as (sock, process):
+        data, came, times = bytearray(1024), os.eventfd(0), list[float]()
+
+        def read() -> None:
+            while receive(sock, memoryview(data)):
+                os.eventfd_write(came, 1)
+
+        def step() -> None:
+            start = time.perf_counter()
+            sock.sendall(data)
+            if hops:
+                os.eventfd_read(came)
+            else:
+                receive(sock, memoryview(data))
+            times.append(time.perf_counter() - start)
+
+        if hops:
+            threading.Thread(target=read, daemon=True).start()
+        repeat(step, seconds)
+        sock.shutdown(socket.SHUT_RDWR)
+    finish(process)
+    threads = ", threads" if hops else ""
+    return Row(f"blocking sockets, {family}{threads}", "1 KB", p50_us=statistics.median(times) * 1e6)
+
+
+def bench_ceiling(family: str, label: str, size: int, seconds: float) -> Row:
+    """Blocking sockets, preallocated buffers, nothing else."""
+    with bare_pair(family, "--pump", family, str(size)) as (sock, process):
         view = memoryview(bytearray(size))
 
         def step() -> None:
             sock.send(b"x")
-            filled = 0
-            while filled < size:
-                filled += sock.recv_into(view[filled:])
+            receive(sock, view)
 
         sock.send(b"x" * 4)  # some ahead, so that both sides work at once
         repeat(step, seconds / 4)
@@ -386,6 +453,7 @@ def main() -> None:
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--connect", help=argparse.SUPPRESS)
     parser.add_argument("--pump", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--pong", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(*options.serve)
@@ -396,6 +464,9 @@ def main() -> None:
     if options.pump:
         pump(options.pump[0], int(options.pump[1]))
         return
+    if options.pong:
+        pong(*options.pong)
+        return
     rows: list[Row] = []
     for transport in options.transports:
         for engine in options.engines:
@@ -405,6 +476,7 @@ def main() -> None:
     if not options.no_ceilings:
         for engine in options.engines:
             rows += bench_losses(engine)
+        rows += [bench_ping(family, options.seconds, hops=hops) for family in ("tcp", "unix") for hops in (False, True)]
         for label, size in SIZES.items():
             rows += [bench_ceiling(family, label, size, options.seconds) for family in ("tcp", "unix")]
             rows.append(bench_copy(label, size, options.seconds))

@@ -37,17 +37,20 @@ class Serving:
 
     Args:
         deadline: the loop's time at which its caller gives up; infinite where that is unknown.
+        tasks: where its task stays until it ends.
     """
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, tasks: set[asyncio.Task[None]]) -> None:
         self.deadline = deadline
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
+        self._tasks = tasks
 
     def cancel(self) -> None:
         """Stop the coroutine, or drop the answer to come."""
         self.cancelled = True
         if self.task is not None:
+            self.task.add_done_callback(self._tasks.discard)  # one that has not begun cannot do so itself
             self.task.cancel()
 
     def expire(self) -> None:
@@ -86,7 +89,7 @@ class Callees:
         """Start to answer a request. On the loop's thread."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_ms / 1000 if deadline_ms else None
-        serving = Serving(math.inf if deadline is None else deadline)
+        serving = Serving(math.inf if deadline is None else deadline, self._tasks)
         try:
             function, is_async = self._lookup(name)
             args, kwargs = _arguments(value)
@@ -111,16 +114,15 @@ class Callees:
     def _start(self, loop: asyncio.AbstractEventLoop, serving: Serving, task: asyncio.Task[None]) -> None:
         if self._deadlines is None:
             self._deadlines = Deadlines(loop)
-        deadlines = self._deadlines
-        deadlines.add(serving)
+        self._deadlines.add(serving)
         serving.task = task
         self._tasks.add(task)
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            deadlines.discard(serving)
-
-        task.add_done_callback(ended)
+    def _end(self, serving: Serving) -> None:
+        # A task's own callback would cost another turn of the loop.
+        if self._deadlines is not None and serving.task is not None:
+            self._deadlines.discard(serving)
+            self._tasks.discard(serving.task)
 
     def _lookup(self, name: str) -> tuple[Callable[..., Any], bool]:
         entry = self._functions.get(name)
@@ -128,8 +130,8 @@ class Callees:
             raise InvalidArgumentError(f"function: {name!r:.200} is not registered on {self._own_name}")
         return entry
 
-    @staticmethod
     async def _run_coroutine(
+        self,
         serving: Serving,
         connection: Connection,
         request_id: int,
@@ -147,6 +149,8 @@ class Callees:
             connection.respond_failure(request_id, pack_failure(error))
         else:
             connection.respond(request_id, encoded)
+        finally:
+            self._end(serving)
 
     async def cancel_all(self) -> None:
         """Cancel the coroutines that still run, and wait for them."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ..errors import DeadlineExceededError
 from .deadlines import Deadlines
 from .encoded import Encoded, release
-from .threads import post
+from .threads import Posts
 
 
 class Carrier(Protocol):
@@ -76,7 +76,14 @@ class Call:
     """
 
     def __init__(
-        self, function: str, target: object, encoded: Encoded, deadline: float, timeout_s: float, deadlines: Deadlines
+        self,
+        function: str,
+        target: object,
+        encoded: Encoded,
+        deadline: float,
+        timeout_s: float,
+        deadlines: Deadlines,
+        posts: Posts,
     ) -> None:
         self.function = function
         self.deadline = deadline
@@ -89,6 +96,7 @@ class Call:
         self.nbytes = encoded.nbytes
         self._encoded: Encoded | None = encoded
         self._deadlines = deadlines
+        self._posts = posts
 
     def take_encoded(self) -> Encoded | None:
         """The arguments, once; who takes them sees to their release."""
@@ -122,4 +130,4 @@ class Call:
 
     def abandon_later(self) -> None:
         """``abandon``, from any thread."""
-        post(self._deadlines.loop, self.abandon)
+        self._posts.post(self.abandon)

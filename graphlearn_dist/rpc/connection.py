@@ -212,11 +212,12 @@ class Connection:
         call.is_awaited = True
         shortcut.expect_answer(call.request_id)
         try:
-            if not call.future.done():  # else nobody would let it go
+            if call.future.done():  # nobody would let it go
+                shortcut.forget_answer(call.request_id)
+            else:
                 shortcut.await_answer(call.request_id, timeout_s)
         finally:
             call.is_awaited = False
-            shortcut.forget_answer(call.request_id)
 
     def answer_is_settled(self, call: Call) -> None:
         """Let go the thread in ``await_answer``."""

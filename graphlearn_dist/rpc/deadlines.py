@@ -31,7 +31,7 @@ class Deadlines:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self._loop = loop
         self._entries: dict[Expiring, None] = {}
         self._lock = threading.Lock()
         self._next = math.inf
@@ -45,7 +45,7 @@ class Deadlines:
             if is_first:
                 self._next = entry.deadline
         if is_first:
-            post(self.loop, self._set_timer)
+            post(self._loop, self._set_timer)
 
     def discard(self, entry: Expiring) -> None:
         """It has no deadline any more. From any thread."""
@@ -56,10 +56,10 @@ class Deadlines:
             self._timer.cancel()
             self._timer = None
         if self._next < math.inf:
-            self._timer = self.loop.call_at(self._next, self._expire)
+            self._timer = self._loop.call_at(self._next, self._expire)
 
     def _expire(self) -> None:
-        now = self.loop.time()
+        now = self._loop.time()
         with self._lock:
             entries = sorted(self._entries.copy(), key=lambda entry: entry.deadline)  # others are taken out meanwhile
             self._next = next((entry.deadline for entry in entries if entry.deadline > now), math.inf)

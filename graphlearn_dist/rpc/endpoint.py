@@ -35,7 +35,7 @@ from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
 from .refusals import Refusals
 from .stats import EndpointStats, count_connections
-from .threads import WorkerThreads
+from .threads import Posts, WorkerThreads
 from .tls import open_tls
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -94,6 +94,7 @@ class Endpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._deadlines: Deadlines | None = None
+        self._posts: Posts | None = None
         self._outgoing = Outgoing(self.peer.name, settings, self._links, self._membership)
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
@@ -122,7 +123,8 @@ class Endpoint:
         loop = asyncio.new_event_loop()
         started = threading.Event()
         thread = threading.Thread(target=self._run, args=(loop, started), name=f"rpc-{self.peer.name}", daemon=True)
-        self._loop, self._thread, self._deadlines = loop, thread, Deadlines(loop)
+        self._loop, self._thread = loop, thread
+        self._deadlines, self._posts = Deadlines(loop), Posts(loop)
         thread.start()
         started.wait(_CLOSE_TIMEOUT_S)
         with contextlib.ExitStack() as undo:
@@ -294,8 +296,8 @@ class Endpoint:
             DeadlineExceededError: no answer in time.
             RemoteError: the callee raised. An error of this package comes as its own class.
         """
-        loop, deadlines = self.loop, self._deadlines
-        if deadlines is None:
+        deadlines, posts = self._deadlines, self._posts
+        if deadlines is None or posts is None or self._closed:
             raise NotInitializedError(f"{self.peer.name} is not open")
         timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
         if timeout <= 0:
@@ -304,9 +306,9 @@ class Endpoint:
         now = time.monotonic()
         inherited = current_deadline()
         deadline = now + timeout if inherited is None else min(now + timeout, inherited)
-        call = Call(function, target, encoded, deadline, max(0.0, deadline - now), deadlines)
+        call = Call(function, target, encoded, deadline, max(0.0, deadline - now), deadlines, posts)
         deadlines.add(call)
-        if not self._outgoing.start(loop, call, target, fail_fast):
+        if not self._outgoing.start(posts, call, target, fail_fast):
             deadlines.discard(call)
             raise NotInitializedError(f"{self.peer.name} is closed")
         return call.future

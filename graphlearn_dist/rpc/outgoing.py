@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import TypeAlias
 
 from ..config import RpcSettings
@@ -20,7 +19,7 @@ from .connection import Connection
 from .links import Links
 from .membership import Membership
 from .peers import PeerAddress
-from .threads import post
+from .threads import Posts
 
 Target: TypeAlias = str | tuple[str, int] | PeerAddress
 
@@ -45,35 +44,27 @@ class Outgoing:
         self._membership = membership
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._counting = threading.Lock()
-        self._num_posted = 0  # requests that no later one of their thread may overtake
 
-    def start(self, loop: asyncio.AbstractEventLoop, call: Call, target: Target, fail_fast: bool) -> bool:
+    def start(self, posts: Posts, call: Call, target: Target, fail_fast: bool) -> bool:
         """Sees a request to its connection: on this thread if it is small, its connection open and nothing before it.
 
         From any thread. False: the loop is closed.
         """
-        connection = self._find(target) if self._num_posted == 0 and not self._closed else None
+        connection = self._find(target) if posts.is_empty and not self._closed else None
         if connection is not None and connection.submit_here(call):
             return True
-        with self._counting:
-            self._num_posted += 1
-        return post(loop, self._start, call, target, fail_fast)
+        return posts.post(self._start, call, target, fail_fast)
 
     def _start(self, call: Call, target: Target, fail_fast: bool) -> None:
-        try:
-            connection = self._find(target)
-            if self._closed:
-                call.finish(error=NotInitializedError(f"{self._own_name} is closed"))
-            elif connection is not None:
-                connection.submit(call)
-            else:
-                task = asyncio.get_running_loop().create_task(self._connect_and_submit(call, target, fail_fast))
-                self._connecting.add(task)
-                task.add_done_callback(self._connecting.discard)
-        finally:
-            with self._counting:
-                self._num_posted -= 1
+        connection = self._find(target)
+        if self._closed:
+            call.finish(error=NotInitializedError(f"{self._own_name} is closed"))
+        elif connection is not None:
+            connection.submit(call)
+        else:
+            task = asyncio.get_running_loop().create_task(self._connect_and_submit(call, target, fail_fast))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
 
     def _find(self, target: Target) -> Connection | None:
         """The open connection for a target; None where there is none, or a better one is to be had."""

@@ -103,3 +103,34 @@ def post(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: A
             raise
         return False
     return True
+
+
+class Posts:
+    """The way of other threads to a loop that knows whether something is still on it. From any thread.
+
+    Args:
+        loop: what runs it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._count = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was posted has run."""
+        return self._count == 0
+
+    def post(self, function: Callable[..., Any], *args: Any) -> bool:
+        """See ``post``."""
+        with self._lock:
+            self._count += 1
+        return post(self._loop, self._run, function, args)
+
+    def _run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        try:
+            function(*args)
+        finally:
+            with self._lock:
+                self._count -= 1
