@@ -18,6 +18,7 @@ from tests.support.device_batches import (
     FANOUTS,
     WAYS,
     assert_same,
+    assert_same_data,
     config_for,
     graph_for,
     on_device,
@@ -89,12 +90,8 @@ def test_loaders_give_the_batches_of_the_cpu(kind: str, mode: str) -> None:
     ]
     for _ in range(2):
         for expected, found in zip(*loaders, strict=True):
-            for one, other in zip(expected.stores, found.stores, strict=True):
-                assert one.keys() == other.keys()
-                for key, value in one.items():
-                    if isinstance(value, torch.Tensor):
-                        assert other[key].device == value.device
-                        assert torch.equal(other[key], value), key
+            assert_same_data(found, expected)
+            assert all(store.n_id.device == GPU for store in found.node_stores)
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8])

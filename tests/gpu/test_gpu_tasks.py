@@ -16,6 +16,7 @@ from tests.support.device_batches import (
     LINK_WAYS,
     NEGATIVES,
     assert_same_batches,
+    assert_same_data,
     config_for,
     crowded_graph,
     graph_for,
@@ -44,12 +45,8 @@ def assert_same_loaders(expected: Any, found: Any) -> None:
     """Two epochs of PyG objects are equal, and what was made on the GPU is there."""
     for _ in range(2):
         for one, other in zip(expected, found, strict=True):
-            for store, other_store in zip(one.stores, other.stores, strict=True):
-                assert store.keys() == other_store.keys()
-                for key, value in store.items():
-                    if isinstance(value, torch.Tensor):
-                        assert torch.equal(other_store[key].cpu(), value), key
-                assert "edge_index" not in other_store or other_store.edge_index.is_cuda
+            assert_same_data(other, one)
+            assert all(store.edge_index.is_cuda for store in other.edge_stores if "edge_index" in store)
 
 
 @pytest.mark.parametrize("placement", ["CUDA", "ZERO_COPY"])

@@ -174,6 +174,14 @@ def assert_equal_values(found: Any, expected: Any, name: str) -> None:
         assert found == expected, name
 
 
+def assert_same_data(found: Any, expected: Any) -> None:
+    """PyG objects with the same stores, which hold the same, wherever the tensors lie."""
+    for store, other in zip(expected.stores, found.stores, strict=True):
+        assert list(store.keys()) == list(other.keys())
+        for key, value in store.items():
+            assert_equal_values(other[key], value, key)
+
+
 def assert_same(
     actual: tuple[Subgraph, tuple[torch.Tensor, ...]], expected: tuple[Subgraph, tuple[torch.Tensor, ...]]
 ) -> None:

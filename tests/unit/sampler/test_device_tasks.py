@@ -10,15 +10,20 @@ import pytest
 import torch
 
 from graphlearn_dist import _C
+from graphlearn_dist.data import Graph
+from graphlearn_dist.data.device_topology import DeviceTopology
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingType
+from graphlearn_dist.loader import LinkNeighborLoader, SubGraphLoader
+from graphlearn_dist.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingType, batches
 from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.sampler.negative_pool import NegativePool
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import (
+    HOST,
     LINK_WAYS,
     NEGATIVES,
     assert_same_batches,
+    assert_same_data,
     config_for,
     crowded_graph,
     graph_for,
@@ -66,6 +71,29 @@ def test_strict_negatives_where_most_pairs_are_edges(negatives: str, edge_dir: A
             inputs = replace(inputs, time=torch.full_like(inputs.time, MAX_TIME))
         config = config_for([2], {**way, "edge_dir": edge_dir, "with_neg": True}, SamplingType.LINK)
         assert_same_batches(*local_and_device(dataset, config), dataset, inputs, config)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loaders_make_their_whole_batches_there(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = link_graph(kind, {})
+    dataset, links = make_dataset(graph), links_for(graph, "binary-strict", {})
+    nodes: Any = torch.arange(80) if kind == "homogeneous" else ("user", torch.arange(80))
+    pairs: Any = torch.stack([links.row, links.col])
+    pairs = pairs if kind == "homogeneous" else (links.input_type, pairs)
+
+    def loaders() -> list[Any]:
+        settings: dict[str, Any] = {"batch_size": 16, "shuffle": True, "with_edge": True, "seed": 4}
+        linked = {"edge_label_index": pairs, "neg_sampling": links.neg_sampling, **settings}
+        return [LinkNeighborLoader(dataset, [3, 2], **linked), SubGraphLoader(dataset, nodes, [3, 2], **settings)]
+
+    expected = loaders()
+    # The graphs as on a GPU, in memory of the host, which runs the kernels' bodies.
+    monkeypatch.setattr(batches, "device_of", lambda _: HOST)
+    monkeypatch.setattr(Graph, "on_device", lambda self: DeviceTopology(self.topo, "CUDA", HOST))
+    for one, other in zip(expected, loaders(), strict=True):
+        for epoch in (0, 1):
+            for index in range(len(one)):
+                assert_same_data(other.batch(epoch, index), one.batch(epoch, index))
 
 
 def test_a_source_without_a_negative_is_named() -> None:
