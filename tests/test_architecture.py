@@ -33,6 +33,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("channel", "distributed.remote_channel"): "a name of GraphLearn-for-PyTorch, which has that channel there",
     ("distributed", "cluster.batched_data_dict"): "the founding documents have the cluster layer in both places",
     ("distributed", "cluster.named_sharding"): "the founding documents have the cluster layer in both places",
+    ("distributed", "cluster.ray_actor_environment_registry"): "the founding documents have it in both places",
     ("distributed", "cluster.virtual_cluster"): "the founding documents have the cluster layer in both places",
     ("distributed", "cluster.worker_groups"): "the founding documents have the cluster layer in both places",
     ("channel", "rpc.encoded"): "a message has one encoding, whether it crosses a queue or a connection",

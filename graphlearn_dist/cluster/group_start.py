@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..config import CommunicationSettings
 from ..errors import InvalidArgumentError
 from .actors.base import ActorSpec, Reservation
 from .group_settings import GroupSettings
+from .ray_actor_environment_registry import make_actor_runtime_env
 from .worker_builder import (
     ClassDescription,
     ClassTarget,
@@ -52,8 +53,12 @@ def plan_processes(
 ) -> tuple[list[ActorSpec], tuple[str, int]]:
     """The process of each worker, by rank, and the address of rank 0."""
     reservations = cluster.get_placement_groups()
-    base = {**forwarded_environ(), **{name: str(value) for name, value in env_vars.items()}}
-    description = _describe(cluster, source, workers, base, reservations[0], settings.start_timeout_s)
+    runtime_env = make_actor_runtime_env(source.ray_actor_class_fqn) if isinstance(source, RayWorkerBuilder) else {}
+    given = {name: str(value) for name, value in env_vars.items()}
+    base = {**forwarded_environ(), **runtime_env.pop("env_vars", {}), **given}
+    options = {"runtime_env": runtime_env} if runtime_env else {}
+    start = InitializerStart(reservations[0], options, base, settings.start_timeout_s)
+    description = _describe(cluster, source, workers, start)
     ports = cluster.find_ports([(worker["node_idx"], worker["bundle_idx"]) for worker in workers])
     master = cluster.find_ports([(workers[0]["node_idx"], workers[0]["bundle_idx"])])[0]
     address = (master.address, master.port)
@@ -67,7 +72,7 @@ def plan_processes(
         gpus = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
         env = {**base, **gpus, **ranks}
         spec = make_spec(
-            source, description, configuration, num_gpus=cluster.shape.gpus_per_worker, env=env, options={}
+            source, description, configuration, num_gpus=cluster.shape.gpus_per_worker, env=env, options=options
         )
         specs.append(
             replace(
@@ -81,23 +86,32 @@ def plan_processes(
     return specs, address
 
 
+@dataclass(frozen=True)
+class InitializerStart:
+    """Where and how a class is looked at in a process of its own."""
+
+    reservation: Reservation
+    options: Mapping[str, Any]
+    env: Mapping[str, str]
+    timeout_s: float
+
+
 def _describe(
     cluster: RayVirtualCluster,
     source: RayWorkerBuilder | ClassTarget,
     workers: Sequence[WorkerMetadata],
-    env: Mapping[str, str],
-    reservation: Reservation,
-    timeout_s: float,
+    start: InitializerStart,
 ) -> ClassDescription:
     """Looks at the class: here where it is here, else in a process of the workers' kind."""
     requests = [ConfigurationRequest(cluster.shape.gpus_per_worker, worker["bundle_indices"]) for worker in workers]
     if isinstance(source, ClassTarget):
         return describe_class(source.cls, requests, cluster.num_gpus_per_node)
     engine = cluster.backend
-    initializer = source.start_initializer(reservation, {}, env)
+    initializer = source.start_initializer(start.reservation, start.options, start.env)
     try:
         found: ClassDescription
-        [found] = engine.get([initializer.call("describe", requests, cluster.num_gpus_per_node)], timeout_s)
+        calls = [initializer.call("describe", requests, cluster.num_gpus_per_node)]
+        [found] = engine.get(calls, start.timeout_s)
     finally:
         engine.kill(initializer)
     return found

@@ -102,12 +102,17 @@ class _RayJob:
         spec = replace(spec, host=self._host_for(spec))
         self._hosts[spec.name] = spec.host
         gpus = self._plan.trainer_gpus if spec.role == "trainer" else 0.0
-        name = f"{Path(self._plan.script).stem}-{spec.role}-{spec.rank}"
         try:
-            actor = self._engine.create_when_free(_actor(name, spec.host, gpus))
+            actor = self._engine.create_when_free(self._actor(f"{spec.role}-{spec.rank}", spec.host, gpus))
         except WorkerNameTakenError as error:
             raise LaunchError(f"cannot start {spec.name}: {error}") from error
         return _ActorProcess(spec, actor, self._engine, listener, (self._environ, self._token))
+
+    def _actor(self, what: str, node_id: str, gpus: float = 0.0) -> ActorSpec:
+        """A host of one process, under a name that says to which job it belongs and what it is."""
+        name = f"{Path(self._plan.script).stem}-{what}"
+        # One thread runs the process, another stops it.
+        return ActorSpec(name, _HOST, (os.getcwd(),), node_id=node_id, num_gpus=gpus, options={"max_concurrency": 2})
 
     def _host_for(self, spec: ProcessSpec) -> str:
         nodes = order_nodes(self._engine.nodes())
@@ -124,7 +129,7 @@ class _RayJob:
         """Asks the machines what they have, all at the same time."""
         engine, plan = self._engine, self._plan
         data = None if plan.data is None else os.path.abspath(plan.data)
-        actors = [engine.create(_actor("", node.node_id, 0.0)) for node in nodes]
+        actors = [engine.create(self._actor(f"look-{node.node_id[:8]}", node.node_id)) for node in nodes]
         try:
             asked = zip(actors, nodes, strict=True)
             answers = [actor.call("look", node.address, data, plan.num_servers) for actor, node in asked]
@@ -201,8 +206,3 @@ class _ActorProcess(RunningProcess):
             self._actor.call(method, *args)  # nobody waits for the answer: the end of the process is one
         else:
             self._engine.kill(self._actor)
-
-
-def _actor(name: str, node_id: str, gpus: float) -> ActorSpec:
-    # One thread runs the process, another stops it.
-    return ActorSpec(name, _HOST, (os.getcwd(),), node_id=node_id, num_gpus=gpus, options={"max_concurrency": 2})

@@ -11,6 +11,7 @@ from ..errors import InvalidArgumentError, ResourceInsufficientError
 from .actors.base import ActorBackend, NodePort, Reservation
 from .actors.choose import choose_backend, require_ray
 from .placement import ClusterShape, GpuIds, parse_gpu_ids, place
+from .ray_actor_environment_registry import PY_EXECUTABLES
 
 if TYPE_CHECKING:
     from .worker_groups import RayWorkerGroup
@@ -269,6 +270,7 @@ def _check_ports(low: int | None, high: int | None) -> tuple[int, int]:
 
 
 __all__ = [
+    "PY_EXECUTABLES",
     "RayVirtualCluster",
     "ResourceInsufficientError",
     "VirtualCluster",

@@ -1,5 +1,11 @@
 """The names of ``cluster.virtual_cluster``, at the place where the cluster layer's documents have them."""
 
-from ..cluster.virtual_cluster import RayVirtualCluster, ResourceInsufficientError, VirtualCluster, init_ray
+from ..cluster.virtual_cluster import (
+    PY_EXECUTABLES,
+    RayVirtualCluster,
+    ResourceInsufficientError,
+    VirtualCluster,
+    init_ray,
+)
 
-__all__ = ["RayVirtualCluster", "ResourceInsufficientError", "VirtualCluster", "init_ray"]
+__all__ = ["PY_EXECUTABLES", "RayVirtualCluster", "ResourceInsufficientError", "VirtualCluster", "init_ray"]

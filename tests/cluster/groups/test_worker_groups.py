@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from graphlearn_dist.cluster import NamedSharding, RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup
 from graphlearn_dist.cluster.actors.base import ActorBackend, ActorSpec
+from graphlearn_dist.cluster.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 from graphlearn_dist.cluster.worker_builder import WorkerHandle
 from graphlearn_dist.cluster.worker_groups import MultiWorkerFuture
 from graphlearn_dist.errors import (
@@ -272,6 +274,17 @@ def test_what_a_worker_is_told_last_holds(
         [told] = get(made, [made.workers[0].environ.remote(*names)])
         assert told == ["decorator", "driver", "group", "configured", "(1, [1]) 0", "1"]
         assert get(made, made.run_all_workers_single_data("said")) == ["configured"]
+
+
+def test_workers_under_an_interpreter_of_their_own(
+    cluster: RayVirtualCluster, group: RayWorkerGroup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nGLD_TEST_PYTHON=own exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setitem(ACTOR_ENVIRONMENT_REGISTRY, NAME, str(python))
+    with RayWorkerGroup(cluster, NAME, [1, 0], "interpreter", call_timeout_s=DEADLINE_S) as made:
+        assert get(made, [made.workers[0].environ.remote("GLD_TEST_PYTHON")]) == [["own"]]
 
 
 def test_futures_of_a_group_of_a_class(cluster: RayVirtualCluster, group: RayWorkerGroup, tmp_path: Path) -> None:

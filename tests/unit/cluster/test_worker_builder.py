@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphlearn_dist.cluster.ray_actor_environment_registry import (
+    ACTOR_ENVIRONMENT_REGISTRY,
+    get_actor_python_env,
+    make_actor_runtime_env,
+)
+from graphlearn_dist.cluster.virtual_cluster import PY_EXECUTABLES
 from graphlearn_dist.cluster.worker_builder import (
     ClassDescription,
     RayWorkerBuilder,
@@ -39,3 +50,16 @@ def test_gpus_are_the_groups_unless_the_class_says_otherwise() -> None:
     silent = WorkerConfiguration()
     found = ClassDescription(DECORATOR, [silent])
     assert make_spec(RayWorkerBuilder("p.C"), found, silent, num_gpus=0.5, env={}, options={}).num_gpus == 0.5
+
+
+def test_interpreters_of_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ACTOR_ENVIRONMENT_REGISTRY\['p.C'\] to an interpreter"):
+        get_actor_python_env("p.C")
+    assert make_actor_runtime_env("p.C") == {}
+    monkeypatch.setitem(ACTOR_ENVIRONMENT_REGISTRY, "p.C", str(tmp_path / "bin/python"))
+    assert get_actor_python_env("p.C") == str(tmp_path / "bin/python")
+    assert make_actor_runtime_env("p.C") == {"py_executable": str(tmp_path / "bin/python"), "env_vars": {}}
+    (tmp_path / "pyvenv.cfg").touch()
+    variables = {"VIRTUAL_ENV": str(tmp_path), "UV_PROJECT_ENVIRONMENT": str(tmp_path)}
+    assert make_actor_runtime_env("p.C")["env_vars"] == variables
+    assert sys.executable == PY_EXECUTABLES.SYSTEM
