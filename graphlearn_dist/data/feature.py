@@ -61,7 +61,8 @@ class Feature:
             memory of the host. Anything above 0 needs a GPU and a build with CUDA.
         device_group_list: GPUs by group: each group holds the hot rows once, an equal share on each of its GPUs.
             Without groups, the GPU that gathers holds them all.
-        device: the GPU of this process, which gathers, even where ``split_ratio`` is 0; the current one unless given.
+        device: the GPU of this process, which gathers, even where ``split_ratio`` is 0. Unless given, the one that has
+            the ids, else the current one.
         with_gpu: False gathers on the host, whatever else is asked for.
         dtype: dtype to hold; None keeps that of the tensor, which takes no copy.
         num_threads: threads of one lookup.
@@ -150,7 +151,9 @@ class Feature:
         return self.unified.gather(rows, dtype=self.out_dtype, num_threads=num_threads)
 
     def _gather_on_gpu(self, placed: PlacedRows, ids: torch.Tensor) -> torch.Tensor:
-        gathers = placed.on(torch.device("cuda", self._gpu))
+        # A GPU that has the ids is asked to gather: the current one of a background thread is no choice of anybody's.
+        is_given = self.device is not None or not ids.is_cuda
+        gathers = placed.on(torch.device("cuda", self._gpu) if is_given else ids.device)
         is_table = self.id2index is None or isinstance(self.id2index, torch.Tensor)  # which the GPU reads itself
         return gathers.gather(ids if is_table else self.rows_of(ids.cpu()), self.out_dtype)
 

@@ -92,10 +92,11 @@ class LocalLoader(EpochLoader):
 
     def _make(self, epoch: int, index: int) -> Copy:
         """A batch on its way to the device: what background threads do."""
-        batch = self.batches.make(epoch, index)
-        if self._as_pyg_v1:
-            return Copy(to_pyg_v1(batch))
-        return self._copies.begin(to_pyg(batch, self._schema, with_edge_ids=self.config.with_edge))
+        with self._copies.current():
+            batch = self.batches.make(epoch, index)
+            if self._as_pyg_v1:
+                return Copy(to_pyg_v1(batch))
+            return self._copies.begin(to_pyg(batch, self._schema, with_edge_ids=self.config.with_edge))
 
     def _finish(self, copy: Copy) -> Any:
         batch = self._copies.finish(copy)

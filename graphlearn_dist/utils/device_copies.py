@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -39,6 +40,10 @@ class DeviceCopies:
             # With its number: the current GPU of background threads is another one.
             self.device = torch.device("cuda", device_number(self.device))
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
+        return nullcontext() if self._stream is None else torch.cuda.device(self.device)
 
     def begin(self, batch: Any) -> Copy:
         """Begins to copy a batch, without waiting for a GPU; its host memory may go when this returns.

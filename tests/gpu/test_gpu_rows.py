@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def test_peers_hold_a_share_each() -> None:
 
 def test_memory_taken_is_memory_promised() -> None:
     """Rows on the GPU take what they hold, to 5 %, with the words that say where each row lies."""
-    rows = torch.zeros(1 << 20, 128)  # 512 MiB
+    rows = torch.zeros(1 << 22, 128)  # 2 GiB
     Feature(rows[:10], split_ratio=1.0, device=0)[torch.tensor([0])]  # what the context and the first launch take
     torch.cuda.empty_cache()
     torch.cuda.synchronize()
@@ -177,15 +178,16 @@ def test_running_out_of_memory_is_an_error_and_nothing_else() -> None:
     expected = first_batches(make_data("CPU"))
     first_batches(dataset)  # graph and rows are in place
     too_much = Feature(torch.zeros(1 << 18, 128), split_ratio=1.0, device=0)  # 128 MiB
-    too_large = NeighborLoader(dataset, [-1, -1], torch.arange(NUM_ROWS), batch_size=NUM_ROWS)
+    too_large = NeighborLoader(dataset, [1000], torch.arange(NUM_ROWS), batch_size=NUM_ROWS, replace=True)  # 8 M edges
     torch.cuda.empty_cache()
-    held, limit = torch.cuda.memory_allocated(), torch.cuda.memory_reserved() + 16 * MIB
+    held, limit = torch.cuda.memory_allocated(), torch.cuda.memory_reserved() + 64 * MIB
     torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
     try:
         with pytest.raises(torch.OutOfMemoryError):
             too_much[torch.tensor([0])]
         with pytest.raises(torch.OutOfMemoryError):
             too_large.batch(0, 0)
+        gc.collect()  # tracebacks hold what had been taken
         assert torch.cuda.memory_allocated() == held
         for one, other in zip(first_batches(dataset), expected, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
@@ -208,5 +210,6 @@ def test_nothing_is_kept_over_ten_thousand_batches() -> None:
         if number == 999:
             before = held()
     after = held()
-    assert after[:2] == before[:2]
+    assert after[0] == before[0]
+    assert before[1] - after[1] < 4 * MIB
     assert after[2] - before[2] < 16 * MIB
