@@ -172,7 +172,7 @@ def _enter(connection: Connection, deadline: float | None) -> None:
 def _arguments(value: Value) -> tuple[list[Any], dict[str, Any]]:
     arguments = value.decode()
     match arguments:
-        case [list(args), dict(kwargs)] if all(isinstance(key, str) for key in kwargs):
+        case [list(args), dict(kwargs)] if not kwargs or all(isinstance(key, str) for key in kwargs):
             return args, kwargs
         case _:
             raise ProtocolError("request: expected [args, kwargs]")

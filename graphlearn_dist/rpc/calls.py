@@ -58,7 +58,7 @@ class Answer(Future[Any]):
     def _await(self, timeout: float | None) -> float | None:
         """Wait where the answer arrives; what is left of the timeout."""
         call = self.call
-        if call is None or call.carrier is None or self.done():
+        if call is None or call.carrier is None:
             return timeout
         start = time.monotonic()
         call.carrier.await_answer(call, math.inf if timeout is None else timeout)

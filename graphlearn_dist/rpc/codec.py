@@ -10,6 +10,7 @@ Tree: None, bool, int, float, str, bytes, list, tuple, dict, ``torch.Tensor``, `
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -136,7 +137,7 @@ def encode(obj: Any, on_released: Callable[[], None] | None = None) -> Encoded:
     encoder = _Encoder()
     tree = encoder.walk(obj, 0)
     try:
-        packed = msgpack.packb(tree, use_bin_type=True)
+        packed = pack(tree)
     except (OverflowError, ValueError) as error:
         raise InvalidArgumentError(f"obj: cannot be encoded: {error}") from error
     if len(packed) > _MAX_TREE_BYTES:
@@ -144,7 +145,7 @@ def encode(obj: Any, on_released: Callable[[], None] | None = None) -> Encoded:
     spilled = len(packed) > _SPILL_BYTES
     if spilled:
         encoder.add(torch.frombuffer(bytearray(packed), dtype=torch.uint8))
-    descriptors = msgpack.packb(encoder.descriptors)
+    descriptors = pack(encoder.descriptors)
     # [tree, descriptors], or [descriptors] when the tree is the last segment
     head = b"\x91" + descriptors if spilled else b"\x92" + packed + descriptors
     if len(head) > MAX_HEAD_BYTES:
@@ -167,11 +168,11 @@ class _Encoder:
         if kind is list:
             return [self.walk(item, depth + 1) for item in obj]
         if kind is dict:
-            return self.mapping(obj, depth)
+            return self.mapping(obj, depth) if obj else obj
         if kind is tuple or kind is torch.Size:
             return self.extension(_EXT_TUPLE, [self.walk(item, depth + 1) for item in obj])
         if isinstance(obj, torch.Tensor):
-            return self.extension(_EXT_TENSOR, self.add(obj))
+            return _tensor_extension(self.add(obj))
         if isinstance(obj, (bytes, bytearray, memoryview)):
             return self.blob(bytes(obj))
         message = _BY_TYPE.get(kind)
@@ -213,7 +214,7 @@ class _Encoder:
     @staticmethod
     def extension(code: int, content: Any) -> msgpack.ExtType:
         try:
-            return msgpack.ExtType(code, msgpack.packb(content, use_bin_type=True))
+            return msgpack.ExtType(code, pack(content))
         except (OverflowError, ValueError) as error:
             raise InvalidArgumentError(f"obj: cannot be encoded: {error}") from error
 
@@ -244,6 +245,16 @@ def _dtype_code(dtype: torch.dtype) -> int:
     if code is None:
         raise InvalidArgumentError(f"obj: tensors of {dtype} cannot travel")
     return code
+
+
+def pack(value: Any) -> bytes:
+    """``value`` in msgpack."""
+    return msgpack.Packer(use_bin_type=True).pack(value)  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=256)
+def _tensor_extension(index: int) -> msgpack.ExtType:
+    return msgpack.ExtType(_EXT_TENSOR, pack(index))
 
 
 # --- decoding --------------------------------------------------------------------------------------------------
@@ -316,11 +327,14 @@ class _Decoder:
         if kind is list:
             return [self.walk(item, depth + 1) for item in node]
         if kind is dict:
+            if not node:
+                return node
             if not all(type(key) is str or type(key) is int for key in node):
                 raise ProtocolError("tree: expected str or int as keys of a map")
             return {key: self.walk(value, depth + 1) for key, value in node.items()}
-        if kind is msgpack.ExtType:
-            return self.extension(node.code, unpack(node.data), depth)
+        if kind is tuple:  # an extension, see `unpack`
+            code, data = node
+            return self.extension(code, unpack(data), depth)
         raise ProtocolError(f"tree: unexpected {kind.__name__}")
 
     def extension(self, code: int, content: Any, depth: int) -> Any:
@@ -378,11 +392,15 @@ class _Decoder:
 
 
 def unpack(data: Buffer) -> Any:
-    """One msgpack object, extensions left as they are; ``ProtocolError`` where it is malformed."""
+    """One msgpack object, an extension as a tuple of its code and bytes; ``ProtocolError`` where it is malformed."""
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=False, ext_hook=msgpack.ExtType)
+        return msgpack.unpackb(data, raw=False, strict_map_key=False, ext_hook=_as_tuple)
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:  # ValueError: also bad UTF-8
         raise ProtocolError(f"malformed msgpack: {type(error).__name__}: {error!s:.200}") from error
+
+
+def _as_tuple(code: int, data: bytes) -> tuple[int, bytes]:
+    return code, data
 
 
 def _lookup_dtype(code: Any) -> torch.dtype:
@@ -411,11 +429,12 @@ def _check_descriptor(descriptor: Any) -> tuple[torch.dtype, list[int], int]:
 
 
 def _is_shape(shape: Any) -> bool:
-    return (
-        isinstance(shape, list)
-        and len(shape) <= 64
-        and all(type(extent) is int and 0 <= extent < 1 << 62 for extent in shape)
-    )
+    if not isinstance(shape, list) or len(shape) > 64:
+        return False
+    for extent in shape:  # noqa: SIM110 in half of the time of `all`
+        if type(extent) is not int or not 0 <= extent < 1 << 62:
+            return False
+    return True
 
 
 def byte_array(view: Buffer) -> Any:

@@ -124,6 +124,7 @@ class Connection:
         self._parked: deque[tuple[Header, str, Value]] = deque()
         self._exchange = PayloadExchange(self)
         self._stream = owner.engine.attach(sock, self._on_frame, self._on_closed)
+        self._shortcut = self._stream.shortcut
         self._handshake_timer = loop.call_later(MAX_TIME_S, self.turn_away, f"no handshake within {MAX_TIME_S:g} s")
 
     def start(self) -> None:
@@ -169,7 +170,7 @@ class Connection:
 
     def submit_here(self, call: Call) -> bool:
         """Send a small request on the calling thread, unless the loop has to."""
-        may_send = self._stream.shortcut is not None and call.nbytes < self._settings.arena_threshold_bytes
+        may_send = self._shortcut is not None and call.nbytes < self._settings.arena_threshold_bytes
         if not may_send or self._waiting or not self._register(call):
             return False
         self._send_request(call)
@@ -206,13 +207,13 @@ class Connection:
 
     def await_answer(self, call: Call, timeout_s: float) -> None:
         """Let the calling thread receive the answer; only the first of a call's threads does."""
-        shortcut = self._stream.shortcut
+        shortcut = self._shortcut
         if shortcut is None or call.is_awaited or call.request_id == 0:
             return
         call.is_awaited = True
         shortcut.expect_answer(call.request_id)
         try:
-            if call.future.done():  # nobody would let it go
+            if call.future.call is None:  # it is settled, and nobody would let this thread go
                 shortcut.forget_answer(call.request_id)
             else:
                 shortcut.await_answer(call.request_id, timeout_s)
@@ -221,8 +222,8 @@ class Connection:
 
     def answer_is_settled(self, call: Call) -> None:
         """Let go the thread in ``await_answer``."""
-        if self._stream.shortcut is not None:
-            self._stream.shortcut.release_answer(call.request_id)
+        if self._shortcut is not None:
+            self._shortcut.release_answer(call.request_id)
 
     def cancel(self, call: Call) -> bool:
         """Nobody waits for ``call`` any more; the peer is told when it knows of it. False: it is settled already."""
@@ -462,7 +463,7 @@ class Connection:
         """All calls in flight but those whose thread has its answer."""
         with self._registering:
             calls = list(self._pending.values())
-        shortcut = self._stream.shortcut
+        shortcut = self._shortcut
         unanswered = [call for call in calls if shortcut is None or shortcut.release_answer(call.request_id)]
         return [call for call in unanswered if self._pending.pop(call.request_id, None) is not None]
 

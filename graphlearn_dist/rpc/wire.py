@@ -23,10 +23,8 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import msgpack
-
 from ..errors import AuthenticationError, InvalidArgumentError, ProtocolError, RpcError, VersionMismatchError
-from .codec import unpack
+from .codec import pack, unpack
 from .encoded import ALIGNMENT, Buffer
 
 MAGIC = b"GLD1"
@@ -96,7 +94,7 @@ def head_padding(head_len: int) -> int:
 
 def pack_head(meta: list[Any], value_head: bytes = b"") -> bytes:
     """A frame's head out of what it says about itself and the head of its value."""
-    packed: bytes = msgpack.packb(meta, use_bin_type=True)
+    packed = pack(meta)
     if len(packed) + len(value_head) + _META_LENGTH.size > MAX_HEAD_BYTES:
         raise InvalidArgumentError(f"meta: {len(packed)} bytes do not fit into a frame's head")
     return _META_LENGTH.pack(len(packed)) + packed + value_head
