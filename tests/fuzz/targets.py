@@ -24,12 +24,15 @@ from graphlearn_dist.errors import ProtocolError, RpcError
 from graphlearn_dist.rpc import decode, decode_blob, encode, register_message, wire
 from graphlearn_dist.rpc.arena import SendingArena
 from graphlearn_dist.rpc.callees import Callees, Serving
-from graphlearn_dist.rpc.connection import Call, Connection, Value
+from graphlearn_dist.rpc.calls import Call
+from graphlearn_dist.rpc.connection import Connection, Value
+from graphlearn_dist.rpc.deadlines import Deadlines
 from graphlearn_dist.rpc.encoded import Encoded
 from graphlearn_dist.rpc.engine import PythonEngine
 from graphlearn_dist.rpc.framing import FrameStream
 from graphlearn_dist.rpc.handshake import Handshake, Introduction
 from graphlearn_dist.rpc.peers import Peer
+from graphlearn_dist.rpc.threads import Posts
 
 TOKEN = b"token"
 MAX_PAYLOAD = 1 << 20
@@ -158,7 +161,9 @@ class Harness:
             if known:
                 shake_hands(stream, there, connecting=connecting)
                 assert connection.is_open
-            calls = [Call("echo", encode(number), self._loop.time() + 60, 60) for number in range(CALLS)]
+            due, loop = self._loop.time() + 60, self._loop
+            deadlines, posts = Deadlines(loop), Posts(loop)
+            calls = [Call("echo", "peer", encode(number), due, 60, deadlines, posts) for number in range(CALLS)]
             for call in calls if connecting and known else ():
                 connection.submit(call)
             with contextlib.suppress(BrokenPipeError):
