@@ -60,6 +60,8 @@ class DeviceCsr:
         positive_counts: Any = None,
     ) -> None: ...
 
+BATCH_OVERFLOW: int
+
 class DeviceBatchPlan:
     def __init__(
         self,
@@ -69,6 +71,7 @@ class DeviceBatchPlan:
         fanouts: Sequence[Sequence[int]],
         with_edge_ids: bool,
         disjoint: bool,
+        padding: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None: ...
     @property
     def num_bytes(self) -> int: ...
@@ -82,6 +85,22 @@ class DeviceBatchPlan:
     def edges(self) -> list[tuple[int, int, int, list[int]]]: ...
     @property
     def local_ids(self) -> list[tuple[int, int]]: ...
+    @property
+    def padded(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]], tuple[int, int, int]]: ...
+    def launch_padded(
+        self,
+        graphs: Sequence[DeviceCsr],
+        how: Sequence[DrawMethod],
+        nodes: Any,
+        times: Any,
+        shuffle: bool,
+        counter: Any,
+        failure: Any,
+        result: Any,
+        scratch: Any,
+        device: int,
+        stream: int,
+    ) -> None: ...
     def launch(
         self,
         graphs: Sequence[DeviceCsr],
@@ -211,6 +230,7 @@ def take_csr_rows(
     weights: Any = None,
 ) -> tuple[Capsule, ...]: ...
 def sum_weights(indptr: Any, weights: Any, pool: ThreadPool) -> tuple[Capsule, Capsule | None]: ...
+def shuffle_key(seed: int, epoch: int) -> int: ...
 def draw_key(seed: int, epoch: int, batch: int, hop: int, edge_type: int) -> int: ...
 
 class Method:

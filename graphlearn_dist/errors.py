@@ -33,6 +33,10 @@ class CallArgumentError(InvalidArgumentError, AssertionError):
     """The data of a call on several workers does not fit the call; nothing was sent."""
 
 
+class BatchOverflowError(GraphLearnError, ValueError):
+    """A batch has more nodes or edges than its static shapes have room for."""
+
+
 class NotInitializedError(GraphLearnError, RuntimeError):
     """Something was used before its ``init_*`` function, or after its shutdown."""
 

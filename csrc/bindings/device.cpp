@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <tuple>
 
 #include "bindings/dlpack.h"
@@ -39,10 +40,11 @@ class PinnedRange {
 
 using EdgeTypeTuple = std::tuple<int, int, int64_t, int64_t, bool>;
 using SeedTuple = std::tuple<int, int64_t, bool>;
+using PaddingTuple = std::tuple<std::vector<int64_t>, std::vector<int64_t>>;
 
 DeviceBatchPlan make_plan(std::vector<int64_t> num_nodes, const std::vector<EdgeTypeTuple>& edge_types,
                           const std::vector<SeedTuple>& seeds, std::vector<std::vector<int64_t>> fanouts,
-                          bool with_edge_ids, bool disjoint) {
+                          bool with_edge_ids, bool disjoint, const std::optional<PaddingTuple>& padding) {
   BatchShape shape;
   shape.num_nodes = std::move(num_nodes);
   for (const auto& [seed_type, neighbor_type, num_edges, max_degree, replace] : edge_types)
@@ -51,24 +53,48 @@ DeviceBatchPlan make_plan(std::vector<int64_t> num_nodes, const std::vector<Edge
   shape.fanouts = std::move(fanouts);
   shape.with_edge_ids = with_edge_ids;
   shape.disjoint = disjoint;
+  if (padding) shape.padding = Padding{std::get<0>(*padding), std::get<1>(*padding)};
   return DeviceBatchPlan(std::move(shape));
+}
+
+// What both kinds of batches are sampled from.
+BatchInput input_of(const std::vector<const DeviceCsr*>& graphs, std::vector<DrawMethod> how, const py::object& counter,
+                    int device) {
+  BatchInput input;
+  input.graphs = graphs_on(device, graphs);
+  input.how = std::move(how);
+  input.counter = from_python_on(counter, "counter", device);
+  return input;
+}
+
+void launch_into(const DeviceBatchPlan& plan, const BatchInput& input, const py::object& result,
+                 const py::object& scratch, CudaStream stream) {
+  const Blocks blocks(result, plan.layout().num_bytes, scratch, plan.layout().num_scratch_bytes, stream.device);
+  py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
+  plan.launch(input, blocks.memory(), stream);
 }
 
 void launch(const DeviceBatchPlan& plan, const std::vector<const DeviceCsr*>& graphs, std::vector<DrawMethod> how,
             const py::list& seeds, const py::object& times, const py::object& counter, const py::object& result,
             const py::object& scratch, int device, uint64_t stream) {
-  BatchInput input;
-  input.graphs = graphs_on(device, graphs);
-  input.how = std::move(how);
+  BatchInput input = input_of(graphs, std::move(how), counter, device);
   for (const py::handle& list : seeds) input.seeds.push_back(from_python_on(list, "seeds", device));
   input.times = from_python_optional_on(times, "times", device);
-  input.counter = from_python_on(counter, "counter", device);
-  const Blocks blocks(result, plan.layout().num_bytes, scratch, plan.layout().num_scratch_bytes, device);
-  py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
-  plan.launch(input, blocks.memory(), {device, stream});
+  launch_into(plan, input, result, scratch, {device, stream});
+}
+
+void launch_padded(const DeviceBatchPlan& plan, const std::vector<const DeviceCsr*>& graphs,
+                   std::vector<DrawMethod> how, const py::object& nodes, const py::object& times, bool shuffle,
+                   const py::object& counter, const py::object& failure, const py::object& result,
+                   const py::object& scratch, int device, uint64_t stream) {
+  BatchInput input = input_of(graphs, std::move(how), counter, device);
+  input.schedule = {from_python_on(nodes, "nodes", device), from_python_optional_on(times, "times", device), shuffle};
+  input.failure = from_python_on(failure, "failure", device);
+  launch_into(plan, input, result, scratch, {device, stream});
 }
 
 void bind_batches(py::module_& m) {
+  m.attr("BATCH_OVERFLOW") = overflow_of(0);
   py::class_<DeviceCsr, std::shared_ptr<DeviceCsr>>(
       m, "DeviceCsr", "As Csr, in memory that a GPU can read. Entries are not checked: the caller has done so.")
       .def(py::init([](py::object indptr, py::object indices, py::object edge_ids, int64_t num_cols, int device,
@@ -90,9 +116,11 @@ void bind_batches(py::module_& m) {
   py::class_<DeviceBatchPlan>(
       m, "DeviceBatchPlan",
       "Batches of one shape on a GPU (see csrc/sampling/device_batch.h). edge_types are (seed type, neighbor type, "
-      "edges, largest degree, replace), seeds are (node type, count, unique); fanouts[hop][edge type].")
+      "edges, largest degree, replace), seeds are (node type, count, unique); fanouts[hop][edge type]. padding is "
+      "(max_nodes, max_edges) of batches of "
+      "fixed shapes, -1 for bounds.")
       .def(py::init(&make_plan), py::arg("num_nodes"), py::arg("edge_types"), py::arg("seeds"), py::arg("fanouts"),
-           py::arg("with_edge_ids"), py::arg("disjoint"))
+           py::arg("with_edge_ids"), py::arg("disjoint"), py::arg("padding") = py::none())
       .def_property_readonly("num_bytes", [](const DeviceBatchPlan& self) { return self.layout().num_bytes; })
       .def_property_readonly("num_scratch_bytes",
                              [](const DeviceBatchPlan& self) { return self.layout().num_scratch_bytes; })
@@ -127,6 +155,24 @@ void bind_batches(py::module_& m) {
             return out;
           },
           "By list of seeds: first entry and number of their local ids.")
+      .def_property_readonly(
+          "padded",
+          [](const DeviceBatchPlan& self) {
+            std::vector<std::tuple<int64_t, int64_t>> nodes, edges;
+            for (const auto& type : self.layout().nodes) nodes.emplace_back(type.size, entries(type.mask));
+            for (const auto& type : self.layout().edges) edges.emplace_back(type.capacity, entries(type.mask));
+            const auto& seeds = self.layout().seeds;
+            return std::tuple(nodes, edges,
+                              std::tuple(entries(seeds.positions), entries(seeds.times), entries(seeds.mask)));
+          },
+          "Of padded batches: by node type and by edge type the size of the arrays, and the first entry whose bytes "
+          "are "
+          "the mask; of the seeds the first entry of their positions, of their times, of their mask.")
+      .def("launch_padded", &launch_padded, py::arg("graphs"), py::arg("how"), py::arg("nodes"), py::arg("times"),
+           py::arg("shuffle"), py::arg("counter"), py::arg("failure"), py::arg("result"), py::arg("scratch"),
+           py::arg("device"), py::arg("stream"),
+           "As launch(), of a padded batch: its seeds are those of the schedule over these nodes (and their times). "
+           "failure int64 [3] keeps status, epoch and index of the first batch that did not fit; -1 beforehand.")
       .def(
           "launch", &launch, py::arg("graphs"), py::arg("how"), py::arg("seeds"), py::arg("times"), py::arg("counter"),
           py::arg("result"), py::arg("scratch"), py::arg("device"), py::arg("stream"),

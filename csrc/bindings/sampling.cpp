@@ -45,6 +45,7 @@ void sample_all_hops(BatchBuilder& builder, const std::vector<HeldGraph>& graphs
 }  // namespace
 
 void bind_sampling(py::module_& m) {
+  m.def("shuffle_key", &shuffle_key, py::arg("seed"), py::arg("epoch"));
   m.def("draw_key", &draw_key, py::arg("seed"), py::arg("epoch"), py::arg("batch"), py::arg("hop"),
         py::arg("edge_type"), "Key of all draws of one hop along one edge type in one batch.");
 

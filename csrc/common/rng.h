@@ -38,6 +38,12 @@ GLD_HOST_DEVICE inline uint64_t draw_key(int64_t seed, int64_t epoch, int64_t ba
   return absorb(key, static_cast<uint64_t>(edge_type));
 }
 
+// The key of the shuffle of one epoch: a stream of its own, since no sampling hop has this number.
+constexpr int64_t kShuffleHop = (int64_t{1} << 31) - 1;
+GLD_HOST_DEVICE inline uint64_t shuffle_key(int64_t seed, int64_t epoch) {
+  return draw_key(seed, epoch, 0, kShuffleHop, 0);
+}
+
 // The draws of one node under a key.
 struct NodeStream {
   uint64_t state;

@@ -50,6 +50,7 @@ inline void prefetch_values(const Value* values, Candidates from) {
 // Reads ids of either dtype, or gives the position itself. The branch is the same for every edge of a graph.
 class IdReader {
  public:
+  explicit IdReader(const int64_t* ids) : wide_(ids) {}
   explicit IdReader(const Tensor& ids) {
     if (!ids.defined()) return;
     if (ids.dtype == kInt32)

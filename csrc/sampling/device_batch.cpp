@@ -22,6 +22,32 @@ void check_graph(const Csr& csr, const EdgeTypeShape& edges, const BatchShape& s
                                   " edges, got ", csr.num_rows(), ", ", csr.num_cols, " and ", csr.num_edges()));
 }
 
+// The seeds of a batch as asked for; gives how many.
+int64_t check_seeds(const BatchInput& input, const BatchShape& shape) {
+  if (input.seeds.size() != shape.seeds.size())
+    throw InvalidArgument(message("seeds: expected ", shape.seeds.size(), " lists, got ", input.seeds.size()));
+  int64_t num_seeds = 0;
+  for (size_t list = 0; list < input.seeds.size(); ++list) {
+    check_index_vector(input.seeds[list], "seeds");
+    if (input.seeds[list].shape[0] != shape.seeds[list].count)
+      throw InvalidArgument(
+          message("seeds[", list, "]: expected ", shape.seeds[list].count, " ids, got ", input.seeds[list].shape[0]));
+    num_seeds += shape.seeds[list].count;
+  }
+  return num_seeds;
+}
+
+// The same where they are those of a schedule.
+int64_t check_schedule(const BatchInput& input) {
+  if (!input.seeds.empty() || input.times.defined())
+    throw InvalidArgument("seeds, times: expected none: those of a padded batch come from its schedule");
+  if (!input.schedule.nodes.defined() || !input.failure.defined())
+    throw InvalidArgument("schedule, failure: expected both for a padded batch");
+  check_index_vector(input.schedule.nodes, "schedule");
+  check_int64(input.failure, 3, "failure");
+  return input.schedule.nodes.shape[0];
+}
+
 }  // namespace
 
 DeviceBatchPlan::DeviceBatchPlan(BatchShape shape) : shape_(std::move(shape)), layout_(lay_out_batch(shape_)) {}
@@ -31,20 +57,12 @@ void DeviceBatchPlan::check(const BatchInput& input) const {
   if (input.graphs.size() != num_types || input.how.size() != num_types)
     throw InvalidArgument(message("graphs, how: expected one of each for ", num_types, " edge types, got ",
                                   input.graphs.size(), " and ", input.how.size()));
-  if (input.seeds.size() != shape_.seeds.size())
-    throw InvalidArgument(message("seeds: expected ", shape_.seeds.size(), " lists, got ", input.seeds.size()));
-  int64_t num_seeds = 0;
-  for (size_t list = 0; list < input.seeds.size(); ++list) {
-    check_index_vector(input.seeds[list], "seeds");
-    if (input.seeds[list].shape[0] != shape_.seeds[list].count)
-      throw InvalidArgument(
-          message("seeds[", list, "]: expected ", shape_.seeds[list].count, " ids, got ", input.seeds[list].shape[0]));
-    num_seeds += shape_.seeds[list].count;
-  }
+  const int64_t num_seeds = shape_.padding ? check_schedule(input) : check_seeds(input, shape_);
   check_int64(input.counter, 3, "counter");
-  if (input.times.defined()) {
+  const Tensor& times = shape_.padding ? input.schedule.times : input.times;
+  if (times.defined()) {
     if (!shape_.disjoint) throw InvalidArgument("times: expected a disjoint batch, one tree for the time of each seed");
-    check_int64(input.times, num_seeds, "times");
+    check_int64(times, num_seeds, "times");
   }
   for (size_t type = 0; type < num_types; ++type) {
     check_graph(input.graphs[type], shape_.edge_types[type], shape_);
@@ -52,7 +70,7 @@ void DeviceBatchPlan::check(const BatchInput& input) const {
       throw InvalidArgument("how: expected draws with replacement where the plan has them");
     for (const auto& hop : shape_.fanouts)
       if (hop[type] != 0)
-        check_draw(input.graphs[type], {hop[type], input.how[type], 0, shape_.with_edge_ids}, input.times.defined());
+        check_draw(input.graphs[type], {hop[type], input.how[type], 0, shape_.with_edge_ids}, times.defined());
   }
 }
 

@@ -24,7 +24,9 @@ class DeviceBatchPlan {
   void check(const BatchInput& input) const;
 
   // Launches a batch, checked, and returns without waiting for it. What it leaves in memory.result is described by
-  // layout(). A seed that is outside the graph shows in its status. Throws CudaError where a launch fails.
+  // layout(). A seed that is outside the graph shows in its status, and a padded batch that does not fit shows there
+  // and in input.failure. Padded batches may be captured in a CUDA graph: replayed, they are those that input.counter
+  // then names. Throws CudaError where a launch fails.
   void launch(const BatchInput& input, BatchMemory memory, CudaStream stream) const;
 
  private:

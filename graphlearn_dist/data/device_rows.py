@@ -48,6 +48,18 @@ class DeviceRows:
         self.gather_into(out, None, ids)
         return out
 
+    def gather_or_zeros(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """As ``gather``, but rows of ids that are outside (as -1 is) are zeros, and nobody waits.
+
+        Args:
+            ids: int64 ``[n]``, on the GPU.
+            dtype: of the rows that are given.
+        """
+        out = torch.zeros((ids.numel(), *self._row_shape), dtype=dtype, device=self.device)
+        ignored = torch.full((1,), -1, dtype=torch.int64, device=self.device)
+        self.launch(out, None, ids, ignored)
+        return out
+
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor | None, ids: torch.Tensor) -> None:
         """Writes the row of ``ids[i]`` to ``out[positions[i]]``, or to ``out[i]``; waits for it.
 

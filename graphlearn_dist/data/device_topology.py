@@ -38,8 +38,8 @@ class DeviceTopology:
         received: Mapping[str, GpuHandle] | None = None,
     ) -> None:
         self.device = device
-        self.num_edges = topo.edge_count
-        self.max_degree = int(topo.indptr.diff().max()) if topo.row_count else 0
+        self.edge_count = topo.edge_count
+        self.max_degree = topo.max_degree
         self._topo = topo
         self._placement = placement
         self._lock = threading.Lock()
@@ -53,6 +53,11 @@ class DeviceTopology:
             if weighted not in self._handlers:
                 self._handlers[weighted] = self._make(weighted=weighted)
             return self._handlers[weighted]
+
+    @property
+    def num_edge_ids(self) -> int:
+        """Edge ids are below this."""
+        return int(self._topo.edge_ids.max()) + 1 if self.edge_count else 0
 
     def share(self) -> dict[str, GpuHandle]:
         """Handles of the arrays that have been brought to the memory of the GPU, by name."""

@@ -16,6 +16,7 @@ from ..errors import InvalidArgumentError, UnknownIdError
 from ..messages import TensorHandle
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
+from .device_rows import DeviceRows
 from .handles import FeatureHandle, GpuHandle
 from .placed_rows import PlacedRows
 from .row_placement import place_rows
@@ -154,8 +155,12 @@ class Feature:
         # A GPU that has the ids is asked to gather: the current one of a background thread is no choice of anybody's.
         is_given = self.device is not None or not ids.is_cuda
         gathers = placed.on(torch.device("cuda", self._gpu) if is_given else ids.device)
-        is_table = self.id2index is None or isinstance(self.id2index, torch.Tensor)  # which the GPU reads itself
-        return gathers.gather(ids if is_table else self.rows_of(ids.cpu()), self.out_dtype)
+        return gathers.gather(ids if self._has_table else self.rows_of(ids.cpu()), self.out_dtype)
+
+    @property
+    def _has_table(self) -> bool:
+        """Whether ids have their rows in a table, which GPUs read themselves; or are rows."""
+        return self.id2index is None or isinstance(self.id2index, torch.Tensor)
 
     def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
         """As ``feature[ids]``, by the host from its own rows, in host memory."""
@@ -171,6 +176,22 @@ class Feature:
         _ = self.unified
         if self._placed is not None:
             self._placed.on(torch.device("cuda", self._gpu))
+
+    def on_device(self, device: torch.device, num_ids: int) -> DeviceRows:
+        """The rows of the ids below ``num_ids``, each of which has one, as a GPU gathers them.
+
+        Where the host gathers otherwise, they are read from pinned memory. On the CPU device the host runs the kernels'
+        bodies.
+
+        Raises:
+            UnknownIdError: an id has no row.
+        """
+        if self.id2index is None and num_ids > self.size(0):
+            raise UnknownIdError(f"ids: id {self.size(0)} has no feature row here")
+        table = None if self.id2index is None else self.rows_of(torch.arange(num_ids))
+        if self._placed is not None and self._has_table:
+            return self._placed.on(device)
+        return DeviceRows([self.feature_tensor], device, table)
 
     @property
     def gathers_on_gpu(self) -> bool:

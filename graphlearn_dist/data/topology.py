@@ -199,6 +199,11 @@ class Topology:
         return self._indptr.diff()
 
     @property
+    def max_degree(self) -> int:
+        """The largest of ``degrees``; 0 where there are no rows."""
+        return int(self.degrees.max()) if self.row_count else 0
+
+    @property
     def row_count(self) -> int:
         return self._indptr.numel() - 1
 

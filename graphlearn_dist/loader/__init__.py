@@ -1,5 +1,7 @@
 """What a training loop holds: PyG objects out."""
 
+from ..sampler.padding import StaticShapes
+from .captured_step import CapturedStep
 from .hotness import count_nodes
 from .link_loader import LinkLoader, get_edge_label_index
 from .link_neighbor_loader import LinkNeighborLoader
@@ -10,10 +12,12 @@ from .subgraph_loader import SubGraphLoader
 from .transform import to_data, to_hetero_data, to_pyg
 
 __all__ = [
+    "CapturedStep",
     "LinkLoader",
     "LinkNeighborLoader",
     "NeighborLoader",
     "NodeLoader",
+    "StaticShapes",
     "SubGraphLoader",
     "count_nodes",
     "get_edge_label_index",

@@ -8,6 +8,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..sampler.neighbor_sampler import NeighborSampler
+from ..sampler.padding import StaticShapes
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .local_loader import Transform
@@ -42,6 +43,8 @@ class NeighborLoader(NodeLoader):
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
+        static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
+            ``loader.transform.padded_to_pyg``. It changes neither nodes nor edges, nor their order.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -74,6 +77,7 @@ class NeighborLoader(NodeLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        static_shapes: StaticShapes | bool = False,
     ) -> None:
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler.of_dataset(
@@ -99,5 +103,6 @@ class NeighborLoader(NodeLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            static_shapes=static_shapes,
             as_pyg_v1=as_pyg_v1,
         )

@@ -11,6 +11,7 @@ from ..errors import InvalidArgumentError
 from ..sampler.base import BaseSampler, NodeSamplerInput, SamplingType
 from ..sampler.inputs import to_sampler_input
 from ..sampler.neighbor_sampler import NeighborSampler
+from ..sampler.padding import StaticShapes
 from .local_loader import LocalLoader, Transform
 
 
@@ -38,6 +39,8 @@ class NodeLoader(LocalLoader):
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
+        static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
+            ``loader.transform.padded_to_pyg``. It changes neither nodes nor edges, nor their order.
         as_pyg_v1: yield (batch size, ids, layers) instead of PyG objects; see ``sampler.convert.to_pyg_v1``.
 
     Raises:
@@ -61,6 +64,7 @@ class NodeLoader(LocalLoader):
         num_threads: int = 1,
         prefetch: int = 2,
         as_pyg_v1: bool = False,
+        static_shapes: StaticShapes | bool = False,
     ) -> None:
         sampler_input = to_sampler_input(input_nodes, input_time)
         config = check_sampler(node_sampler, "node_sampler").config_of(
@@ -83,5 +87,6 @@ class NodeLoader(LocalLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            static_shapes=static_shapes,
             as_pyg_v1=as_pyg_v1,
         )

@@ -11,6 +11,7 @@ from ..data.schema import GraphSchema
 from ..messages import LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
 from ..sampler.outputs import HeteroSamplerOutput, SamplerOutput
+from ..sampler.padding import PADDING_ID, PaddedBatch
 from ..typing import EdgeType, NodeType
 
 if TYPE_CHECKING:  # importing it takes as long as importing torch, and sampling workers never need it
@@ -39,6 +40,31 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> 
     return _single_type(typed) if schema.is_homogeneous else typed
 
 
+def padded_to_pyg(padded: PaddedBatch, schema: GraphSchema, *, with_edge_ids: bool) -> Data | HeteroData:
+    """As ``to_pyg``, of a padded batch; nothing waits for a GPU.
+
+    ``node_mask`` and ``edge_mask`` say what is real, and beside the seeds ``seed_mask`` which of the first
+    ``batch_size`` nodes are seeds: all of them but in a short last batch. ``num_sampled_nodes`` and
+    ``num_sampled_edges`` are tensors where the batch lies.
+    """
+    typed = _to_hetero_data(padded.batch, schema, with_edge_ids=with_edge_ids)
+    for index, node_type in enumerate(schema.node_types):
+        store = typed[node_type or _ONLY_NODE]
+        store.node_mask, store.num_sampled_nodes = padded.node_masks[index], padded.num_sampled_nodes[index]
+    for index, edge_type in enumerate(schema.edge_types):
+        store = typed[_message_type(schema, edge_type)]
+        store.edge_mask, store.num_sampled_edges = padded.edge_masks[index], padded.num_sampled_edges[index]
+    seeds = typed[schema.node_types[padded.batch.seed_type] or _ONLY_NODE]
+    seeds.seed_mask = padded.seed_mask
+    if padded.batch.subgraph.trees[padded.batch.seed_type] is None:
+        seeds.batch = seeds.batch.masked_fill(~padded.seed_mask, PADDING_ID)
+    return _single_type(typed) if schema.is_homogeneous else typed
+
+
+def _message_type(schema: GraphSchema, edge_type: EdgeType | None) -> EdgeType:
+    return _ONLY_EDGE if edge_type is None else message_type(edge_type, schema.edge_dir)
+
+
 def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> HeteroData:
     from torch_geometric.data import HeteroData
 
@@ -46,8 +72,7 @@ def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: 
     for index, node_type in enumerate(schema.node_types):
         _fill_nodes(data[node_type or _ONLY_NODE], batch, index)
     for index, edge_type in enumerate(schema.edge_types):
-        store = data[_ONLY_EDGE if edge_type is None else message_type(edge_type, schema.edge_dir)]
-        _fill_edges(store, batch, index, with_edge_ids=with_edge_ids)
+        _fill_edges(data[_message_type(schema, edge_type)], batch, index, with_edge_ids=with_edge_ids)
     if batch.links is None:
         _fill_seeds(data[schema.node_types[batch.seed_type] or _ONLY_NODE], batch)
     else:

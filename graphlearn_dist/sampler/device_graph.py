@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 
@@ -48,14 +49,8 @@ class DeviceGraph:
     ) -> None:
         self.plan = plan
         self.device = device
-        self._graphs = [
-            topology.handler(weighted=draw.method == "weighted")
-            for topology, draw in zip(topologies, plan.draws, strict=True)
-        ]
-        self._edge_types = [
-            (*spec, topology.num_edges, topology.max_degree, draw.replace)
-            for spec, topology, draw in zip(plan.schema.edge_specs, topologies, plan.draws, strict=True)
-        ]
+        self._graphs = native_graphs(plan, topologies)
+        self._edge_types = native_edge_types(plan, topologies)
         self._node_times = [node_times.get(node_type) for node_type in plan.schema.node_types]
         self._earliest_nodes = [
             None if times is None or times.numel() == 0 else earliest(times) for times in self._node_times
@@ -158,6 +153,34 @@ class DeviceGraph:
         """See ``GraphAccess``; the tensors lie on the device."""
         plan = self.plan
         return induced_on_device(self._graphs, plan.schema, nodes, self.device, with_edge_ids=plan.with_edge_ids)
+
+
+class EdgeCounts(Protocol):
+    """What bounds how many edges of a type a batch has."""
+
+    @property
+    def edge_count(self) -> int:
+        """Edges of the graph."""
+
+    @property
+    def max_degree(self) -> int:
+        """Edges of one node at most."""
+
+
+def native_graphs(plan: SamplingPlan, topologies: Sequence[DeviceTopology]) -> list[_C.DeviceCsr]:
+    """The native graphs that a plan samples from, by edge type."""
+    return [
+        topology.handler(weighted=draw.method == "weighted")
+        for topology, draw in zip(topologies, plan.draws, strict=True)
+    ]
+
+
+def native_edge_types(plan: SamplingPlan, edges: Sequence[EdgeCounts]) -> list[tuple[int, int, int, int, bool]]:
+    """By edge type what the size of a batch depends on, as ``_C.DeviceBatchPlan`` takes it."""
+    return [
+        (*spec, counts.edge_count, counts.max_degree, draw.replace)
+        for spec, counts, draw in zip(plan.schema.edge_specs, edges, plan.draws, strict=True)
+    ]
 
 
 def _steps(totals: Sequence[int]) -> tuple[int, ...]:

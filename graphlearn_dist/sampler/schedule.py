@@ -14,9 +14,6 @@ from .. import _C
 from ..core import to_tensor
 from ..errors import InvalidArgumentError
 
-# The shuffle draws from a stream of its own: no sampling hop has this number.
-_SHUFFLE_HOP = (1 << 31) - 1
-
 
 @dataclass(frozen=True)
 class BatchIndices(Sequence[int]):
@@ -120,17 +117,20 @@ class SeedSchedule:
         full, rest = divmod(self.num_inputs, self.batch_size)
         return full if self.drop_last or rest == 0 else full + 1
 
+    def check_index(self, index: int) -> int:
+        """Returns the index of a batch; raises ``InvalidArgumentError`` where there is no such batch."""
+        if not 0 <= index < self.num_batches:
+            raise InvalidArgumentError(f"index: expected a batch in [0, {self.num_batches}), got {index}")
+        return index
+
     def positions(self, epoch: int, index: int) -> torch.Tensor:
         """Positions, within the list of input nodes, of the seeds of one batch; int64 ``[num_seeds]``.
 
         Raises:
             InvalidArgumentError: there is no such batch.
         """
-        if not 0 <= index < self.num_batches:
-            raise InvalidArgumentError(f"index: expected a batch in [0, {self.num_batches}), got {index}")
-        begin = index * self.batch_size
+        begin = self.check_index(index) * self.batch_size
         order = torch.arange(begin, min(begin + self.batch_size, self.num_inputs))
         if not self.shuffle:
             return order
-        key = _C.draw_key(self.seed, epoch, 0, _SHUFFLE_HOP, 0)
-        return to_tensor(_C.permute(order, self.num_inputs, key))
+        return to_tensor(_C.permute(order, self.num_inputs, _C.shuffle_key(self.seed, epoch)))

@@ -85,16 +85,22 @@ BatchShape shape_of(const Typed& graph, const Request& request) {
   return shape;
 }
 
+BatchInput input_of(const Typed& graph, const Request& request) {
+  std::vector<Tensor> seeds;
+  for (const SeedList& list : request.seeds) seeds.push_back(list.ids);
+  return {{graph.likes, graph.knows}, request.how, seeds, request.times, ids(counter()), {}, {}};
+}
+
 class DeviceBatch {
  public:
   DeviceBatch(const Typed& graph, const Request& request, ThreadPool& pool, uint64_t order)
-      : shape_(shape_of(graph, request)),
+      : DeviceBatch(shape_of(graph, request), input_of(graph, request), pool, order) {}
+
+  DeviceBatch(BatchShape shape, const BatchInput& input, ThreadPool& pool, uint64_t order)
+      : shape_(std::move(shape)),
         layout_(lay_out_batch(shape_)),
         memory_(layout_.num_bytes),
         scratch_(layout_.num_scratch_bytes) {
-    std::vector<Tensor> seeds;
-    for (const SeedList& list : request.seeds) seeds.push_back(list.ids);
-    const BatchInput input{{graph.likes, graph.knows}, request.how, seeds, request.times, ids(counter())};
     HostExecutor executor(pool, order);
     BatchChain<HostExecutor>(shape_, layout_, input, {memory_.begin(), scratch_.begin()}, executor).run();
   }
@@ -120,16 +126,17 @@ class DeviceBatch {
       out.subgraph.num_sampled_edges.push_back(differences(edges.counters, false));
     }
     for (const BatchLayout::SeedStep& step : layout_.seed_steps)
-      out.local_ids.push_back(array(step.local_ids, step.count));
+      out.local_ids.push_back(array(step.local_ids, counter_value(step.num_seeds)));
     return out;
   }
 
- private:
   template <typename T>
   const T* at(size_t offset) const {
     return reinterpret_cast<const T*>(memory_.begin() + offset);
   }
   int64_t counter_value(int number) const { return at<int64_t>(layout_.counters)[number]; }
+
+ private:
   Tensor array(size_t offset, int64_t count) const {
     const int64_t* first = at<int64_t>(offset);
     return ids({first, first + count});
@@ -248,6 +255,104 @@ TEST("device batches: the first seed outside the graph is told, and nothing is s
     CHECK_EQUAL(batch.status(), 3u);  // its position among all seeds
     CHECK_EQUAL(batch.read().subgraph.rows[1].numel(), 0);
   }
+}
+
+constexpr int64_t kBatchSize = 32, kLastSeeds = 20;
+
+// 32 seeds in a batch; counter() names the last one of the schedule, which has 20.
+struct PaddedRequest {
+  PaddedRequest(const Typed& graph, const Request& request, Padding padding)
+      : last(request), shape(shape_of(graph, request)), input(input_of(graph, request)) {
+    const int64_t num_inputs = counter()[2] * kBatchSize + kLastSeeds;
+    const auto seeds = random_numbers(num_inputs, kUsers, 73), times = random_numbers(num_inputs, kTimes, 74);
+    last.seeds = {{0, ids({seeds.end() - kLastSeeds, seeds.end()})}};
+    if (request.times.defined()) last.times = ids({times.end() - kLastSeeds, times.end()});
+    shape.seeds = {{0, kBatchSize, false}};
+    shape.padding = std::move(padding);
+    input.seeds.clear();
+    input.times = {};
+    input.schedule = {ids(seeds), request.times.defined() ? ids(times) : Tensor{}, false};
+    input.failure = ids({-1, -1, -1});
+  }
+
+  Request last;  // the same batch, without padding
+  BatchShape shape;
+  BatchInput input;
+};
+
+void check_padding(const DeviceBatch& batch, bool disjoint) {
+  const BatchLayout& layout = batch.layout();
+  const auto num_nodes = [&](int type) { return batch.counter_value(layout.nodes[type].counters.back()); };
+  for (int type = 0; type < 2; ++type) {
+    const BatchLayout::Nodes& nodes = layout.nodes[type];
+    CHECK(nodes.size == nodes.capacity + 1);
+    for (int64_t i = 0; i < nodes.size; ++i) {
+      const bool is_real = i < num_nodes(type);
+      CHECK(batch.at<bool>(nodes.mask)[i] == is_real);
+      CHECK((batch.at<int64_t>(nodes.ids)[i] == -1) == !is_real);
+      if (disjoint) CHECK((batch.at<int64_t>(nodes.trees)[i] == kBatchSize) == !is_real);
+    }
+    const BatchLayout::Edges& edges = layout.edges[type];
+    const int64_t num_edges = batch.counter_value(edges.counters.back());
+    for (int64_t i = 0; i < edges.capacity; ++i) {
+      CHECK(batch.at<bool>(edges.mask)[i] == (i < num_edges));
+      if (i < num_edges) continue;
+      CHECK_EQUAL(batch.at<int64_t>(edges.edge_ids)[i], -1);
+      const auto check_end = [&](int64_t local, int node_type) {
+        CHECK(local >= num_nodes(node_type) && local < layout.nodes[node_type].size);
+      };
+      check_end(batch.at<int64_t>(edges.rows)[i], specs()[type].neighbor_type);
+      check_end(batch.at<int64_t>(edges.cols)[i], specs()[type].seed_type);
+    }
+  }
+  const int64_t num_seeds = batch.counter_value(layout.seed_steps[0].num_seeds);
+  for (int64_t i = 0; i < kBatchSize; ++i) {
+    CHECK(batch.at<bool>(layout.seeds.mask)[i] == (i < num_seeds));
+    CHECK_EQUAL(batch.at<int64_t>(layout.seeds.positions)[i], i < num_seeds ? counter()[2] * kBatchSize + i : -1);
+  }
+}
+
+TEST("padded batches: those of the builder, and padding behind them") {
+  ThreadPool pool(3);
+  for (bool disjoint : {false, true}) {
+    const DrawMethod how{Method::kUniform, false, disjoint ? TimeRule::kBefore : TimeRule::kIgnore};
+    const Typed graph = typed_graph(how, pool);
+    const Request request{{}, three_hops(4), {how, how}, disjoint, disjoint ? ids({0}) : Tensor{}};
+    for (const Padding& padding : {Padding{{-1, -1}, {-1, -1}}, Padding{{3000, 2000}, {-1, 5000}}}) {
+      const PaddedRequest padded(graph, request, padding);
+      const Batch expected = from_builder(graph, padded.last, pool);
+      for (uint64_t order : {21, 22}) {
+        const DeviceBatch batch(padded.shape, padded.input, pool, order);
+        CHECK_EQUAL(padded.input.failure.as<int64_t>()[0], -1);
+        check_equal_batches(batch.read(), expected);
+        check_padding(batch, disjoint);
+      }
+    }
+  }
+}
+
+TEST("padded batches: what does not fit is told once, and the batch is padding alone") {
+  ThreadPool pool(3);
+  const Typed graph = typed_graph({}, pool);
+  const Request request{{}, three_hops(-1), {{}, {}}};
+  const auto check_overflow = [&](Padding padding, size_t type) {
+    for (uint64_t order : {31, 32}) {
+      const PaddedRequest padded(graph, request, padding);
+      const DeviceBatch batch(padded.shape, padded.input, pool, order);
+      CHECK_EQUAL(batch.status(), overflow_of(type));
+      CHECK(values<int64_t>(padded.input.failure) ==
+            (std::vector<int64_t>{static_cast<int64_t>(overflow_of(type)), counter()[1], counter()[2]}));
+      check_padding(batch, false);
+      CHECK_EQUAL(batch.counter_value(batch.layout().nodes[0].counters.back()), 0);
+    }
+  };
+  check_overflow({{33, -1}, {-1, -1}}, 0);
+  check_overflow({{-1, 1}, {-1, -1}}, 1);
+  check_overflow({{-1, 60}, {-1, -1}}, 1);
+  check_overflow({{-1, -1}, {7, -1}}, 2);
+  check_overflow({{-1, -1}, {-1, 1}}, 3);
+  CHECK_THROWS(InvalidArgument, check_overflow({{32, -1}, {-1, -1}}, 0));
+  CHECK_THROWS(InvalidArgument, check_overflow({{-1, -1}, {-1, 0}}, 0));
 }
 
 TEST("device batches: bounds are those of the graph and of the fan-outs") {

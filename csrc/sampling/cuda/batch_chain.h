@@ -7,8 +7,16 @@
 #include "common/cuda/group_scan.h"
 #include "sampling/cuda/batch_layout.h"
 #include "sampling/cuda/batch_steps.h"
+#include "sampling/cuda/padding_steps.h"
 
 namespace gld {
+
+// The input nodes of a loader, in whose order their batches are (see sampler/schedule.py).
+struct ScheduledSeeds {
+  Tensor nodes;  // int32 or int64 [n]
+  Tensor times;  // int64 [n]; undefined: none
+  bool shuffle = false;
+};
 
 // What a batch is sampled from and for; all memory is the device's, or that of the host where it can read it.
 struct BatchInput {
@@ -17,6 +25,8 @@ struct BatchInput {
   std::vector<Tensor> seeds;  // per list of the shape, int32 or int64 [count]
   Tensor times;               // int64 [all seeds], of their trees; undefined: none
   Tensor counter;             // int64 [3]: seed, epoch, batch index
+  ScheduledSeeds schedule;    // of padded batches, instead of seeds and times
+  Tensor failure;             // of padded batches, int64 [3]: see SettleBatch
 };
 
 // An executor runs functors: for_each(max_count, body), for_each_group(max_groups, body), and fill(memory, byte,
@@ -30,11 +40,12 @@ class BatchChain {
 
   void run() {
     executor_.fill(at<int64_t>(layout_.counters), 0, layout_.num_counters * sizeof(int64_t));
-    executor_.fill(at<uint64_t>(layout_.status), 0xFF, sizeof(uint64_t));
+    executor_.fill(status(), 0xFF, sizeof(uint64_t));
     for (const auto& nodes : layout_.nodes)
       executor_.fill(scratch<char>(nodes.slots), 0xFF, nodes.num_slots * sizeof(OrderedTable::Slot));
     for (size_t list = 0; list < layout_.seed_steps.size(); ++list) add_seeds(layout_.seed_steps[list], list);
     for (const auto& step : layout_.hop_steps) sample_hop(step);
+    if (shape_.padding) pad();
   }
 
  private:
@@ -47,6 +58,12 @@ class BatchChain {
     return reinterpret_cast<T*>(memory_.scratch + offset);
   }
   int64_t* counter(int number) const { return at<int64_t>(layout_.counters) + number; }
+  uint64_t* status() const { return at<uint64_t>(layout_.status); }
+
+  Room room_of_nodes(int type) const { return {layout_.nodes[type].capacity, status(), overflow_of(type)}; }
+  Room room_of_edges(int type) const {
+    return {layout_.edges[type].capacity, status(), overflow_of(layout_.nodes.size() + type)};
+  }
 
   // Arrivals of a node type, without where they come from.
   Arrivals arrivals_of(int node_type) const {
@@ -65,7 +82,8 @@ class BatchChain {
 
   void add_new_nodes(const Arrivals& arrivals, int64_t max_count, int node_type, int before, int after, bool keep_all) {
     const BatchLayout::Nodes& nodes = layout_.nodes[node_type];
-    const AddNewNodes add{arrivals, at<int64_t>(nodes.ids), trees_of(nodes), counter(before), counter(after), keep_all};
+    const AddNewNodes add{arrivals,       at<int64_t>(nodes.ids),   trees_of(nodes), counter(before),
+                          counter(after), room_of_nodes(node_type), keep_all};
     run_scan(executor_, max_count, add, scratch<int64_t>(layout_.tile_sums));
     if (!keep_all) executor_.for_each(max_count, TakeLocalIds{arrivals});
   }
@@ -76,16 +94,65 @@ class BatchChain {
     arrivals.first = counter(0);
     arrivals.end = counter(step.num_seeds);
     arrivals.first_tree = step.first_tree;
-    executor_.for_each(1, SetCounter{counter(step.num_seeds), step.count});
-    executor_.for_each(step.count, EnterSeeds{arrivals, IdReader(input_.seeds[list]), at<uint64_t>(layout_.status)});
+    if (shape_.padding)
+      take_seeds(step);
+    else
+      executor_.for_each(1, SetCounter{counter(step.num_seeds), step.count});
+    executor_.for_each(step.count, EnterSeeds{arrivals, seeds_of(list), status()});
     add_new_nodes(arrivals, step.count, step.node_type, step.nodes_before, step.nodes_after, !step.unique);
+  }
+
+  IdReader seeds_of(size_t list) const {
+    if (!shape_.padding) return IdReader(input_.seeds[list]);
+    return IdReader(scratch<int64_t>(layout_.seeds.ids));
+  }
+
+  // Of the trees of disjoint batches; null where seeds have none.
+  const int64_t* tree_times() const {
+    if (!shape_.padding) return input_.times.as<int64_t>();
+    return input_.schedule.times.defined() ? at<int64_t>(layout_.seeds.times) : nullptr;
+  }
+
+  void take_seeds(const BatchLayout::SeedStep& step) {
+    const BatchLayout::Seeds& seeds = layout_.seeds;
+    const ScheduledSeeds& schedule = input_.schedule;
+    executor_.for_each(seeds.count, TakeSeeds{IdReader(schedule.nodes), schedule.times.as<int64_t>(),
+                                              schedule.nodes.numel(), schedule.shuffle, input_.counter.as<int64_t>(),
+                                              at<int64_t>(seeds.positions), scratch<int64_t>(seeds.ids),
+                                              at<int64_t>(seeds.times), counter(step.num_seeds), seeds.count});
+  }
+
+  void pad() {
+    executor_.for_each(layout_.num_counters,
+                       SettleBatch{status(), input_.counter.as<int64_t>(), input_.failure.as<int64_t>(),
+                                   at<int64_t>(layout_.counters), layout_.num_counters});
+    const BatchLayout::Seeds& seeds = layout_.seeds;
+    executor_.for_each(seeds.count,
+                       PadSeeds{at<int64_t>(seeds.positions), at<int64_t>(seeds.times), at<bool>(seeds.mask),
+                                counter(layout_.seed_steps[0].num_seeds), seeds.count});
+    for (const BatchLayout::Nodes& nodes : layout_.nodes)
+      executor_.for_each(nodes.size, PadNodes{at<int64_t>(nodes.ids), trees_of(nodes), at<bool>(nodes.mask),
+                                              counter(nodes.counters.back()), nodes.size, seeds.count});
+    for (size_t type = 0; type < layout_.edges.size(); ++type) pad_edges(layout_.edges[type], type);
+  }
+
+  void pad_edges(const BatchLayout::Edges& edges, size_t type) {
+    const auto padding_of = [this](int node_type) {
+      const BatchLayout::Nodes& nodes = layout_.nodes[node_type];
+      return PaddingNodes{counter(nodes.counters.back()), nodes.size};
+    };
+    const EdgeTypeSpec spec = shape_.edge_types[type].spec;
+    executor_.for_each(edges.capacity,
+                       PadEdges{at<int64_t>(edges.rows), at<int64_t>(edges.cols),
+                                shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr, at<bool>(edges.mask),
+                                counter(edges.counters.back()), padding_of(spec.neighbor_type),
+                                padding_of(spec.seed_type), edges.capacity});
   }
 
   HopPicks picks_of(const BatchLayout::HopStep& step) const {
     const BatchLayout::Nodes& seeds = layout_.nodes[shape_.edge_types[step.edge_type].spec.seed_type];
-    const Frontier frontier{at<int64_t>(seeds.ids),     trees_of(seeds),
-                            input_.times.as<int64_t>(), counter(step.frontier_begin),
-                            counter(step.frontier_end), at<uint64_t>(layout_.status)};
+    const Frontier frontier{at<int64_t>(seeds.ids),     trees_of(seeds), tree_times(), counter(step.frontier_begin),
+                            counter(step.frontier_end), status()};
     return {frontier, NodePicker(input_.graphs[step.edge_type], step.fanout, input_.how[step.edge_type]),
             DrawCounter{input_.counter.as<int64_t>(), step.hop, step.edge_type},
             scratch<Candidates>(layout_.candidates), scratch<int64_t>(layout_.offsets)};
@@ -102,8 +169,8 @@ class BatchChain {
     arrivals.cols = at<int64_t>(edges.cols);
     arrivals.col_trees = trees_of(layout_.nodes[spec.seed_type]);
     executor_.for_each(step.max_frontier, CountPicks{hop});
-    run_scan(executor_, step.max_frontier, SumPicks{hop, counter(step.edges_before), counter(step.edges_after)},
-             scratch<int64_t>(layout_.tile_sums));
+    const SumPicks sum{hop, counter(step.edges_before), counter(step.edges_after), room_of_edges(step.edge_type)};
+    run_scan(executor_, step.max_frontier, sum, scratch<int64_t>(layout_.tile_sums));
     if (hop.picker.draws_together()) executor_.for_each(step.max_frontier, PickTogether{hop, arrivals});
     executor_.for_each(step.max_edges, EnterNeighbors{hop, arrivals, EdgeIdReader(input_.graphs[step.edge_type]),
                                                       at<int64_t>(edges.cols),

@@ -66,11 +66,18 @@ class LayoutMaker {
   int64_t copies() const { return shape_.disjoint ? num_trees_ : 1; }
   int64_t max_found(int type) const { return saturated_product(copies(), shape_.num_nodes[type]); }
 
+  // What padding has room for; the largest number where nobody said.
+  int64_t most_edges(int type) const { return given(shape_.padding ? shape_.padding->max_edges[type] : -1); }
+  int64_t most_nodes(int type) const { return given(shape_.padding ? shape_.padding->max_nodes[type] - 1 : -1); }
+  static int64_t given(int64_t bound) { return bound < 0 ? std::numeric_limits<int64_t>::max() : bound; }
+
   // Edges that the frontier of one step may have: its own bound, and that of the graph where no edge comes twice.
-  int64_t max_edges(int hop, const EdgeTypeShape& edge_type, int64_t fanout, int64_t max_frontier) const {
+  int64_t max_edges(int hop, int type, int64_t fanout, int64_t max_frontier) const {
+    const EdgeTypeShape& edge_type = shape_.edge_types[type];
     int64_t per_node = edge_type.max_degree;
     if (fanout != kTakeAll) per_node = edge_type.replace ? (per_node > 0 ? fanout : 0) : std::min(per_node, fanout);
     int64_t bound = saturated_product(max_frontier, per_node);
+    bound = std::min(bound, most_edges(type));
     const bool nodes_differ = shape_.disjoint || hop > 0 || seeds_are_distinct_;
     if (nodes_differ && (fanout == kTakeAll || !edge_type.replace))
       bound = std::min(bound, saturated_product(copies(), edge_type.num_edges));
@@ -85,15 +92,17 @@ class LayoutMaker {
     const TypeState& seeds = types_[edges.spec.seed_type];
     TypeState& found = types_[edges.spec.neighbor_type];
     const int64_t fanout = shape_.fanouts[hop][edge_type];
-    const int64_t max_edges = this->max_edges(hop, edges, fanout, seeds.max_frontier);
+    const int64_t max_edges = this->max_edges(hop, edge_type, fanout, seeds.max_frontier);
     if (max_edges == 0) return;
     const int nodes_after = out_.num_counters++, edges_after = out_.num_counters++;
     out_.hop_steps.push_back({hop, edge_type, fanout, seeds.frontier_begin, seeds.frontier_end, found.newest,
                               nodes_after, newest_edges(edge_type), edges_after, seeds.max_frontier, max_edges});
     found.newest = nodes_after;
     found.max_new += max_edges;
-    found.max_added += max_edges;
-    out_.edges[edge_type].capacity += max_edges;
+    int64_t& capacity = out_.edges[edge_type].capacity;
+    const int64_t added = std::min(max_edges, most_edges(edge_type) - capacity);
+    found.max_added += added;
+    capacity += added;
   }
 
   void end_hop(bool after_seeds) {
@@ -101,13 +110,16 @@ class LayoutMaker {
       TypeState& type = types_[t];
       type.frontier_begin = type.frontier_end;
       type.frontier_end = type.newest;
-      type.max_frontier = after_seeds ? type.max_new : std::min(type.max_new, max_found(static_cast<int>(t)));
+      const int node_type = static_cast<int>(t);
+      type.max_frontier =
+          after_seeds ? type.max_new : std::min({type.max_new, max_found(node_type), most_nodes(node_type)});
       type.max_new = 0;
       out_.nodes[t].counters.push_back(type.newest);
     }
   }
 
   size_t take_result(int64_t count) { return result_.take<int64_t>(count); }
+  size_t take_flags(int64_t count) { return result_.take<bool>(count); }
   template <typename T>
   size_t take_scratch(int64_t count) {
     return scratch_.take<T>(count);
@@ -124,11 +136,8 @@ class LayoutMaker {
     out_.status = out_.counters + out_.num_counters * sizeof(int64_t);
     for (auto& step : out_.seed_steps) step.local_ids = take_result(step.count);
     for (size_t t = 0; t < types_.size(); ++t) place_nodes(static_cast<int>(t));
-    for (auto& edges : out_.edges) {
-      edges.rows = take_result(2 * edges.capacity);
-      edges.cols = edges.rows + edges.capacity * sizeof(int64_t);
-      if (shape_.with_edge_ids) edges.edge_ids = take_result(edges.capacity);
-    }
+    for (size_t t = 0; t < out_.edges.size(); ++t) place_edges(static_cast<int>(t));
+    if (shape_.padding) place_seeds();
     out_.candidates = take_scratch<Candidates>(max_frontier);
     out_.offsets = take_scratch<int64_t>(max_frontier + 1);
     out_.arrival_slots = take_scratch<int64_t>(max_arrivals);
@@ -140,11 +149,37 @@ class LayoutMaker {
   void place_nodes(int t) {
     const TypeState& type = types_[t];
     BatchLayout::Nodes& nodes = out_.nodes[t];
-    nodes.capacity = type.num_seeds + std::min(type.max_added, max_found(t));
-    nodes.num_slots = OrderedTable::num_slots_for(nodes.capacity);
-    nodes.ids = take_result(nodes.capacity);
-    if (shape_.disjoint) nodes.trees = take_result(nodes.capacity);
+    const int64_t max_keys = type.num_seeds + std::min(type.max_added, max_found(t));
+    nodes.capacity = nodes.size = max_keys;
+    if (shape_.padding) {
+      nodes.capacity = shape_.padding->max_nodes[t] < 0 ? max_keys : most_nodes(t);
+      nodes.size = nodes.capacity + 1;
+      nodes.mask = take_flags(nodes.size);
+    }
+    nodes.num_slots = OrderedTable::num_slots_for(max_keys);
+    nodes.ids = take_result(nodes.size);
+    if (shape_.disjoint) nodes.trees = take_result(nodes.size);
     nodes.slots = take_scratch<OrderedTable::Slot>(static_cast<int64_t>(nodes.num_slots));
+  }
+
+  void place_edges(int t) {
+    BatchLayout::Edges& edges = out_.edges[t];
+    if (shape_.padding) {
+      if (shape_.padding->max_edges[t] >= 0) edges.capacity = most_edges(t);
+      edges.mask = take_flags(edges.capacity);
+    }
+    edges.rows = take_result(2 * edges.capacity);
+    edges.cols = edges.rows + edges.capacity * sizeof(int64_t);
+    if (shape_.with_edge_ids) edges.edge_ids = take_result(edges.capacity);
+  }
+
+  void place_seeds() {
+    BatchLayout::Seeds& seeds = out_.seeds;
+    seeds.count = shape_.seeds[0].count;
+    seeds.positions = take_result(seeds.count);
+    seeds.times = take_result(seeds.count);
+    seeds.mask = take_flags(seeds.count);
+    seeds.ids = take_scratch<int64_t>(seeds.count);
   }
 
   const BatchShape& shape_;
@@ -175,10 +210,28 @@ void check_shape(const BatchShape& shape) {
   }
 }
 
+void check_padding(const BatchShape& shape) {
+  const Padding& padding = *shape.padding;
+  if (padding.max_nodes.size() != shape.num_nodes.size() || padding.max_edges.size() != shape.edge_types.size())
+    throw InvalidArgument("padding: expected a number per node type, and one per edge type");
+  if (shape.seeds.size() != 1 || shape.seeds[0].unique)
+    throw InvalidArgument("padding: expected one list of seeds that are all kept");
+  for (size_t type = 0; type < shape.num_nodes.size(); ++type) {
+    const int64_t seeds = static_cast<int>(type) == shape.seeds[0].node_type ? shape.seeds[0].count : 0;
+    if (padding.max_nodes[type] >= 0 && padding.max_nodes[type] <= seeds)
+      throw InvalidArgument(message("max_nodes: expected more than the ", seeds,
+                                    " seeds of a batch, one for padding at least, got ", padding.max_nodes[type],
+                                    " for node type ", type));
+  }
+  for (int64_t most : padding.max_edges)
+    if (most == 0) throw InvalidArgument("max_edges: expected at least 1, got 0");
+}
+
 }  // namespace
 
 BatchLayout lay_out_batch(const BatchShape& shape) {
   check_shape(shape);
+  if (shape.padding) check_padding(shape);
   return LayoutMaker(shape).make();
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sampling/batch_builder.h"
@@ -25,6 +26,13 @@ struct SeedShape {
   bool unique;
 };
 
+// Of batches of fixed shapes: how many entries the arrays of each type have, -1: as many as there may ever be. Real
+// nodes and edges come first, the others are padding, among them one node of each type at least. A batch that does not
+// fit is all padding, and says so.
+struct Padding {
+  std::vector<int64_t> max_nodes, max_edges;  // per type
+};
+
 // What the size of a batch depends on.
 struct BatchShape {
   std::vector<int64_t> num_nodes;  // per node type, of the graph
@@ -32,15 +40,17 @@ struct BatchShape {
   std::vector<SeedShape> seeds;
   std::vector<std::vector<int64_t>> fanouts;  // [hop][edge type]; -1: all, 0: none
   bool with_edge_ids = false, disjoint = false;
+  std::optional<Padding> padding;  // with one list of seeds, of at most `count`
 };
 
 // Offsets are in bytes from the start of the block of results, or of scratch memory where they say so. Counters are
 // numbered; counter 0 is always 0.
 struct BatchLayout {
   struct Nodes {
-    int64_t capacity = 0;
-    size_t ids = 0, trees = 0;  // int64 [capacity]; trees in disjoint batches
-    size_t slots = 0;           // OrderedTable::Slot [num_slots], in scratch memory
+    int64_t capacity = 0, size = 0;  // real nodes at most; entries of the arrays
+    size_t ids = 0, trees = 0;       // int64 [size]; trees in disjoint batches
+    size_t mask = 0;                 // bool [size], in padded batches: whether a node is real
+    size_t slots = 0;                // OrderedTable::Slot [num_slots], in scratch memory
     uint64_t num_slots = 0;
     std::vector<int> counters;  // [hops + 1]: nodes of the type after the seeds, and after each hop
   };
@@ -48,6 +58,7 @@ struct BatchLayout {
     int64_t capacity = 0;
     size_t rows = 0, cols = 0;  // int64 [capacity], behind each other
     size_t edge_ids = 0;        // int64 [capacity], where asked for
+    size_t mask = 0;            // bool [capacity], in padded batches: whether an edge is real
     std::vector<int> counters;  // [hops + 1]: edges of the type before the first hop (none), and after each
   };
   struct SeedStep {
@@ -63,25 +74,39 @@ struct BatchLayout {
     int frontier_begin, frontier_end, nodes_before, nodes_after, edges_before, edges_after;  // counters
     int64_t max_frontier, max_edges;
   };
+  // Of padded batches, whose seeds are read from the schedule.
+  struct Seeds {
+    int64_t count = 0;
+    size_t positions = 0, times = 0;  // int64 [count]: in the list of input nodes; of the trees
+    size_t mask = 0;                  // bool [count]
+    size_t ids = 0;                   // int64 [count], in scratch memory
+  };
 
   std::vector<Nodes> nodes;
   std::vector<Edges> edges;
   std::vector<SeedStep> seed_steps;
+  Seeds seeds;
   std::vector<HopStep> hop_steps;  // those that may find an edge, in order
   int num_counters = 1;
   size_t counters = 0;  // int64 [num_counters]
-  size_t status = 0;  // uint64, behind them: position of the first seed outside the graph; all bits set: there is none
+  // uint64, behind them: position of the first seed outside the graph, or overflow_of() of what did not fit; all bits
+  // set where nothing went wrong.
+  size_t status = 0;
   // Scratch memory of one step, for each in turn: per node of the frontier its candidates and (one more) its first
   // edge, per arrival its slot of the table, per tile of a scan its sum.
   size_t candidates = 0, offsets = 0, arrival_slots = 0, tile_sums = 0;
   size_t num_bytes = 0, num_scratch_bytes = 0;
 };
 
+// The status of a batch that has more than fit: of nodes of a type, or of edges (types are counted on behind those of
+// nodes). Above the position of any seed.
+constexpr uint64_t overflow_of(size_t type) { return (uint64_t{1} << 62) + type; }
+
 constexpr int64_t kMaxBatchEdges = int64_t{1} << 36;  // along one edge type; beyond it a batch is a mistake
 
 // Bounds: a node has max_degree neighbors at most; a batch (or a tree of it) finds each node of the graph once, and
 // each edge of nodes that differ once where none is drawn twice. Throws InvalidArgument for types or fan-outs that make
-// no sense, and where the bounds are above kMaxBatchEdges.
+// no sense, where the bounds are above kMaxBatchEdges, and for padding that has no room for the seeds.
 BatchLayout lay_out_batch(const BatchShape& shape);
 
 }  // namespace gld

@@ -21,6 +21,20 @@ struct SetCounter {
   GLD_HOST_DEVICE void operator()(int64_t) const { *counter = number; }
 };
 
+// How many more nodes or edges of a type fit. What does not is not added, and the status says so: nothing is sampled
+// from such a batch.
+struct Room {
+  int64_t capacity;
+  uint64_t* status;
+  uint64_t overflow;  // the status of a batch with more
+
+  GLD_HOST_DEVICE int64_t admit(int64_t before, int64_t added) const {
+    if (added <= capacity - before) return added;
+    atomic_lower(status, overflow);
+    return 0;
+  }
+};
+
 // Nodes on their way into the batch: the seeds of one list, or the neighbors that one hop found along one edge type, in
 // order. Their ids are entries [*first, *end) of an array, global until local ids take their place.
 struct Arrivals {
@@ -67,19 +81,20 @@ struct AddNewNodes {
   int64_t *ids, *trees;  // of the batch's nodes; trees in disjoint batches
   const int64_t* before;
   int64_t* after;  // counters
+  Room room;
   bool keep_all;
 
   GLD_HOST_DEVICE int64_t count() const { return arrivals.count(); }
   GLD_HOST_DEVICE int64_t value(int64_t i) const { return keep_all || arrivals.came_first(i) ? 1 : 0; }
   GLD_HOST_DEVICE void store(int64_t i, int64_t is_new, int64_t rank) const {
-    if (is_new == 0) return;
+    if (is_new == 0 || *after == *before) return;  // the latter where they do not fit
     const int64_t local = *before + rank;
     ids[local] = arrivals.id(i);
     if (arrivals.disjoint) trees[local] = arrivals.tree(i);
     if (arrivals.came_first(i)) arrivals.table.set_local_id(arrivals.slots[i], local);
     if (keep_all) arrivals.id(i) = local;
   }
-  GLD_HOST_DEVICE void finish(int64_t total) const { *after = *before + total; }
+  GLD_HOST_DEVICE void finish(int64_t total) const { *after = *before + room.admit(*before, total); }
 };
 
 struct TakeLocalIds {
@@ -94,7 +109,7 @@ struct Frontier {
   const int64_t *ids, *trees;  // trees in disjoint batches, else null
   const int64_t* tree_times;   // per tree; null where seeds have no times
   const int64_t *begin, *end;  // counters
-  const uint64_t* status;      // nothing is sampled from a batch with a seed outside the graph
+  const uint64_t* status;      // nothing is sampled where something went wrong
 
   GLD_HOST_DEVICE int64_t count() const { return atomic_read(status) == OrderedTable::kEmpty ? *end - *begin : 0; }
   GLD_HOST_DEVICE int64_t node(int64_t i) const { return *begin + i; }
@@ -141,13 +156,14 @@ struct SumPicks {
   HopPicks hop;
   const int64_t* before;
   int64_t* after;  // counters
+  Room room;
 
   GLD_HOST_DEVICE int64_t count() const { return hop.frontier.count(); }
   GLD_HOST_DEVICE int64_t value(int64_t i) const { return hop.offsets[i]; }
   GLD_HOST_DEVICE void store(int64_t i, int64_t, int64_t sum_before) const { hop.offsets[i] = sum_before; }
   GLD_HOST_DEVICE void finish(int64_t total) const {
     hop.offsets[count()] = total;
-    *after = *before + total;
+    *after = *before + room.admit(*before, total);
   }
 };
 
