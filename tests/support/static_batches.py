@@ -1,4 +1,4 @@
-"""Padded batches: made by the kernels' bodies on the host, and with their padding taken off again."""
+"""Padded batches: loaders of them, those that kernels make, and what is left without their padding."""
 
 from __future__ import annotations
 
@@ -9,12 +9,35 @@ import torch
 from graphlearn_dist.data import Dataset
 from graphlearn_dist.data.device_topology import DeviceTopology
 from graphlearn_dist.data.schema import by_type
-from graphlearn_dist.loader import StaticShapes
+from graphlearn_dist.loader import NeighborLoader, StaticShapes
 from graphlearn_dist.loader.local_loader import LocalLoader
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.static_batches import DeviceStaticBatches
 
+from .device_batches import WAYS, graph_for
+from .graphs import MAX_TIME, TestGraph, make_dataset
+
 COUNTS = ("num_sampled_nodes", "num_sampled_edges")
+
+
+def loader_for(kind: str, way: str = "uniform", fanouts: Any = (3, 2), **changes: Any) -> NeighborLoader:
+    """45 seeds in batches of 16: the last one is short."""
+    settings = dict(WAYS[way])
+    graph = graph_for(kind, settings)
+    if "temporal_strategy" in settings:
+        draw = torch.Generator().manual_seed(1)
+        settings["input_time"] = torch.randint(0, MAX_TIME + 1, (45,), generator=draw)
+    return loader_of(graph, fanouts=fanouts, **settings, **changes)
+
+
+def loader_of(graph: TestGraph, fanouts: Any = (3, 2), **changes: Any) -> NeighborLoader:
+    """As ``loader_for``, of a graph that is given."""
+    node_type = None if graph.is_homogeneous else "user"
+    nodes = torch.randint(0, graph.num_nodes[node_type], (45,), generator=torch.Generator().manual_seed(4))
+    settings = {"batch_size": 16, "shuffle": True, "with_edge": True, "seed": 5, "prefetch": 0, **changes}
+    return NeighborLoader(
+        make_dataset(graph), list(fanouts), nodes if node_type is None else (node_type, nodes), **settings
+    )
 
 
 def batches_of_kernels(loader: LocalLoader, shapes: StaticShapes, device: torch.device) -> DeviceStaticBatches:

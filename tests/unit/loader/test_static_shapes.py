@@ -15,32 +15,13 @@ from graphlearn_dist.loader import CapturedStep, NeighborLoader, NodeLoader, Sta
 from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.sampler import NeighborSampler, SamplingType
 from graphlearn_dist.sampler.static_batches import ask, new_request
-from tests.support.device_batches import WAYS, graph_for
-from tests.support.graphs import MAX_TIME, TestGraph, make_dataset, random_graph, typed_graph
-from tests.support.static_batches import assert_same_data, batches_of_kernels, unpadded
+from tests.support.device_batches import WAYS
+from tests.support.graphs import make_dataset, random_graph, typed_graph
+from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for, loader_of, unpadded
 
 HOST = torch.device("cpu")
 KINDS = ("homogeneous", "typed")
 LIKES = ("user", "buys", "item")
-
-
-def loader_for(kind: str, way: str = "uniform", fanouts: Any = (3, 2), **changes: Any) -> NeighborLoader:
-    """45 seeds in batches of 16: the last one is short."""
-    settings = dict(WAYS[way])
-    graph = graph_for(kind, settings)
-    if "temporal_strategy" in settings:
-        draw = torch.Generator().manual_seed(1)
-        settings["input_time"] = torch.randint(0, MAX_TIME + 1, (45,), generator=draw)
-    return loader_of(graph, fanouts=fanouts, **settings, **changes)
-
-
-def loader_of(graph: TestGraph, fanouts: Any = (3, 2), **changes: Any) -> NeighborLoader:
-    node_type = None if graph.is_homogeneous else "user"
-    nodes = torch.randint(0, graph.num_nodes[node_type], (45,), generator=torch.Generator().manual_seed(4))
-    settings = {"batch_size": 16, "shuffle": True, "with_edge": True, "seed": 5, "prefetch": 0, **changes}
-    return NeighborLoader(
-        make_dataset(graph), list(fanouts), nodes if node_type is None else (node_type, nodes), **settings
-    )
 
 
 def shapes_of(data: Any) -> list[dict[str, Any]]:

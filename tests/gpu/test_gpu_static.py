@@ -1,0 +1,146 @@
+"""Batches of fixed shapes on a GPU: the host's bit by bit, and a thousand of them from one captured graph."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import SAGEConv
+
+from graphlearn_dist import _C
+from graphlearn_dist.errors import BatchOverflowError
+from graphlearn_dist.loader import CapturedStep, NeighborLoader, StaticShapes
+from graphlearn_dist.loader.transform import padded_to_pyg
+from graphlearn_dist.sampler.static_batches import ask, new_request
+from tests.support.device_batches import WAYS
+from tests.support.graphs import make_dataset, random_graph
+from tests.support.profiles import events_within, waits_in
+from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
+]
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["homogeneous", "typed"])
+def test_batches_are_those_of_the_host(kind: str, way: str) -> None:
+    loader = loader_for(kind, way, (4, 3, 2), static_shapes=True)
+    kernels, request = batches_of_kernels(loader, StaticShapes(), GPU), new_request(loader.config.seed, GPU)
+    for epoch, index in ((0, 0), (0, 2), (3, 1)):
+        ask(request, epoch, index)
+        made = padded_to_pyg(kernels.sample(request), loader.data.schema, with_edge_ids=True)
+        assert_same_data(made, loader.batch(epoch, index))
+    kernels.check()
+
+
+GRAPH = random_graph(5000, 60_000, 3)
+
+
+def loader_on(device: torch.device | None, shapes: StaticShapes | bool = True, **changes: Any) -> NeighborLoader:
+    dataset = make_dataset(GRAPH)
+    if device is not None:
+        place = {"graph_mode": "CUDA", "device": 0}
+        dataset.init_graph(GRAPH.unwrap(GRAPH.edges), num_nodes=GRAPH.unwrap(GRAPH.num_nodes), **place)
+        dataset.init_node_features(GRAPH.unwrap(GRAPH.node_features()), split_ratio=0.4)
+    settings = {"batch_size": 64, "shuffle": True, "seed": 2, "prefetch": 0, "static_shapes": shapes, **changes}
+    return NeighborLoader(dataset, [5, 3], torch.arange(4000), device=device, **settings)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_loaders_give_the_batches_of_the_host(prefetch: int) -> None:
+    for expected, found in zip(loader_on(None), loader_on(GPU, prefetch=prefetch), strict=True):
+        assert found.x.device == found.edge_index.device == GPU
+        assert_same_data(found, expected)
+
+
+def test_what_does_not_fit_is_told_at_the_end() -> None:
+    steps = CapturedStep(loader_on(GPU, StaticShapes(max_nodes=100)), lambda batch: batch.seed_mask.sum())
+    for index in range(6):
+        assert int(steps(4, index)) == 0
+    with pytest.raises(BatchOverflowError, match="batch 0 of epoch 4 has more than the 99 nodes"):
+        steps.check()
+
+
+def digest(batch: Any) -> torch.Tensor:
+    """Numbers that change with every node, edge and row of a batch, int64 ``[4]``."""
+    places = torch.arange(1, batch.num_nodes + 1, device=batch.n_id.device)
+    sources, targets = batch.edge_index
+    nodes = (batch.n_id * batch.node_mask * places).sum()
+    edges = ((sources * 31 + targets * 17) * batch.edge_mask).sum()
+    rows = (batch.x[:, 0].long() * places * batch.node_mask).sum()
+    return torch.stack([nodes, edges, rows, batch.seed_mask.sum()])
+
+
+def test_a_thousand_batches_of_one_captured_graph_without_a_wait() -> None:
+    loader = loader_on(GPU)
+    found = torch.zeros((1000, 4), dtype=torch.int64, device=GPU)
+    place = torch.zeros(1, dtype=torch.int64, device=GPU)
+
+    def step(batch: Any) -> None:
+        found.index_copy_(0, place, digest(batch)[None])
+        place.add_(1)
+
+    steps, names = CapturedStep(loader, step), [divmod(number, len(loader)) for number in range(1000)]
+    for epoch, index in names[:4]:  # three as they stand, one that is captured
+        steps(epoch, index)
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile, torch.profiler.record_function("replays"):
+        for epoch, index in names[4:]:
+            steps(epoch, index)
+    steps.check()
+    assert events_within(profile, "replays").count("cudaGraphLaunch") == len(names) - 4
+    assert waits_in(profile, "replays") == []
+    host = loader_on(None)
+    expected = torch.stack([digest(host.batch(epoch, index)) for epoch, index in names])
+    assert torch.equal(found.cpu(), expected)
+
+
+class TwoLayers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv(2, 16), SAGEConv(16, 4)
+
+    def forward(self, data: Any) -> torch.Tensor:
+        hidden = F.normalize(self.first(F.normalize(data.x), data.edge_index).relu())
+        out: torch.Tensor = self.second(hidden, data.edge_index)[: data.batch_size]
+        return out
+
+
+def losses(loader: NeighborLoader, model: torch.nn.Module, *, captured: bool) -> list[float]:
+    optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+
+    def step(batch: Any) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        each = F.cross_entropy(model(batch), batch.y[: batch.batch_size] % 4, reduction="none")
+        loss = (each * batch.seed_mask).sum() / batch.seed_mask.sum().clamp(min=1)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    given = CapturedStep(loader, step) if captured else map(step, loader)
+    return [float(loss) for loss in given]
+
+
+def test_a_captured_step_trains_as_the_same_step_does_uncaptured() -> None:
+    torch.manual_seed(0)
+    model = TwoLayers().to(GPU)
+    expected = losses(loader_on(GPU), copy.deepcopy(model), captured=False)
+    found = losses(loader_on(GPU), model, captured=True)
+    # Sums over edges are made in any order on a GPU.
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-2, atol=1e-3)
+
+
+def test_captured_steps_hold_as_much_memory_after_many_batches() -> None:
+    steps = CapturedStep(loader_on(GPU), digest)
+    for index in range(5):
+        steps(0, index)
+    held = torch.cuda.memory_allocated()
+    for index in range(200):
+        steps(1, index % len(steps))
+    assert torch.cuda.memory_allocated() == held
