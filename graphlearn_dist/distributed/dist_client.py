@@ -17,8 +17,6 @@ from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
 from .dist_server import EXPOSED, DistServer
 
-_GOODBYE_TIMEOUT_S = 1.0
-
 
 def init_client(
     num_servers: int,
@@ -107,15 +105,8 @@ def shutdown_client() -> None:
 
 def _say_goodbye(context: DistContext) -> None:
     """Tells every server that this client is done; a server that is gone needs no telling."""
-    endpoint = rpc.get_endpoint()
     name = rpc.function_name(DistServer.client_done)
-    goodbyes = [
-        endpoint.request(("server", rank), name, context.rank, timeout_s=_GOODBYE_TIMEOUT_S, fail_fast=True)
-        for rank in range(context.num_servers())
-    ]
-    for goodbye in goodbyes:
-        with contextlib.suppress(RpcError):
-            goodbye.result()
+    rpc.get_goodbyes().say(name, {rank: (context.rank,) for rank in range(context.num_servers())})
 
 
 def async_request_server(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
 from ..data.schema import GraphSchema
-from ..errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError, PeerLostError, RpcError
+from ..errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError, PeerLostError
 from ..messages import EndOfEpoch, SampledBatch
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings
@@ -25,7 +24,6 @@ from .launcher_news import result_or_alarm
 from .remote_channel import RemoteReceivingChannel
 
 _RETRY_S = 0.5
-_DESTROY_TIMEOUT_S = 2.5  # leaving ends within 5 s, goodbyes included, also where a server has frozen
 
 
 class RemoteProducer(BatchProducer):
@@ -58,6 +56,7 @@ class RemoteProducer(BatchProducer):
         self._wanted = sampler_input, config, options.request
         self._endpoint = rpc.get_endpoint()
         self._alarm = rpc.get_alarm()
+        self._goodbyes = rpc.get_goodbyes()
         self._infos = self._open_producers()
         self._channel = RemoteReceivingChannel(
             self._server_ranks,
@@ -74,9 +73,9 @@ class RemoteProducer(BatchProducer):
         name = rpc.function_name(DistServer.open_producer)
         return self._endpoint.request(("server", rank), name, *self._wanted, timeout_s=self._options.rpc_timeout)
 
-    def _destroy(self, rank: int, producer_id: int) -> Future[Any]:
+    def _destroy(self, infos: Iterable[tuple[int, ProducerInfo]]) -> None:
         name = rpc.function_name(DistServer.destroy_sampling_producer)
-        return self._endpoint.request(("server", rank), name, producer_id, timeout_s=_DESTROY_TIMEOUT_S, fail_fast=True)
+        self._goodbyes.say(name, {rank: (info.producer_id,) for rank, info in infos})
 
     def _open_producers(self) -> list[ProducerInfo]:
         """One producer on each server, all at once; undone if one of them fails."""
@@ -96,9 +95,7 @@ class RemoteProducer(BatchProducer):
                 )
             )
         if errors:
-            for rank, info in infos:
-                with contextlib.suppress(RpcError):  # what is reported is why it has to be undone
-                    self._destroy(rank, info.producer_id).result()
+            self._destroy(infos)
             raise errors[0]
         return [info for _, info in infos]
 
@@ -174,14 +171,7 @@ class RemoteProducer(BatchProducer):
             return
         self._closed = True
         self._channel.close()
-        if not self._endpoint.is_open():
-            return
-        destroyed = [
-            self._destroy(rank, info.producer_id) for rank, info in zip(self._server_ranks, self._infos, strict=True)
-        ]
-        for future in destroyed:
-            with contextlib.suppress(RpcError):  # with its server the producer is gone; of a frozen one nobody can tell
-                future.result()
+        self._destroy(zip(self._server_ranks, self._infos, strict=True))
 
 
 def _concatenate(

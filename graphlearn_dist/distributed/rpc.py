@@ -21,7 +21,9 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
 from ..rpc.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
+from .goodbyes import Goodbyes
 from .launcher_news import LauncherNews
+from .partition_router import RpcDataPartitionRouter as RpcDataPartitionRouter
 from .worker_group import WorkerGroup
 
 
@@ -34,6 +36,7 @@ class _State:
     group: WorkerGroup | None
     master_addr: str
     news: LauncherNews
+    goodbyes: Goodbyes
     is_dynamic: bool
     num_callees: int = 0
 
@@ -97,19 +100,9 @@ def init_rpc(
     with _lock:
         if _state is not None:
             return
-        token = job_token() if token is None else token
         tls = tls or settings.tls or TlsSettings.from_environ()
-        silent = context.is_client() and tls is not None and tls.certificate is None
-        endpoint = Endpoint(
-            _role_name(context.role),
-            context.rank,
-            name=context.worker_name,
-            settings=replace(settings, num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout), tls=tls),
-            token=token,
-            listen_host=listen_host or default_listen_host(master_addr, silent=silent),
-        )
-        for name, function in _functions.items():
-            endpoint.register(name, function)
+        settings = replace(settings, num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout), tls=tls)
+        endpoint = _make_endpoint(context, settings, job_token() if token is None else token, master_addr, listen_host)
         try:
             endpoint.open()
             group = WorkerGroup(endpoint, context) if context.is_worker() else None
@@ -126,7 +119,25 @@ def init_rpc(
             endpoint.close()
             raise
         news = LauncherNews(news_fd, endpoint)
-        _state = _State(endpoint, context, group, master_addr, news, is_dynamic)
+        _state = _State(endpoint, context, group, master_addr, news, Goodbyes(endpoint), is_dynamic)
+
+
+def _make_endpoint(
+    context: DistContext, settings: RpcSettings, token: bytes | None, master_addr: str, listen_host: str | None
+) -> Endpoint:
+    """This process's endpoint, with all registered functions; not open yet."""
+    silent = context.is_client() and settings.tls is not None and settings.tls.certificate is None
+    endpoint = Endpoint(
+        _role_name(context.role),
+        context.rank,
+        name=context.worker_name,
+        settings=settings,
+        token=token,
+        listen_host=listen_host or default_listen_host(master_addr, silent=silent),
+    )
+    for name, function in _functions.items():
+        endpoint.register(name, function)
+    return endpoint
 
 
 def _hosts_registry(context: DistContext) -> bool:
@@ -160,7 +171,7 @@ def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None
         return
     try:
         if graceful:
-            state.endpoint.leave()
+            state.endpoint.leave(state.goodbyes.patience_s)
     finally:
         state.endpoint.loop.call_soon_threadsafe(state.news.close)
         state.endpoint.close()
@@ -187,6 +198,11 @@ def get_endpoint() -> Endpoint:
 def get_alarm() -> Future[None]:
     """Fails when the job cannot go on, with the reason; ``NotInitializedError`` before ``init_rpc``."""
     return _require().news.alarm
+
+
+def get_goodbyes() -> Goodbyes:
+    """Tells servers what is not needed any more; ``NotInitializedError`` before ``init_rpc``."""
+    return _require().goodbyes
 
 
 def get_worker_group() -> WorkerGroup:
@@ -285,36 +301,6 @@ def _global_group(state: _State) -> dict[str, int]:
 
 
 # --- data partitions -------------------------------------------------------------------------------------------
-
-
-class RpcDataPartitionRouter:
-    """Which worker to ask for a partition: those that hold it, in turn.
-
-    Args:
-        partition2workers: names of the workers that hold each partition.
-
-    Raises:
-        InvalidArgumentError: nobody holds some partition.
-    """
-
-    def __init__(self, partition2workers: list[list[str]]) -> None:
-        orphans = [index for index, workers in enumerate(partition2workers) if not workers]
-        if orphans:
-            raise InvalidArgumentError(f"partition2workers: nobody holds the partitions {orphans}")
-        self.partition2workers = [list(workers) for workers in partition2workers]
-        self._turns = [0] * len(partition2workers)
-        self._lock = threading.Lock()
-
-    def get_to_worker(self, data_partition_idx: int) -> str:
-        """The name of the worker to ask next for a partition."""
-        if not 0 <= data_partition_idx < len(self.partition2workers):
-            last = len(self.partition2workers) - 1
-            raise InvalidArgumentError(f"data_partition_idx: expected 0 to {last}, got {data_partition_idx}")
-        workers = self.partition2workers[data_partition_idx]
-        with self._lock:
-            turn = self._turns[data_partition_idx]
-            self._turns[data_partition_idx] = turn + 1
-        return workers[turn % len(workers)]
 
 
 def rpc_sync_data_partitions(num_data_partitions: int, current_partition_idx: int) -> list[list[str]]:

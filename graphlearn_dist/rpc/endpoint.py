@@ -30,7 +30,7 @@ from .deadlines import Deadlines
 from .engine import Engine, open_engine
 from .handshake import Introduction
 from .links import Links, listen_tcp, open_listeners
-from .membership import Membership
+from .membership import LEAVE_TIMEOUT_S, Membership
 from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
 from .refusals import Refusals
@@ -436,9 +436,9 @@ class Endpoint:
         """Port of the registry that it joined."""
         return self._membership.master_port
 
-    def leave(self) -> None:
-        """Stop being a member; nobody counts it as lost."""
-        self._membership.leave()
+    def leave(self, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
+        """Stop being a member; nobody counts it as lost. A registry that does not answer in time is not waited for."""
+        self._membership.leave(timeout_s)
 
     def members(self, role: str | None = None) -> list[Member]:
         """The members of a role (or of all), by rank, as far as this endpoint knows."""

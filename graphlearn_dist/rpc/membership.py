@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _REJOIN_PAUSE_S = 0.5
 _UNCONFIRMED_S = 10.0  # within which a member should have come to a registry that is back, if it lives
+LEAVE_TIMEOUT_S = 5.0
 _GRACE_S = 5.0  # what a request to the registry may take on top of what it waits for itself
 
 
@@ -140,15 +142,17 @@ class Membership:
         host = self._endpoint.local_host_towards(master)
         return replace(address, host=host) if address.host else address
 
-    def leave(self) -> None:
+    def leave(self, timeout_s: float) -> None:
         """See ``Endpoint.leave``."""
         if not self._joined:
             return
         master = self._master
         self._joined = False
         if master is not None and self._registry_lost is None:
-            with contextlib.suppress(PeerLostError):  # it went first: nobody is left who counts us
-                self._endpoint.call(master, LEAVE, timeout_s=_GRACE_S, fail_fast=True)
+            leaving = self._endpoint.request(master, LEAVE, timeout_s=LEAVE_TIMEOUT_S, fail_fast=True)
+            # it went first, and nobody is left who counts us; or it does not answer, and hears of it when it goes on
+            with contextlib.suppress(PeerLostError, FutureTimeoutError):
+                leaving.result(timeout_s)
         with self._condition:
             self._members.clear()
             self._condition.notify_all()

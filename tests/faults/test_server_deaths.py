@@ -150,7 +150,8 @@ def thaw_when_lost(server: TestProcess) -> threading.Event:
 
 
 def test_a_server_that_comes_back_without_a_launcher(whole: Path) -> None:
-    """It was killed; it froze in an epoch, and while a loader was made; and a frozen one is left."""
+    """It was killed; it froze in an epoch, and while a loader was made; and loaders of a frozen one are left, and
+    the job with them."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     arguments = {"directory": str(whole), "rank": 0, "num_servers": 1, "num_clients": 0, "port": port}
@@ -174,9 +175,12 @@ def test_a_server_that_comes_back_without_a_launcher(whole: Path) -> None:
                     with make_loader([0], 120) as other:
                         same_batches(other, epoch(whole, 0))
                     assert thawed.is_set()
+                    others = [make_loader([0], 120) for _ in range(3)]
                     second.freeze()
                     begin = time.monotonic()
-                    loader.shutdown()
+                    for left in (loader, *others):
+                        left.shutdown()
+                    shutdown_client()
                     assert time.monotonic() - begin < 5.0
         finally:
             shutdown_client()
