@@ -10,19 +10,25 @@ from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.data.row_placement import place_rows
 from graphlearn_dist.data.unified_tensor import view_rows
 from graphlearn_dist.errors import UnknownIdError
+from graphlearn_dist.partition.device_routing import DeviceBook
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingType
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.local_graph import LocalGraph
+from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import (
+    LINK_WAYS,
     WAYS,
     assert_same,
     assert_same_batches,
     config_for,
     graph_for,
+    link_graph,
+    links_for,
     on_device,
     sample,
     seeds_for,
 )
+from tests.support.device_routing import BOOKS, assert_routed_as_on_the_cpu, book_of
 from tests.support.graphs import make_dataset
 
 pytestmark = [
@@ -51,6 +57,27 @@ def test_induced_subgraphs(kind: str) -> None:
     local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
     inputs = NodeSamplerInput(torch.arange(40), None if kind == "homogeneous" else "user")
     assert_same_batches(local, device, dataset, inputs, config)
+
+
+@pytest.mark.parametrize("way", ["plain", "times"])
+@pytest.mark.parametrize("negatives", ["binary-strict", "binary-weighted", "triplet", "triplet-strict"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_negatives(kind: str, negatives: str, way: str) -> None:
+    graph = link_graph(kind, LINK_WAYS[way])
+    dataset, inputs = make_dataset(graph), links_for(graph, negatives, LINK_WAYS[way], count=30)
+    config = config_for([3], {**LINK_WAYS[way], "with_neg": True}, SamplingType.LINK)
+    local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
+    assert_same_batches(local, device, dataset, inputs, config)
+    pairs = dataset.schema.edge_types.index(inputs.input_type), inputs.row.repeat(2), inputs.col.roll(1).repeat(2)
+    assert torch.equal(run_local(device.has_edges(*pairs)), run_local(local.has_edges(*pairs)))
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_routing(name: str) -> None:
+    book = book_of(name)
+    assert_routed_as_on_the_cpu(book, GPU)
+    with pytest.raises(UnknownIdError, match=r"ids\[1\]=1000"):
+        DeviceBook(book, GPU).split(torch.tensor([0, 1000], device=GPU))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 33])
