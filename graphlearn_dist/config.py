@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .errors import InvalidArgumentError
 
@@ -162,12 +162,14 @@ class RpcSettings:
 
     ``engine`` moves the frames: ``"native"`` or ``"python"``; None: what ``GLD_RPC_ENGINE`` says, else the native one.
     ``tls`` protects connections over TCP, on the engine in Python; None: what ``GLD_TLS_…`` says, else there is none.
+    A peer that is silent for ``heartbeat_interval_s`` is asked whether it lives, and given up after
+    ``heartbeat_timeout_s``: ``GLD_HEARTBEAT_TIMEOUT``, else 3, and a third of it unless given.
     """
 
     connect_timeout_s: float = 30.0
     request_timeout_s: float = 180.0
-    heartbeat_interval_s: float = 1.0
-    heartbeat_timeout_s: float = 3.0
+    heartbeat_interval_s: float = field(default_factory=lambda: heartbeat_timeout_s() / 3)
+    heartbeat_timeout_s: float = field(default_factory=lambda: heartbeat_timeout_s())
     max_payload_bytes: int = 4 << 30
     max_inflight: int = 64
     arena_bytes: int = 256 * MIB
@@ -249,12 +251,19 @@ def memory_budget(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("GLD_MEMORY_BUDGET") or None
 
 
-def lease_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
-    """``GLD_LEASE_TIMEOUT``: seconds that a client of a server keeps what it holds when its connection is lost; 3."""
-    text = environ.get("GLD_LEASE_TIMEOUT") or "3"
+def _seconds(environ: Mapping[str, str], name: str, default: str) -> float:
+    text = environ.get(name) or default
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgumentError(
-            f"environment variable GLD_LEASE_TIMEOUT: expected a number of seconds, got {text!r}"
-        ) from None
+        raise InvalidArgumentError(f"environment variable {name}: expected a number of seconds, got {text!r}") from None
+
+
+def heartbeat_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
+    """``GLD_HEARTBEAT_TIMEOUT``: seconds of silence after which a process is given up as frozen; 3."""
+    return _seconds(environ, "GLD_HEARTBEAT_TIMEOUT", "3")
+
+
+def lease_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
+    """``GLD_LEASE_TIMEOUT``: seconds that a client of a server keeps what it holds when its connection is lost; 3."""
+    return _seconds(environ, "GLD_LEASE_TIMEOUT", "3")

@@ -114,6 +114,7 @@ class _Supervisor:
         self._plan = plan
         self._backend = backend
         self._output = output
+        # Exits and signals: a few for each process and its restarts, which are limited.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._running: dict[str, RunningProcess] = {}  # by name
         self._budgets: dict[str, RestartBudget] = {}  # of servers, by name

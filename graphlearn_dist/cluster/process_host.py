@@ -16,6 +16,7 @@ from .backend import LocalBackend, RunningProcess
 from .plan import ProcessSpec
 
 _START_TIMEOUT_S = 60.0
+_MAX_LINES = 10_000  # of a process's output that wait for the launcher
 # An engine's own variables, and the number of threads that Ray chooses for its actors, are not the process's.
 _OWN_VARIABLES = ("RAY_", "OMP_NUM_THREADS")
 
@@ -36,10 +37,10 @@ class MachineReport:
 
 
 class _Events:
-    """Queues what a process does; its end is its exit code."""
+    """Queues what a process does; its end is its exit code. One that writes faster than is read has to wait."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[str | int] = queue.SimpleQueue()
+        self._queue: queue.Queue[str | int] = queue.Queue(_MAX_LINES)
 
     def on_line(self, spec: ProcessSpec, line: str) -> None:
         self._queue.put(line)

@@ -69,8 +69,9 @@ class BatchWindow:
         self._place_of = place_of
         self._recover = recover
         self._alarm = alarm
-        self._wanted: deque[BatchRequest] = deque()
-        self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()
+        self._indices: Sequence[int] = ()
+        self._num_asked = 0  # of these
+        self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()  # at most ``limit``
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
         self.num_read = 0
@@ -79,14 +80,14 @@ class BatchWindow:
         """Begins a run over these batch indices; whatever was under way is off."""
         self.check_open()
         self.reset()
-        self._wanted = deque(BatchRequest(run, epoch, index, at) for at, index in enumerate(indices))
-        self._end = EndOfEpoch(run, epoch, len(self._wanted))
+        self._indices = indices
+        self._end = EndOfEpoch(run, epoch, len(indices))
         self._ask(self._limit)
 
     def reset(self) -> None:
         """Calls off everything under way."""
-        self.num_read = 0
-        self._wanted.clear()
+        self.num_read = self._num_asked = 0
+        self._indices = ()
         for _, future in self._under_way:
             future.cancel()
         self._under_way.clear()
@@ -167,6 +168,8 @@ class BatchWindow:
             raise ChannelClosedError("the loader was shut down")
 
     def _ask(self, limit: int) -> None:
-        while self._wanted and len(self._under_way) < limit:
-            request = self._wanted.popleft()
+        while self._num_asked < len(self._indices) and len(self._under_way) < limit:
+            index = self._indices[self._num_asked]
+            request = BatchRequest(self._end.run, self._end.epoch, index, self._num_asked)
+            self._num_asked += 1
             self._under_way.append((request, self._ask_for(request)))

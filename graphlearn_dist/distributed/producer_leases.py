@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from ..errors import InvalidArgumentError, ProducerGoneError
 from ..rpc.peers import Peer
 from .memory_budget import Room
 from .sampling_producer import SamplingProducer
+
+_CORES_A_JOIN = 2  # cores of the host for each producer that starts while others are served
 
 
 @dataclass
@@ -46,11 +50,20 @@ class ProducerLeases:
         self._endings: set[asyncio.Task[None]] = set()
         self._first_id = 1 + secrets.randbits(48)  # a client of an earlier server must not meet another's producer
         self._next_id = itertools.count(self._first_id)
+        self._joining = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // _CORES_A_JOIN))
 
     def new_id(self) -> tuple[int, int]:
         """The id of a producer to come, and its number for errors, from 0."""
         producer_id = next(self._next_id)
         return producer_id, producer_id - self._first_id
+
+    def joining(self) -> contextlib.AbstractAsyncContextManager[object]:
+        """To be entered while a producer starts.
+
+        The imports of a new worker take seconds of a core: those who are served must not lose all cores to many that
+        join at once. Where nobody is served, nobody waits.
+        """
+        return self._joining if self._leases else contextlib.nullcontext()
 
     def __len__(self) -> int:
         return len(self._leases)

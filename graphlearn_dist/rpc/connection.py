@@ -119,9 +119,9 @@ class Connection:
         self._next_id = 1 if connecting else 2
         self._pending: dict[int, Call] = {}  # who takes a call out of it settles it
         self._registering = threading.Lock()
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[Call] = deque()  # each with its caller, who keeps the arguments, and a deadline
         self._serving: dict[int, Served] = {}
-        self._parked: deque[tuple[Header, str, Value]] = deque()
+        self._parked: deque[tuple[Header, str, Value]] = deque()  # counted as what is served: beyond that is Overloaded
         self._exchange = PayloadExchange(self)
         self._stream = owner.engine.attach(sock, self._on_frame, self._on_closed)
         self._shortcut = self._stream.shortcut

@@ -106,6 +106,8 @@ class FrameStream:
         self.out_bytes = 0
         self._last_received = self._last_sent = loop.time()
         self._heartbeat = Heartbeat(settings.heartbeat_interval_s, settings.heartbeat_timeout_s, loop.time())
+        # Own requests, at most as many as the peer grants; answers to at most so many, none of them begun while more
+        # than 64 MiB wait here.
         self._out: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self._writing = False
         self._drain = Drain(loop)

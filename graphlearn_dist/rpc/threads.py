@@ -14,7 +14,7 @@ Work = Callable[[], None]
 class TurnQueue:
     """Work in one queue for each who wants it done; they are served by turns, so that none waits for another's backlog.
 
-    Not thread-safe.
+    It has no bound of its own: connections refuse requests beyond a number. Not thread-safe.
     """
 
     def __init__(self) -> None:

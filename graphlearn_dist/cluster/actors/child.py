@@ -23,6 +23,7 @@ class _Child:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._send_lock = threading.Lock()
+        # Its driver's calls that have not begun: as many as the driver makes, which holds a reference for each.
         self._calls: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         self._main: str | None = None
         self._shell: Shell | None = None

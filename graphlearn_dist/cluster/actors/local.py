@@ -56,6 +56,7 @@ class LocalStream:
     """The items of a generator that runs in an actor; each is a reference, as soon as it is there."""
 
     def __init__(self) -> None:
+        # The generator runs ahead of its reader, as Ray's does: who yields much yields references to it.
         self.items: queue.SimpleQueue[LocalRef | None] = queue.SimpleQueue()
 
     def __iter__(self) -> Iterator[LocalRef]:
@@ -83,6 +84,7 @@ class LocalActor(Actor):
         self._number = 0
         self._popen: subprocess.Popen[bytes] | None = None
         self._killed = False
+        # Calls whose process is not up or does not read: each has its reference, with the caller.
         self._outbox: queue.SimpleQueue[tuple[Call, bytes | None] | None] = queue.SimpleQueue()
         setup = ShellSetup(spec.target, spec.args, spec.kwargs, spec.env, spec.memory_limit_bytes, socket.gethostname())
         concurrency = int(spec.options.get("max_concurrency", 1))

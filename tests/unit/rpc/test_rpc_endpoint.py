@@ -544,3 +544,18 @@ def test_an_encoded_answer_that_nobody_waits_for_is_released(server: Endpoint, c
     client.call(server.address, "echo", 1)
     go.set()
     assert released.wait(DEADLINE_S)
+
+
+def test_heartbeats_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLD_HEARTBEAT_TIMEOUT", raising=False)
+    assert (RpcSettings().heartbeat_interval_s, RpcSettings().heartbeat_timeout_s) == (1.0, 3.0)
+    monkeypatch.setenv("GLD_HEARTBEAT_TIMEOUT", "12")
+    assert (RpcSettings().heartbeat_interval_s, RpcSettings().heartbeat_timeout_s) == (4.0, 12.0)
+    assert RpcSettings(heartbeat_timeout_s=5.0).heartbeat_timeout_s == 5.0
+    for text, message in (
+        ("soon", "GLD_HEARTBEAT_TIMEOUT: expected a number of seconds, got 'soon'"),
+        ("-1", "positive"),
+    ):
+        monkeypatch.setenv("GLD_HEARTBEAT_TIMEOUT", text)
+        with pytest.raises(InvalidArgumentError, match=message):
+            RpcSettings()
