@@ -135,7 +135,7 @@ class BatchWindow:
     def is_ready(self) -> bool:
         """Whether ``recv`` would give something at once; not where that may be an error."""
         if not self._under_way:
-            return not self._wanted and not self._closed
+            return self._num_asked == len(self._indices) and not self._closed
         future = self._under_way[0][1]
         return future.done() and not future.cancelled() and future.exception() is None
 
