@@ -52,10 +52,12 @@ def make_partitions(directory: Path, num_parts: int, args: argparse.Namespace) -
 
 
 @contextmanager
-def running_servers(directory: Path, port: int, num_servers: int, *, in_place: bool) -> Iterator[None]:
-    """The servers, with one client to come."""
+def running_servers(
+    directory: Path, port: int, num_servers: int, *, in_place: bool, num_clients: int = 1
+) -> Iterator[None]:
+    """The servers, with so many clients to come; with 0, until one of these ends them."""
     command = [sys.executable, "-m", "graphlearn_dist", "serve", "--data", str(directory), "--port", str(port)]
-    command += ["--servers", str(num_servers), "--clients", "1"]
+    command += ["--servers", str(num_servers), "--clients", str(num_clients)]
     environ = {**os.environ, "GLD_SHARE_PARTITIONS": str(int(in_place))}
     processes = [subprocess.Popen([*command, "--rank", str(rank)], env=environ) for rank in range(num_servers)]
     try:
