@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench_sampling_gpu import GPU, make_dataset, parse_args, seconds
+from bench_sampling_gpu import make_dataset, parse_args
+from gpu import GPU, describe, require_gpu, seconds
 from harness import print_table, spread, write_json
 
 from graphlearn_dist.data import Dataset
@@ -63,8 +64,7 @@ def count_waits(make: MakeBatch, args: argparse.Namespace) -> int:
 
 def main() -> None:
     args = parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("bench_captured_gpu: torch sees no GPU")
+    require_gpu()
     dataset = make_dataset(args, gpu=True)
     plain = loader_of(dataset, args, shapes=False)
     shapes, num_edges = shapes_and_edges(plain, args)
@@ -81,7 +81,7 @@ def main() -> None:
     print_table(title, ["way", "edges per s", f"waits in {PROFILED} batches"], rows)
     settings = {key: str(value) for key, value in vars(args).items()}
     sizes = {"max_nodes": shapes.max_nodes, "max_edges": shapes.max_edges}
-    content = {"gpu": torch.cuda.get_device_name(0), "settings": settings, "shapes": sizes, "ways": found}
+    content = {**describe(), "settings": settings, "shapes": sizes, "ways": found}
     print(f"\nwritten to {write_json('gpu_captured', {**content, 'waits': waits})}")
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist import _C
 from graphlearn_dist.data import Feature, UnifiedTensor
 from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
@@ -25,13 +24,10 @@ from tests.support.device_batches import (
     sample,
     seeds_for,
 )
+from tests.support.gpu import GPU, needs_gpu
 from tests.support.graphs import TestGraph, make_dataset
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
-]
-GPU = torch.device("cuda", 0)
+pytestmark = needs_gpu
 
 
 @pytest.mark.parametrize("placement", ["CUDA", "ZERO_COPY"])

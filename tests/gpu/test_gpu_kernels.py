@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphlearn_dist import _C
 from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.data.row_placement import place_rows
 from graphlearn_dist.data.unified_tensor import view_rows
@@ -29,13 +28,10 @@ from tests.support.device_batches import (
     seeds_for,
 )
 from tests.support.device_routing import BOOKS, assert_routed_as_on_the_cpu, book_of
+from tests.support.gpu import GPU, needs_gpu
 from tests.support.graphs import make_dataset
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
-]
-GPU = torch.device("cuda", 0)
+pytestmark = needs_gpu
 KINDS = ["homogeneous", "typed"]
 
 

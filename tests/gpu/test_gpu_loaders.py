@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
@@ -16,15 +15,12 @@ from graphlearn_dist.distributed import (
     MpDistSamplingWorkerOptions,
 )
 from graphlearn_dist.loader import NeighborLoader
+from tests.support.gpu import GPU, needs_gpu
 from tests.support.processes import run_processes
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
-]
+pytestmark = needs_gpu
 HERE = "tests.gpu.test_gpu_loaders"
 DEADLINE_S = 120.0  # only ever reached by a hang
-GPU = torch.device("cuda", 0)
 NUM_NODES = 4000
 SETTINGS: dict[str, Any] = {"batch_size": 100, "shuffle": True, "with_edge": True}
 

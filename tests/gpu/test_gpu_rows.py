@@ -16,12 +16,10 @@ from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor, s
 from graphlearn_dist.data.pinned_memory import pin
 from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
+from tests.support.gpu import needs_gpu
 from tests.support.processes import run_processes
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
-]
+pytestmark = needs_gpu
 HERE = "tests.gpu.test_gpu_rows"
 DEADLINE_S = 120.0  # only ever reached by a hang
 NUM_ROWS, WIDTH = 8192, 64

@@ -10,21 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.nn import SAGEConv
 
-from graphlearn_dist import _C
 from graphlearn_dist.errors import BatchOverflowError
 from graphlearn_dist.loader import CapturedStep, NeighborLoader, StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.sampler.static_batches import ask, new_request
 from tests.support.device_batches import WAYS
+from tests.support.gpu import GPU, needs_gpu
 from tests.support.graphs import make_dataset, random_graph
 from tests.support.profiles import events_within, waits_in
 from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
-]
-GPU = torch.device("cuda", 0)
+pytestmark = needs_gpu
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist import _C
 from graphlearn_dist.loader import LinkNeighborLoader, SubGraphLoader
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingType
 from graphlearn_dist.sampler.batches import make_plan
@@ -24,13 +23,10 @@ from tests.support.device_batches import (
     links_for,
     on_device,
 )
+from tests.support.gpu import GPU, needs_gpu
 from tests.support.graphs import TestGraph, make_dataset
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not _C.cuda_is_built() or _C.cuda_device_count() == 0, reason="needs a GPU and a CUDA build"),
-]
-GPU = torch.device("cuda", 0)
+pytestmark = needs_gpu
 KINDS = ["homogeneous", "typed"]
 
 
