@@ -13,7 +13,8 @@ from .handles import GpuHandle
 from .row_placement import RowPlacement, group_of
 
 
-def _to_gpu(rows: torch.Tensor, gpu: int) -> torch.Tensor:
+def put_on_gpu(rows: torch.Tensor, gpu: int) -> torch.Tensor:
+    """The rows in the memory of a GPU."""
     return rows.to(torch.device("cuda", gpu))
 
 
@@ -28,7 +29,7 @@ class PlacedRows:
         groups: GPUs of each group; none: each GPU that gathers is a group of its own.
         id2index: int ``[num_ids]``, rows of ids, -1 for none; None where ids are rows.
         received: hot rows that another process has placed, by group.
-        put: brings rows to a GPU.
+        put: brings rows to a GPU; ``put_on_gpu`` unless given.
     """
 
     def __init__(
@@ -38,13 +39,13 @@ class PlacedRows:
         groups: Sequence[Sequence[int]] = (),
         id2index: torch.Tensor | None = None,
         received: Mapping[tuple[int, ...], Sequence[GpuHandle]] | None = None,
-        put: Callable[[torch.Tensor, int], torch.Tensor] = _to_gpu,
+        put: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
     ) -> None:
         self._rows = rows
         self._placement = placement
         self._groups = groups
         self._id2index = id2index
-        self._put = put
+        self._put = put or put_on_gpu
         self._lock = threading.RLock()
         self._handles = {group: tuple(handles) for group, handles in (received or {}).items()}
         self._placed: dict[tuple[int, ...], list[torch.Tensor]] = {}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from graphlearn_dist.data import Dataset, Feature, UnifiedTensor, shared_memory
+from graphlearn_dist import _C
+from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor, placed_rows, shared_memory
 from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.data.pinned_memory import pin
@@ -199,6 +201,51 @@ def test_hotness_is_counted_in_batches(typed: bool) -> None:
     dataset.init_node_features({"n": ROWS} if typed else ROWS, hotness=count_nodes(loader))
     with pytest.raises(InvalidArgumentError, match="num_batches: expected 1 to 4, got 5"):
         count_nodes(loader, 5)
+
+
+@pytest.fixture
+def imagined_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Four GPUs whose memory is the host's, of which number 2 is current; and to which of them rows were brought."""
+    brought: list[int] = []
+
+    def on(self: PlacedRows, device: torch.device) -> DeviceRows:
+        group = group_of(device.index, self._groups)
+        return DeviceRows(self.parts(group), HOST, self._placement.row_of_id(len(group), self._id2index))
+
+    def put(rows: torch.Tensor, gpu: int) -> torch.Tensor:
+        brought.append(gpu)
+        return rows.clone()
+
+    monkeypatch.setattr(PlacedRows, "on", on)
+    monkeypatch.setattr(placed_rows, "put_on_gpu", put)
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    return brought
+
+
+@pytest.mark.parametrize("hotness", [None, HOTNESS], ids=["first rows", "hottest rows"])
+@pytest.mark.parametrize("device", [None, 0])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_features_are_sent_with_their_pieces(
+    imagined_gpus: list[int], grouped: bool, device: int | None, hotness: Any
+) -> None:
+    groups = [DeviceGroup(0, [torch.device("cuda", 0), torch.device("cuda", 1)]), DeviceGroup(1, ["cuda:2", "cuda:3"])]
+    ids = torch.tensor([0, 40, 7, 7, 21])
+    feature = Feature(ROWS, None, 0.3, groups if grouped else None, device, hotness=hotness)
+    assert torch.equal(feature[ids], ROWS[ids])
+    own = 2 if device is None else device
+    assert imagined_gpus == ([own, own + 1] if grouped else [own])
+    sent = feature
+    for _ in range(2):  # to another process, and from there to the next
+        sent = Feature.from_ipc_handle(pickle.loads(ForkingPickler.dumps(sent.share_ipc())))
+        assert sorted(imagined_gpus) == ([0, 1, 2, 3] if grouped else [own])  # once each, all of them by the first
+        assert torch.equal(sent[ids], ROWS[ids])
+        assert torch.equal(feature[ids], ROWS[ids])
+    copied = copy.deepcopy(feature)  # takes rows of its own
+    assert torch.equal(copied[ids], ROWS[ids])
+    assert len(imagined_gpus) == (6 if grouped else 2)
+    with pytest.raises(InvalidArgumentError, match="GPU 0 gathers, and is in none of"):
+        _ = Feature(ROWS, None, 0.3, groups[1:], 0)[ids]
 
 
 # --- pinned memory -------------------------------------------------------------------------------------------------
