@@ -9,10 +9,13 @@ from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.data.row_placement import place_rows
 from graphlearn_dist.data.unified_tensor import view_rows
 from graphlearn_dist.errors import UnknownIdError
+from graphlearn_dist.loader import StaticShapes
+from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.partition.device_routing import DeviceBook
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingType
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.local_graph import LocalGraph
+from graphlearn_dist.sampler.static_batches import ask, new_request
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import (
     LINK_WAYS,
@@ -30,6 +33,7 @@ from tests.support.device_batches import (
 from tests.support.device_routing import BOOKS, assert_routed_as_on_the_cpu, book_of
 from tests.support.gpu import GPU, needs_gpu
 from tests.support.graphs import make_dataset
+from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for
 
 pytestmark = needs_gpu
 KINDS = ["homogeneous", "typed"]
@@ -44,6 +48,17 @@ def test_sampling(kind: str, way: str) -> None:
         config = config_for(fanouts, WAYS[way])
         local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
         assert_same(sample(device, seeds, 1), sample(local, seeds, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding(kind: str) -> None:
+    loader = loader_for(kind, "uniform", (4, 3), static_shapes=True)
+    kernels, request = batches_of_kernels(loader, StaticShapes(), GPU), new_request(loader.config.seed, GPU)
+    for index in (0, loader.batches.schedule.num_batches - 1):  # the last one is short
+        ask(request, 1, index)
+        made = padded_to_pyg(kernels.sample(request), loader.data.schema, with_edge_ids=True)
+        assert_same_data(made, loader.batch(1, index))
+    kernels.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
