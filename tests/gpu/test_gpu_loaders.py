@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {"batch_size": 100, "shuffle": True, "with_edge": Tru
 
 
 def make_data() -> Dataset:
-    dataset = Dataset(edge_dir="in")
+    dataset = Dataset()
     edges = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=torch.Generator().manual_seed(3))
     dataset.init_graph(edges, num_nodes=NUM_NODES, graph_mode="CPU")
     dataset.init_node_features(torch.randn(NUM_NODES, 200, generator=torch.Generator().manual_seed(4)))
