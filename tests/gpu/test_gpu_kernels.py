@@ -8,7 +8,7 @@ import torch
 from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.data.row_placement import place_rows
 from graphlearn_dist.data.unified_tensor import view_rows
-from graphlearn_dist.errors import UnknownIdError
+from graphlearn_dist.errors import BatchOverflowError, UnknownIdError
 from graphlearn_dist.loader import StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.partition.device_routing import DeviceBook
@@ -59,6 +59,16 @@ def test_padding(kind: str) -> None:
         made = padded_to_pyg(kernels.sample(request), loader.data.schema, with_edge_ids=True)
         assert_same_data(made, loader.batch(1, index))
     kernels.check()
+
+
+@pytest.mark.parametrize("shapes", [StaticShapes(max_nodes=18), StaticShapes(max_edges=20)])
+def test_padded_batches_that_do_not_fit(shapes: StaticShapes) -> None:
+    loader = loader_for("homogeneous", "disjoint", static_shapes=True)
+    kernels, request = batches_of_kernels(loader, shapes, GPU), new_request(loader.config.seed, GPU)
+    ask(request, 1, 0)
+    assert not kernels.sample(request).seed_mask.any()
+    with pytest.raises(BatchOverflowError, match="batch 0 of epoch 1"):
+        kernels.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch_geometric.nn import GATConv, GCNConv, HeteroConv, SAGEConv
 
 from graphlearn_dist.errors import BatchOverflowError, InvalidArgumentError
-from graphlearn_dist.loader import CapturedStep, NeighborLoader, NodeLoader, StaticShapes
+from graphlearn_dist.loader import CapturedStep, LinkNeighborLoader, NeighborLoader, NodeLoader, StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.sampler import NeighborSampler, SamplingType
 from graphlearn_dist.sampler.static_batches import ask, new_request
@@ -259,6 +259,8 @@ def test_loaders_without_static_shapes_say_so() -> None:
         NodeLoader(data, sampler, torch.arange(4), sampling_type=SamplingType.SUBGRAPH, static_shapes=True)
     with pytest.raises(InvalidArgumentError, match="PyG objects"):
         NeighborLoader(data, [2], torch.arange(4), as_pyg_v1=True, static_shapes=True)
+    with pytest.raises(TypeError, match="static_shapes"):
+        LinkNeighborLoader(data, [2], torch.tensor([[0, 1], [1, 2]]), static_shapes=True)  # type: ignore[call-arg]
     with pytest.raises(InvalidArgumentError, match="give it static_shapes=True"):
         CapturedStep(NeighborLoader(data, [2], torch.arange(4)), lambda batch: batch)
 
