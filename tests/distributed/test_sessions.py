@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -119,9 +120,16 @@ class Client:
 
 
 def cut(endpoint: Endpoint) -> None:
-    """Breaks every connection of an endpoint."""
-    for connection in endpoint._links.connections:
-        post(endpoint.loop, connection.close, "cut by a test")
+    """Breaks every connection of an endpoint, before anything else is asked over them."""
+    done = threading.Event()
+
+    def close_all() -> None:
+        for connection in list(endpoint._links.connections):
+            connection.close("cut by a test")
+        done.set()
+
+    assert post(endpoint.loop, close_all)
+    assert done.wait(DEADLINE_S)
 
 
 # --- what a server uses --------------------------------------------------------------------------------------------
