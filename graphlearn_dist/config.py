@@ -267,3 +267,26 @@ def heartbeat_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
 def lease_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
     """``GLD_LEASE_TIMEOUT``: seconds that a client of a server keeps what it holds when its connection is lost; 3."""
     return _seconds(environ, "GLD_LEASE_TIMEOUT", "3")
+
+
+def _first_set(environ: Mapping[str, str], *names: str) -> str:
+    """The first of these variables that is set; the first where none is."""
+    return next((name for name in names if name in environ), names[0])
+
+
+def virtual_cluster_max_retries(environ: Mapping[str, str] = os.environ) -> int:
+    """How often a virtual cluster waits for machines: ``GLD_VIRTUAL_CLUSTER_MAX_RETRIES``, at least 1; 6 if unset.
+
+    The founding documents call it ``NRL_VIRTUAL_CLUSTER_MAX_RETRIES``, which holds where the other is not set.
+    """
+    name = _first_set(environ, "GLD_VIRTUAL_CLUSTER_MAX_RETRIES", "NRL_VIRTUAL_CLUSTER_MAX_RETRIES")
+    retries = _integer(environ, name, 6)
+    if retries < 1:
+        raise InvalidArgumentError(f"environment variable {name}: expected at least 1, got {retries}")
+    return retries
+
+
+def nsight_worker_patterns(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of workers to be profiled, as patterns between commas: ``GLD_NSYS_WORKER_PATTERNS`` (or ``NRL_…``)."""
+    text = environ.get(_first_set(environ, "GLD_NSYS_WORKER_PATTERNS", "NRL_NSYS_WORKER_PATTERNS"), "")
+    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]

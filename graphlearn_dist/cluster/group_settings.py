@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import InvalidArgumentError
 from ..utils.units import parse_size
@@ -20,6 +22,7 @@ class GroupSettings:
     memory_limit: int | str | None = None
     enable_load_balancing: bool = False
     load_balancing_strategy: str = "round_robin"
+    local_workers: Callable[[Mapping[str, Any]], Collection[int]] | None = None
     async_communication: bool | None = None
     enable_gradient_compression: bool = False
     gradient_compression: str = "fp16"
@@ -36,6 +39,11 @@ class GroupSettings:
         if self.load_balancing_strategy not in STRATEGIES:
             raise InvalidArgumentError(
                 f"load_balancing_strategy: expected one of {STRATEGIES}, got {self.load_balancing_strategy!r}"
+            )
+        if (self.load_balancing_strategy == "locality") != (self.local_workers is not None):
+            raise InvalidArgumentError(
+                f"local_workers: expected with load_balancing_strategy 'locality', and only there, got "
+                f"{self.local_workers!r} with {self.load_balancing_strategy!r}"
             )
         if self.gradient_compression not in COMPRESSIONS:
             raise InvalidArgumentError(

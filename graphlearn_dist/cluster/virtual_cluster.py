@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..config import virtual_cluster_max_retries
 from ..errors import InvalidArgumentError, ResourceInsufficientError
 from .actors.base import ActorBackend, NodePort, Reservation
 from .actors.choose import choose_backend, require_ray
@@ -44,7 +45,8 @@ class RayVirtualCluster:
         communication_backend: default of ``init_process_group`` in the workers; None chooses by ``use_gpus``.
         monitor_memory: groups watch their workers' memory and warn at 90 % of the limit or of the machine.
         backend: ``"auto"``, ``"local"`` or ``"ray"``.
-        max_retries: how often to wait, for 1, 2, 4 … s at the most, for a cluster that is still growing.
+        max_retries: how often to wait, for 1, 2, 4 … s at the most, for a cluster that is still growing; None for
+            ``GLD_VIRTUAL_CLUSTER_MAX_RETRIES``, or 6.
         ready_timeout_s: for the placement groups, once there is enough.
 
     Raises:
@@ -70,7 +72,7 @@ class RayVirtualCluster:
         communication_backend: str | None = None,
         monitor_memory: bool = False,
         backend: str | ActorBackend = "auto",
-        max_retries: int = 6,
+        max_retries: int | None = None,
         ready_timeout_s: float = 180.0,
     ) -> None:
         self.shape = ClusterShape(
@@ -87,9 +89,9 @@ class RayVirtualCluster:
         self.communication_backend = _check_communication(communication_backend, use_gpus)
         self._gpu_ids = parse_gpu_ids(gpu_ids, self.shape.bundle_counts)
         self._ports = _check_ports(port_range_low, port_range_high)
-        if max_retries < 0:
+        if max_retries is not None and max_retries < 0:
             raise InvalidArgumentError(f"max_retries: expected at least 0, got {max_retries}")
-        self._max_retries = max_retries
+        self._max_retries = virtual_cluster_max_retries() if max_retries is None else max_retries
         self._ready_timeout_s = ready_timeout_s
         self.backend = choose_backend(backend) if isinstance(backend, str) else backend
         self._given: set[tuple[str, int]] = set()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import fnmatch
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..config import nsight_worker_patterns
 from ..errors import InvalidArgumentError
 from .actors.base import Actor, ActorProfile, ActorSpec, MethodProfile, Ref, Reservation
 from .actors.local import LocalRef
@@ -56,6 +58,29 @@ def recursive_merge_options(default_options: Mapping[str, Any], extra_options: M
         value = runtime_env.pop("_nsight")
         runtime_env.setdefault("nsight", value)
     return merged
+
+
+def get_nsight_config_if_pattern_matches(worker_name: str) -> dict[str, Any]:
+    """A runtime environment in which NVIDIA's profiler records a worker between ``cudaProfilerStart`` and ``…Stop``.
+
+    Args:
+        worker_name: name of the kind of worker; the recording is named after it.
+
+    Returns:
+        ``{"nsight": options}`` where a pattern in ``GLD_NSYS_WORKER_PATTERNS`` matches the name, else an empty
+        dictionary: made for ``ray.remote(runtime_env={**get_nsight_config_if_pattern_matches("sampler")})``. Only Ray
+        knows how to start a worker under the profiler; ``nsys`` must be installed on its machines.
+    """
+    if not any(fnmatch.fnmatchcase(worker_name, pattern) for pattern in nsight_worker_patterns()):
+        return {}
+    options = {
+        "t": "cuda,cudnn,cublas,nvtx",
+        "o": f"'{worker_name}_%p'",
+        "stop-on-exit": "true",
+        "capture-range": "cudaProfilerApi",
+        "capture-range-end": "stop",
+    }
+    return {"nsight": options}
 
 
 def _merge(default: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,4 +320,9 @@ def find_method(worker: str, profile: ActorProfile, name: str) -> MethodProfile:
     return profile.methods[name]
 
 
-__all__ = ["RayWorkerBuilder", "WorkerHandle", "recursive_merge_options"]
+__all__ = [
+    "RayWorkerBuilder",
+    "WorkerHandle",
+    "get_nsight_config_if_pattern_matches",
+    "recursive_merge_options",
+]

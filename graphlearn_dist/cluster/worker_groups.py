@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..errors import (
     WorkerFailureError,
 )
 from .actors.base import Ref, ResourceUsage
-from .balance import Balancer
+from .balance import Balancer, Load
 from .call_plan import (
     ShardedAxes,
     WorkerCall,
@@ -35,7 +35,12 @@ from .multi_worker_future import MultiWorkerFuture
 from .named_sharding import NamedSharding
 from .supervisor import Supervisor, Watch
 from .virtual_cluster import RayVirtualCluster
-from .worker_builder import RayWorkerBuilder, WorkerHandle, recursive_merge_options
+from .worker_builder import (
+    RayWorkerBuilder,
+    WorkerHandle,
+    get_nsight_config_if_pattern_matches,
+    recursive_merge_options,
+)
 from .worker_layout import TiedGroups, WorkerMetadata, plan_groups, plan_workers
 from .worker_slot import WorkerSlot
 
@@ -66,7 +71,9 @@ class RayWorkerGroup:
         stuck_timeout_s: kill a worker that answered nothing for so long; None never.
         memory_limit: bound of each worker's private memory, such as ``"8GB"``; allocations beyond it fail.
         enable_load_balancing: ``run_single_worker_single_data`` without a worker chooses one.
-        load_balancing_strategy: one of ``balance.STRATEGIES``.
+        load_balancing_strategy: one of ``balance.STRATEGIES``, see ``balance.Balancer``.
+        local_workers: for ``locality``: from a call's data, by name, to the ranks that hold what it needs, such as
+            ``balance.SeedOwners``.
         async_communication: calls give references (True) or results (False).
         enable_gradient_compression: ``collectives.wrap_ddp`` compresses gradients in the workers.
         gradient_compression: how, see ``compression``.
@@ -100,6 +107,7 @@ class RayWorkerGroup:
         memory_limit: int | str | None = None,
         enable_load_balancing: bool = False,
         load_balancing_strategy: str = "round_robin",
+        local_workers: Callable[[Mapping[str, Any]], Collection[int]] | None = None,
         async_communication: bool | None = None,
         enable_gradient_compression: bool = False,
         gradient_compression: str = "fp16",
@@ -113,6 +121,7 @@ class RayWorkerGroup:
             memory_limit,
             enable_load_balancing,
             load_balancing_strategy,
+            local_workers,
             async_communication,
             enable_gradient_compression,
             gradient_compression,
@@ -138,6 +147,7 @@ class RayWorkerGroup:
         self._takes_positional = not isinstance(worker, RayWorkerBuilder)
         self._is_async = is_async
         self._balancer = Balancer(load_balancing_strategy)
+        self._local_workers = self.settings.local_workers
         self._slots: list[WorkerSlot] = []
         self._supervisor: Supervisor | None = None
         self.cluster.attach(self)
@@ -233,7 +243,8 @@ class RayWorkerGroup:
         if worker_idx is None:
             if not self.settings.enable_load_balancing:
                 raise InvalidArgumentError("worker_idx: expected a rank without enable_load_balancing, got None")
-            worker_idx = self._balancer.pick(self._ready_loads())
+            local = self._local_workers(named) if self._local_workers is not None else ()
+            worker_idx = self._balancer.pick(self._ready_loads(), local)
         if not 0 <= worker_idx < len(self._slots):
             raise UnknownIdError(f"worker_idx: expected 0 to {len(self._slots) - 1}, got {worker_idx}")
         [answer] = self._answers(self._call(method_name, [WorkerCall(worker_idx, named)]))
@@ -333,8 +344,8 @@ class RayWorkerGroup:
             return calls.refs
         return collect(calls, self.cluster.backend, self.settings)
 
-    def _ready_loads(self) -> dict[int, int]:
-        return {slot.rank: slot.in_flight for slot in self._slots if slot.state is WorkerState.READY}
+    def _ready_loads(self) -> dict[int, Load]:
+        return {slot.rank: slot.load for slot in self._slots if slot.state is WorkerState.READY}
 
     # --- health -------------------------------------------------------------------------------------------------
 
@@ -458,5 +469,6 @@ __all__ = [
     "RayWorkerBuilder",
     "RayWorkerGroup",
     "WorkerFailureError",
+    "get_nsight_config_if_pattern_matches",
     "recursive_merge_options",
 ]

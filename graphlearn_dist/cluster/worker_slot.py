@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import DeadlineExceededError
 from .actors.base import Actor, ActorBackend, ActorProfile, ActorSpec, MethodProfile, Ref, ResourceUsage, RunningCall
+from .balance import Load, LoadMeter
 from .health import Health, WorkerState, WorkerStatus
 from .worker_builder import WorkerHandle, find_method
 from .worker_layout import WorkerMetadata
@@ -39,13 +40,13 @@ class WorkerSlot:
     ) -> None:
         self.rank = metadata["global_rank"]
         self.metadata = metadata
-        self.in_flight = 0
         self._spec = spec
         self._backend = backend
         self._on_death = on_death
         # Guards what follows. Never held while the engine is called: its threads call us back.
         self._changed = threading.Condition()
         self._health = Health(max_restarts, time.monotonic)
+        self._meter = LoadMeter()
         self._profile = ActorProfile(0, "", {})
         self._incarnation = 0
         self._is_pinged = False
@@ -156,13 +157,19 @@ class WorkerSlot:
             return actor.stream(method, **kwargs)
         ref = actor.call(method, **kwargs)
         with self._changed:
-            self.in_flight += 1
+            self._meter.sent()
         ref.future().add_done_callback(self._on_answer)
         return ref
 
-    def _on_answer(self, _: concurrent.futures.Future[Any]) -> None:
+    def _on_answer(self, answer: concurrent.futures.Future[Any]) -> None:
         with self._changed:
-            self.in_flight -= 1
+            self._meter.answered(is_result=answer.exception() is None)
+
+    @property
+    def load(self) -> Load:
+        """Its calls in flight and its rate; streams are not counted."""
+        with self._changed:
+            return self._meter.load
 
     # --- health -------------------------------------------------------------------------------------------------
 

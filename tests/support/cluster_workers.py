@@ -47,6 +47,9 @@ class Worker:
     def pid(self) -> int:
         return os.getpid()
 
+    def own_pid(self, value: int) -> int:
+        return os.getpid()
+
     def fail(self, text: str = "as asked") -> None:
         raise ValueError(text)
 

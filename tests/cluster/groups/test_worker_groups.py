@@ -298,11 +298,17 @@ def test_futures_of_a_group_of_a_class(cluster: RayVirtualCluster, group: RayWor
         worker_kwargs={"path": str(tmp_path)},
         async_communication=True,
         call_timeout_s=0.2,
+        enable_load_balancing=True,
+        load_balancing_strategy="locality",
+        local_workers=lambda data: [data["value"]],
     )
     refs = made.run_all_workers_single_data("add", 1)
     assert [asyncio.run(_wait(ref)) for ref in refs] == [1, 1]
     future = made.run_all_workers_sharded_data("add", [1, 2], in_sharded_axes=["dp"])
     assert future.get_results(made) == [2, 1]
+    pids = get(made, made.run_all_workers_single_data("own_pid", 0))
+    for rank in (1, 0, 1):
+        assert get(made, [made.run_single_worker_single_data("own_pid", None, rank)]) == [pids[rank]]
     os.mkfifo(tmp_path / "pipe")
     stuck = made.run_all_workers_sharded_data("wait", replicate_on_axes=["dp"])
     with pytest.raises(DeadlineExceededError):

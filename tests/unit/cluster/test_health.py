@@ -10,7 +10,6 @@ import pytest
 
 from graphlearn_dist.cluster.actors.base import RunningCall
 from graphlearn_dist.cluster.actors.choose import choose_backend
-from graphlearn_dist.cluster.balance import Balancer
 from graphlearn_dist.cluster.group_settings import GroupSettings
 from graphlearn_dist.cluster.health import Health, WorkerState
 from graphlearn_dist.cluster.virtual_cluster import RayVirtualCluster
@@ -50,19 +49,6 @@ def test_a_workers_life() -> None:
     assert health.state is WorkerState.RETIRED
     health.answered()
     assert health.state is WorkerState.RETIRED
-
-
-def test_strategies() -> None:
-    loads = {0: 2, 2: 1, 3: 1}
-    turn = Balancer("round_robin")
-    assert [turn.pick(loads) for _ in range(4)] == [0, 2, 3, 0]
-    assert turn.pick({0: 0, 3: 0}) == 3
-    assert Balancer("least_loaded").pick(loads) == 2
-    assert {Balancer("random", seed).pick(loads) for seed in range(50)} == {0, 2, 3}
-    with pytest.raises(InvalidArgumentError, match="load_balancing_strategy"):
-        Balancer("clever")
-    with pytest.raises(InvalidArgumentError, match="ready"):
-        turn.pick({})
 
 
 def test_merging_options_changes_neither() -> None:
