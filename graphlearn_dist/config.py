@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .errors import InvalidArgumentError
 
@@ -290,3 +291,21 @@ def nsight_worker_patterns(environ: Mapping[str, str] = os.environ) -> list[str]
     """Names of workers to be profiled, as patterns between commas: ``GLD_NSYS_WORKER_PATTERNS`` (or ``NRL_…``)."""
     text = environ.get(_first_set(environ, "GLD_NSYS_WORKER_PATTERNS", "NRL_NSYS_WORKER_PATTERNS"), "")
     return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+
+
+def virtual_environments_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where virtual environments of workers are: ``GLD_VENV_DIR`` (or ``NEMO_RL_VENV_DIR``); in the user's cache."""
+    root = environ.get(_first_set(environ, "GLD_VENV_DIR", "NEMO_RL_VENV_DIR"))
+    return Path(root).absolute() if root else Path.home() / ".cache" / "graphlearn_dist" / "venvs"
+
+
+def force_rebuild_environments(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether groups build the environments of their workers anew: ``GLD_FORCE_REBUILD_VENVS`` (or ``NRL_…``).
+
+    ``1`` and ``true`` say so, ``0``, ``false`` and nothing say no.
+    """
+    name = _first_set(environ, "GLD_FORCE_REBUILD_VENVS", "NRL_FORCE_REBUILD_VENVS")
+    text = environ.get(name, "").lower()
+    if text not in ("", "0", "false", "1", "true"):
+        raise InvalidArgumentError(f"environment variable {name}: expected 1, true, 0 or false, got {text!r}")
+    return text in ("1", "true")

@@ -53,7 +53,9 @@ def plan_processes(
 ) -> tuple[list[ActorSpec], tuple[str, int]]:
     """The process of each worker, by rank, and the address of rank 0."""
     reservations = cluster.get_placement_groups()
-    runtime_env = make_actor_runtime_env(source.ray_actor_class_fqn) if isinstance(source, RayWorkerBuilder) else {}
+    runtime_env: dict[str, Any] = {}
+    if isinstance(source, RayWorkerBuilder):
+        runtime_env = make_actor_runtime_env(source.ray_actor_class_fqn, cluster.backend)
     given = {name: str(value) for name, value in env_vars.items()}
     base = {**forwarded_environ(), **runtime_env.pop("env_vars", {}), **given}
     options = {"runtime_env": runtime_env} if runtime_env else {}

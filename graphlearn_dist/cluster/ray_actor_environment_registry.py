@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .actors.base import ActorBackend
+from .virtual_environments import create_local_venv_on_each_node, is_uv_command
 
 
 class PY_EXECUTABLES:
@@ -20,7 +22,7 @@ class PY_EXECUTABLES:
 
 
 ACTOR_ENVIRONMENT_REGISTRY: dict[str, str] = {}
-"""Path of an interpreter by dotted name of a class; workers of others run under the driver's own."""
+"""Path of an interpreter, or ``uv run …``, by dotted name of a class; workers of others run under the driver's own."""
 
 
 def get_actor_python_env(actor_class_fqn: str) -> str:
@@ -32,19 +34,28 @@ def get_actor_python_env(actor_class_fqn: str) -> str:
     if actor_class_fqn not in ACTOR_ENVIRONMENT_REGISTRY:
         raise InvalidArgumentError(
             f"actor_class_fqn: expected a key of ACTOR_ENVIRONMENT_REGISTRY, got {actor_class_fqn!r}; set "
-            f"ACTOR_ENVIRONMENT_REGISTRY[{actor_class_fqn!r}] to an interpreter's path, or to PY_EXECUTABLES.SYSTEM"
+            f"ACTOR_ENVIRONMENT_REGISTRY[{actor_class_fqn!r}] to an interpreter's path, to 'uv run …', "
+            f"or to PY_EXECUTABLES.SYSTEM"
         )
     return ACTOR_ENVIRONMENT_REGISTRY[actor_class_fqn]
 
 
-def make_actor_runtime_env(actor_class_fqn: str) -> dict[str, Any]:
+def make_actor_runtime_env(actor_class_fqn: str, backend: ActorBackend | str = "auto") -> dict[str, Any]:
     """Ray's ``runtime_env`` for the workers of a class; empty where no interpreter was set.
 
-    That of a virtual environment comes with the variables that name its directory.
+    A command of uv becomes a virtual environment on every machine of the engine. That of a virtual environment comes
+    with the variables that name its directory.
+
+    Raises:
+        LaunchError: an environment could not be built.
     """
     if actor_class_fqn not in ACTOR_ENVIRONMENT_REGISTRY:
         return {}
     executable = get_actor_python_env(actor_class_fqn)
+    is_built = is_uv_command(executable)
+    if is_built:
+        executable = create_local_venv_on_each_node(executable, actor_class_fqn, backend)
     directory = Path(executable).absolute().parent.parent
-    names = ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT") if (directory / "pyvenv.cfg").is_file() else ()
+    is_environment = is_built or (directory / "pyvenv.cfg").is_file()
+    names = ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT") if is_environment else ()
     return {"py_executable": executable, "env_vars": dict.fromkeys(names, str(directory))}

@@ -8,21 +8,18 @@ are added to it. Whoever adds a piece holds a lock on the directory meanwhile.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
 import shutil
-import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import StorageError
+from ..utils.directory_lock import locked_directory
 from .layout import META_FILE, EdgeKey, NodeKey
 from .storage import ArrayFile, open_array, write_tensor
 
@@ -132,7 +129,7 @@ class PieceStore:
 
     def __enter__(self) -> PieceStore:
         self.root.mkdir(parents=True, exist_ok=True)
-        self._lock.enter_context(_locked(self.root))
+        self._lock.enter_context(locked_directory(self.root, _LOCK_TIMEOUT_S))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,47 +199,3 @@ def _num_ids(book: Mapping[str, Any] | None) -> int:
 
 def _key(key: Any) -> Any:
     return tuple(key) if isinstance(key, list) else key
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Holds a directory's lock; ``StorageError`` where another process holds it for longer than ``timeout_s``."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        descriptor = _wait_for_lock(folder, timeout_s)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _wait_for_lock(folder: Path, timeout_s: float) -> int:
-    """A descriptor that holds the lock. The system's wait for a lock has no deadline: a thread waits, and is left."""
-    locked: Future[int] = Future()
-
-    def wait() -> None:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            os.close(descriptor)
-            if locked.set_running_or_notify_cancel():
-                locked.set_exception(error)
-            return
-        if locked.set_running_or_notify_cancel():
-            locked.set_result(descriptor)
-        else:  # nobody waits any more
-            os.close(descriptor)
-
-    threading.Thread(target=wait, name="directory lock", daemon=True).start()
-    try:
-        return locked.result(timeout_s)
-    except BaseException as error:
-        if not locked.cancel():  # it came at the last moment
-            os.close(locked.result())
-        if isinstance(error, TimeoutError):
-            raise StorageError(f"{folder}: another process held its lock for {timeout_s:g} s") from None
-        raise

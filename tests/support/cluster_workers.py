@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,9 @@ class Worker:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def prefix(self) -> str:
+        return sys.prefix
 
     def own_pid(self, value: int) -> int:
         return os.getpid()

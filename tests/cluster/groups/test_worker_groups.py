@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,28 @@ def test_workers_under_an_interpreter_of_their_own(
     monkeypatch.setitem(ACTOR_ENVIRONMENT_REGISTRY, NAME, str(python))
     with RayWorkerGroup(cluster, NAME, [1, 0], "interpreter", call_timeout_s=DEADLINE_S) as made:
         assert get(made, [made.workers[0].environ.remote("GLD_TEST_PYTHON")]) == [["own"]]
+
+
+def test_workers_in_an_environment_made_for_them(
+    cluster: RayVirtualCluster, group: RayWorkerGroup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By something that has uv's commands, and gives the environment what the driver has."""
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    packages = "lib/python*/site-packages"
+    uv.write_text(
+        f'#!/bin/sh\nfor target; do :; done\n[ "$1" = run ] && exit 0\n'
+        f'{sys.executable} -m venv --without-pip "$target" && cd "$target"/{packages} && '
+        f"echo {sysconfig.get_path('purelib')} > driver.pth\n"
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("GLD_VENV_DIR", str(tmp_path / "venvs"))
+    monkeypatch.setitem(ACTOR_ENVIRONMENT_REGISTRY, NAME, "uv run --locked")
+    with RayWorkerGroup(cluster, NAME, [1, 0], "environment", call_timeout_s=DEADLINE_S) as made:
+        [[told, *ran]] = get(made, [made.workers[0].environ.remote("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")])
+        [prefix] = get(made, [made.workers[0].prefix.remote()])
+        assert told == ran[0] == prefix == str(tmp_path / "venvs" / NAME / "current")
 
 
 def test_futures_of_a_group_of_a_class(cluster: RayVirtualCluster, group: RayWorkerGroup, tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ from graphlearn_dist.partition import (
     load_partition_layout,
     verify,
 )
-from graphlearn_dist.partition.piece_store import PIECES, PieceStore, _locked
+from graphlearn_dist.partition.piece_store import PIECES, PieceStore
 from graphlearn_dist.typing import FeaturePartitionData, GraphPartitionData
+from graphlearn_dist.utils.directory_lock import locked_directory
 
 from .graphs import EDGE_TYPES, NUM_NODES, hetero_inputs, homo_inputs
 
@@ -395,7 +396,10 @@ def test_a_directory_that_another_holds(tmp_path: Path) -> None:
     """Its lock is waited for up to a deadline, and comes free again after one who did not wait for it."""
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(StorageError, match=r"another process held its lock for 0\.1 s"), _locked(tmp_path, 0.1):
+    with (
+        pytest.raises(StorageError, match=r"another process held its lock for 0\.1 s"),
+        locked_directory(tmp_path, 0.1),
+    ):
         pass
     entered = threading.Event()
 
@@ -409,7 +413,7 @@ def test_a_directory_that_another_holds(tmp_path: Path) -> None:
     os.close(held)
     waiting.join(60.0)
     assert entered.is_set()
-    with _locked(tmp_path, 60.0):
+    with locked_directory(tmp_path, 60.0):
         pass
 
 
