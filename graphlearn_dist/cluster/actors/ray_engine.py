@@ -46,7 +46,7 @@ def init_ray(log_dir: str | None = None, *, address: str | None = None, **option
 
     Args:
         log_dir: where a new Ray keeps its logs and sockets, with a short path; None leaves it to Ray.
-        address: such as ``10.0.0.1:6379``; None as above.
+        address: such as ``10.0.0.1:6379``, or ``local`` for a new one in any case; None as above.
         **options: for ``ray.init``. The dashboard stays off unless asked for: it needs ``ray[default]``.
     """
     if ray.is_initialized():
@@ -56,9 +56,10 @@ def init_ray(log_dir: str | None = None, *, address: str | None = None, **option
             ray.init(address="auto", **{"logging_level": "warning", **options})
             return
         except ConnectionError:  # none runs here
-            own = {} if log_dir is None else {"_temp_dir": os.path.abspath(log_dir)}
-            ray.init(**{"include_dashboard": False, **own, **options})
-            return
+            address = "local"
+    if address == "local":
+        own = {} if log_dir is None else {"_temp_dir": os.path.abspath(log_dir)}
+        options = {"include_dashboard": False, **own, **options}
     ray.init(address=address, **options)
 
 
