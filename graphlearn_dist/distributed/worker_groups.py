@@ -5,7 +5,15 @@ from ..cluster.worker_groups import (
     RayWorkerBuilder,
     RayWorkerGroup,
     WorkerFailureError,
+    get_nsight_config_if_pattern_matches,
     recursive_merge_options,
 )
 
-__all__ = ["MultiWorkerFuture", "RayWorkerBuilder", "RayWorkerGroup", "WorkerFailureError", "recursive_merge_options"]
+__all__ = [
+    "MultiWorkerFuture",
+    "RayWorkerBuilder",
+    "RayWorkerGroup",
+    "WorkerFailureError",
+    "get_nsight_config_if_pattern_matches",
+    "recursive_merge_options",
+]
