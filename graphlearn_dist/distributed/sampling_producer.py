@@ -163,7 +163,7 @@ class SamplingProducer:
         if oldest is None or credit is None:
             return await worker.item(run, index)
         credit.grant(oldest)
-        async with credit.turn():
+        async with credit.turn(index):
             encoded = await worker.item(run, index)
             try:
                 await credit.send(index, encoded.nbytes)

@@ -21,7 +21,7 @@ class Sender:
         self.tasks = [asyncio.create_task(self._send(at, nbytes)) for at, nbytes in enumerate(sizes)]
 
     async def _send(self, at: int, nbytes: int) -> None:
-        async with self.credit.turn():
+        async with self.credit.turn(2 * at):
             await self.credit.send(2 * at, nbytes)
             self.sent.append(at)
 
@@ -81,6 +81,44 @@ def test_who_gives_up_lets_the_others_pass() -> None:
         assert sender.sent == [0, 3]
 
     asyncio.run(cancel_some())
+
+
+def test_a_request_that_was_overtaken() -> None:
+    """The worker gives a later batch only when the earlier one was taken; who reads it first gets it first."""
+
+    async def overtake() -> None:
+        credit, sent = ByteCredit(100), []
+        is_there = {index: asyncio.Event() for index in (2, 4, 6)}
+
+        async def fetch(index: int) -> None:
+            async with credit.turn(index):
+                await is_there[index].wait()
+                await credit.send(index, 60)
+                sent.append(index)
+
+        async def all_had_time() -> list[int]:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return sent
+
+        tasks = [asyncio.create_task(fetch(4))]
+        assert await all_had_time() == []
+        tasks.append(asyncio.create_task(fetch(2)))
+        is_there[2].set()
+        assert await all_had_time() == [2]
+        is_there[4].set()
+        assert await all_had_time() == [2]  # there is no credit for it
+        credit.grant(4)
+        assert await all_had_time() == [2, 4]
+        tasks.append(asyncio.create_task(fetch(6)))
+        is_there[6].set()
+        credit.grant(6)
+        assert await all_had_time() == [2, 4, 6]
+        tasks.append(asyncio.create_task(fetch(4)))  # overtaken by one that was sent: it goes beside it
+        await asyncio.gather(*tasks)
+        assert sent == [2, 4, 6, 4]
+
+    asyncio.run(asyncio.wait_for(overtake(), 20))
 
 
 def test_the_end_of_a_run_fails_who_waits() -> None:
