@@ -4,6 +4,7 @@
 #include "common/buffer_pool.h"
 #include "common/copy_bytes.h"
 #include "common/cuda.h"
+#include "common/error.h"
 #include "common/thread_pool.h"
 
 namespace py = pybind11;
@@ -26,6 +27,19 @@ void copy_parts(const py::sequence& parts, const py::buffer& destination) {
     copy_bytes(to, view.buf, static_cast<size_t>(view.len));
     to += view.len;
   }
+}
+
+void lock_pool_pages() {
+  if (!cuda_is_built()) throw CudaError("lock_pool_pages: this build has no CUDA");
+  const auto lock = [](void* memory, size_t bytes) {
+    try {
+      pin_host_memory(memory, bytes, /*read_only=*/false);
+    } catch (const CudaError&) {  // then copies from it pass through other memory
+      return false;
+    }
+    return true;
+  };
+  BufferPool::global().lock_pages({lock, unpin_host_memory});
 }
 
 }  // namespace
@@ -59,6 +73,10 @@ void bind_common(py::module_& m) {
       "Counters of the buffer pool: idle_bytes, in_use_bytes, hits, misses.");
   m.def("set_pool_capacity", [](size_t nbytes) { BufferPool::global().set_capacity(nbytes); }, py::arg("nbytes"));
   m.def("trim_pool", [] { BufferPool::global().trim(); });
+  m.def(
+      "lock_pool_pages", &lock_pool_pages, py::call_guard<py::gil_scoped_release>(),
+      "Pooled memory is page-locked from now on, for GPUs to copy from while the host goes on: new blocks of 2 MiB and "
+      "more, where the system allows it. CudaError in builds without CUDA.");
 
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(
       m, "ThreadPool",

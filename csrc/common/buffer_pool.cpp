@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <map>
 #include <new>
+#include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "common/poison.h"
@@ -43,19 +45,31 @@ struct BufferPool::State {
   size_t capacity = kDefaultCapacity;
   size_t peak_bytes = 0;  // most that was in use at once; counts only while the capacity is the default
   bool has_default_capacity = true;
+  std::optional<PageLock> page_lock;
+  std::unordered_set<void*> locked;  // blocks
   Stats stats;
 
   ~State() { release_idle(); }
 
   void release_idle() {
-    for (auto& entry : idle)
-      for (void* memory : entry.second) free_block(memory, entry.first);
+    for (auto& entry : idle) {
+      for (void* memory : entry.second) {
+        unlock_pages(memory);
+        free_block(memory, entry.first);
+      }
+    }
     idle.clear();
     stats.idle_bytes = 0;
   }
 
+  // With the mutex held.
+  void unlock_pages(void* memory) {
+    if (locked.erase(memory) != 0) page_lock->unlock(memory);
+  }
+
   // A block of at least `wanted` bytes, and its size.
   std::pair<void*, size_t> take(size_t wanted) {
+    std::optional<PageLock> lock_of_new;
     {
       std::lock_guard<std::mutex> lock(mutex);
       const auto found = idle.lower_bound(wanted);
@@ -71,8 +85,14 @@ struct BufferPool::State {
       }
       count_use(wanted);
       ++stats.misses;
+      if (wanted >= kHugePage) lock_of_new = page_lock;  // smaller blocks share pages with others
     }
-    return {system_allocate(wanted), wanted};
+    void* memory = system_allocate(wanted);
+    if (lock_of_new && lock_of_new->lock(memory, wanted)) {
+      std::lock_guard<std::mutex> lock(mutex);
+      locked.insert(memory);
+    }
+    return {memory, wanted};
   }
 
   void count_use(size_t block) {
@@ -96,6 +116,7 @@ struct BufferPool::State {
         stats.idle_bytes += block;
         return;
       }
+      unlock_pages(memory);
     }
     free_block(memory, block);
   }
@@ -138,6 +159,13 @@ void BufferPool::trim() {
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->release_idle();
   state_->peak_bytes = state_->stats.in_use_bytes;
+}
+
+void BufferPool::lock_pages(PageLock lock) {
+  std::lock_guard<std::mutex> guard(state_->mutex);
+  if (state_->page_lock) return;
+  state_->release_idle();
+  state_->page_lock = lock;
 }
 
 BufferPool::Stats BufferPool::stats() const {

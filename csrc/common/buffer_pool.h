@@ -14,6 +14,7 @@ namespace gld {
 class BufferPool {
  public:
   static BufferPool& global();
+  BufferPool();
 
   // At least `bytes` of uninitialised memory, 64-byte aligned (2 MiB-aligned and advised huge from 2 MiB on).
   // Returned to the pool when the last reference dies, from whatever thread. Thread-safe.
@@ -24,6 +25,15 @@ class BufferPool {
   void set_capacity(size_t bytes);
   // Gives all idle blocks back to the system, and forgets the peak.
   void trim();
+
+  // Locks and unlocks the pages of a block; the first says whether it could.
+  struct PageLock {
+    bool (*lock)(void* memory, size_t bytes);
+    void (*unlock)(void* memory);
+  };
+  // New blocks of 2 MiB and more have locked pages where that can be; idle blocks go back to the system. The first call
+  // counts.
+  void lock_pages(PageLock lock);
 
   struct Stats {
     size_t idle_bytes = 0;    // kept for reuse
@@ -39,7 +49,6 @@ class BufferPool {
 
  private:
   struct State;
-  BufferPool();
   std::shared_ptr<State> state_;  // shared with live blocks, so that a block may outlive the pool at exit
 };
 

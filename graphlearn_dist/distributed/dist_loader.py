@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.device_copies import Copy, DeviceCopies, OneAhead, pinned
 from ..errors import ChannelClosedError, InvalidArgumentError
 from ..loader.epochs import EpochLoader, LoaderIterator
 from ..loader.resume import Shard
@@ -15,7 +16,6 @@ from ..messages import EndOfEpoch
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.schedule import BatchIndices
-from ..utils.device_copies import Copy, DeviceCopies, OneAhead, pinned
 from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
 from .dist_options import (

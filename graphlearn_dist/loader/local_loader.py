@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.dataset import Dataset
+from ..data.device_copies import Copy, DeviceCopies
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches
@@ -19,7 +20,6 @@ from ..sampler.inputs import resolve_input
 from ..sampler.padding import StaticShapes
 from ..sampler.schedule import BatchIndices
 from ..sampler.static_batches import StaticBatches, ask, make_static_batches, new_request
-from ..utils.device_copies import Copy, DeviceCopies
 from .epochs import EpochLoader
 from .prefetch import check_prefetch, made_ahead
 from .resume import Shard

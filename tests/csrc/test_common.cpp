@@ -71,6 +71,32 @@ TEST("buffer pool: a larger idle block serves, one that is far too large does no
   CHECK_EQUAL(pool.stats().misses, misses + 1);
 }
 
+TEST("buffer pool: large new blocks are locked, kept so while idle, and unlocked before they go") {
+  static std::vector<void*> locked, unlocked;
+  static bool refuses = false;
+  const auto lock = [](void* memory, size_t) {
+    if (!refuses) locked.push_back(memory);
+    return !refuses;
+  };
+  BufferPool pool;
+  constexpr size_t kBytes = size_t{3} << 20;
+  pool.allocate(kBytes);
+  pool.lock_pages({lock, [](void* memory) { unlocked.push_back(memory); }});
+  CHECK_EQUAL(pool.stats().idle_bytes, size_t{0});  // what was idle had no locked pages
+  void* const large = pool.allocate(kBytes).get();
+  pool.allocate(kBytes / 4);
+  CHECK(pool.allocate(kBytes).get() == large);  // again
+  CHECK(locked == std::vector<void*>{large});
+  CHECK(unlocked.empty());
+  pool.trim();
+  CHECK(unlocked == locked);
+  refuses = true;
+  pool.allocate(kBytes);
+  pool.set_capacity(0);
+  pool.allocate(kBytes);
+  CHECK_EQUAL(unlocked.size(), size_t{1});
+}
+
 TEST("thread pool: every item once, whatever the number of threads") {
   for (int threads = 1; threads <= 4; ++threads) {
     ThreadPool pool(threads);

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
+from graphlearn_dist.core import pooled_empty
 from graphlearn_dist.data import Dataset
+from graphlearn_dist.data.device_copies import DeviceCopies
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,
@@ -54,6 +57,21 @@ def assert_epochs(loader: Any) -> None:
         for found, expected in zip(train_on(loader), oracle, strict=True):
             for key, value in found.items():
                 assert torch.equal(value.cpu(), expected[key]), key
+
+
+def test_pooled_memory_is_copied_from_where_it_lies() -> None:
+    """And is not used again before the copy is done, however far the host runs ahead."""
+    copies, numel = DeviceCopies(GPU), 4 << 20
+    weights, moved = torch.ones(4000, 4000, device=GPU), []
+    for number in range(40):
+        received = pooled_empty((numel,), torch.float32).fill_(number)
+        assert received.is_pinned()
+        for _ in range(3):
+            weights = (weights @ weights).clamp(max=1.0)
+        moved.append(copies.begin(Data(x=received)))
+        del received
+    for number, copy in enumerate(moved):
+        assert torch.equal(copies.finish(copy).x, torch.full((numel,), float(number), device=GPU))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import HeteroData
 
+from graphlearn_dist.data import device_copies
+from graphlearn_dist.data.device_copies import DeviceCopies, HeldUntilDone, OneAhead
 from graphlearn_dist.distributed.batch_window import BatchRequest, BatchWindow
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
 from graphlearn_dist.sampler.schedule import BatchIndices
-from graphlearn_dist.utils import device_copies
-from graphlearn_dist.utils.device_copies import DeviceCopies, OneAhead
 
 
 def test_an_item_that_is_there_is_taken_ahead_and_no_other() -> None:
@@ -69,6 +71,19 @@ def test_a_tensor_with_two_names_is_copied_once() -> None:
     assert torch.equal(found["user"].n_id, torch.arange(4))
     assert found["user"].num_sampled_nodes == [1, 3]
     assert len(device_copies._tensors(batch)) == 4
+
+
+def test_what_is_copied_from_is_held_until_the_copy_is_done() -> None:
+    held, done = HeldUntilDone(), {0: False, 1: False, 2: False}
+    alive = []
+    for number, what_is_done in enumerate([[], [], [0]]):
+        done.update(dict.fromkeys(what_is_done, True))
+        source = torch.zeros(1)
+        held.hold(source, SimpleNamespace(query=lambda number=number: done[number]))
+        alive.append(weakref.ref(source))
+        del source
+    assert [ref() is not None for ref in alive] == [False, True, True]
+    assert len(held) == 2
 
 
 def test_where_there_is_no_gpu_batches_stay() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from .device import device_number, get_available_device
+from .. import _C
+from ..utils.device import device_number, get_available_device
 
 T = TypeVar("T")
 
@@ -23,8 +26,36 @@ class Copy:
     done: torch.cuda.Event | None = None
 
 
+class Event(Protocol):
+    """What a stream reaches when all before it is done."""
+
+    def query(self) -> bool:
+        """Whether it was reached."""
+
+
+class HeldUntilDone:
+    """Holds what a stream still reads. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: deque[tuple[Event, Any]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, what: Any, done: Event) -> None:
+        """Holds ``what`` until ``done``; lets go what is done by now. Events are of one stream, in its order."""
+        with self._lock:
+            while self._held and self._held[0][0].query():
+                self._held.popleft()
+            self._held.append((done, what))
+
+
 class DeviceCopies:
     """Copies PyG objects to a device; to a GPU from pinned memory on a stream of its own. Thread-safe.
+
+    With a GPU, the core's pool is page-locked from now on: batches that were made or received there are copied from
+    where they lie, others by way of torch's pinned memory.
 
     Args:
         device: where batches go; None leaves them where they are.
@@ -40,13 +71,16 @@ class DeviceCopies:
             # With its number: the current GPU of background threads is another one.
             self.device = torch.device("cuda", device_number(self.device))
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            if _C.cuda_is_built():
+                _C.lock_pool_pages()
+        self._sources = HeldUntilDone()
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
         return nullcontext() if self._stream is None else torch.cuda.device(self.device)
 
     def begin(self, batch: Any) -> Copy:
-        """Begins to copy a batch, without waiting for a GPU; its host memory may go when this returns.
+        """Begins to copy a batch, without waiting for a GPU.
 
         What a GPU has made of it, on the caller's current stream, stays where it is.
         """
@@ -58,9 +92,11 @@ class DeviceCopies:
         if any(tensor.is_cuda for tensor in _tensors(batch)):
             stream.wait_stream(made_on)
         with torch.cuda.stream(stream):
-            # torch keeps a pinned tensor from being used again until the copies from it are done.
             moved = _apply_once(batch, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
-            return Copy(moved, stream.record_event())
+            done = stream.record_event()
+        # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
+        self._sources.hold(batch, done)
+        return Copy(moved, done)
 
     def finish(self, copy: Copy) -> Any:
         """The batch, for work that the caller puts on its current stream from now on. The host does not wait."""
