@@ -36,7 +36,7 @@ class RayNodes:
         return self._ask("add", options)
 
     def remove_node(self, node_id: str) -> None:
-        """Ends a node that was added at once, as a machine that fails."""
+        """Ends a node that was added at once, as a machine that fails; returns when Ray knows."""
         self._ask("remove", node_id)
 
     def _ask(self, operation: str, argument: Any) -> str:
@@ -72,6 +72,7 @@ def serve(cpus: int) -> None:
                 node = nodes.pop(argument)
                 node.all_processes["raylet"][0].process.kill()  # its workers end with it; they would outlive the rest
                 cluster.remove_node(node, allow_graceful=False)
+                cluster.wait_for_nodes()  # Ray may place actors there until it knows
                 print(argument, flush=True)
     finally:
         cluster.shutdown()
