@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from bench_modes import make_partitions, part_of_epoch, running_servers
 from bench_rpc import certificates
-from harness import median, print_table, process_tree, spread, write_json
+from harness import median, print_table, process_tree, small_batch_arguments, spread, write_json
 
 import graphlearn_dist as glt
 from graphlearn_dist.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
@@ -97,12 +97,7 @@ def measure(ways: list[str], directory: Path, args: argparse.Namespace) -> dict[
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=400_000)
-    parser.add_argument("--edges", type=int, default=6_000_000)
-    parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--fanout", type=int, nargs="+", default=[10, 5])
-    parser.add_argument("--batch-size", type=int, default=512)
+    parser = small_batch_arguments(__doc__)
     parser.add_argument("--batches", type=int, default=200, help="batches of one turn")
     parser.add_argument("--skip", type=int, default=10, help="batches before each, while the first are on their way")
     parser.add_argument("--turns", type=int, default=15)

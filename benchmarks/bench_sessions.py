@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from bench_modes import make_partitions, running_servers
-from harness import median, print_table, process_tree, write_json
+from harness import median, print_table, process_tree, small_batch_arguments, write_json
 
 import graphlearn_dist as glt
 from graphlearn_dist.distributed import DistNeighborLoader, DistServer, RemoteDistSamplingWorkerOptions, request_server
@@ -269,12 +269,7 @@ def read_until_settled(batches: Iterator[Any], server: int, num_processes: int) 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=400_000)
-    parser.add_argument("--edges", type=int, default=6_000_000)
-    parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--fanout", type=int, nargs="+", default=[10, 5])
-    parser.add_argument("--batch-size", type=int, default=512)
+    parser = small_batch_arguments(__doc__)
     parser.add_argument("--visits", type=int, default=50)
     parser.add_argument("--at-once", type=int, default=4, help="visitors at a time, at most")
     parser.add_argument("--visit-batches", type=int, default=400, help="batches that each of them takes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -75,6 +76,17 @@ def median(values: Sequence[float]) -> float:
 def spread(values: Sequence[float]) -> str:
     """Median with the smallest and the largest value."""
     return f"{median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
+
+
+def small_batch_arguments(description: str | None) -> argparse.ArgumentParser:
+    """A command line that begins with a graph, and batches of it that are quickly made."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=400_000)
+    parser.add_argument("--edges", type=int, default=6_000_000)
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--fanout", type=int, nargs="+", default=[10, 5])
+    parser.add_argument("--batch-size", type=int, default=512)
+    return parser
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

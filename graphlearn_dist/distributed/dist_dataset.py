@@ -124,7 +124,8 @@ class DistDataset(Dataset):
             feature_with_gpu: use a GPU if there is one.
             graph_caching: map the graphs of all partitions, whose ``part<i>/graph`` must be on this machine: sampling
                 then asks nobody. Features are still those of one partition.
-            device_group_list: GPUs by group.
+            device_group_list: GPUs by group, which have to be usable. The rows of a partition stay in host memory
+                all the same; to place some on GPUs make a ``Feature`` of them with a ``split_ratio``.
             whole_node_label_file: labels of all nodes, in place of those in the directory: a ``.npy`` or ``.pt`` file
                 of a tensor ``[num_nodes, ...]``, or a dict of such by node type. The labels of this partition's
                 nodes are kept.
