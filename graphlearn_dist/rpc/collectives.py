@@ -74,7 +74,8 @@ class Collectives:
         if not round_.missing:
             del self._open[key]
             round_.future.set_result(encode(dict(round_.sent[slot] for slot in slots)))
-            return round_.future.result()
+        # The last one waits too: all are then answered within one turn of the loop. A host that has its own answer may
+        # close at once, and its next turn closes the connections that others would be answered by.
         return await self._wait(round_, lease.slot, timeout_s)
 
     @staticmethod

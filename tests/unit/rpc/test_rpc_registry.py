@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import fcntl
 import mmap
 import os
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -29,8 +30,9 @@ from graphlearn_dist.errors import (
     ProtocolError,
     RegistryError,
 )
-from graphlearn_dist.rpc import Endpoint, membership
+from graphlearn_dist.rpc import Endpoint, callees, membership
 from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
+from graphlearn_dist.rpc.collectives import Collectives
 from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
 from graphlearn_dist.rpc.registry import JOIN, ViewChange
 
@@ -301,6 +303,37 @@ def test_all_gather(job: Any) -> None:
     assert results == [{name: name for name in ("server-0", "server-1", "client-0")}] * 3
     with pytest.raises(InvalidArgumentError, match="group"):
         c.barrier(group={"server": 2})
+
+
+def test_all_have_their_answers_before_the_host_can_close() -> None:
+    """What the host does after its own answer comes to the loop one turn later, at the earliest."""
+    slots = [("server", rank) for rank in range(4)]
+    leases = [SimpleNamespace(slot=slot, member=SimpleNamespace(name=f"server-{slot[1]}")) for slot in slots]
+    registry = SimpleNamespace(on_gone=[], gone={}, lease_of=lambda connection: connection)
+    collectives = Collectives(cast(Any, registry))
+
+    async def scenario() -> list[bool]:
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[Any]] = []
+        seen: asyncio.Future[list[bool]] = loop.create_future()
+        for lease in leases:
+            context = contextvars.Context()
+            context.run(callees._CURRENT_CONNECTION.set, cast(Any, lease))
+            tasks.append(context.run(loop.create_task, collectives.gather({"server": 4}, b"", DEADLINE_S)))
+            tasks[-1].add_done_callback(lambda _: seen.done() or seen.set_result([each.done() for each in tasks]))
+        return await seen
+
+    assert asyncio.run(scenario()) == [True] * 4
+
+
+def test_a_host_that_closes_after_a_barrier(job: Any) -> None:
+    a, b, c = job(world_size=3), job(rank=1, world_size=3), job(rank=2, world_size=3)
+
+    def come_last_and_close() -> None:
+        a.barrier(DEADLINE_S)
+        a.close()
+
+    assert in_threads(lambda: b.barrier(DEADLINE_S), lambda: c.barrier(DEADLINE_S), come_last_and_close) == [None] * 3
 
 
 def test_a_missing_rank_is_named_and_may_come_later(job: Any) -> None:
