@@ -1,10 +1,13 @@
 #include <pybind11/stl.h>
 
+#include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "bindings/buffers.h"
 #include "bindings/module.h"
 #include "bindings/signals.h"
+#include "channel/loans.h"
 #include "channel/shm_ring.h"
 
 namespace py = pybind11;
@@ -88,9 +91,66 @@ std::unique_ptr<PyMessage> try_recv(ShmRing& ring) {
   return received->message == nullptr ? nullptr : std::move(received);
 }
 
+// Bytes of another object as somebody borrows them. No Python code runs when they are let go: that happens wherever the
+// last tensor over them dies, and a Ctrl-C that such code met would be printed there, and forgotten.
+class LentMemory {
+ public:
+  LentMemory(std::shared_ptr<Loans> loans, const py::object& owner) : loans_(std::move(loans)) {
+    if (PyObject_GetBuffer(owner.ptr(), &view_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+    try {
+      number = loans_->lend();
+    } catch (...) {
+      PyBuffer_Release(&view_);
+      throw;
+    }
+  }
+  ~LentMemory() {
+    PyBuffer_Release(&view_);
+    loans_->give_back(number);
+  }
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+
+  py::buffer_info info() const {
+    return py::buffer_info(view_.buf, 1, py::format_descriptor<uint8_t>::format(), view_.len, view_.readonly != 0);
+  }
+  uint64_t number = 0;
+
+ private:
+  const std::shared_ptr<Loans> loans_;
+  Py_buffer view_{};
+};
+
+std::shared_ptr<Loans> make_loans() {
+  try {
+    return std::make_shared<Loans>();
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw py::error_already_set();
+  }
+}
+
 }  // namespace
 
 void bind_channel(py::module_& m) {
+  py::class_<LentMemory>(m, "LentMemory", py::buffer_protocol(),
+                         "Bytes of another object, which is told when this and all views of it are gone.")
+      .def_readonly("number", &LentMemory::number)
+      .def("__len__", [](const LentMemory& self) { return self.info().size; })
+      .def_buffer(&LentMemory::info);
+
+  py::class_<Loans, std::shared_ptr<Loans>>(m, "Loans", "Lent memory by number, and what of it came back.")
+      .def(py::init(&make_loans))
+      .def("fileno", &Loans::fd, "Can be read when take() has something to tell.")
+      .def(
+          "lend",
+          [](const std::shared_ptr<Loans>& self, const py::object& owner) {
+            return std::make_unique<LentMemory>(self, owner);
+          },
+          py::arg("owner"), "The bytes of a contiguous buffer, lent under a number of their own.")
+      .def("take", &Loans::take, "Numbers that came back since the last call, in order.");
+
   py::class_<PyMessage>(m, "Message", py::custom_type_setup(setup_buffer_protocol),
                         "A received message: read-only bytes in the ring's memory, 64-byte aligned. Its room is "
                         "given back by release(), or when the object and all views of it are gone.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import weakref
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..data.schema import GraphSchema
 from ..messages import EndOfEpoch, SampledBatch
 from ..rpc.codec import byte_array, decode
 from ..rpc.encoded import Encoded
-from ..rpc.threads import post
+from ..rpc.loans import Loans
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, input_settings
 from ..sampler.schedule import BatchIndices
@@ -150,6 +149,7 @@ class MpProducer(BatchProducer):
             holders,
         )
         self._window = BatchWindow(self._ask, 2 * options.num_workers, options.rpc_timeout, self._place_of)
+        self._loans: Loans | None = None  # of the thread's loop
         self._thread = LoopThread("sampling processes")
         self._thread.start()
         try:
@@ -185,7 +185,10 @@ class MpProducer(BatchProducer):
         return self._thread.submit(self._fetch(request))
 
     async def _fetch(self, request: BatchRequest) -> Any:
-        return decode_here(await self._producer.fetch(request.run, request.index))
+        encoded = await self._producer.fetch(request.run, request.index)
+        if self._loans is None:
+            self._loans = Loans(asyncio.get_running_loop())
+        return decode_here(encoded, self._loans)
 
     def _place_of(self, request: BatchRequest) -> str:
         return "its sampling process"
@@ -199,12 +202,17 @@ class MpProducer(BatchProducer):
     def close(self) -> None:
         self._window.close()
         if self._thread.is_running:
-            self._thread.run(self._producer.close())
+            self._thread.run(self._close())
             self._thread.stop()
 
+    async def _close(self) -> None:
+        await self._producer.close()
+        if self._loans is not None:
+            self._loans.close()
 
-def decode_here(encoded: Encoded) -> Any:
-    """A worker's message in this process; call it on the loop that releases its memory.
+
+def decode_here(encoded: Encoded, loans: Loans) -> Any:
+    """A worker's message in this process; call it on the loop that releases its memory, which is that of ``loans``.
 
     What lies in the worker's region stays there: its slot goes back when the last tensor over it dies. What came in the
     ring is copied, since a ring whose front is kept is stuck.
@@ -215,9 +223,7 @@ def decode_here(encoded: Encoded) -> Any:
         if copy is not None:
             numpy.copyto(byte_array(copy), byte_array(payload))
         return decode(encoded.head, copy)
-    slot = numpy.frombuffer(payload, dtype=numpy.uint8)
-    weakref.finalize(slot, post, asyncio.get_running_loop(), encoded.on_released).atexit = False
-    return decode(encoded.head, slot)
+    return decode(encoded.head, loans.lend(payload, encoded.on_released))
 
 
 def _own_name() -> str:

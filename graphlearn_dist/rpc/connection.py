@@ -28,6 +28,7 @@ from .engine import Engine
 from .exchange import ExchangeStats, PayloadExchange
 from .failures import pack_failure, read_failure
 from .handshake import MAX_TIME_S, Handshake, Introduction
+from .loans import Loans
 from .peers import Peer, describe_origin
 from .threads import post
 from .wire import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
@@ -51,6 +52,10 @@ class Owner(Protocol):
     @property
     def engine(self) -> Engine:
         """What moves the frames."""
+
+    @property
+    def loans(self) -> Loans:
+        """What it has lent to tensors."""
 
     def sending_arena(self) -> SendingArena | None:
         """The endpoint's arena, opened when it is first wanted; None where it has none."""
@@ -320,6 +325,11 @@ class Connection:
         return self._owner.sending_arena()
 
     @property
+    def loans(self) -> Loans:
+        """What the endpoint has lent to tensors."""
+        return self._owner.loans
+
+    @property
     def peer_pid(self) -> int:
         """The peer's process."""
         return self.peer.pid
@@ -338,10 +348,11 @@ class Connection:
             self._stream.send(pack_frame(Kind.ARENA, 0, pack_head(meta)))
 
     def send_release_later(self, place: Any) -> None:
-        """Tells the peer that a place is free; from any thread."""
-        post(self._loop, self._send_release, place)
+        """``send_release``, from any thread."""
+        post(self._loop, self.send_release, place)
 
-    def _send_release(self, place: Any) -> None:
+    def send_release(self, place: Any) -> None:
+        """Tells the peer that a place is free."""
         if not self._stream.closed:
             self._stream.send(pack_frame(Kind.RELEASE, 0, pack_head([place])))
 

@@ -30,6 +30,7 @@ from .deadlines import Deadlines
 from .engine import Engine, open_engine
 from .handshake import Introduction
 from .links import Links, listen_tcp, open_listeners
+from .loans import Loans
 from .membership import LEAVE_TIMEOUT_S, Membership
 from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
@@ -99,6 +100,7 @@ class Endpoint:
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
         self._engine: Engine | None = None
+        self._loans: Loans | None = None
         self._address: PeerAddress | None = None
         self._closed = False
 
@@ -142,6 +144,7 @@ class Endpoint:
         loop.run_forever()
 
     async def _start(self, listeners: list[socket.socket]) -> None:
+        self._loans = Loans(self.loop)
         self._engine = open_engine(self.loop, self.settings, with_tls=self._tls is not None)
         for listener in listeners:
             self._links.add_listener(listener)
@@ -175,6 +178,8 @@ class Endpoint:
         self._membership.close()
         if self._engine is not None:
             self._engine.close()
+        if self._loans is not None:
+            self._loans.close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -344,6 +349,13 @@ class Endpoint:
         if self._engine is None:
             raise NotInitializedError(f"{self.peer.name} is not open")
         return self._engine
+
+    @property
+    def loans(self) -> Loans:
+        """What it has lent to tensors."""
+        if self._loans is None:
+            raise NotInitializedError(f"{self.peer.name} is not open")
+        return self._loans
 
     def sending_arena(self) -> SendingArena | None:
         """The arena, opened when it is first wanted."""

@@ -9,18 +9,17 @@ then somebody may still read it.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy
-
 from ..errors import ProtocolError
 from .arena import ReceivingArena, SendingArena, open_sealed
 from .encoded import Encoded, SharedRegion, release
+from .loans import Loans
 
 
 class Wire(Protocol):
@@ -34,8 +33,15 @@ class Wire(Protocol):
     def when_readable(self, descriptor: int, callback: Callable[[], None]) -> None: ...
     def forget_readable(self, descriptor: int) -> None: ...
     def send_arena_frame(self, meta: list[Any]) -> None: ...
+    def send_release(self, place: Any) -> None:
+        """Tells the peer that a place is free."""
+
     def send_release_later(self, place: Any) -> None:
-        """Tells the peer that a lent place is free; from any thread."""
+        """``send_release``, from any thread."""
+
+    @property
+    def loans(self) -> Loans:
+        """What the endpoint has lent to tensors."""
 
 
 @dataclass
@@ -57,13 +63,11 @@ class _BorrowedRegion:
             self._map = mmap.mmap(descriptor.fileno(), size)
         self.size = size
 
-    def take(self, offset: int, nbytes: int, on_free: Callable[[], None]) -> Any:
-        """A writable buffer over a slot; ``on_free`` is called when the last view of it dies."""
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """A slot's bytes, writable."""
         if offset < 1 or nbytes < 1 or offset + nbytes > self.size:
             raise ProtocolError(f"region: {nbytes} bytes at {offset} lie outside of {self.size}")
-        slot = numpy.frombuffer(self._map, dtype=numpy.uint8, count=nbytes, offset=offset)
-        weakref.finalize(slot, on_free).atexit = False
-        return slot
+        return memoryview(self._map)[offset : offset + nbytes]
 
 
 class _Remains:
@@ -236,9 +240,9 @@ class PayloadExchange:
         """The payload at a place the peer named."""
         match place:
             case [int(number), int(offset)] if number in self._borrowed:
+                slot = self._borrowed[number].view(offset, nbytes)
                 self.stats.lent_payloads_received += 1
-                wire = self._wire
-                return self._borrowed[number].take(offset, nbytes, lambda: wire.send_release_later([number, offset]))
+                return self._wire.loans.lend(slot, functools.partial(self._wire.send_release, [number, offset]))
             case int(offset) if self._peer_arena is not None:
                 buffer = self._peer_arena.take(offset, nbytes)
                 self.stats.arena_payloads_received += 1

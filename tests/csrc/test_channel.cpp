@@ -1,4 +1,5 @@
-// The shared-memory ring, between threads and between processes.
+// Lent memory, and the shared-memory ring, between threads and between processes.
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "channel/loans.h"
 #include "channel/shm_ring.h"
 #include "check.h"
 
@@ -42,6 +44,30 @@ void check_all(ShmRing& ring, uint64_t senders, uint64_t each) {
     CHECK(received.sender < senders);
     CHECK_EQUAL(received.value, next[received.sender]++);
   }
+}
+
+TEST("loans: each comes back once, from any thread, and the descriptor says so") {
+  Loans loans;
+  constexpr uint64_t kThreads = 4, kEach = 2000;
+  std::vector<std::thread> borrowers;
+  for (uint64_t t = 0; t < kThreads; ++t)
+    borrowers.emplace_back([&] {
+      for (uint64_t i = 0; i < kEach; ++i) loans.give_back(loans.lend());
+    });
+  std::vector<uint64_t> seen(kThreads * kEach + 1, 0);
+  uint64_t back = 0;
+  while (back < kThreads * kEach) {
+    pollfd readable{loans.fd(), POLLIN, 0};
+    CHECK_EQUAL(poll(&readable, 1, 60000), 1);
+    for (const uint64_t number : loans.take()) {
+      ++seen.at(number);
+      ++back;
+    }
+  }
+  for (std::thread& borrower : borrowers) borrower.join();
+  for (uint64_t number = 1; number < seen.size(); ++number) CHECK_EQUAL(seen[number], uint64_t{1});
+  pollfd readable{loans.fd(), POLLIN, 0};
+  CHECK_EQUAL(poll(&readable, 1, 0), 0);
 }
 
 TEST("ring: three threads send, one receives") {

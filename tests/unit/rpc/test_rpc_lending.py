@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +90,27 @@ def test_lent_values_are_right_and_go_back_when_the_tensor_dies(server: Endpoint
         del values
         gc.collect()
         wait_for(lambda: len(maker.released) == 2)
+
+
+def test_no_python_code_runs_where_a_tensor_dies(server: Endpoint, maker: Maker) -> None:
+    """A Ctrl-C that arrives in such code would be printed, and forgotten."""
+    called: list[str] = []
+
+    def on_event(frame: Any, event: str, argument: Any) -> None:
+        called.append(f"{event} {frame.f_code.co_name}")
+
+    with Endpoint("client", 0) as client:
+        ask(client, server, 1)
+        values = [ask(client, server, 2)]
+        assert client.stats().lent_payloads_received == 1
+        sys.setprofile(on_event)
+        try:
+            values.clear()
+        finally:
+            sys.setprofile(None)
+        wait_for(lambda: len(maker.released) == 2)
+    names = {call.split()[1] for call in called}
+    assert names <= {"test_no_python_code_runs_where_a_tensor_dies"}, called
 
 
 def test_a_view_keeps_the_slot(server: Endpoint, maker: Maker) -> None:

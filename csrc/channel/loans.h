@@ -1,0 +1,32 @@
+// Memory whose holder is told, through a descriptor, when its last user has let it go.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace gld {
+
+// Loans by number. Giving one back takes no memory, waits for nobody and cannot fail: it may happen in a destructor.
+// Thread-safe.
+class Loans {
+ public:
+  // std::system_error: no descriptors are left.
+  Loans();
+  ~Loans();
+  Loans(const Loans&) = delete;
+  Loans& operator=(const Loans&) = delete;
+
+  int fd() const { return fd_; }  // can be read when take() has something to tell
+  uint64_t lend();
+  void give_back(uint64_t number) noexcept;
+  std::vector<uint64_t> take();  // what was given back since the last call, in order
+
+ private:
+  const int fd_;
+  std::mutex mutex_;
+  uint64_t last_ = 0;
+  size_t out_ = 0;
+  std::vector<uint64_t> back_;  // has room for all that is out
+};
+
+}  // namespace gld
