@@ -40,7 +40,7 @@ class NeighborSampler(BaseSampler):
         graph: a ``Graph``, or a dict by edge type.
         num_neighbors: fan-outs by hop (-1: all), or a dict of such lists by edge type. None is enough for
             ``sample_one_hop``, and for subgraphs of the seeds alone.
-        device: where results go; only the CPU is served yet.
+        device: where results go: the CPU. (Loaders sample on a GPU, see ``docs/gpu.md``.)
         with_edge: results carry edge ids.
         with_neg: accepted; negatives are drawn where the input asks for them.
         with_weight: sample by edge weight.
@@ -74,7 +74,9 @@ class NeighborSampler(BaseSampler):
         temporal_strategy: str = "uniform",
     ) -> None:
         if device is not None and torch.device(device).type != "cpu":
-            raise InvalidArgumentError(f"device: expected the CPU, got {device}; GPU sampling is not built yet")
+            raise InvalidArgumentError(
+                f"device: expected the CPU, got {device}; loaders sample on GPUs, from graphs of mode 'CUDA'"
+            )
         self.graph = graph
         self.num_threads = num_threads
         self.temporal_strategy = temporal_strategy
