@@ -66,7 +66,7 @@ def init_client(
             news_fd=launcher_news_fd(),
         )
         endpoint = rpc.get_endpoint()
-        endpoint.wait_for_members("server", num_servers, connect_timeout_s)
+        endpoint.wait_for_members("server", num_servers, connect_timeout_s, patient=True)
     except BaseException:
         rpc.shutdown_rpc()
         _reset_context()

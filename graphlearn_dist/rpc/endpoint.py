@@ -460,15 +460,23 @@ class Endpoint:
         """Name, role, rank, pid and host of the last member in that place, gone or not; role and rank of none."""
         return self._membership.describe(role, rank)
 
-    def wait_for_members(self, role: str, count: int, timeout_s: float | None = None) -> list[Member]:
+    def wait_for_members(
+        self, role: str, count: int, timeout_s: float | None = None, *, patient: bool = False
+    ) -> list[Member]:
         """Wait until ranks 0 to ``count - 1`` of ``role`` are members.
+
+        Args:
+            role: of the members.
+            count: how many.
+            timeout_s: how long; ``settings.request_timeout_s`` by default.
+            patient: whether to wait for a registry that is gone, too, which its members look for until it is back.
 
         Raises:
             DeadlineExceededError: names the missing ranks.
-            PeerLostError: the registry is gone.
+            PeerLostError: the registry is gone; with ``patient``, still when the time is over.
         """
         timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        return self._membership.wait_for_members(role, count, timeout)
+        return self._membership.wait_for_members(role, count, timeout, patient=patient)
 
     async def members_joined(self, role: str, count: int, timeout_s: float) -> list[Member]:
         """``wait_for_members`` for coroutines of the endpoint's loop."""

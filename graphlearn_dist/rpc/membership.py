@@ -38,16 +38,18 @@ if TYPE_CHECKING:
 _REJOIN_PAUSE_S = 0.5
 _UNCONFIRMED_S = 10.0  # within which a member should have come to a registry that is back, if it lives
 LEAVE_TIMEOUT_S = 5.0
+_LEAST_S = 0.001  # a deadline that has just passed
 _GRACE_S = 5.0  # what a request to the registry may take on top of what it waits for itself
 
 
 class _Waiting:
-    """For the first ``count`` ranks of a role, for at most ``timeout_s``."""
+    """For the first ``count`` ranks of a role, for at most ``timeout_s``; ``patient``: also without a registry."""
 
-    def __init__(self, role: str, count: int, timeout_s: float) -> None:
+    def __init__(self, role: str, count: int, timeout_s: float, *, patient: bool = False) -> None:
         self.role = role
         self.count = count
         self.timeout_s = timeout_s
+        self.patient = patient
         self._deadline = time.monotonic() + timeout_s
 
     @property
@@ -117,22 +119,31 @@ class Membership:
             raise RegistryError(f"{self._endpoint.name} has joined already; leave first")
         master = PeerAddress(master_addr, master_port)
         self._endpoint.subscribe(EVENT_TOPIC, self._on_change)
-        deadline = time.monotonic() + timeout_s
         self._master, self._world_size = master, world_size
-        try:
-            # its own call for the connection, so that "nobody is there" can be told from "it refuses us"
-            self._registry_name = self._endpoint.call(master, HELLO, timeout_s=timeout_s)
-        except (DeadlineExceededError, PeerLostError) as error:
-            where = f"{master_addr}:{master_port}"
-            raise DeadlineExceededError(
-                f"no registry at {where} after {timeout_s:g} s: is server 0 running? ({error})"
-            ) from error
-        member = self._self = Member(self._endpoint.peer, self._advertised(master))
-        self._registry_lost = None
-        # the members there are come as events, on the same connection, before the answer
-        self._endpoint.call(master, JOIN, member, world_size, timeout_s=max(_GRACE_S, deadline - time.monotonic()))
-        self._joined = True
+        deadline = time.monotonic() + timeout_s
+        while not self._joined:
+            try:
+                self._join_once(master, deadline)
+            except (DeadlineExceededError, PeerLostError) as error:
+                if isinstance(error, PeerLostError) and time.monotonic() < deadline:
+                    continue  # the connection broke: who asks again is not told that its rank is taken, by itself
+                raise DeadlineExceededError(
+                    f"no registry at {master_addr}:{master_port} after {timeout_s:g} s: is server 0 running? ({error})"
+                ) from error
         post(self._endpoint.loop, self._look_after_lease)
+
+    def _join_once(self, master: PeerAddress, deadline: float) -> None:
+        left_s = max(_LEAST_S, deadline - time.monotonic())
+        # its own call for the connection, so that "nobody is there" can be told from "it refuses us"
+        self._registry_name = self._endpoint.call(master, HELLO, timeout_s=left_s)
+        self._self = Member(self._endpoint.peer, self._advertised(master))
+        with self._condition:
+            self._registry_lost = None
+            self._members.clear()  # what an attempt before this one was told
+        left_s = max(_GRACE_S, deadline - time.monotonic())
+        # the members there are come as events, on the same connection, before the answer
+        self._endpoint.call(master, JOIN, self._self, self._world_size, timeout_s=left_s)
+        self._joined = True
 
     def _advertised(self, master: PeerAddress) -> PeerAddress:
         """Where others reach us: with a wildcard listener, the address that leads to the registry."""
@@ -300,9 +311,9 @@ class Membership:
             found = [member for member in self._members.values() if role is None or member.role == role]
         return sorted(found, key=lambda member: (member.role, member.rank))
 
-    def wait_for_members(self, role: str, count: int, timeout_s: float) -> list[Member]:
+    def wait_for_members(self, role: str, count: int, timeout_s: float, *, patient: bool) -> list[Member]:
         """See ``Endpoint.wait_for_members``."""
-        waiting = _Waiting(role, count, timeout_s)
+        waiting = _Waiting(role, count, timeout_s, patient=patient)
         with self._condition:
             while (found := self._look_for(waiting)) is None:
                 self._condition.wait(waiting.left_s)
@@ -317,7 +328,8 @@ class Membership:
 
     def _look_for(self, waiting: _Waiting) -> list[Member] | None:
         """The members that are waited for, once all are there."""
-        self._joined_master()
+        if not (waiting.patient and self._joined and waiting.left_s > 0):
+            self._joined_master()
         found = {member.rank: member for member in self.members(waiting.role)}
         missing = [rank for rank in range(waiting.count) if rank not in found]
         if not missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from typing import Any
 
 from graphlearn_dist.cluster import LaunchPlan, launch
 from graphlearn_dist.cluster.backend import LocalBackend
+from graphlearn_dist.cluster.launcher import describe_exit
 from graphlearn_dist.cluster.plan import Master
 from graphlearn_dist.errors import LaunchError
 from tests.faults import hooks
@@ -67,12 +69,38 @@ class Case:
 
 @dataclass
 class Verdict:
-    """How a job ended: in words, how long after its fault, and all that was wrong with that."""
+    """How a case ended.
+
+    Attributes:
+        outcome: of the job, in words.
+        seconds: from the fault to the end of the job.
+        did: what the fault was, in words.
+        problems: what is wrong with how the job ended.
+        hang: why the job had to be stopped; "" where it ended.
+        harness: what went wrong with the harness itself; "" where nothing did.
+    """
 
     outcome: str
-    seconds: float
+    seconds: float = 0.0
     did: str = ""
     problems: list[str] = field(default_factory=list)
+    hang: str = ""
+    harness: str = ""
+
+    @property
+    def kind(self) -> str:
+        """``right``, ``wrong``, ``hang``, or ``harness error`` where nothing worse is known of the job."""
+        if self.hang:
+            return "hang"
+        if self.problems:
+            return "wrong"
+        return "harness error" if self.harness else "right"
+
+    def complaints(self) -> list[str]:
+        """All that is not as it has to be, a line or more each."""
+        found = [f"HANG: {self.hang}"] if self.hang else []
+        found += [f"WRONG: {problem}" for problem in self.problems]
+        return found + ([f"HARNESS ERROR: {self.harness}"] if self.harness else [])
 
 
 class _Output:
@@ -111,7 +139,7 @@ class _ProxiedBackend(LocalBackend):
             yield replace(master, port=self._proxy.open(lambda: (master.address, master.port)))
 
 
-class _Harness:
+class Harness:
     """Injects the fault at its moment, and ends a job that does not end."""
 
     def __init__(self, case: Case, directory: Path, grace_s: float, proxy: Proxy | None) -> None:
@@ -125,7 +153,8 @@ class _Harness:
         self._thread = threading.Thread(target=self._run, name="fault")
         self.scene = Scene(random.Random(case.seed), directory, self._go, self._ended, case.early, proxy)
         self.began: float | None = None
-        self.problems: list[str] = []
+        self.hang = ""  # why it stopped the job
+        self.failure = ""  # what it could not do
 
     def on_now(self) -> None:
         self._now.set()
@@ -135,15 +164,27 @@ class _Harness:
             self._gone = True
             os.write(self._pipe, b"!")
 
-    def start(self) -> None:
-        self._thread.start()
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Around the job. In the main thread.
 
-    def end(self) -> None:
-        """The job has ended."""
-        self._ended.set()
-        self._now.set()
-        self._thread.join()
-        os.close(self._pipe)
+        The launcher heeds SIGTERM while there is a job. The one that is to stop a job may come when it has just ended,
+        and must not end this process then, which has yet to judge it.
+        """
+        previous = signal.signal(signal.SIGTERM, self._on_term)
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._now.set()
+            self._thread.join()
+            os.close(self._pipe)
+            signal.signal(signal.SIGTERM, previous)
+
+    def _on_term(self, signum: int, _frame: object) -> None:
+        if not self.hang:
+            raise RuntimeError("the harness was sent SIGTERM")
 
     def _run(self) -> None:
         if not self._now.wait(START_LIMIT_S):
@@ -158,20 +199,21 @@ class _Harness:
         except ProcessLookupError:
             self.scene.did += " (came too late)"
         except Exception as error:
-            self.problems.append(f"cannot be injected: {type(error).__name__}: {error}")
+            self.failure = f"the fault cannot be injected: {type(error).__name__}: {error}"
         self._go()
         left_s = self.began + self._limit_s - time.monotonic()
         if not self._ended.wait(max(0.0, left_s)):
-            self._stop_job(f"HANG: it had not ended {self._limit_s:g} s after its fault")
+            self._stop_job(f"it had not ended {self._limit_s:g} s after its fault")
 
-    def _stop_job(self, problem: str) -> None:
-        self.problems.append(problem)
+    def _stop_job(self, why: str) -> None:
+        self.hang = why
         servers = [f"server-{rank}" for rank in range(NUM_SERVERS)]
         for name in ("worker", *servers, *(f"client-{rank}" for rank in range(NUM_TRAINERS))):
             for pid in self.scene.pids(name):
-                os.kill(pid, STACKS)
-        self._ended.wait(1.0)  # they write
-        os.kill(os.getpid(), signal.SIGTERM)  # the launcher's to stop the job
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, STACKS)
+        if not self._ended.wait(1.0):  # they write
+            os.kill(os.getpid(), signal.SIGTERM)  # the launcher's to stop the job
 
 
 def has_private_mounts() -> bool:
@@ -220,15 +262,17 @@ def run_case(case: Case, graph: Path, directory: Path, expected: Digests, grace_
         (directory / name).mkdir()
     os.mkfifo(directory / "go")
     has_mounts = has_private_mounts()
+    faulthandler.register(STACKS)  # of all that are forked from here on, from their first moment
     nursery = Nursery()
+    faulthandler.enable()
     start_warm(nursery)
     if FAULTS[case.fault].disk_full:
         if not has_mounts:
-            return Verdict("not possible here: no mounts", 0.0)
+            return Verdict("not possible here: no mounts")
         _mount_small_disk(str(directory / "logs"))
         _fill(directory / "logs" / "filler")
     if FAULTS[case.fault].name == "full /dev/shm" and not has_mounts:
-        return Verdict("not possible here: no mounts", 0.0)
+        return Verdict("not possible here: no mounts")
     before = _left(directory, nursery)
     with contextlib.ExitStack() as stack:
         proxy, ports = None, []
@@ -239,21 +283,22 @@ def run_case(case: Case, graph: Path, directory: Path, expected: Digests, grace_
                 proxy.open(lambda rank=rank: hooks.server_address(directory, rank))  # type: ignore[misc]
                 for rank in range(NUM_SERVERS)
             ]
-        harness = _Harness(case, directory, grace_s, proxy)
+        harness = Harness(case, directory, grace_s, proxy)
         output = _Output(stack.enter_context((directory / "output.txt").open("w", buffering=1)), harness.on_now)
-        harness.start()
         backend = _ProxiedBackend(proxy) if proxy is not None else LocalBackend()
-        error = ""
-        try:
-            launch(_plan(case, graph, directory, ports), backend=backend, out=output)  # type: ignore[arg-type]
-        except LaunchError as failure:
-            error = str(failure)
-        finally:
-            harness.end()
+        code, error = 0, ""
+        with harness.scope():
+            try:
+                code = launch(_plan(case, graph, directory, ports), backend=backend, out=output)  # type: ignore[arg-type]
+            except LaunchError as failure:
+                error = str(failure)
     seconds = time.monotonic() - harness.began if harness.began is not None else 0.0
-    verdict = judge(FAULTS[case.fault], output.batches, expected, error)
+    if harness.hang or code:
+        verdict = Verdict("stopped", problems=compare(output.batches, expected), hang=harness.hang)
+    else:
+        verdict = judge(FAULTS[case.fault], output.batches, expected, error)
+    verdict.harness = harness.failure or (f"the job {describe_exit(code)}" if code and not harness.hang else "")
     verdict.seconds, verdict.did = seconds, harness.scene.did
-    verdict.problems = harness.problems + verdict.problems
     after = _left(directory, nursery)
     verdict.problems += [f"left behind: {what}" for what in sorted(after - before)]
     (directory / "error.txt").write_text(error)
@@ -277,26 +322,32 @@ def _left(directory: Path, nursery: Nursery) -> set[str]:
     return found | {str(path) for path in (directory / "tmp").rglob("*")}
 
 
-def judge(fault: Fault, batches: Digests, expected: Digests, error: str) -> Verdict:
-    """Whether every trainer has what it has to, or the job's one error names the cause."""
+def compare(batches: Digests, expected: Digests) -> list[str]:
+    """What is wrong with the batches that were delivered, be they all or not."""
     problems = []
     for rank, wanted in expected.items():
         got = batches[rank]
         if got != wanted[: len(got)]:
             first = next(i for i, one in enumerate(got) if i >= len(wanted) or one != wanted[i])
             problems.append(f"trainer {rank}: batch {first} is not that of the local loader")
+    return problems
+
+
+def judge(fault: Fault, batches: Digests, expected: Digests, error: str) -> Verdict:
+    """Whether every trainer has what it has to, or the job's one error names the cause."""
+    problems = compare(batches, expected)
     complete = all(len(batches[rank]) == len(wanted) for rank, wanted in expected.items())
     if not error:
         if not complete:
             problems.append(f"it ended well without all batches: { ({r: len(b) for r, b in batches.items()}) }")
         if fault.error and not fault.may_complete:
             problems.append(f"it ended well; an error was expected: {fault.error}")
-        return Verdict("same batches", 0.0, problems=problems)
+        return Verdict("same batches", problems=problems)
     if not fault.error:
         problems.append("it ended with an error, and should not have")
     elif not re.search(fault.error, error):
         problems.append(f"its error does not say {fault.error!r}")
-    return Verdict("error: " + error.splitlines()[0], 0.0, problems=problems)
+    return Verdict("error: " + error.splitlines()[0], problems=problems)
 
 
 def main(case: Case, graph: Path, directory: Path, expected: Digests, grace_s: float) -> None:
@@ -305,4 +356,11 @@ def main(case: Case, graph: Path, directory: Path, expected: Digests, grace_s: f
     for number in (1, 2):
         os.dup2(log, number)
     verdict = run_case(case, graph, directory, expected, grace_s)
-    (directory / "verdict.json").write_text(json.dumps(asdict(verdict)))
+    save_verdict(verdict, directory)
+
+
+def save_verdict(verdict: Verdict, directory: Path) -> None:
+    """As ``verdict.json``, which is there whole or not at all."""
+    path = directory / "verdict.json"
+    path.with_suffix(".new").write_text(json.dumps(asdict(verdict)))
+    path.with_suffix(".new").replace(path)

@@ -34,7 +34,7 @@ from graphlearn_dist.rpc import Endpoint, callees, membership
 from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
 from graphlearn_dist.rpc.collectives import Collectives
 from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
-from graphlearn_dist.rpc.registry import JOIN, ViewChange
+from graphlearn_dist.rpc.registry import HELLO, JOIN, ViewChange
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -225,6 +225,71 @@ def test_an_answer_of_the_registry_that_comes_too_late(job: Any, monkeypatch: py
     assert joined == [b.peer, b.peer]
     assert in_threads(lambda: a.barrier(DEADLINE_S), lambda: b.barrier(DEADLINE_S)) == [None, None]
     assert lost.empty()
+
+
+def test_a_connection_that_breaks_while_a_member_joins(job: Any) -> None:
+    """It asks again until its time is over, and is told then that there is no registry."""
+    a = job()
+    registry, breaks = a._membership._registry, [HELLO, JOIN, JOIN]
+    assert registry is not None
+
+    async def hello() -> str:
+        break_if(HELLO)
+        return await registry.hello()
+
+    async def join(member: Member, world_size: int | None) -> None:
+        await registry.join(member, world_size)
+        break_if(JOIN)
+
+    def break_if(function: str) -> None:
+        if breaks and breaks[0] == function:
+            del breaks[0]
+            callees.current_connection().close("cut")
+
+    a.register(HELLO, hello)
+    a.register(JOIN, join)
+    b = job(rank=1)
+    assert breaks == []
+    assert in_threads(lambda: a.barrier(DEADLINE_S), lambda: b.barrier(DEADLINE_S)) == [None, None]
+    breaks.extend([JOIN] * 10_000)
+    with Endpoint("client", 0, settings=SETTINGS) as late:
+        with pytest.raises(DeadlineExceededError, match=r"no registry at .* after 0.5 s: is server 0 running\?"):
+            late.join("127.0.0.1", a.master_port, timeout_s=0.5)
+
+
+def test_waiting_for_members_while_the_registry_is_gone() -> None:
+    """Who is patient waits for it as well; others are told."""
+    with contextlib.ExitStack() as stack:
+        reserved = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def host() -> Endpoint:
+            endpoint = stack.enter_context(Endpoint("server", 0, settings=SETTINGS))
+            endpoint.join("127.0.0.1", 0, host_registry=True, master_fd=os.dup(reserved.fileno()))
+            return endpoint
+
+        first = host()
+        client = stack.enter_context(Endpoint("client", 0, settings=SETTINGS))
+        client.join("127.0.0.1", first.master_port)
+        first.close()
+        for patient, timeout_s in ((False, DEADLINE_S), (True, 0.2)):
+            with pytest.raises(PeerLostError, match="registry server-0"):
+                client.wait_for_members("server", 2, timeout_s, patient=patient)
+        looked = threading.Event()
+        look_for = client._membership._look_for
+
+        def look_and_tell(waiting: Any) -> Any:
+            found = look_for(waiting)
+            looked.set()
+            return found
+
+        client._membership._look_for = look_and_tell  # type: ignore[method-assign]
+        with ThreadPoolExecutor(1) as pool:
+            members = pool.submit(client.wait_for_members, "server", 2, DEADLINE_S, patient=True)
+            assert looked.wait(DEADLINE_S)
+            port = host().master_port
+            second = stack.enter_context(Endpoint("server", 1, settings=SETTINGS))
+            second.join("127.0.0.1", port)
+            assert [member.rank for member in members.result(DEADLINE_S)] == [0, 1]
 
 
 async def have_joined_again(endpoint: Endpoint) -> None:
