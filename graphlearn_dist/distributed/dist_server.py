@@ -191,8 +191,7 @@ class DistServer:
             undo.callback(room.give_back)
             request = replace(request, buffer_bytes=room.nbytes // 2)
             producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
-            async with self._leases.joining():
-                await self._start(producer, holders)
+            await self._start(producer, holders)
             self._leases.add(producer_id, producer, owner, room)
             undo.pop_all()
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)

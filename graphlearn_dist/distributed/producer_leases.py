@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from ..errors import InvalidArgumentError, ProducerGoneError
 from ..rpc.peers import Peer
 from .memory_budget import Room
 from .sampling_producer import SamplingProducer
-
-_CORES_A_JOIN = 2  # cores of the host for each producer that starts while others are served
+from .worker_forks import ForkServer, hold_fork_server
 
 
 @dataclass
@@ -50,20 +48,13 @@ class ProducerLeases:
         self._endings: set[asyncio.Task[None]] = set()
         self._first_id = 1 + secrets.randbits(48)  # a client of an earlier server must not meet another's producer
         self._next_id = itertools.count(self._first_id)
-        self._joining = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // _CORES_A_JOIN))
+        self._resources = contextlib.ExitStack()
+        self._forks: ForkServer | None = None  # held from the first producer on: it does not end with the last
 
     def new_id(self) -> tuple[int, int]:
         """The id of a producer to come, and its number for errors, from 0."""
         producer_id = next(self._next_id)
         return producer_id, producer_id - self._first_id
-
-    def joining(self) -> contextlib.AbstractAsyncContextManager[object]:
-        """To be entered while a producer starts.
-
-        The imports of a new worker take seconds of a core: those who are served must not lose all cores to many that
-        join at once. Where nobody is served, nobody waits.
-        """
-        return self._joining if self._leases else contextlib.nullcontext()
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -74,6 +65,8 @@ class ProducerLeases:
     def add(self, producer_id: int, producer: SamplingProducer, owner: Peer, room: Room) -> None:
         """A client has got a producer that runs."""
         self._leases[producer_id] = _Lease(producer, owner, room)
+        if self._forks is None:
+            self._forks = self._resources.enter_context(hold_fork_server())
 
     def holds(self, producer_id: int, owner: Peer) -> bool:
         """Whether a client has that producer, still."""
@@ -134,6 +127,7 @@ class ProducerLeases:
             self._stop_timer(owner)
         self._end(list(self._leases))
         await _finished(list(self._endings))
+        await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
 
     def _end(self, producer_ids: list[int]) -> list[asyncio.Task[None]]:
         endings = [asyncio.create_task(_end(self._leases.pop(producer_id))) for producer_id in producer_ids]

@@ -8,6 +8,8 @@ ring.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 
 from ..errors import InvalidArgumentError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
@@ -22,6 +24,7 @@ from .dist_dataset import DistDataset
 from .dist_options import ProducerRequest
 from .partition_peers import PartitionHolders
 from .worker_failure import failure_error
+from .worker_forks import hold_fork_server
 from .worker_handle import WorkerHandle
 from .worker_messages import MoveHolders, StartRun, WorkerSetup
 
@@ -59,6 +62,7 @@ class SamplingProducer:
         self._input = sampler_input
         self._config = config
         self._holders = holders
+        self._resources = contextlib.ExitStack()
         self._run = 0
         self._epoch = 0
         self._indices = BatchIndices(0, 0)
@@ -74,8 +78,9 @@ class SamplingProducer:
 
     async def start(self) -> None:
         """Starts all workers; undone if one fails."""
+        forks = self._resources.enter_context(hold_fork_server())
         try:
-            await asyncio.gather(*(worker.start() for worker in self._workers))
+            await asyncio.gather(*(worker.start(forks) for worker in self._workers))
         except BaseException:
             await self.close()
             raise
@@ -86,6 +91,7 @@ class SamplingProducer:
         def make_setup(ring_path: str) -> WorkerSetup:  # once for each process of the worker
             return WorkerSetup(
                 name=name,
+                environ=dict(os.environb),
                 dataset=self._handle,
                 sampler_input=self._input,
                 config=self._config,
@@ -199,4 +205,7 @@ class SamplingProducer:
     async def close(self) -> None:
         """Ends the workers. Idempotent."""
         self._end_credit("it was shut down")
-        await asyncio.gather(*(worker.close() for worker in self._workers))
+        try:
+            await asyncio.gather(*(worker.close() for worker in self._workers))
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, self._resources.close)

@@ -1,10 +1,9 @@
 """A sampling worker: a process of a server that computes batches and leaves them in shared memory.
 
-Started as ``python -m graphlearn_dist.distributed.sampling_worker FD PULSE`` with one end of a socket pair, over which
-its server sends commands; when the server is gone that socket closes, and the worker ends. PULSE is a pipe to which it
-writes a byte a second, as a sign of life. Batches are announced in a
-shared-memory ring and lie in the worker's own region, written there once; where the region has no room they follow in
-the ring instead.
+Forked by the fork server with one end of a socket pair, over which its server sends commands; when the server is gone
+that socket closes, and the worker ends. To a pipe it writes a byte a second, as a sign of life. Batches are announced
+in a shared-memory ring and lie in the worker's own region, written there once; where the region has no room they follow
+in the ring instead.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -266,6 +263,8 @@ async def _serve(control: Control) -> int:
         return 0
     if not isinstance(setup, WorkerSetup):
         raise SamplingWorkerError(f"expected WorkerSetup first, got {type(setup).__name__}")
+    os.environb.clear()
+    os.environb.update(setup.environ)
     try:
         with _open_peers(setup) as peers:
             await SamplingWorker(setup, control, peers).serve()
@@ -292,17 +291,16 @@ async def _main(descriptor: int) -> int:
         control.close()
 
 
-def main() -> int:
-    """Serves the descriptors of the command line until the end; returns the exit code."""
-    # Ctrl-C reaches the whole process group; this process ends when its server closes the socket.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def run(control: int, pulse: int) -> int:
+    """What the process of a worker does until its end.
+
+    Args:
+        control: descriptor of its socket.
+        pulse: descriptor of its pipe.
+
+    Returns:
+        Its exit code.
+    """
     torch.set_num_threads(1)
-    control, pulse = int(sys.argv[1]), int(sys.argv[2])
     start_pulse(pulse)
     return asyncio.run(_main(control))
-
-
-if __name__ == "__main__":
-    exit_code = main()
-    sys.stdout.flush()
-    os._exit(exit_code)  # nothing to save, and threads of a peer's connection must not delay the end

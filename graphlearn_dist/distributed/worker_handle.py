@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import SamplingWorkerError
 from ..rpc.encoded import Encoded, release
 from ..utils.restarts import RestartBudget
+from .worker_forks import ForkServer
 from .worker_messages import ItemHeader, ItemKind, StartRun, WorkerSetup
 from .worker_process import WorkerDeath, WorkerProcess
 
@@ -49,17 +50,17 @@ class WorkerHandle:
         self._waiting: dict[tuple[int, int], asyncio.Future[Encoded]] = {}
         self._failure: SamplingWorkerError | None = None
 
-    async def start(self) -> None:
-        """Starts the process and waits until it is set up.
+    async def start(self, forks: ForkServer) -> None:
+        """Starts the process, as its successors, from there, and waits until it is set up.
 
         Raises:
             SamplingWorkerError: it failed on the way, or died too often.
         """
-        await self._launch()
+        await self._launch(forks)
 
-    async def _launch(self) -> None:
+    async def _launch(self, forks: ForkServer) -> None:
         while True:
-            self._process = process = WorkerProcess(self.name, self._buffer_bytes, self)
+            self._process = process = WorkerProcess(self.name, self._buffer_bytes, self, forks)
             try:
                 death = await process.start(self._make_setup)
             except BaseException:
@@ -183,7 +184,7 @@ class WorkerHandle:
         """Puts another process in place of one that died; the batches that it had announced stay good."""
         try:
             await dead.close()
-            await self._launch()
+            await self._launch(dead.forks)
         except SamplingWorkerError as error:
             self._fail(error)
         except Exception as error:  # no memory for a process, say: whoever waits must know

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ..rpc.peers import PeerAddress
@@ -19,6 +19,7 @@ class WorkerSetup:
 
     Attributes:
         name: of the worker, for errors.
+        environ: environment variables of the process that it works for.
         dataset: the partition to map.
         sampler_input: the loader's input, checked.
         config: how to sample.
@@ -33,6 +34,7 @@ class WorkerSetup:
     """
 
     name: str
+    environ: dict[bytes, bytes] = field(repr=False)  # it may hold secrets
     dataset: DatasetHandle
     sampler_input: NodeSamplerInput | EdgeSamplerInput
     config: SamplingConfig

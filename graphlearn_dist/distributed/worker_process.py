@@ -7,9 +7,6 @@ import contextlib
 import mmap
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +19,7 @@ from ..rpc.codec import decode_blob
 from ..rpc.encoded import Encoded, SharedRegion
 from .control import NOTIFICATION, Control, receive_message, send_message
 from .worker_failure import failure_error
+from .worker_forks import ForkedWorker, ForkServer
 from .worker_messages import (
     ITEM_HEADER_BYTES,
     ItemHeader,
@@ -66,13 +64,15 @@ class WorkerProcess:
         name: of the worker, for errors.
         buffer_bytes: room for batches that find none in the worker's region; committed as it is used.
         owner: who is told.
+        forks: where it is started.
     """
 
-    def __init__(self, name: str, buffer_bytes: int, owner: ProcessOwner) -> None:
+    def __init__(self, name: str, buffer_bytes: int, owner: ProcessOwner, forks: ForkServer) -> None:
         self.name = name
         self._owner = owner
+        self.forks = forks
         self._ring = _C.ShmRing(buffer_bytes, _RING_WINDOW)
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._worker: ForkedWorker | None = None
         self._control: Control | None = None
         self._pulse: PulseWatch | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -88,7 +88,7 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         """Process id; 0 before ``start``."""
-        return self._popen.pid if self._popen is not None else 0
+        return self._worker.pid if self._worker is not None else 0
 
     @property
     def is_up(self) -> bool:
@@ -106,22 +106,15 @@ class WorkerProcess:
         """
         loop = self._loop
         self._ready = loop.create_future()
+        forking = loop.run_in_executor(None, self.forks.fork)
+        try:
+            self._worker = worker = await asyncio.shield(forking)
+        except asyncio.CancelledError:
+            forking.add_done_callback(_drop)  # it starts all the same, finds its socket closed, and ends
+            raise
         with contextlib.ExitStack() as undo:
-            ours, theirs = socket.socketpair()
-            undo.callback(ours.close)
-            pulse, their_pulse = os.pipe()
-            undo.callback(os.close, pulse)
-            try:
-                spawning = loop.run_in_executor(None, _spawn, theirs.fileno(), their_pulse)
-                try:
-                    self._popen = await asyncio.shield(spawning)
-                except asyncio.CancelledError:
-                    self._popen = await spawning  # it starts all the same, and close() has to end it
-                    raise
-            finally:
-                theirs.close()
-                os.close(their_pulse)
-            self._control = await Control.open(ours)
+            undo.callback(os.close, worker.pulse)
+            self._control = await Control.open(worker.control)
             undo.pop_all()
         self._listener = loop.create_task(self._listen(self._control))
         try:
@@ -129,10 +122,10 @@ class WorkerProcess:
                 await send_message(self._control, make_setup(self._ring.path))
             return await self._ready
         finally:
-            self._watch(pulse)
+            self._watch(worker.pulse)
 
     def _watch(self, pulse: int) -> None:
-        if self.is_up:  # not before: its imports keep it busy, and nobody knows for how long
+        if self.is_up:  # not before: nobody knows how long its set-up keeps it busy
             self._pulse = PulseWatch(pulse, RpcSettings(), self._on_frozen)
         else:
             os.close(pulse)
@@ -140,8 +133,8 @@ class WorkerProcess:
     def _on_frozen(self, silence_s: float) -> None:
         """It takes no messages either, and what is stopped may go on at a wrong moment: it is killed."""
         self._frozen = f"frozen: no sign of life for {silence_s:.1f} s"
-        if self._popen is not None:
-            self._popen.kill()
+        if self._worker is not None:
+            self._worker.kill()
 
     async def send(self, message: Any) -> None:
         """Tells it something; without effect when it is over."""
@@ -169,9 +162,9 @@ class WorkerProcess:
             elif isinstance(message, WorkerFailure):
                 failure = failure_error(message)
         self._drain()
-        if failure is not None or self._popen is None:
+        if failure is not None or self._worker is None:
             return failure or SamplingWorkerError(f"{self.name} was never started")
-        code = await self._loop.run_in_executor(None, self._popen.wait)
+        code = await self._worker.wait()
         return WorkerDeath(self._frozen or describe_exit(code))
 
     def _end(self, why: SamplingWorkerError | WorkerDeath) -> None:
@@ -249,28 +242,35 @@ class WorkerProcess:
                 with contextlib.suppress(ConnectionError):  # it is gone already
                     await send_message(self._control, StopWorker())
             self._control.close()
-        if self._popen is not None:
-            await self._loop.run_in_executor(None, _end, self._popen)
+        if self._worker is not None:
+            await _end(self._worker)
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
+        if self._worker is not None:
+            self._worker.close()
         # They refer to this object, whose memory must not wait for a garbage collection.
         self._pulse = self._listener = self._control = None
 
 
-def _spawn(control: int, pulse: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "graphlearn_dist.distributed.sampling_worker", str(control), str(pulse)]
-    return subprocess.Popen(command, pass_fds=[control, pulse], stdin=subprocess.DEVNULL)
+def _drop(forking: asyncio.Future[ForkedWorker]) -> None:
+    if not forking.cancelled() and forking.exception() is None:
+        worker = forking.result()
+        worker.control.close()
+        os.close(worker.pulse)
+        worker.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+async def _end(worker: ForkedWorker) -> None:
     try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        await asyncio.wait_for(worker.wait(), _STOP_TIMEOUT_S)
+    except (TimeoutError, asyncio.TimeoutError):
+        worker.kill()
+        await worker.wait()
 
 
-def describe_exit(code: int) -> str:
-    """An exit status in words."""
+def describe_exit(code: int | None) -> str:
+    """An exit status in words; None where nobody was there to see it."""
+    if code is None:
+        return "nobody knows how, as the fork server was gone or stopped too"
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -49,6 +49,7 @@ from tests.support.jobs import (
     running_servers,
     shared_memory_names,
     wait_ended,
+    workers_of,
 )
 from tests.support.processes import ProcessFailure, start
 
@@ -148,7 +149,7 @@ def test_a_loader_with_wrong_arguments(
 ) -> None:
     with pytest.raises(kind, match=message):
         make_loader(**arguments)
-    assert children(job.servers[0].pid) == []  # no sampling worker was started, or none is left
+    assert workers_of(job.servers[0].pid) == []  # no sampling worker was started, or none is left
 
 
 def test_data_together_with_remote_options(job: Job, whole: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_server_checks_for_itself(
             0, DistServer.create_sampling_producer, seeds, config(**changes), RemoteDistSamplingWorkerOptions()
         )
     assert "remote traceback" in str(caught.value.__cause__)
-    assert children(job.servers[0].pid) == []
+    assert workers_of(job.servers[0].pid) == []
 
 
 @pytest.mark.parametrize("name", ["num_workers", "concurrency", "num_threads", "buffer_bytes"])
@@ -228,7 +229,7 @@ def test_batches_that_nobody_reads_stay_few(tmp_path: Path) -> None:
     with running_servers(directory) as job, job.client():
         with make_loader(batch_size=1, num_neighbors=[1], input_nodes=SEEDS.repeat(3)) as unread:
             next(iter(unread))
-            (worker,) = children(job.servers[0].pid)
+            (worker,) = workers_of(job.servers[0].pid)
             with make_loader(batch_size=1, num_neighbors=[1]) as other:  # time enough for what must not happen
                 assert len(list(other)) == NUM_NODES
             assert shared_memory_kib(worker) < 10 * 1024  # all together are 56 MiB
@@ -239,13 +240,13 @@ def test_killed_worker(job: Job) -> None:
     with make_loader(max_restarts=0) as loader:
         iterator = iter(loader)
         next(iterator)
-        (pid,) = children(job.servers[0].pid)
+        (pid,) = workers_of(job.servers[0].pid)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(SamplingWorkerError, match=rf"server_0, producer \d+, worker 0 \(pid {pid}\).*SIGKILL"):
             list(iterator)
         with pytest.raises(SamplingWorkerError, match=rf"pid {pid}"):  # nor does a new epoch hang
             list(loader)
-    assert children(job.servers[0].pid) == []
+    assert workers_of(job.servers[0].pid) == []
     with make_loader() as loader:
         assert len(list(loader)) == len(loader)
 
@@ -257,7 +258,7 @@ def test_killed_server(whole: Path) -> None:
         with make_loader(reconnect_timeout=0) as loader:
             iterator = iter(loader)
             next(iterator)
-            workers = children(server.pid)
+            workers = workers_of(server.pid)
             server.send_signal(signal.SIGKILL)
             with pytest.raises(PeerLostError, match="_default_server_0"):
                 list(iterator)
@@ -295,7 +296,7 @@ def test_killed_client(whole: Path) -> None:
     with running_servers(whole) as job:
         with start(f"{HERE}.client_that_dies", port=job.port) as process:
             assert process.readline() == "sampling"
-            workers = children(job.servers[0].pid)
+            workers = workers_of(job.servers[0].pid)
             assert len(workers) == 2
             wait_ended([process.pid, *workers], SOON_S)
         with job.client(), make_loader() as loader:
@@ -309,7 +310,7 @@ def test_server_ended_by_a_signal(whole: Path, number: int) -> None:
         with make_loader(reconnect_timeout=0) as loader:
             iterator = iter(loader)
             next(iterator)
-            workers = children(server.pid)
+            workers = workers_of(server.pid)
             assert len(workers) == 1
             server.send_signal(number)
             with pytest.raises((PeerLostError, SamplingWorkerError), match=r"_default_server_0|was shut down"):
@@ -379,7 +380,7 @@ def test_servers_of_different_data_sets(whole: Path, halves: Path) -> None:
             InvalidArgumentError, match="server_1 serves a data set of 1 partitions, this server one of 2"
         ):
             make_loader(server_rank=0)
-        assert children(job.servers[0].pid) == []
+        assert workers_of(job.servers[0].pid) == []
 
 
 def test_missing_partition(halves: Path) -> None:

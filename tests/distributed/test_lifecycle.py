@@ -32,6 +32,7 @@ from tests.support.jobs import (
     same_batches,
     shared_memory_names,
     wait_ended,
+    workers_of,
 )
 from tests.support.processes import start
 
@@ -65,7 +66,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 def job(servers: Job) -> Iterator[Job]:
     with servers.client():
         yield servers
-    assert [children(server.pid) for server in servers.servers] == [[], []]
+    assert [workers_of(server.pid) for server in servers.servers] == [[], []]
 
 
 def make_loader(seed: int = 0, **options: Any) -> DistNeighborLoader:
@@ -190,7 +191,7 @@ def test_a_loader_that_was_shut_down(job: Job) -> None:
     next(iterator)
     loader.shutdown()
     loader.shutdown()
-    assert [children(server.pid) for server in job.servers] == [[], []]
+    assert [workers_of(server.pid) for server in job.servers] == [[], []]
     with pytest.raises(ChannelClosedError, match="the loader was shut down"):
         next(iterator)
     with pytest.raises(ChannelClosedError, match="the loader was shut down"):
@@ -204,7 +205,7 @@ def test_a_client_that_leaves_its_loaders_open(servers: Job, whole: Path) -> Non
     with servers.client():
         loader = make_loader()
         next(iter(loader))
-        workers = [pid for server in servers.servers for pid in children(server.pid)]
+        workers = [pid for server in servers.servers for pid in workers_of(server.pid)]
         assert len(workers) == 2
     wait_ended(workers, SOON_S)
     with pytest.raises(NotInitializedError, match="call init_rpc"):
@@ -216,7 +217,7 @@ def test_a_client_that_leaves_its_loaders_open(servers: Job, whole: Path) -> Non
             with pytest.raises(InvalidArgumentError, match=r"producer_id: there is no producer \d+ \(any more\)"):
                 next(iter(loader))  # of the first session
     loader.shutdown()  # without effect: the session it belonged to is over
-    assert [children(server.pid) for server in servers.servers] == [[], []]
+    assert [workers_of(server.pid) for server in servers.servers] == [[], []]
 
 
 def clients_turn(port: int, rank: int, num_clients: int) -> int:

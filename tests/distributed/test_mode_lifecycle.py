@@ -43,6 +43,7 @@ from tests.support.jobs import (
     same_batches,
     shared_memory_names,
     wait_ended,
+    workers_of,
 )
 from tests.support.processes import start
 
@@ -285,7 +286,7 @@ def test_a_worker_that_dies(halves: Path, options: Any, worker_context: None) ->
 
 def test_a_subprocess_that_dies(whole: Path) -> None:
     with make_loader(load(whole), replace(MP, max_restarts=0), batch_size=1) as loader:
-        (pid,) = children(os.getpid())
+        (pid,) = workers_of(os.getpid())
         batches = iter(loader)
         next(batches)
         os.kill(pid, signal.SIGKILL)
@@ -317,7 +318,7 @@ def make_wide() -> Dataset:
 def hold(directory: str) -> None:
     """Iterates for ever over batches of two subprocesses, and says who they are."""
     loader = make_loader(load(Path(directory)), replace(MP, num_workers=2))
-    print(*children(os.getpid()), flush=True)
+    print(*children(os.getpid()), *workers_of(os.getpid()), flush=True)
     while True:
         for _ in loader:
             pass
@@ -327,7 +328,7 @@ def hold(directory: str) -> None:
 def test_nothing_is_left_of_a_process_that_ends(whole: Path, number: int) -> None:
     with start(f"{HERE}.hold", directory=str(whole)) as process:
         pids = [int(pid) for pid in process.readline().split()]
-        assert len(pids) == 2
+        assert len(pids) == 3  # with their fork server
         process.send_signal(number)
         wait_ended([process.pid, *pids], DEADLINE_S)
         if number == signal.SIGINT:

@@ -33,6 +33,7 @@ from graphlearn_dist.distributed import (
     shutdown_rpc,
     wait_and_shutdown_server,
 )
+from graphlearn_dist.distributed.worker_forks import hold_fork_server
 from graphlearn_dist.utils.common import get_free_port
 from tests.support.graphs import Direction
 from tests.support.jobs import load
@@ -46,7 +47,6 @@ from tests.support.oracle import (
     write_partitions,
 )
 from tests.support.processes import TestProcess, assert_nothing_left, start
-from tests.support.zygote import zygote
 
 HERE = "tests.distributed.test_oracle_modes"
 DEADLINE_S = 600.0  # only ever reached by a hang
@@ -74,13 +74,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> MakeDirectory:
         return made[key]
 
     return find
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What starts sampling workers."""
-    with zygote(tmp_path_factory.mktemp("zygote")) as command:
-        yield command
 
 
 # --- epochs of several trainers ------------------------------------------------------------------------------------
@@ -120,13 +113,13 @@ def check_epochs(trainers: list[dict[str, Any]], num_trainers: int) -> None:
 # --- workers: collocated and multiprocessing -----------------------------------------------------------------------
 
 
-def work(rank: int, port: int, python: str, directories: list[str]) -> dict[str, Any]:
+@hold_fork_server()  # one for all loaders
+def work(rank: int, port: int, directories: list[str]) -> dict[str, Any]:
     """One worker of three: all loaders over its share of the input, and every third with subprocesses too; then the
     loops of a trainer.
 
     Where there are fewer partitions than workers, two hold the same one.
     """
-    sys.executable = python
     meeting = {"master_addr": "127.0.0.1", "master_port": port, "rpc_timeout": DEADLINE_S}
     init_worker_group(NUM_PROCESSES, rank)
     datasets = [load(Path(path), rank % case[2]) for case, path in zip(CASES, directories, strict=True)]
@@ -159,10 +152,10 @@ def work(rank: int, port: int, python: str, directories: list[str]) -> dict[str,
 
 
 @pytest.fixture(scope="module")
-def worked(directory: MakeDirectory, python: str) -> list[dict[str, Any]]:
+def worked(directory: MakeDirectory) -> list[dict[str, Any]]:
     """What three workers found."""
     directories = [directory(*case) for case in CASES]
-    arguments = {"port": get_free_port(), "python": python, "directories": directories}
+    arguments = {"port": get_free_port(), "directories": directories}
     with ExitStack() as stack:
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("GLD_SHARE_PARTITIONS", "0")
         workers = [stack.enter_context(start(f"{HERE}.work", rank=i, **arguments)) for i in range(NUM_PROCESSES)]
@@ -207,9 +200,9 @@ class Servers:
         return port
 
 
-def serve_jobs(rank: int, python: str) -> int:
+@hold_fork_server()  # one for all jobs
+def serve_jobs(rank: int) -> int:
     """A server of every job that it is told of, until it is told of no more; how many there were."""
-    sys.executable = python
     jobs = 0
     for line in iter(sys.stdin.readline, "end\n"):
         job = json.loads(line)
@@ -222,11 +215,9 @@ def serve_jobs(rank: int, python: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def servers(python: str) -> Iterator[Servers]:
+def servers() -> Iterator[Servers]:
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(start(f"{HERE}.serve_jobs", rank=rank, python=python)) for rank in range(NUM_PROCESSES)
-        ]
+        processes = [stack.enter_context(start(f"{HERE}.serve_jobs", rank=rank)) for rank in range(NUM_PROCESSES)]
         yield Servers(processes)
         for process in processes:
             process.tell("end")

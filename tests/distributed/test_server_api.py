@@ -28,7 +28,7 @@ from graphlearn_dist.sampler.base import (
 )
 from graphlearn_dist.sampler.schedule import BatchIndices
 from graphlearn_dist.typing import Split
-from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, children, make_partitions, running_servers
+from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, make_partitions, running_servers, workers_of
 
 HALF = NUM_NODES // 2
 CONFIG = SamplingConfig(
@@ -196,7 +196,7 @@ def test_a_producer_by_hand(job: Job) -> None:
         assert future.wait().index == index
     request_server(0, DistServer.destroy_sampling_producer, producer)
     request_server(0, DistServer.destroy_sampling_producer, producer)
-    assert children(job.servers[0].pid) == []
+    assert workers_of(job.servers[0].pid) == []
     with pytest.raises(InvalidArgumentError, match=rf"producer_id: there is no producer {producer} \(any more\)"):
         request_server(0, DistServer.fetch_batch, producer, 1, 1)
 

@@ -32,9 +32,8 @@ from graphlearn_dist.rpc.codec import encode
 from graphlearn_dist.rpc.threads import post
 from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.utils.units import parse_size
-from tests.support.jobs import NUM_NODES, Job, children, load, make_partitions, running_servers, same_batches
+from tests.support.jobs import NUM_NODES, Job, load, make_partitions, running_servers, same_batches, workers_of
 from tests.support.processes import start
-from tests.support.zygote import zygote
 
 HERE = "tests.distributed.test_sessions"
 DEADLINE_S = 60.0  # far above what anything here takes; reached by a hang alone
@@ -67,11 +66,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Iterator[Job]:
+def job(whole: Path) -> Iterator[Job]:
     """One server for all tests, with a small budget."""
-    with pytest.MonkeyPatch.context() as patch, zygote(tmp_path_factory.mktemp("zygote")) as python:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLD_MEMORY_BUDGET", str(BUDGET))
-        with running_servers(whole, python=python) as job:
+        with running_servers(whole) as job:
             with job.client(), make_loader() as loader:  # what the first one brings about stays
                 next(iter(loader))
             yield job
@@ -150,7 +149,7 @@ class Usage:
 
 def usage(pid: int) -> Usage:
     maps = Path(f"/proc/{pid}/maps").read_text()
-    return Usage(len(children(pid)), len(os.listdir(f"/proc/{pid}/fd")), maps.count("/memfd:gld"))
+    return Usage(len(workers_of(pid)), len(os.listdir(f"/proc/{pid}/fd")), maps.count("/memfd:gld"))
 
 
 def idle_usage(job: Job) -> Usage:
@@ -185,9 +184,10 @@ def settled(job: Job, expected: Usage) -> Usage:
 def shared_bytes(job: Job) -> int:
     """Shared memory that the server and its workers have taken from the system."""
     server = job.servers[0].pid
-    workers = [pid for child in children(os.getpid()) if child != server for pid in children(child)]  # the zygote's
     taken = {}
-    for entry in itertools.chain.from_iterable(Path(f"/proc/{pid}/fd").iterdir() for pid in (server, *workers)):
+    for entry in itertools.chain.from_iterable(
+        Path(f"/proc/{pid}/fd").iterdir() for pid in (server, *workers_of(server))
+    ):
         with contextlib.suppress(FileNotFoundError):
             if os.readlink(entry).startswith("/memfd:gld"):
                 status = entry.stat()
@@ -203,13 +203,13 @@ def test_a_connection_that_comes_back(job: Job, epochs: Callable[[int], list[Any
     before = idle_usage(job)
     with job.client():
         with make_loader() as loader:
-            workers = children(job.servers[0].pid)
+            workers = workers_of(job.servers[0].pid)
             for number in range(2):
                 batches = iter(loader)
                 seen = list(itertools.islice(batches, 3))
                 cut(rpc.get_endpoint())
                 same_batches([*seen, *batches], epochs(number))
-                assert children(job.servers[0].pid) == workers
+                assert workers_of(job.servers[0].pid) == workers
     assert settled(job, before).within(before)
 
 

@@ -16,7 +16,15 @@ from graphlearn_dist.distributed import (
     init_client,
     shutdown_client,
 )
-from tests.support.jobs import NUM_NODES, children, make_partitions, running_servers, shared_memory_names, wait_ended
+from tests.support.jobs import (
+    NUM_NODES,
+    children,
+    make_partitions,
+    running_servers,
+    shared_memory_names,
+    wait_ended,
+    workers_of,
+)
 from tests.support.processes import ProcessFailure, start
 
 pytestmark = pytest.mark.faults
@@ -66,14 +74,14 @@ def test_a_trainer_that_leaves_in_the_midst_of_a_loop(tmp_path: Path) -> None:
         server = job.servers[0]
         with start(f"{HERE}.train_for_ever", port=job.port) as trainer:
             assert trainer.readline() == "training"
-            workers = children(server.pid)
+            workers = workers_of(server.pid)
             assert len(workers) == 2
             trainer.send_signal(signal.SIGINT)
             wait_ended([trainer.pid, *workers], SOON_S)
             assert "KeyboardInterrupt" in trainer.output()
         with start(f"{HERE}.fail_in_the_loop", port=job.port) as trainer:
             assert trainer.readline() == "training"
-            workers = children(server.pid)
+            workers = workers_of(server.pid)
             server.freeze()
             trainer.tell()
             wait_ended([trainer.pid], SOON_S)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ from graphlearn_dist.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
-    worker_process,
+    worker_forks,
 )
+from graphlearn_dist.distributed.worker_forks import ForkedWorker, ForkServer
 from graphlearn_dist.errors import SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import (
@@ -29,6 +28,7 @@ from tests.support.jobs import (
     running_servers,
     same_batches,
     shared_memory_names,
+    workers_of,
 )
 
 pytestmark = pytest.mark.faults
@@ -65,14 +65,14 @@ def test_worker_processes_that_die_or_freeze(whole: Path) -> None:
     """In the midst of an epoch, between two of them, and while nobody reads."""
     options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB")
     with make_loader(load(whole), options) as loader:
-        first, second = children(os.getpid())
+        first, second = workers_of(os.getpid())
         batches = iter(loader)
         seen = [next(batches) for _ in range(3)]
         os.kill(first, signal.SIGKILL)
         seen += [next(batches) for _ in range(7)]
         os.kill(second, signal.SIGSTOP)  # noticed by its silence
         same_batches([*seen, *batches], epoch(whole, 0))
-        pids = children(os.getpid())
+        pids = workers_of(os.getpid())
         assert len(pids) == 2
         assert not {first, second} & set(pids)
         for pid in pids:
@@ -87,15 +87,15 @@ def test_a_killed_worker_of_a_server(whole: Path) -> None:
     with running_servers(whole) as job, job.client(), make_loader(None, options) as loader:
         batches = iter(loader)
         seen = [next(batches)]
-        (pid,) = children(job.servers[0].pid)
+        (pid,) = workers_of(job.servers[0].pid)
         os.kill(pid, signal.SIGKILL)
         same_batches([*seen, *batches], epoch(whole, 0))
-        assert children(job.servers[0].pid) not in ([], [pid])
+        assert workers_of(job.servers[0].pid) not in ([], [pid])
 
 
 DEADLY = """
-import os, runpy, signal, sys
-from graphlearn_dist.distributed import sampling_worker
+import os, signal
+from graphlearn_dist.distributed import fork_server, sampling_worker
 
 make = sampling_worker.PartitionedBatches.make
 
@@ -105,20 +105,29 @@ async def make_or_die(self, epoch, index, run, place):
     return await make(self, epoch, index, run, place)
 
 sampling_worker.PartitionedBatches.make = make_or_die
-raise SystemExit(sampling_worker.main())
+os._exit(fork_server.main())
 """
+
+
+def recorded_forks(
+    monkeypatch: pytest.MonkeyPatch, meet: Callable[[ForkedWorker, int], object] = lambda worker, number: None
+) -> list[ForkedWorker]:
+    """The workers that are started from now on; each meets this, with its number from 1."""
+    fork, started = ForkServer.fork, []
+
+    def fork_and_record(self: ForkServer) -> ForkedWorker:
+        started.append(fork(self))
+        meet(started[-1], len(started))
+        return started[-1]
+
+    monkeypatch.setattr(ForkServer, "fork", fork_and_record)
+    return started
 
 
 def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batches before it come; it is named, though others were under way with it; nothing is tried for ever."""
-    started = []
-
-    def spawn(control: int, pulse: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", DEADLY, str(control), str(pulse)]
-        started.append(subprocess.Popen(command, pass_fds=[control, pulse], stdin=subprocess.DEVNULL))
-        return started[-1]
-
-    monkeypatch.setattr(worker_process, "_spawn", spawn)
+    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", DEADLY))
+    started = recorded_forks(monkeypatch)
     options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")
     with make_loader(load(whole), options) as loader:
         batches = iter(loader)
@@ -133,15 +142,7 @@ def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_worker_that_dies_on_its_way_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is started again like any other, and given up when its restarts are used up."""
-    spawn_well, started = worker_process._spawn, []
-
-    def spawn(control: int, pulse: int) -> subprocess.Popen[bytes]:
-        started.append(spawn_well(control, pulse))
-        if len(started) != 2:
-            started[-1].kill()
-        return started[-1]
-
-    monkeypatch.setattr(worker_process, "_spawn", spawn)
+    started = recorded_forks(monkeypatch, lambda worker, number: number != 2 and worker.kill())
     with make_loader(load(whole), MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")) as loader:
         same_batches(loader, epoch(whole, 0))
         assert len(started) == 2

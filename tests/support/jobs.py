@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -65,13 +64,8 @@ def serve(
     port: int,
     fd: int,
     partition: int,
-    python: str = sys.executable,
 ) -> int:
-    """What ``graphlearn-dist serve`` does under the launcher; with ``partition`` >= 0 instead of its rank's own.
-
-    ``python`` starts its sampling workers.
-    """
-    sys.executable = python
+    """What ``graphlearn-dist serve`` does under the launcher; with ``partition`` >= 0 instead of its rank's own."""
     os.environ.update(LaunchContext("server", rank, num_servers, num_clients, "127.0.0.1", port, fd).to_environ())
     if partition >= 0:
         load_own = DistDataset.load
@@ -98,9 +92,7 @@ class Job:
 
 
 @contextlib.contextmanager
-def running_servers(
-    *directories: Path, num_clients: int = 0, partitions: Iterable[int] = (), python: str = sys.executable
-) -> Iterator[Job]:
+def running_servers(*directories: Path, num_clients: int = 0, partitions: Iterable[int] = ()) -> Iterator[Job]:
     """One server for each directory, by rank; killed at the end of the block if they still run."""
     own = list(partitions) or [-1] * len(directories)
     with contextlib.ExitStack() as stack:
@@ -118,7 +110,6 @@ def running_servers(
                         port=port,
                         fd=fd if rank == 0 else -1,
                         partition=own[rank],
-                        python=python,
                     )
                 )
                 for rank, directory in enumerate(directories)
@@ -136,6 +127,21 @@ def children(pid: int) -> list[int]:
                 is_tracker = b"multiprocessing.resource_tracker" in (entry / "cmdline").read_bytes()
                 if int(fields[1]) == pid and fields[0] != "Z" and not is_tracker:
                     found.append(int(entry.name))
+    return sorted(found)
+
+
+def parent_of(pid: int) -> int:
+    """The process that it is a child of."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def workers_of(pid: int) -> list[int]:
+    """The sampling workers of a process, children of its fork server, by their ids."""
+    found = []
+    for child in children(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{child}/comm").read_text().strip() == "gld-fork-server":
+                found += children(child)
     return sorted(found)
 
 

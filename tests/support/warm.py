@@ -31,7 +31,7 @@ _MAX_REQUEST = 1 << 17  # bytes: command and environment of one process
 _MAX_DESCRIPTORS = 16
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_SAMPLING_WORKER = "graphlearn_dist.distributed.sampling_worker"
+_FORK_SERVER = "graphlearn_dist.distributed.fork_server"
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 PATCH = "GLD_TEST_PATCH"  # names a function, as module:name, that each process of a job calls before its program
@@ -244,10 +244,8 @@ def _run_program(argv: list[str]) -> int:
 
 
 def _prepare(program: str) -> None:
-    """Names the process as one of the job's, and lets it start its own workers warm."""
-    if program == _SAMPLING_WORKER:
-        _name("gld-worker")
-    else:
+    """Names the process as one of the job's, and lets it start its own fork server warm; that names itself."""
+    if program != _FORK_SERVER:
         _name(f"gld-{os.environ['GLD_ROLE']}-{os.environ['GLD_RANK']}")
         start_warm(Nursery())
     faulthandler.register(STACKS)

@@ -1,0 +1,270 @@
+"""The fork server of this process, as it sees it, and the sampling workers that were forked from there.
+
+There is at most one, from the first worker on until nobody holds it any more. Should it be killed, or freeze, its
+workers go on; the next worker is forked from another.
+
+It is not that of ``multiprocessing``: that one is the program's, with what the program has it preload; it listens on a
+socket in a temporary directory, which stays when all is killed; its processes import the program's main module, and its
+answers have no deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import SamplingWorkerError
+
+_PROGRAM = ("-m", "graphlearn_dist.distributed.fork_server")
+_START_S = 60.0  # for its imports; they take seconds on a machine that is busy
+_ANSWER_S = 10.0  # for one fork, of milliseconds, behind many others
+_STATUS_S = 2.0  # for the exit code of a worker that has ended
+
+
+READY = b"!"  # what the fork server says first
+# What is answered to a request: the worker's pid, with a pidfd of it, or minus an error number; later its exit code, as
+# ``subprocess`` gives it.
+ANSWER = struct.Struct("<i")
+
+
+class WorkerDescriptors(NamedTuple):
+    """What a worker is made of.
+
+    Attributes:
+        asker: socket of whoever asked, who is told the worker's pid and how it ends.
+        directory: its working directory.
+        output: its standard output.
+        errors: its standard error.
+        control: its socket, see ``sampling_worker``.
+        pulse: its pipe, see ``sampling_worker``.
+    """
+
+    asker: int
+    directory: int
+    output: int
+    errors: int
+    control: int
+    pulse: int
+
+
+class ForkedWorker:
+    """A sampling worker's process, a child of the fork server.
+
+    Args:
+        pid: its process id.
+        pidfd: the process, whatever its number is given to later.
+        status: socket on which the fork server says how it ended.
+        control: socket to the worker; whoever takes it closes it.
+        pulse: pipe of its signs of life; whoever takes it closes it.
+    """
+
+    def __init__(self, pid: int, pidfd: int, status: socket.socket, control: socket.socket, pulse: int) -> None:
+        self.pid = pid
+        self.control = control
+        self.pulse = pulse
+        self._pidfd = pidfd
+        self._status = status
+        self._waiting: asyncio.Task[int | None] | None = None
+
+    def kill(self) -> None:
+        """Kills it; without effect where it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def wait(self) -> int | None:
+        """Waits for its end. Its exit code, as ``subprocess`` gives it; None where the fork server was gone before."""
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(self._wait())
+        return await asyncio.shield(self._waiting)
+
+    async def _wait(self) -> int | None:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self._pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._pidfd)
+        self._status.setblocking(False)
+        try:
+            answer = await asyncio.wait_for(loop.sock_recv(self._status, ANSWER.size), _STATUS_S)
+        except (ConnectionError, TimeoutError, asyncio.TimeoutError):  # it was killed, or is frozen
+            return None
+        return int(ANSWER.unpack(answer)[0]) if answer else None
+
+    def close(self) -> None:
+        """Lets go of the process, which may still run; ``control`` and ``pulse`` are their takers'."""
+        os.close(self._pidfd)
+        self._status.close()
+
+
+class _LostError(SamplingWorkerError):
+    """The fork server is gone, or does not answer."""
+
+
+class ForkServer:
+    """Starts workers, and before the first of them the process that they are forked from. Usable from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+        self._is_closed = False
+
+    def fork(self) -> ForkedWorker:
+        """Starts a worker. Waits for it: not to be called on a loop.
+
+        Raises:
+            SamplingWorkerError: there is no fork server to be had.
+            OSError: the system has no more processes, memory or descriptors.
+        """
+        try:
+            return self._ask()
+        except _LostError:  # whatever has happened to it, another one is well
+            return self._ask()
+
+    def _ask(self) -> ForkedWorker:
+        with self._lock:
+            requests = self._requests or self._start()
+        try:
+            return _ask_for_worker(requests)
+        except _LostError:
+            with self._lock:
+                if requests is self._requests:  # and nobody else was faster
+                    self._end()
+            raise
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._popen = _start_program(theirs)
+        self._requests = ours
+        if self._is_closed:  # maybe since a moment ago, when there was nothing to kill
+            self._popen.kill()
+        ours.settimeout(_START_S)
+        try:
+            problem = "" if ours.recv(len(READY)) else "ended on its way up"
+        except OSError as error:
+            problem = f"was not ready after {_START_S:g} s: {error}"
+        if problem:
+            pid = self._popen.pid
+            self._end()
+            raise _LostError(f"the fork server (pid {pid}) {problem}")
+        ours.settimeout(_ANSWER_S)
+        return ours
+
+    def _end(self) -> None:
+        popen, requests = self._popen, self._requests
+        self._popen = self._requests = None
+        if requests is not None:
+            requests.close()
+        if popen is not None:
+            popen.kill()
+            popen.wait()
+
+    def close(self) -> None:
+        """Ends the process, also on its way up; workers run on. Idempotent."""
+        self._is_closed = True
+        if (popen := self._popen) is not None:
+            popen.kill()  # whoever waits for its start learns of it, and lets the lock go
+        with self._lock:
+            self._end()
+
+
+def _start_program(requests: socket.socket) -> subprocess.Popen[bytes]:
+    owner = os.pidfd_open(os.getpid())
+    descriptors = requests.fileno(), owner
+    command = [sys.executable, *_PROGRAM, *map(str, descriptors)]
+    # NumPy's BLAS starts threads when it is imported, and a fork would not have them.
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # inherited: until the program ignores it
+    try:
+        return subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL, env=environ)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(owner)
+
+
+def _ask_for_worker(requests: socket.socket) -> ForkedWorker:
+    with contextlib.ExitStack() as undo:
+        status, asker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(status.close)
+        with contextlib.ExitStack() as given:
+            given.callback(asker.close)
+            control, their_control = socket.socketpair()
+            undo.callback(control.close)
+            given.callback(their_control.close)
+            pulse, their_pulse = os.pipe()
+            undo.callback(os.close, pulse)
+            given.callback(os.close, their_pulse)
+            directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
+            given.callback(os.close, directory)
+            _send(
+                requests,
+                WorkerDescriptors(asker.fileno(), directory, 1, 2, their_control.fileno(), their_pulse),
+            )
+        pid, pidfd = _receive_worker(status)
+        undo.pop_all()
+    return ForkedWorker(pid, pidfd, status, control, pulse)
+
+
+def _send(requests: socket.socket, descriptors: WorkerDescriptors) -> None:
+    try:
+        socket.send_fds(requests, [b"w"], descriptors)
+    except (ConnectionError, TimeoutError) as error:
+        raise _LostError(f"the fork server: {error}") from error
+
+
+def _receive_worker(status: socket.socket) -> tuple[int, int]:
+    """(pid, pidfd) of the worker that was asked for."""
+    status.settimeout(_ANSWER_S)
+    try:
+        answer, received, _, _ = socket.recv_fds(status, ANSWER.size, 1, socket.MSG_CMSG_CLOEXEC)
+    except (ConnectionError, TimeoutError) as error:
+        raise _LostError(f"the fork server: {error}") from error
+    if not answer:
+        raise _LostError("the fork server is gone")
+    (pid,) = ANSWER.unpack(answer)
+    if pid < 0:
+        raise OSError(-pid, f"fork: {os.strerror(-pid)}")
+    return pid, received[0]
+
+
+class _Shared:
+    """What the holders of one process share."""
+
+    def __init__(self) -> None:
+        self.server = ForkServer()
+        self.num_holders = 0
+
+
+_lock = threading.Lock()
+_shared: dict[int, _Shared] = {}  # by process: a fork of this one has none
+
+
+@contextlib.contextmanager
+def hold_fork_server() -> Iterator[ForkServer]:
+    """This process's fork server, the same for all who hold it at a time; it ends when the last lets it go."""
+    pid = os.getpid()
+    with _lock:
+        shared = _shared.setdefault(pid, _Shared())
+        shared.num_holders += 1
+    try:
+        yield shared.server
+    finally:
+        with _lock:
+            shared.num_holders -= 1
+            is_last = shared.num_holders == 0
+            if is_last:
+                del _shared[pid]
+        if is_last:
+            shared.server.close()

@@ -1,0 +1,188 @@
+"""The process that sampling workers are forked from: what its forks have, and that nothing hangs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphlearn_dist.distributed import DistNeighborLoader, MpDistSamplingWorkerOptions, worker_forks
+from graphlearn_dist.distributed.worker_forks import ForkedWorker, ForkServer, hold_fork_server
+from graphlearn_dist.errors import SamplingWorkerError
+from graphlearn_dist.loader import NeighborLoader
+from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, wait_ended, workers_of
+from tests.support.processes import freeze
+
+pytestmark = pytest.mark.faults
+
+SEEDS = torch.arange(NUM_NODES)
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_partitions(tmp_path_factory.mktemp("whole") / "graph", 1)
+
+
+def open_files() -> list[str]:
+    """What this process's descriptors are."""
+    gc.collect()  # batches of PyG, and so the memory that they lie in, wait for it
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found.append(os.readlink(entry))
+    return sorted(found)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = open_files(), children(os.getpid())
+    yield
+    assert (open_files(), children(os.getpid())) == before
+
+
+def make_loader(whole: Path) -> DistNeighborLoader:
+    options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB")
+    return DistNeighborLoader(
+        load(whole), [3, 2], SEEDS, 4, True, edge_dir="in", collect_features=True, random_seed=1, worker_options=options
+    )
+
+
+def end(worker: ForkedWorker) -> int | None:
+    """Closes a worker's socket, which ends it; its exit code."""
+    worker.control.close()
+    os.close(worker.pulse)
+    try:
+        return asyncio.run(asyncio.wait_for(worker.wait(), DEADLINE_S))
+    finally:
+        worker.close()
+
+
+def test_one_for_all_who_hold_it() -> None:
+    with hold_fork_server() as forks:
+        first = forks.fork()
+        with hold_fork_server() as same:
+            assert same is forks
+            second = same.fork()
+        (server,) = children(os.getpid())
+        assert len(os.listdir(f"/proc/{server}/task")) == 1
+        assert workers_of(os.getpid()) == sorted([first.pid, second.pid])
+        for pid in (first.pid, second.pid):  # nothing of each other's, and nothing of the fork server's
+            sockets = [name for fd in Path(f"/proc/{pid}/fd").iterdir() if (name := os.readlink(fd)).startswith("sock")]
+            assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
+            assert len(sockets) <= 3  # its control; and a pair by which its loop is woken
+        assert end(first) == 0
+        second.kill()
+        assert end(second) == -signal.SIGKILL
+        third = forks.fork()
+        assert children(os.getpid()) == [server]
+        assert end(third) == 0
+    assert children(os.getpid()) == []
+
+
+def test_one_that_is_killed(whole: Path) -> None:
+    """Its workers go on; one that dies later is followed by one from another fork server."""
+    local = NeighborLoader(load(whole), [3, 2], SEEDS, batch_size=4, shuffle=True, seed=1)
+    epochs = [[local.batch(number, index) for index in range(len(local))] for number in range(2)]
+    with make_loader(whole) as loader:
+        batches, workers, (server,) = iter(loader), workers_of(os.getpid()), children(os.getpid())
+        seen = [next(batches)]
+        os.kill(server, signal.SIGKILL)
+        wait_ended([server], DEADLINE_S)
+        same_batches([*seen, *batches], epochs[0])
+        os.kill(workers[0], signal.SIGKILL)  # nobody is there to say how it ended
+        same_batches(loader, epochs[1])
+        (other,) = children(os.getpid())
+        assert other != server
+        assert len(workers_of(os.getpid())) == 1
+    wait_ended(workers, DEADLINE_S)
+
+
+def test_one_that_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hold_fork_server() as forks:
+        first, (server,) = forks.fork(), children(os.getpid())
+        freeze(server)
+        monkeypatch.setattr(worker_forks, "_STATUS_S", 0.1)
+        monkeypatch.setattr(worker_forks, "_ANSWER_S", 0.5)
+        second = forks.fork()
+        assert children(os.getpid()) != [server]
+        assert end(first) is None
+        assert end(second) == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [("raise SystemExit(3)", r"pid \d+\) ended on its way up"), ("import signal; signal.pause()", "was not ready")],
+)
+def test_one_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch, program: str, message: str) -> None:
+    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", program))
+    monkeypatch.setattr(worker_forks, "_START_S", 0.5)
+    with hold_fork_server() as forks, pytest.raises(SamplingWorkerError, match=message):
+        forks.fork()
+
+
+def test_an_end_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leaves does not wait for it, and neither does who asked for a worker."""
+    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", "import signal; signal.pause()"))
+    forks, failures, started = ForkServer(), [], threading.Event()
+    start_program = worker_forks._start_program
+
+    def start_and_tell(*arguments: object) -> object:
+        popen = start_program(*arguments)  # type: ignore[arg-type]
+        started.set()
+        return popen
+
+    def ask() -> None:
+        try:
+            forks.fork()
+        except SamplingWorkerError as error:
+            failures.append(str(error))
+
+    monkeypatch.setattr(worker_forks, "_start_program", start_and_tell)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert started.wait(DEADLINE_S)
+    forks.close()
+    asking.join(DEADLINE_S)
+    assert len(failures) == 1
+    assert not asking.is_alive()
+
+
+PRINTING = """
+import os
+from graphlearn_dist.distributed import fork_server, sampling_worker
+
+make = sampling_worker.PartitionedBatches.make
+
+async def make_and_print(self, epoch, index, run, place):
+    if index == 0:
+        print("seen", os.environ["GLD_SEEN"], "OPENBLAS_NUM_THREADS" in os.environ, os.getcwd(), flush=True)
+    return await make(self, epoch, index, run, place)
+
+sampling_worker.PartitionedBatches.make = make_and_print
+os._exit(fork_server.main())
+"""
+
+
+def test_what_workers_have_of_their_owner(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Environment, directory and output as they are when a worker starts, and not when the fork server did."""
+    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", PRINTING))
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with hold_fork_server():
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            monkeypatch.chdir(tmp_path / name)
+            monkeypatch.setenv("GLD_SEEN", name)
+            with make_loader(whole) as loader:
+                assert len(list(loader)) == 30
+            assert capfd.readouterr().out == f"seen {name} False {tmp_path / name}\n"
