@@ -100,14 +100,20 @@ class _Subprocess(RunningProcess):
         stream = self._popen.stdout
         if stream is None:
             raise RuntimeError("started without a pipe")
-        with stream:
-            for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
-                listener.on_line(spec, line.decode(errors="replace").rstrip("\r\n"))
+        try:
+            with stream:
+                for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
+                    listener.on_line(spec, line.decode(errors="replace").rstrip("\r\n"))
+        finally:  # whatever became of a line: who is not told of the end waits for ever
+            listener.on_exit(spec, self._reap())
+
+    def _reap(self) -> int:
+        """Waits for the end; returns the exit code, 128 + n for signal n."""
         os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             code = self._popen.wait()
             self._link.close()
-        listener.on_exit(spec, code if code >= 0 else 128 - code)
+        return code if code >= 0 else 128 - code
 
     def _signal(self, signum: int) -> None:
         with self._lock:
@@ -120,8 +126,8 @@ class _Subprocess(RunningProcess):
     def tell(self, line: str) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError):  # it ends already
             if not self._link.closed:
-                self._link.write(line.encode() + b"\n")
-                self._link.flush()
+                # past the buffer, which would keep what cannot be written, and fail for it again when it is closed
+                os.write(self._link.fileno(), line.encode() + b"\n")
 
     def kill(self) -> None:
         # Its second stop signal makes child.py kill the whole group at once; the first may have been sent already.

@@ -57,8 +57,8 @@ class _Output:
 
     def note(self, text: str) -> None:
         """A line of the launcher itself."""
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            print(f"[launcher] {text}", file=self._out, flush=True)
+        with self._lock:
+            self._print(f"[launcher] {text}")
 
     def open(self, spec: ProcessSpec) -> None:
         self._tails[spec.name] = deque(maxlen=_TAIL_LINES)
@@ -69,9 +69,14 @@ class _Output:
         with self._lock:
             self._tails[spec.name].append(line)
             self._write_log(spec, line)
-            # A reader that went away (a closed pipe) must not end the job; it keeps running and logging.
-            with contextlib.suppress(BrokenPipeError):
-                print(f"[{spec.name}] {line}", file=self._out, flush=True)
+            self._print(f"[{spec.name}] {line}")
+
+    def _print(self, text: str) -> None:
+        """A reader that went away, a full disk and strange characters must not end a job; it runs on, and logs."""
+        if encoding := getattr(self._out, "encoding", None):
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
+        with contextlib.suppress(OSError):
+            print(text, file=self._out, flush=True)
 
     def _write_log(self, spec: ProcessSpec, line: str) -> None:
         """A log that cannot be written (a full disk) is given up, and that is said: it must not end a job."""
@@ -83,9 +88,8 @@ class _Output:
         except OSError as error:
             del self._logs[spec.name]
             log.close()
-            with contextlib.suppress(BrokenPipeError):
-                text = f"{spec.name}: its log cannot be written any more: {error.strerror}; it goes on without"
-                print(f"[launcher] {text}", file=self._out, flush=True)
+            why = f"its log cannot be written any more: {error.strerror}"
+            self._print(f"[launcher] {spec.name}: {why}; it goes on without")
 
     def tail(self, spec: ProcessSpec) -> list[str]:
         with self._lock:

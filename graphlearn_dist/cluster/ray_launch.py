@@ -205,4 +205,5 @@ class _ActorProcess(RunningProcess):
         if self._actor.ready.done():
             self._actor.call(method, *args)  # nobody waits for the answer: the end of the process is one
         else:
-            self._engine.kill(self._actor)
+            with contextlib.suppress(GraphLearnError):  # a lost machine; who follows the process tells of its end
+                self._engine.kill(self._actor)

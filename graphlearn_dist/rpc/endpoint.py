@@ -14,13 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from ..config import RpcSettings
-from ..errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    NotInitializedError,
-    PeerLostError,
-    RpcError,
-)
+from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
 from .arena import SendingArena
 from .callees import Callees, Serving
 from .calls import Call
@@ -463,13 +457,7 @@ class Endpoint:
     def wait_for_members(
         self, role: str, count: int, timeout_s: float | None = None, *, patient: bool = False
     ) -> list[Member]:
-        """Wait until ranks 0 to ``count - 1`` of ``role`` are members.
-
-        Args:
-            role: of the members.
-            count: how many.
-            timeout_s: how long; ``settings.request_timeout_s`` by default.
-            patient: whether to wait for a registry that is gone, too, which its members look for until it is back.
+        """Wait until ranks 0 to ``count - 1`` of ``role`` are members; ``patient``: also for a registry that is gone.
 
         Raises:
             DeadlineExceededError: names the missing ranks.

@@ -197,6 +197,7 @@ class Membership:
             except RpcError as error:  # nobody there yet
                 with self._condition:
                     self._registry_lost = f"{type(error).__name__}: {error}"
+                # The request waits for somebody to listen there; one who refuses us tells nobody of a change of mind.
                 await asyncio.sleep(_REJOIN_PAUSE_S)
             else:
                 self._have_joined_again()

@@ -9,10 +9,9 @@ import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
-from typing import Any
 
 from .shell import Shell
-from .wire import Answer, Call, Ready, Start, dump, dump_error, load, read_header
+from .wire import Answer, Call, Ready, Start, dump_answer, dump_error, load, read_header
 
 _PR_SET_PDEATHSIG = 1
 
@@ -83,8 +82,8 @@ class _Child:
         sent, text = dump_error(error)
         self._send(Answer(number, text, sent))
 
-    def _send(self, message: Any) -> None:
-        data = dump(message)
+    def _send(self, message: Ready | Answer) -> None:
+        data = dump_answer(message)
         with self._send_lock:
             self._connection.send_bytes(data)
 

@@ -32,7 +32,7 @@ from .base import (
 )
 from .ports import free_port
 from .shell import ShellSetup
-from .wire import Answer, Call, Ready, RemoteTracebackError, Start, dump, header, load, main_path
+from .wire import Answer, Call, Ready, RemoteTracebackError, Start, dump, header, load_answer, main_path
 
 _KILL_WAIT_S = 10.0
 _CHILD = f"{__package__}.child"
@@ -180,7 +180,8 @@ class LocalActor(Actor):
                 self._popen = popen
                 if self._killed:
                     popen.kill()
-            connection.send_bytes(self._start)
+            with contextlib.suppress(OSError):  # it is gone already: how it ended is what counts
+                connection.send_bytes(self._start)
             threading.Thread(target=self._send, args=(connection,), daemon=True, name="send calls").start()
             try:
                 self._read(connection, popen.pid)
@@ -201,7 +202,7 @@ class LocalActor(Actor):
                 readable = wait([connection, process])
                 if connection in readable:
                     try:
-                        self._receive(load(connection.recv_bytes()))
+                        self._receive(load_answer(connection.recv_bytes()))
                     except (EOFError, ConnectionError):
                         return
                 elif process in readable:

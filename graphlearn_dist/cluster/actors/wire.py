@@ -59,6 +59,21 @@ class Answer:
     more: bool = False
 
 
+def dump_answer(message: Ready | Answer) -> bytes:
+    """An answer to the driver, with the number of its call before it."""
+    return (message.number if isinstance(message, Answer) else 0).to_bytes(8, "little") + dump(message)
+
+
+def load_answer(data: bytes) -> Ready | Answer:
+    """The answer; one that cannot be read here, as its class is the worker's alone, is an error of its call."""
+    try:
+        message: Ready | Answer = load(data[8:])
+    except Exception as error:  # whatever a foreign class raises
+        failure, text = dump_error(error)
+        return Answer(int.from_bytes(data[:8], "little"), text, failure)
+    return message
+
+
 class RemoteTracebackError(Exception):
     """The cause of an exception that came from another process: its traceback there, as text."""
 
