@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .actors.ports import free_port
+from ..utils.ports import free_port
 from .backend import LocalBackend, RunningProcess
 from .plan import ProcessSpec
 
@@ -75,7 +75,7 @@ class ProcessHost:
         """What is here; without ``data`` every server may run here."""
         ranks = range(num_servers)
         found = ranks if data is None else [rank for rank in ranks if Path(data, f"part{rank}").is_dir()]
-        return MachineReport(address, free_port(address), frozenset(found))
+        return MachineReport(address, free_port(""), frozenset(found))
 
     def run(self, spec: ProcessSpec, environ: Mapping[str, str], token: bytes) -> Iterator[Sequence[str | int]]:
         """Starts the process; gives its lines as they come, some at a time, and at last its exit code.

@@ -144,14 +144,14 @@ class Endpoint:
             self._links.add_listener(listener)
 
     def close(self) -> None:
-        """Say goodbye, fail what is in flight, free everything. Idempotent."""
+        """Answer what runs, say goodbye, fail what is in flight, free everything. Idempotent."""
         loop, thread = self._loop, self._thread
-        if self._closed or loop is None or thread is None:
-            self._closed = True
+        was_closed, self._closed = self._closed, True
+        if was_closed or loop is None or thread is None:
             return
-        self._closed = True
         if threading.current_thread() is thread:
             raise InvalidArgumentError("close: expected to be called outside of the endpoint's own thread")
+        self._callees.close(_FLUSH_TIMEOUT_S)  # what runs may be the very call that had this endpoint closed
         future = asyncio.run_coroutine_threadsafe(self._shut_down(), loop)
         try:
             future.result(_CLOSE_TIMEOUT_S)
@@ -160,7 +160,7 @@ class Endpoint:
             thread.join(_CLOSE_TIMEOUT_S)
             if not thread.is_alive():
                 loop.close()
-            self._callees.close(_FLUSH_TIMEOUT_S)
+            self._callees.close(_FLUSH_TIMEOUT_S)  # those that waited for what they asked others know better now
             self._callbacks.close(_FLUSH_TIMEOUT_S)
 
     async def _shut_down(self) -> None:

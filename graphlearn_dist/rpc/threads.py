@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -88,10 +89,10 @@ class WorkerThreads:
             self._work.clear()
             threads = list(self._threads)
             self._changed.notify_all()
-        current = threading.current_thread()
+        current, deadline = threading.current_thread(), time.monotonic() + timeout_s
         for thread in threads:
             if thread is not current:
-                thread.join(timeout_s / len(threads))
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def post(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: Any) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 from typing import Any
 
 import numpy as np
 import torch
+
+from .ports import free_port
 
 
 def ensure_dir(dir_path: str) -> None:
@@ -31,10 +32,7 @@ def merge_dict(in_dict: dict[Any, Any], out_dict: dict[Any, Any]) -> None:
 
 def get_free_port(host: str = "localhost") -> int:
     """A TCP port that was free just now. Somebody else may take it meanwhile: prefer port 0 where that is possible."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_port(host)
 
 
 def index_select(data: Any, index: Any) -> Any:

@@ -210,18 +210,11 @@ def shim(job: Job) -> str:
     return str(path)
 
 
-def free_port() -> str:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return str(probe.getsockname()[1])
-
-
-def test_ssh_runs_the_same_job_through_remote_command_lines(job: Job, shim: str) -> None:
+def test_ssh_runs_the_same_job_through_remote_command_lines(job: Job, shim: str, port: int) -> None:
     hosts = job.script("hosts", "127.0.0.1  # the master\n127.0.0.2 slots=2\n")
     arguments = ["two words", "it's", 'a"b', "$HOME;`x`", "", "*"]
     job.script("wait.py", TRAINER_THAT_WAITS)
-    places = ["--on", "ssh", "--ssh", shim, "--hosts", hosts, "--port", free_port()]
+    places = ["--on", "ssh", "--ssh", shim, "--hosts", hosts, "--port", str(port)]
     sizes = ["--server-script", "server.py", "--servers", "2", "--trainers", "3"]
     done = job.run(*places, *sizes, "wait.py", *arguments)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -395,9 +394,7 @@ def test_missing_partition(halves: Path) -> None:
 # --- joining ---------------------------------------------------------------------------------------------------
 
 
-def test_a_client_without_servers() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_client_without_servers(port: int) -> None:
     with pytest.raises(
         DeadlineExceededError, match=rf"no registry at 127.0.0.1:{port} after 0.5 s: is server 0 running"
     ):
@@ -409,10 +406,8 @@ def test_a_client_without_servers() -> None:
         init_client(1, 1, 0, "127.0.0.1", port, connect_timeout_s=0)
 
 
-def test_a_client_that_comes_first(whole: Path) -> None:
+def test_a_client_that_comes_first(whole: Path, port: int) -> None:
     """It waits for its server."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     failures: list[BaseException] = []
 
     def join() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist.utils.common import get_free_port
 from tests.support.glt_programs import NUM_NODES, partition
 from tests.support.graphs import analytic_edges
 from tests.support.jobs import wait_ended
+from tests.support.ports import reserved_port
 from tests.support.processes import assert_nothing_left, start
 
 PROGRAMS = "tests.support.glt_programs"
@@ -57,9 +57,9 @@ def of_each_epoch(epochs: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
-def test_server_and_client(roots: dict[str, str], kind: str) -> None:
+def test_server_and_client(roots: dict[str, str], kind: str, port: int) -> None:
     root, node_type = Path(roots[kind]), None if kind == "homogeneous" else "user"
-    job = {"num_servers": 2, "num_clients": 1, "port": get_free_port()}
+    job = {"num_servers": 2, "num_clients": 1, "port": port}
     with ExitStack() as stack:
         servers = [
             stack.enter_context(start(f"{PROGRAMS}.run_server", root=str(root / "parts"), rank=rank, **job))
@@ -89,13 +89,13 @@ def members_of(groups: set[int]) -> list[int]:
 
 def test_multiprocessing(roots: dict[str, str]) -> None:
     """Two workers, which end as their programs do: without a word to the package."""
-    arguments = {
+    arguments: dict[str, Any] = {
         "roots": {kind: f"{root}/parts" for kind, root in roots.items()},
         "seed_files": {kind: f"{root}/train_idx.pt" for kind, root in roots.items()},
         "world_size": 2,
-        "ports": [get_free_port(), get_free_port()],
     }
     with ExitStack() as stack:
+        arguments["ports"] = [stack.enter_context(reserved_port()) for _ in GRAPHS]
         workers = [stack.enter_context(start(f"{PROGRAMS}.run_worker", rank=rank, **arguments)) for rank in range(2)]
         seen = [worker.wait(DEADLINE_S) for worker in workers]
         # Sampling processes see that their worker is gone, and end; who reaps them then is not ours to say.

@@ -34,7 +34,6 @@ from graphlearn_dist.errors import (
     UnknownIdError,
 )
 from graphlearn_dist.typing import Split
-from graphlearn_dist.utils.common import get_free_port
 from tests.support.jobs import (
     NUM_NODES,
     children,
@@ -241,8 +240,7 @@ def test_a_worker_that_does_not_join(halves: Path, worker_context: None) -> None
         make_loader(load(halves), options)
 
 
-def test_a_worker_that_opens_no_loader(halves: Path, worker_context: None) -> None:
-    port = get_free_port()
+def test_a_worker_that_opens_no_loader(halves: Path, worker_context: None, port: int) -> None:
     with start(f"{HERE}.member", rank=0, port=port, directory=str(halves), partition=-1) as other:
         assert other.readline() == "ready"
         init_worker_group(2, 1)
@@ -251,8 +249,7 @@ def test_a_worker_that_opens_no_loader(halves: Path, worker_context: None) -> No
             make_loader(load(halves, 1), options)
 
 
-def test_workers_whose_data_do_not_fit(halves: Path, tmp_path: Path, worker_context: None) -> None:
-    port = get_free_port()
+def test_workers_whose_data_do_not_fit(halves: Path, tmp_path: Path, worker_context: None, port: int) -> None:
     with start(f"{HERE}.member", rank=1, port=port, directory=str(halves), partition=0):
         init_worker_group(2, 0)
         options = replace(COLLOCATED, master_addr="127.0.0.1", master_port=port, rpc_timeout=DEADLINE_S)
@@ -264,9 +261,8 @@ def test_workers_whose_data_do_not_fit(halves: Path, tmp_path: Path, worker_cont
 
 
 @pytest.mark.parametrize("options", [COLLOCATED, MP], ids=["collocated", "mp"])
-def test_a_worker_that_dies(halves: Path, options: Any, worker_context: None) -> None:
+def test_a_worker_that_dies(halves: Path, options: Any, worker_context: None, port: int) -> None:
     """The others' iterations end with its name, and so do they, without waiting for it."""
-    port = get_free_port()
     with start(f"{HERE}.member", rank=1, port=port, directory=str(halves), partition=1) as other:
         init_worker_group(2, 0)
         meeting = {"master_addr": "127.0.0.1", "master_port": port, "rpc_timeout": DEADLINE_S}

@@ -34,7 +34,6 @@ from graphlearn_dist.distributed import (
     wait_and_shutdown_server,
 )
 from graphlearn_dist.distributed.worker_forks import hold_fork_server
-from graphlearn_dist.utils.common import get_free_port
 from tests.support.graphs import Direction
 from tests.support.jobs import load
 from tests.support.oracle import (
@@ -46,6 +45,7 @@ from tests.support.oracle import (
     oracle_epochs,
     write_partitions,
 )
+from tests.support.ports import reserved_port
 from tests.support.processes import TestProcess, assert_nothing_left, start
 
 HERE = "tests.distributed.test_oracle_modes"
@@ -155,8 +155,9 @@ def work(rank: int, port: int, directories: list[str]) -> dict[str, Any]:
 def worked(directory: MakeDirectory) -> list[dict[str, Any]]:
     """What three workers found."""
     directories = [directory(*case) for case in CASES]
-    arguments = {"port": get_free_port(), "directories": directories}
     with ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        arguments = {"port": port, "directories": directories}
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("GLD_SHARE_PARTITIONS", "0")
         workers = [stack.enter_context(start(f"{HERE}.work", rank=i, **arguments)) for i in range(NUM_PROCESSES)]
         found = [worker.wait(DEADLINE_S) for worker in workers]
@@ -181,13 +182,14 @@ def test_epochs_of_workers(worked: list[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class Servers:
-    """Processes that serve one job after another."""
+    """Processes that serve one job after another, each at a port of its own."""
 
     processes: list[TestProcess]
+    ports: ExitStack
 
     def begin(self, num_servers: int, directory: str, *, in_place: bool, num_clients: int = 1) -> int:
         """The first of them begin a job; gives the port of its registry."""
-        port = get_free_port()
+        port = self.ports.enter_context(reserved_port())
         job = {
             "num_servers": num_servers,
             "num_clients": num_clients,
@@ -218,7 +220,7 @@ def serve_jobs(rank: int) -> int:
 def servers() -> Iterator[Servers]:
     with ExitStack() as stack:
         processes = [stack.enter_context(start(f"{HERE}.serve_jobs", rank=rank)) for rank in range(NUM_PROCESSES)]
-        yield Servers(processes)
+        yield Servers(processes, stack)
         for process in processes:
             process.tell("end")
         for process in processes:

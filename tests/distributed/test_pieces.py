@@ -47,7 +47,6 @@ from graphlearn_dist.messages import SampledBatch, WorkerFailure
 from graphlearn_dist.partition import GLTPartitionBook, RangePartitionBook
 from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
-from graphlearn_dist.utils.common import get_free_port
 from tests.support.graphs import analytic_graph, make_dataset
 from tests.support.jobs import NUM_NODES, load, make_partitions
 from tests.support.oracle import GRAPHS, assert_same, load_partitions, tensors_of, write_partitions
@@ -353,9 +352,8 @@ def sample_by_hand(rank: int, dataset: DistDataset) -> None:
     assert edges == sum(part.numel() for part in whole.subgraph_op.node_subgraph({"user": seeds}).rows.values())
 
 
-def test_sampler_and_features_over_two_workers(tmp_path: Path) -> None:
+def test_sampler_and_features_over_two_workers(tmp_path: Path, port: int) -> None:
     directory = str(write_partitions(GRAPHS["typed"](), tmp_path, "random", 2, "out"))
-    port = get_free_port()
     results = run_processes(
         [(f"{HERE}.work", {"rank": rank, "port": port, "directory": directory}) for rank in range(2)], DEADLINE_S
     )

@@ -28,7 +28,6 @@ from graphlearn_dist.distributed.dist_context import _reset_context
 from graphlearn_dist.errors import AuthenticationError, InvalidArgumentError, ProtocolError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import endpoint, links
-from graphlearn_dist.utils.common import get_free_port
 from tests.support.certificates import Certificates
 from tests.support.jobs import load, make_partitions, running_servers, same_batches
 from tests.support.processes import run_processes, start
@@ -135,11 +134,10 @@ def serve_a_partition(directory: str, port: int, tls: list[str]) -> None:
         rpc.shutdown_rpc()
 
 
-def test_sampling_processes_get_in_with_what_init_rpc_was_given(tmp_path: Path) -> None:
+def test_sampling_processes_get_in_with_what_init_rpc_was_given(tmp_path: Path, port: int) -> None:
     whole = make_partitions(tmp_path / "whole", 1)
     parts = make_partitions(tmp_path / "parts", 2)
     tls = Certificates.make(tmp_path / "certificates").settings()
-    port = get_free_port()
     arguments = {"directory": str(parts), "port": port, "tls": [tls.authority, tls.certificate, tls.key]}
     with start(f"{HERE}.serve_a_partition", **arguments) as other:
         init_worker_group(2, 0)

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import signal
-import socket
 import sys
 import textwrap
 import threading
@@ -149,11 +148,9 @@ def thaw_when_lost(server: TestProcess) -> threading.Event:
     return thawed
 
 
-def test_a_server_that_comes_back_without_a_launcher(whole: Path) -> None:
+def test_a_server_that_comes_back_without_a_launcher(whole: Path, port: int) -> None:
     """It was killed; it froze in an epoch, and while a loader was made; and loaders of a frozen one are left, and
     the job with them."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     arguments = {"directory": str(whole), "rank": 0, "num_servers": 1, "num_clients": 0, "port": port}
     serve = "tests.support.jobs.serve"
     with start(serve, **arguments, fd=-1, partition=-1) as first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -60,10 +59,7 @@ def share_of_a_trainer(rank: int, port: int) -> list[float | None]:
     return list(result)
 
 
-def test_trainers_together_judge_the_whole() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_trainers_together_judge_the_whole(port: int) -> None:
     function = f"tests.unit.{Path(__file__).stem}.share_of_a_trainer"
     results = run_processes([(function, {"rank": rank, "port": port}) for rank in range(3)])
     torch.manual_seed(0)

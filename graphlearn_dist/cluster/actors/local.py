@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerDiedError, WorkerNameTakenError
+from ...utils.ports import free_port
 from .base import (
     Actor,
     ActorBackend,
@@ -30,7 +31,6 @@ from .base import (
     Reservation,
     ReservationRequest,
 )
-from .ports import free_port
 from .shell import ShellSetup
 from .wire import Answer, Call, Ready, RemoteTracebackError, Start, dump, header, load_answer, main_path
 
@@ -304,7 +304,7 @@ class LocalBackend(ActorBackend):
                     actors.remove(actor)
 
     def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
-        return _done(NodePort(socket.gethostname(), "127.0.0.1", free_port("127.0.0.1", low, high)))
+        return _done(NodePort(socket.gethostname(), "127.0.0.1", free_port("", low, high)))
 
     def get(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
         futures = [ref.future() for ref in refs]

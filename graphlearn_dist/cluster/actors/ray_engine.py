@@ -16,6 +16,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerNameTakenError
+from ...utils.ports import free_port
 from .base import (
     Actor,
     ActorBackend,
@@ -27,7 +28,6 @@ from .base import (
     Reservation,
     ReservationRequest,
 )
-from .ports import free_port
 from .shell import Shell, ShellSetup
 
 _KILL_WAIT_S = 10.0
@@ -289,4 +289,4 @@ def _wait_placed(held: Sequence[Reservation], timeout_s: float) -> list[str]:
 
 def _find_port(low: int, high: int) -> NodePort:
     address = ray.util.get_node_ip_address()
-    return NodePort(ray.get_runtime_context().get_node_id(), address, free_port(address, low, high))
+    return NodePort(ray.get_runtime_context().get_node_id(), address, free_port("", low, high))

@@ -299,6 +299,25 @@ def test_an_answer_is_delivered_before_the_endpoint_closes(client: Endpoint) -> 
         assert closed.wait(DEADLINE_S)
 
 
+def test_a_running_function_answers_before_the_endpoint_closes(
+    client: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the one that tells a server to end."""
+    monkeypatch.setattr("graphlearn_dist.rpc.endpoint._FLUSH_TIMEOUT_S", DEADLINE_S)
+    server = Endpoint("server", 1, settings=SETTINGS).open()
+    closing = threading.Thread(target=server.close)
+
+    def last_words() -> str:
+        closing.start()
+        closing.join(0.2)  # time enough for what must not happen
+        return "so long"
+
+    server.register("last_words", last_words)
+    assert client.call(server.address, "last_words") == "so long"
+    closing.join(DEADLINE_S)
+    assert not closing.is_alive()
+
+
 def test_blocking_calls_on_the_loop_are_refused(server: Endpoint, client: Endpoint) -> None:
     async def wrong() -> Any:
         return server.call("client-3", "echo", 1)

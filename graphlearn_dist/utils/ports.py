@@ -1,0 +1,52 @@
+"""Free TCP ports, for those who have to name one before anybody listens there."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+from ..errors import ResourceInsufficientError
+
+_LOWEST = 20000  # Ray gives the ports below to its workers
+_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_any = random.SystemRandom()  # two processes with one seed should not be told the same port
+
+
+def free_port(address: str, low: int = 0, high: int = 0) -> int:
+    """A port of this address that was free just now.
+
+    Until somebody listens there, anybody may take it. So it is one that the system gives to nobody by itself, neither
+    for a connection nor to who listens at port 0, unless all ports are of that kind.
+
+    Args:
+        address: where it has to be free; an empty one stands for all addresses of this host.
+        low: the lowest that it may be; 0 together with ``high`` for any.
+        high: the highest that it may be, inclusive.
+
+    Raises:
+        ResourceInsufficientError: all of the range are taken.
+    """
+    if low or high:
+        return _free_port_of(address, range(low, high + 1))
+    lowest_of_connections = int(_OF_CONNECTIONS.read_text().split()[0]) if _OF_CONNECTIONS.exists() else _LOWEST
+    if lowest_of_connections <= _LOWEST:
+        return _bound_port(address, 0)
+    return _free_port_of(address, range(_LOWEST, lowest_of_connections))
+
+
+def _free_port_of(address: str, ports: range) -> int:
+    # In random order: callers that ask at the same time should not all be told the same one.
+    for port in _any.sample(ports, len(ports)):
+        try:
+            return _bound_port(address, port)
+        except OSError:  # taken
+            continue
+    where = f"on {address or 'any address'}"
+    raise ResourceInsufficientError(f"ports: expected a free one of {ports[0]} to {ports[-1]} {where}, all are taken")
+
+
+def _bound_port(address: str, port: int) -> int:
+    with socket.create_server((address, port)) as server:
+        found: int = server.getsockname()[1]
+        return found

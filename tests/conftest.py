@@ -1,0 +1,16 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.ports import reserved_port
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for the processes of one test; nobody else is given it meanwhile."""
+    with reserved_port() as number:
+        yield number
