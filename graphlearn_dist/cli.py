@@ -34,6 +34,7 @@ def _launch(args: argparse.Namespace) -> int:
         trainer_gpus=args.trainer_gpus,
         max_restarts=args.max_restarts,
         heartbeat_timeout_s=args.heartbeat_timeout,
+        interpreter_timeout_s=args.interpreter_timeout,
     )
     return launch(plan)
 
@@ -124,6 +125,10 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--heartbeat-timeout", type=float, default=3.0, metavar="S",
         help="kill a server that gives no sign of life for so long, and start it again; 0: never (default 3)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--interpreter-timeout", type=float, default=30.0, metavar="S",
+        help="so too one whose interpreter runs nothing for so long; 0: never (default 30)",
     )  # fmt: skip
     parser.add_argument("--env", type=_assignment, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("script", help="the training script")

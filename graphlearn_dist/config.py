@@ -265,6 +265,11 @@ def heartbeat_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
     return _seconds(environ, "GLD_HEARTBEAT_TIMEOUT", "3")
 
 
+def interpreter_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
+    """``GLD_INTERPRETER_TIMEOUT``: seconds after which a worker whose interpreter runs nothing has frozen; 30."""
+    return _seconds(environ, "GLD_INTERPRETER_TIMEOUT", "30")
+
+
 def lease_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
     """``GLD_LEASE_TIMEOUT``: seconds that a client of a server keeps what it holds when its connection is lost; 3."""
     return _seconds(environ, "GLD_LEASE_TIMEOUT", "3")

@@ -5,6 +5,7 @@
 #include "common/copy_bytes.h"
 #include "common/cuda.h"
 #include "common/error.h"
+#include "common/pulse.h"
 #include "common/thread_pool.h"
 
 namespace py = pybind11;
@@ -83,6 +84,16 @@ void bind_common(py::module_& m) {
       "Threads for the loops of one batch; `num_threads` counts the caller and never changes a result.")
       .def(py::init<int>(), py::arg("num_threads"))
       .def_property_readonly("size", &ThreadPool::size);
+
+  m.def(
+      "start_pulse",
+      [](int descriptor, int interval_ms, char mark) {
+        start_pulse(descriptor, std::chrono::milliseconds(interval_ms), mark);
+      },
+      py::arg("descriptor"), py::arg("interval_ms"), py::arg("mark"),
+      "Writes the character `mark` to a pipe now and every interval, from a thread that needs no interpreter, until "
+      "its "
+      "other end is closed. The descriptor stays open.");
 
   m.def("cuda_is_built", &cuda_is_built);
   m.def("cuda_build_version", &cuda_build_version);

@@ -1,7 +1,5 @@
 #include "rpc/engine.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -15,6 +13,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "common/signals_blocked.h"
 
 namespace gld::rpc {
 namespace {
@@ -180,17 +179,13 @@ Engine::Engine(const EngineSettings& settings)
   event.events = EPOLLIN;
   event.data.u64 = 0;
   epoll_ctl(epoll_, EPOLL_CTL_ADD, mailbox_->to_engine.fd(), &event);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads of the interpreter
   try {
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
   } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     ::close(epoll_);
     throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Engine::~Engine() {

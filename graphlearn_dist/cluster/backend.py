@@ -143,7 +143,7 @@ def _wrapper(spec: ProcessSpec, *options: str) -> list[str]:
 
 def _watching(spec: ProcessSpec) -> list[str]:
     """Options of the wrapper that is next to the command."""
-    return ["--pulse-s", str(spec.heartbeat_timeout_s)]
+    return ["--pulse-s", str(spec.heartbeat_timeout_s), "--interpreter-s", str(spec.interpreter_timeout_s)]
 
 
 class LocalBackend(Backend):

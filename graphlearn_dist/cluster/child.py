@@ -2,15 +2,18 @@
 
 Started by file name, before everything else of the package: imports the standard library only, and little of that.
 
-    python child.py [--parent PID] [--share-cores N] [--stop-s S] [--pulse-s S] [--link 0] -- command [arguments]
+    python child.py [--parent PID] [--share-cores N] [--stop-s S] [--pulse-s S] [--interpreter-s S]
+        [--link 0] -- command [arguments]
 
 The command runs in a process group of its own. It is sent SIGTERM when this process gets SIGTERM, SIGINT or SIGHUP
 (a terminal that closed), or when the parent dies in whatever way; what is left ``S`` seconds later, or at a second
 signal, is killed. When the command ends, its surviving descendants are killed, and this process exits with its code
 (128 + n for signal n).
 
-With ``--pulse-s``, the command finds in ``GLD_PULSE_FD`` a pipe for signs of life. Once it has written there it has to
-go on doing so: when nothing came for ``S`` seconds it is frozen, is killed, and this process exits with ``FROZEN``.
+With ``--pulse-s``, the command finds in ``GLD_PULSE_FD`` a pipe for signs of life: ``.`` where the process runs, ``+``
+where its interpreter does. Once it has written a sign there it has to go on doing so: when ``.`` did not come for
+``--pulse-s`` seconds, or ``+`` for ``--interpreter-s``, it is frozen, is killed, and this process exits with
+``FROZEN``.
 
 Standard input is the link to the launcher, unless ``--link 0`` is given. Its first line is the job's token, which the
 command finds in ``GLD_TOKEN``, or empty. What follows is passed on to the command, through the pipe whose descriptor it
@@ -30,6 +33,7 @@ import time
 from collections.abc import Sequence
 
 FROZEN = 128 + signal.SIGSTOP  # an exit code that no signal gives
+_SIGNS = {b".": "no sign of life", b"+": "its interpreter ran nothing"}  # and what their silence is
 _LATE_S = 2.0  # two looks at the pulse that are so far apart mean that this process was stopped itself
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -40,7 +44,8 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 def _parse(argv: Sequence[str]) -> tuple[dict[str, float], list[str]]:
     end = argv.index("--")
-    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0, "--pulse-s": 0.0, "--link": 1.0}
+    options = {"--parent": 0.0, "--share-cores": 0.0, "--stop-s": 5.0, "--link": 1.0}
+    options |= {"--pulse-s": 0.0, "--interpreter-s": 0.0}
     for name, value in zip(argv[:end:2], argv[1:end:2], strict=True):
         options[name] = float(value)
     return options, list(argv[end + 1 :])
@@ -65,26 +70,42 @@ def _forward_news(news: int) -> bool:
 
 
 class _Pulse:
-    """The signs of life of a command, from the first on; one that gives none, or no more, is not watched."""
+    """The signs of life of a command, each from its first on; one that gives none, or no more, is not watched.
 
-    def __init__(self, descriptor: int, timeout_s: float) -> None:
+    Args:
+        descriptor: where they come.
+        limits_s: by sign, how long a silence may last; 0: for ever.
+    """
+
+    def __init__(self, descriptor: int, limits_s: dict[bytes, float]) -> None:
         self._descriptor = descriptor
-        self._timeout_s = timeout_s
-        self._heard = float("inf")
+        self._limits_s = {sign: limit_s for sign, limit_s in limits_s.items() if limit_s}
+        self._heard = dict.fromkeys(self._limits_s, float("inf"))
         self._looked = time.monotonic()
         os.set_blocking(descriptor, False)
 
-    def has_stopped(self) -> bool:
-        """To be asked every second or more often."""
+    def stopped(self) -> str:
+        """What has stopped, in words, or ""; to be asked every second or more often."""
         now = time.monotonic()
         was_stopped, self._looked = now - self._looked > _LATE_S, now
+        signs = self._read()
+        for sign, limit_s in self._limits_s.items():
+            if signs == b"":
+                self._heard[sign] = float("inf")
+            elif signs is not None and sign in signs:
+                self._heard[sign] = now
+            elif was_stopped:
+                self._heard[sign] = max(self._heard[sign], now)
+            if now - self._heard[sign] > limit_s:
+                return f"{_SIGNS[sign]} for {limit_s:g} s"
+        return ""
+
+    def _read(self) -> bytes | None:
+        """What has come; None for nothing, "" where nothing can come any more."""
         try:
-            signs = os.read(self._descriptor, 4096)
-            self._heard = now if signs else float("inf")
+            return os.read(self._descriptor, 4096)
         except BlockingIOError:
-            if was_stopped:
-                self._heard = max(self._heard, now)
-        return now - self._heard > self._timeout_s
+            return None
 
 
 def _start(command: list[str], descriptors: dict[str, int], *, linked: bool) -> int:
@@ -134,7 +155,8 @@ def _watch(pid: int, stop_s: float, news: int, pulse: _Pulse, *, linked: bool) -
         now = time.monotonic()
         if now >= kill_at:
             _kill_group(pid, signal.SIGKILL)
-        elif pulse.has_stopped():
+        elif stopped := pulse.stopped():
+            os.write(2, f"{stopped}: it is killed\n".encode())
             is_frozen, kill_at = True, 0.0
             continue
         wait_s = 0.1 if now >= kill_at else min(1.0, kill_at - now)
@@ -196,7 +218,8 @@ def main(argv: Sequence[str]) -> int:
     os.dup2(pulse, 4)
     os.closerange(5, 256)  # an inherited socket is the command's alone: its port must close when it ends
     os.set_blocking(3, False)
-    code = _watch(pid, options["--stop-s"], 3, _Pulse(4, options["--pulse-s"]), linked=linked)
+    signs = _Pulse(4, {b".": options["--pulse-s"], b"+": options["--interpreter-s"]})
+    code = _watch(pid, options["--stop-s"], 3, signs, linked=linked)
     _kill_descendants()
     return code
 

@@ -51,6 +51,7 @@ class LaunchPlan:
             machine is lost) is started again within an hour, with its rank and partition. One that ends with an exit
             code of its own is not.
         heartbeat_timeout_s: a server that gives no sign of life for so long has frozen, and is killed; 0: never.
+        interpreter_timeout_s: so does one that lives, and whose interpreter runs nothing for so long; 0: never.
         server_exit_s: how long servers may take to end by themselves when all trainers have ended.
         stop_s: time between SIGTERM and SIGKILL.
     """
@@ -70,6 +71,7 @@ class LaunchPlan:
     trainer_gpus: float = 0.0
     max_restarts: int = 3
     heartbeat_timeout_s: float = 3.0
+    interpreter_timeout_s: float = 30.0
     server_exit_s: float = 10.0
     stop_s: float = 5.0
 
@@ -81,11 +83,10 @@ class LaunchPlan:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.max_restarts < 0:
             raise InvalidArgumentError(f"max_restarts: expected at least 0, got {self.max_restarts}")
-        if not (self.heartbeat_timeout_s == 0 or self.heartbeat_timeout_s > PULSE_INTERVAL_S):
-            raise InvalidArgumentError(
-                f"heartbeat_timeout_s: expected 0, or more than the {PULSE_INTERVAL_S:g} s between two signs of life, "
-                f"got {self.heartbeat_timeout_s}"
-            )
+        for name in ("heartbeat_timeout_s", "interpreter_timeout_s"):
+            if not ((limit_s := getattr(self, name)) == 0 or limit_s > PULSE_INTERVAL_S):
+                between = f"the {PULSE_INTERVAL_S:g} s between two signs of life"
+                raise InvalidArgumentError(f"{name}: expected 0, or more than {between}, got {limit_s}")
         for name in ("server_exit_s", "stop_s", "trainer_gpus"):
             if not getattr(self, name) >= 0:
                 raise InvalidArgumentError(f"{name}: expected at least 0, got {getattr(self, name)}")
@@ -154,6 +155,7 @@ class ProcessSpec:
         share_cores: trainers on its host, which share the cores; 0 leaves ``OMP_NUM_THREADS`` alone.
         stop_s: time between SIGTERM and SIGKILL.
         heartbeat_timeout_s: silence after which it has frozen, once it has given signs of life; 0: never.
+        interpreter_timeout_s: the same of its interpreter.
     """
 
     role: str
@@ -165,6 +167,7 @@ class ProcessSpec:
     share_cores: int = 0
     stop_s: float = 5.0
     heartbeat_timeout_s: float = 0.0
+    interpreter_timeout_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -220,6 +223,7 @@ def _server(plan: LaunchPlan, master: Master, rank: int, host: str) -> ProcessSp
         inherited_fd=fd,
         stop_s=plan.stop_s,
         heartbeat_timeout_s=plan.heartbeat_timeout_s,
+        interpreter_timeout_s=plan.interpreter_timeout_s,
     )
 
 

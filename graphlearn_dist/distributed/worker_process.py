@@ -130,9 +130,9 @@ class WorkerProcess:
         else:
             os.close(pulse)
 
-    def _on_frozen(self, silence_s: float) -> None:
+    def _on_frozen(self, why: str) -> None:
         """It takes no messages either, and what is stopped may go on at a wrong moment: it is killed."""
-        self._frozen = f"frozen: no sign of life for {silence_s:.1f} s"
+        self._frozen = f"frozen: {why}"
         if self._worker is not None:
             self._worker.kill()
 

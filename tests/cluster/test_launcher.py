@@ -431,3 +431,22 @@ def test_a_server_that_freezes_is_killed(job: Job, shim: str) -> None:
     assert done.stderr.startswith("graphlearn-dist: server 0 on a froze and was killed; max_restarts=0")
     assert "it froze and was killed; max_restarts=0 within an hour are used up" in done.stdout
     assert job.alive() == []
+
+
+def test_a_server_whose_interpreter_is_stuck_is_killed(job: Job) -> None:
+    """Its process lives on, as the launcher sees, and what it does keeps all of Python from running."""
+    stuck = """
+        import ctypes, os
+        from graphlearn_dist.distributed.worker_pulse import start_pulse
+        pulse = int(os.environ["GLD_PULSE_FD"])
+        start_pulse(pulse)
+        os.write(pulse, b"+")
+        ctypes.PyDLL(None).sleep(300)
+    """
+    limits = ["--heartbeat-timeout", "60", "--interpreter-timeout", "1.5", "--max-restarts", "0"]
+    server, trainer = job.script("stuck.py", stuck), job.script("killer.py", KILLER)
+    done = job.run(*limits, "--server-script", server, trainer, "0", "told")
+    assert done.returncode == 1
+    assert "server 0 froze and was killed; max_restarts=0" in done.stderr
+    assert "  its interpreter ran nothing for 1.5 s: it is killed" in done.stderr.splitlines()
+    assert job.alive() == []
