@@ -22,10 +22,15 @@ inline bool futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chro
   return syscall(SYS_futex, &word, FUTEX_WAIT, expected, &relative, nullptr, 0) == 0 || errno == EAGAIN;
 }
 
+// Wakes all who sleep.
+inline void futex_wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
 // Changes the word, so that nobody goes to sleep on what it was, and wakes all who sleep.
 inline void futex_bump(std::atomic<uint32_t>& word) {
   word.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  futex_wake(word);
 }
 
 }  // namespace gld

@@ -36,8 +36,28 @@ std::optional<Frame> Answers::wait(uint64_t request_id, Clock::time_point deadli
     }
     const auto left = std::max(deadline - Clock::now(), Clock::duration::zero());
     // A signal ends it early; a condition variable would sleep on.
-    if (!futex_wait(place->word, seen, left)) check();
+    ++place->sleepers;
+    const bool is_woken = futex_wait(place->word, seen, left);
+    --place->sleepers;
+    if (!is_woken) check();
   }
+}
+
+bool Answers::is_settled(uint64_t request_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::shared_ptr<Place> place = find(request_id);
+  return place == nullptr || place->frame || place->is_released;
+}
+
+size_t Answers::count() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return places_.size();
+}
+
+// Where nobody sleeps, whoever comes next sees the word changed.
+void Answers::wake(Place& place) {
+  ++place.word;
+  if (place.sleepers > 0) futex_wake(place.word);
 }
 
 std::optional<Frame> Answers::take(uint64_t request_id) {
@@ -55,7 +75,7 @@ bool Answers::offer(Frame& frame) {
     if (place == nullptr || place->is_released || place->frame) return false;
     place->frame = std::move(frame);
   }
-  futex_bump(place->word);
+  wake(*place);
   return true;
 }
 
@@ -68,7 +88,7 @@ bool Answers::release(uint64_t request_id) {
     if (place->frame) return false;
     place->is_released = true;
   }
-  futex_bump(place->word);
+  wake(*place);
   return true;
 }
 

@@ -24,6 +24,10 @@ class Answers {
   // That thread waits: the answer, or nothing where it was released or `deadline` has passed. `check` is called when a
   // signal may have come; what it throws ends the wait, and take() must follow.
   std::optional<Frame> wait(uint64_t request_id, Clock::time_point deadline, const std::function<void()>& check);
+  // Whether wait() would return at once, whatever the deadline.
+  bool is_settled(uint64_t request_id);
+  // Answers that threads wait for, or are about to.
+  size_t count();
   // Nobody waits any more: what has been handed over meanwhile, if anything.
   std::optional<Frame> take(uint64_t request_id);
 
@@ -35,10 +39,12 @@ class Answers {
  private:
   struct Place {
     std::atomic<uint32_t> word{0};  // changes when there is something to see
+    std::atomic<int> sleepers{0};   // threads that look at it, or sleep
     std::optional<Frame> frame;
     bool is_released = false;
   };
   std::shared_ptr<Place> find(uint64_t request_id);
+  static void wake(Place& place);
 
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<Place>> places_;

@@ -74,11 +74,8 @@ bool Outbox::send(uint64_t token, std::vector<iovec> parts) {
   return false;
 }
 
-void Outbox::send_control(const ControlFrame& frame) {
-  std::lock_guard<std::mutex> lock(queue_mutex_);
-  if (!queue_.empty() || closed_) return;
-  queue_.push_back({0, {{const_cast<uint8_t*>(frame.data()), frame.size()}}});
-  bytes_ += frame.size();
+bool Outbox::send_control(const ControlFrame& frame) {
+  return bytes() > 0 || send(0, {{const_cast<uint8_t*>(frame.data()), frame.size()}});
 }
 
 Outbox::State Outbox::flush(std::vector<uint64_t>& sent) {

@@ -1,7 +1,7 @@
 // What is on its way out over one non-blocking socket.
 //
-// One thread sends (the event loop's), another flushes (the engine's). Small messages that nothing waits before are
-// written by the sender at once, without waking anybody; the memory of others is borrowed until it is with the kernel.
+// Any thread sends, one flushes (the engine's). Small messages that nothing waits before are written by the sender at
+// once, without waking anybody; the memory of others is borrowed until it is with the kernel.
 #pragma once
 #include <sys/uio.h>
 
@@ -27,8 +27,9 @@ class Outbox {
   // Writes the parts, or queues them. True: they are with the kernel. False: their memory is borrowed until flush()
   // names `token`, or until after close(); somebody must call flush().
   bool send(uint64_t token, std::vector<iovec> parts);
-  // Queues a frame of the engine's own, unless others wait: those say as well that this side is alive.
-  void send_control(const ControlFrame& frame);
+  // Sends a frame of the engine's own, unless others wait: those say as well that this side is alive. False: somebody
+  // must call flush().
+  bool send_control(const ControlFrame& frame);
 
   enum class State { kEmpty, kBlocked, kBroken };
   // Writes until nothing is left or the socket takes no more; adds the tokens of what is complete to `sent`.

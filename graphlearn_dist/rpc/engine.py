@@ -1,9 +1,9 @@
 """What moves a connection's frames: the two engines, which speak the same wire, and how one is chosen.
 
 An engine owns sockets: it frames, receives into pooled memory, sends from where the bytes lie, and keeps heartbeats.
-All else (handshake, requests, shared memory) is the connection's, whichever engine it has. The native engine does its
-part on a thread of its own without the interpreter; the one in Python does it on the loop's thread, and is the
-reference.
+All else (handshake, requests, shared memory) is the connection's, whichever engine it has. The native engine needs no
+interpreter: it reads small frames on the thread that wants them, and does all else on one of its own. The one in Python
+does it on the loop's thread, and is the reference.
 """
 
 from __future__ import annotations

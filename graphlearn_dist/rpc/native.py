@@ -1,4 +1,4 @@
-"""Sockets driven by the thread of the native engine (``csrc/rpc/engine.h``), seen from an asyncio loop."""
+"""Sockets driven by the native engine (``csrc/rpc/engine.h``), seen from an asyncio loop."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class NativeStream:
         self._native.expect_answer(request_id)
 
     def await_answer(self, request_id: int, timeout_s: float) -> None:
-        """Wait for an answer, and handle its frame on this thread."""
+        """Wait for an answer, reading what comes, and handle its frame on this thread."""
         frame = self._native.await_answer(request_id, timeout_s)
         if frame is None:
             return

@@ -167,6 +167,9 @@ std::pair<int, int> connect() {
   return {sockets[0], sockets[1]};
 }
 
+// No heartbeat asks, and no tick comes to the rescue.
+const rpc::EngineSettings kNoTicks{1000, 3000, 1 << 30};
+
 // A stream of an engine and the bare socket at its other end.
 struct Pair {
   explicit Pair(rpc::EngineSettings settings = {}, std::pair<int, int> sockets = connect())
@@ -207,6 +210,8 @@ struct Pair {
     const Event hello = expect(Event::What::kFrame);
     stream->lift_limits();
     stream->taken(hello.frame.bytes());
+    write(make_frame(kRequest, "first", ""));  // when it comes, the engine has seen that
+    stream->taken(expect(Event::What::kFrame).frame.bytes());
   }
 
   rpc::Engine engine;
@@ -239,7 +244,7 @@ TEST("engine: limits until the peer is known, one frame at a time") {
 }
 
 TEST("engine: small messages go at once, large ones with their memory borrowed, in order") {
-  Pair pair;
+  Pair pair(kNoTicks);
   pair.meet();
   std::string small = numbers(100), large = numbers(5'000'000), last = "last";
   CHECK(pair.stream->send(1, parts_of(small)));
@@ -287,7 +292,7 @@ std::pair<int, int> connect_over_tcp() {
 }
 
 TEST("engine: over TCP nothing stays behind in the socket, after large payloads too") {
-  Pair pair({1000, 3000, 1 << 30}, connect_over_tcp());  // no tick comes to the rescue
+  Pair pair(kNoTicks, connect_over_tcp());
   pair.meet();
   for (const size_t size : {10u, 300'000u, 262'144u, 10u, 9'000'000u, 524'288u, 40'000'000u}) {
     const std::string bytes = make_frame(kRequest, "large", numbers(size)) + make_frame(kRequest, "small", "");
@@ -372,6 +377,55 @@ TEST("engine: an answer is lost neither when its peer hangs up nor when a signal
   pair.expect(Event::What::kClosed);
   CHECK(!pair.stream->release_answer(5));  // it has its answer
   CHECK_EQUAL(pair.stream->await_answer(5, soon, kNoSignal)->head, "first");
+}
+
+TEST("engine: a thread that waits reads what comes meanwhile, until it is let go") {
+  Pair pair(kNoTicks);
+  pair.meet();
+  const auto late = rpc::Clock::now() + 60s;
+  pair.stream->expect_answer(5);
+  std::optional<Frame> handed;
+  std::thread waiter([&] { handed = pair.stream->await_answer(5, late, kNoSignal); });
+  pair.write(make_frame(kRequest, "request", "", 2));
+  const Event request = pair.expect(Event::What::kFrame);
+  CHECK_EQUAL(request.frame.head, "request");
+  pair.stream->taken(request.frame.bytes());
+  const std::string large = make_frame(6, "large", numbers(9'000'000), 5);
+  std::thread writer([&] { pair.write(large); });
+  waiter.join();
+  writer.join();
+  CHECK(handed.has_value() && payload_of(*handed) == numbers(9'000'000));
+
+  pair.stream->expect_answer(7);
+  std::thread idle([&] { handed = pair.stream->await_answer(7, late, kNoSignal); });
+  CHECK(pair.stream->release_answer(7));
+  idle.join();
+  CHECK(!handed.has_value());
+  pair.write(make_frame(kRequest, "next", "", 4));
+  CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "next");
+}
+
+TEST("engine: closing ends the wait of a thread that reads, once it is let go") {
+  for (const bool by_peer : {false, true}) {
+    Pair pair(kNoTicks);
+    pair.meet();
+    pair.stream->expect_answer(5);
+    std::optional<Frame> handed;
+    std::thread waiter([&] { handed = pair.stream->await_answer(5, rpc::Clock::now() + 60s, kNoSignal); });
+    pair.write(make_frame(kRequest, "request", "", 2));
+    pair.expect(Event::What::kFrame);
+    if (by_peer) {
+      shutdown(pair.other, SHUT_RDWR);
+    } else {
+      pair.stream->close();
+    }
+    CHECK_EQUAL(pair.expect(Event::What::kClosed).text, by_peer ? "connection closed" : "");
+    CHECK(pair.stream->release_answer(5));
+    waiter.join();
+    CHECK(!handed.has_value());
+    char byte;
+    CHECK_EQUAL(recv(pair.other, &byte, 1, 0), ssize_t{0});  // the socket is closed at this end
+  }
 }
 
 TEST("engine: many threads send and wait over one stream") {

@@ -1,0 +1,130 @@
+// One socket's frames, both ways.
+//
+// Three may read it, one at a time: the loop, which hands on small frames without another thread in between; the
+// engine's thread, which receives large payloads without the interpreter, and for a while whatever follows them; and a
+// thread that waits for an answer. Whoever reads tells the loop of what is the loop's, in the order in which it came.
+#pragma once
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rpc/answers.h"
+#include "rpc/frame.h"
+#include "rpc/heartbeat.h"
+#include "rpc/mailbox.h"
+#include "rpc/outbox.h"
+
+namespace gld::rpc {
+
+struct EngineSettings {
+  double heartbeat_interval_s = 1.0;
+  double heartbeat_timeout_s = 3.0;
+  uint64_t max_payload_bytes = uint64_t{4} << 30;  // once a stream's limits are lifted
+};
+
+Clock::duration seconds(double count);
+
+// Until its limits are lifted only small frames without payload may come, one at a time, and there are no heartbeats.
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  const uint64_t id;
+
+  // Sends a message; see Outbox::send. Where it gives false, the memory is borrowed until an event names the token
+  // or says that the stream is closed.
+  bool send(uint64_t token, std::vector<iovec> parts);
+  // Frames of so many bytes (see Frame::bytes) have been dealt with: others may come in their place.
+  void taken(size_t bytes);
+  // The peer is known.
+  void lift_limits();
+  // What is queued is dropped. An event tells when the socket is closed. Idempotent.
+  void close();
+  // Bytes that wait to be sent.
+  size_t out_bytes() const { return outbox_.bytes(); }
+
+  // A thread that waits for the answer to a request reads it itself, or gets it from who reads; no event tells of it.
+  // An answer comes by an event all the same where frames before it are untaken, whose order would be lost, or where
+  // its payload lies in shared memory; then somebody must release the thread. See Answers.
+  void expect_answer(uint64_t request_id) { answers_.expect(request_id); }
+  std::optional<Frame> await_answer(uint64_t request_id, Clock::time_point deadline,
+                                    const std::function<void()>& check_signals);
+  void forget_answer(uint64_t request_id) { answers_.take(request_id); }
+  bool release_answer(uint64_t request_id);
+
+ private:
+  friend class Engine;
+  enum class Reader {
+    kNobody,  // not begun, too much is untaken, malformed, or at its end
+    kLoop,
+    kEngine,
+    kWaiter,
+  };
+  Stream(std::shared_ptr<Mailbox> mailbox, const EngineSettings& settings, uint64_t id, int socket);
+
+  // The engine's thread.
+  // Begins to read, or goes on if it may again; why that is over, or nothing.
+  std::string go_on();
+  Heartbeat::Verdict beat(Clock::time_point now, bool forgive);
+  void shut();
+  bool is_closing();
+  bool is_engines();  // reader
+  // Reads what is there, if it is this one's turn; the engine's thread may, whoever's turn it is. Whether it is (still)
+  // this one's turn.
+  bool read_as(Reader reader);
+
+  // With receiving_ held.
+  void receive(bool by_loop);
+  Reader deliver(std::vector<Event>& fresh, Reader reader);
+  void take_frame(Frame frame, std::vector<Event>& fresh);
+  void give_to(Reader next);
+  void expect();
+
+  void read_until_settled(uint64_t request_id, Clock::time_point deadline, const std::function<void()>& check_signals);
+  bool begin_waiting();
+  void end_waiting();
+  bool may_deliver();
+  size_t credit() const;
+  bool hand_over(Frame& frame);
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  const int socket_;
+  const uint64_t max_payload_bytes_;
+  const bool is_tcp_;
+  Outbox outbox_;
+  Answers answers_;
+
+  std::mutex mutex_;  // of what follows
+  size_t untaken_ = 0;
+  bool is_paused_ = false;  // too much is untaken
+  bool is_known_ = false;   // the limits are lifted
+  bool is_closing_ = false;
+
+  std::mutex receiving_;  // of what follows; taken before mutex_
+  Reader reader_ = Reader::kNobody;
+  FrameDecoder decoder_;
+  Heartbeat heartbeat_;
+  Clock::time_point last_received_;
+  bool beats_ = false;  // the limits were lifted
+  bool is_malformed_ = false;
+  bool is_busy_ = false;  // a large payload came since the last beat, or several threads waited
+  bool is_shut_ = false;  // the socket is closed, or will be by the thread that polls it
+  std::string end_;       // why nothing can be received any more
+  int least_bytes_ = 1;   // for which the socket counts as readable
+
+  std::unique_ptr<const Bell> to_waiter_;  // made before a thread first polls
+  std::atomic<bool> is_polled_{false};     // by a thread that waits
+
+  // The engine's thread only.
+  enum class State { kNew, kOpen, kClosed };
+  State state_ = State::kNew;
+  uint32_t interest_ = 0;    // what epoll looks for; 0: it is not in epoll
+  bool is_blocked_ = false;  // the socket takes no more for now
+};
+
+}  // namespace gld::rpc
