@@ -20,6 +20,7 @@ from tests.support.jobs import children, parent_of, workers_of
 BRIEF_S = 0.3, 1.5  # well below the heartbeat's patience
 LONG_S = 4.0, 5.0  # beyond its 3 s
 SERVER_EXIT_S = 3.0  # that the launcher waits for servers; one that was restarted waits for it, see docs/failures.md
+FORK_S = 10.0 + 2.0  # until an owner gives its fork server up, and before that the exit code that it should have told
 FROZEN_S = 5.0 + SERVER_EXIT_S  # until the launcher has killed a server that froze
 REMOTE, MP = "remote", "mp"
 
@@ -186,6 +187,17 @@ def _garble(scene: Scene) -> None:
     _network(scene).garble(scene.rng)
 
 
+def _lose_fork_server(signum: int) -> Callable[[Scene], None]:
+    """A process that workers are forked from gets the signal, and a worker dies: another has to be started."""
+
+    def inject(scene: Scene) -> None:
+        worker = scene.pick("worker")
+        os.kill(parent_of(worker), signum)
+        os.kill(worker, signal.SIGKILL)
+
+    return inject
+
+
 def _no_memory(scene: Scene) -> None:
     """No process of one owner of workers can make a memory file any more, and then it needs one: a worker dies."""
     worker = scene.pick("worker")
@@ -232,5 +244,7 @@ FAULTS = (
     Fault("full /dev/shm", _fill_shared_memory, first_moment=-1),
     Fault("no more memory files", _no_memory, error=_NO_MEMORY, may_complete=True),
     Fault("full disk", None, disk_full=True, first_moment=-1),
+    Fault("kill a fork server", _lose_fork_server(signal.SIGKILL)),
+    Fault("freeze a fork server", _lose_fork_server(signal.SIGSTOP), rule_s=FORK_S),
     Fault("exception in a worker", None, error=INJECTED, first_moment=-1, environ=_raise_at),
 )

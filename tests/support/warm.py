@@ -183,6 +183,8 @@ def _run_request(request: dict[str, Any], received: list[int]) -> NoReturn:
         os.setsid()
     above = max(request["numbers"]) + _MAX_DESCRIPTORS  # beyond all that they replace
     copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in received]
+    for descriptor in received:  # else a fork of this process would have them, beside what they are to lie as
+        os.close(descriptor)
     for number, copy in zip(request["numbers"], copies, strict=True):
         os.dup2(copy, number)
         os.close(copy)
