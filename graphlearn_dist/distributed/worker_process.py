@@ -112,23 +112,12 @@ class WorkerProcess:
         except asyncio.CancelledError:
             forking.add_done_callback(_drop)  # it starts all the same, finds its socket closed, and ends
             raise
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, worker.pulse)
-            self._control = await Control.open(worker.control)
-            undo.pop_all()
+        self._pulse = PulseWatch(worker.pulse, RpcSettings(), self._on_frozen)
+        self._control = await Control.open(worker.control)
         self._listener = loop.create_task(self._listen(self._control))
-        try:
-            with contextlib.suppress(ConnectionError):  # it has died: the listener says how
-                await send_message(self._control, make_setup(self._ring.path))
-            return await self._ready
-        finally:
-            self._watch(worker.pulse)
-
-    def _watch(self, pulse: int) -> None:
-        if self.is_up:  # not before: nobody knows how long its set-up keeps it busy
-            self._pulse = PulseWatch(pulse, RpcSettings(), self._on_frozen)
-        else:
-            os.close(pulse)
+        with contextlib.suppress(ConnectionError):  # it has died: the listener says how
+            await send_message(self._control, make_setup(self._ring.path))
+        return await self._ready
 
     def _on_frozen(self, why: str) -> None:
         """It takes no messages either, and what is stopped may go on at a wrong moment: it is killed."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import (
     DeadlineExceededError,
+    GraphLearnError,
     InvalidArgumentError,
     NotInitializedError,
     PeerLostError,
     RegistryError,
-    RpcError,
 )
 from .callees import Callees
 from .codec import decode_blob, encode
@@ -194,7 +194,7 @@ class Membership:
                 self._unconfirmed = dict(self._members)
                 joining = self._endpoint.request(self._master, JOIN, self._self, self._world_size, timeout_s=_GRACE_S)
                 await asyncio.wrap_future(joining)
-            except RpcError as error:  # nobody there yet
+            except GraphLearnError as error:  # nobody there yet, or somebody who hosts nothing
                 with self._condition:
                     self._registry_lost = f"{type(error).__name__}: {error}"
                 # The request waits for somebody to listen there; one who refuses us tells nobody of a change of mind.

@@ -150,3 +150,11 @@ def test_a_worker_that_dies_on_its_way_up(whole: Path, monkeypatch: pytest.Monke
     with pytest.raises(SamplingWorkerError, match=r"SIGKILL; on .*, stage set-up; max_restarts=1 within an hour are"):
         make_loader(load(whole), options)
     assert len(started) == 4
+
+
+def test_a_worker_that_freezes_on_its_way_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed for it, and started again."""
+    started = recorded_forks(monkeypatch, lambda worker, number: number == 1 and os.kill(worker.pid, signal.SIGSTOP))
+    with make_loader(load(whole), MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")) as loader:
+        same_batches(loader, epoch(whole, 0))
+    assert len(started) == 2

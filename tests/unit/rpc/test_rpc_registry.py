@@ -202,6 +202,26 @@ def test_a_registry_that_comes_back() -> None:
         assert changes.get(timeout=DEADLINE_S) == ("lost", b.peer)
 
 
+def test_a_registry_whose_place_another_one_takes(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens there meanwhile is no registry: its members go on looking."""
+    monkeypatch.setattr(membership, "_REJOIN_PAUSE_S", 0.05)
+    a, b = job(), job(rank=1)
+    asked = threading.Event()
+
+    async def is_unknown() -> str:
+        asked.set()
+        raise InvalidArgumentError("function: there is no 'registry.hello'")
+
+    registry = a._membership._registry
+    assert registry is not None
+    a.register(HELLO, is_unknown)
+    cut(b, a)
+    assert asked.wait(DEADLINE_S)
+    a.register(HELLO, registry.hello)
+    asyncio.run_coroutine_threadsafe(have_joined_again(b), b.loop).result(DEADLINE_S)
+    assert in_threads(lambda: a.barrier(DEADLINE_S), lambda: b.barrier(DEADLINE_S)) == [None, None]
+
+
 def test_an_answer_of_the_registry_that_comes_too_late(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The member asks again, and is not told that its rank is taken: by itself."""
     monkeypatch.setattr(membership, "_GRACE_S", 0.5)
