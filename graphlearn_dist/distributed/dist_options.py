@@ -230,6 +230,7 @@ class ProducerRequest:
         request_timeout_s: deadline of requests between partitions.
         max_restarts: restarts of each sampling process that dies, within an hour.
         reconnect_timeout_s: how long another server that is gone may take to come back.
+        key: who asks with the same one again did not get the answer, and wants one producer in all; 0: each is another.
     """
 
     num_workers: int
@@ -239,6 +240,7 @@ class ProducerRequest:
     request_timeout_s: float
     max_restarts: int = 3
     reconnect_timeout_s: float = 0.0
+    key: int = 0
 
     def __post_init__(self) -> None:
         if not self.reconnect_timeout_s >= 0:

@@ -178,6 +178,7 @@ class DistServer:
             raise InvalidArgumentError(f"input_nodes: expected sampler input, got {type(sampler_input).__name__}")
         await self._ready.wait()  # a client may be faster than the answer that lets us join
         owner = current_peer()
+        await self._leases.close_of(owner, request.key)  # it never heard of that one
         named = resolve_here(sampler_input, self.dataset)
         producer_id, number = self._leases.new_id()
         context = get_context()
@@ -192,7 +193,7 @@ class DistServer:
             request = replace(request, buffer_bytes=room.nbytes // 2)
             producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
             await self._start(producer, holders)
-            self._leases.add(producer_id, producer, owner, room)
+            self._leases.add(producer_id, producer, owner, request.key, room)
             undo.pop_all()
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
 

@@ -19,10 +19,11 @@ from .worker_forks import ForkServer, hold_fork_server
 
 @dataclass
 class _Lease:
-    """A producer, who asked for it, and the memory that it may use."""
+    """A producer, who asked for it and by which key, and the memory that it may use."""
 
     producer: SamplingProducer
     owner: Peer
+    key: int
     room: Room
 
 
@@ -62,9 +63,10 @@ class ProducerLeases:
     def __iter__(self) -> Iterator[SamplingProducer]:
         return iter([lease.producer for lease in self._leases.values()])
 
-    def add(self, producer_id: int, producer: SamplingProducer, owner: Peer, room: Room) -> None:
-        """A client has got a producer that runs."""
-        self._leases[producer_id] = _Lease(producer, owner, room)
+    def add(self, producer_id: int, producer: SamplingProducer, owner: Peer, key: int, room: Room) -> None:
+        """A client has got a producer that runs, by a key: see ``ProducerRequest``."""
+        self._end(self._found(owner, key))  # one that was started beside it, for a connection that had just broken
+        self._leases[producer_id] = _Lease(producer, owner, key, room)
         if self._forks is None:
             self._forks = self._resources.enter_context(hold_fork_server())
 
@@ -110,6 +112,13 @@ class ProducerLeases:
     def end_of(self, owner: Peer) -> None:
         """Begins to end all that a client holds."""
         self._end([key for key, lease in self._leases.items() if lease.owner == owner])
+
+    def _found(self, owner: Peer, key: int) -> list[int]:
+        return [i for i, lease in self._leases.items() if key and (lease.owner, lease.key) == (owner, key)]
+
+    async def close_of(self, owner: Peer, key: int) -> None:
+        """Ends the producer that a client has asked for by that key, if there is one."""
+        await _finished(self._end(self._found(owner, key)))
 
     async def close(self, producer_id: int, asker: Peer) -> None:
         """Ends a producer, also where whoever asked for it is gone before it has ended; none is no error.

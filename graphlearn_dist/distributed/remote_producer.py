@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Any
 
 from ..data.schema import GraphSchema
@@ -53,7 +55,8 @@ class RemoteProducer(BatchProducer):
         self._server_ranks = _server_ranks(options)
         if isinstance(sampler_input, list):
             sampler_input = _concatenate(sampler_input, self._server_ranks, options.rpc_timeout)
-        self._wanted = sampler_input, config, options.request
+        # A connection that breaks may take the answer along: the key tells the server then whom it has made one for.
+        self._wanted = sampler_input, config, replace(options.request, key=1 + secrets.randbits(62))
         self._endpoint = rpc.get_endpoint()
         self._alarm = rpc.get_alarm()
         self._goodbyes = rpc.get_goodbyes()

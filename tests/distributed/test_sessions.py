@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from graphlearn_dist.distributed import (
     shutdown_client,
 )
 from graphlearn_dist.distributed.dist_options import ProducerRequest
+from graphlearn_dist.distributed.remote_producer import RemoteProducer
+from graphlearn_dist.errors import PeerLostError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.codec import encode
@@ -248,6 +250,29 @@ def test_clients_that_do_not_come_back(job: Job, epochs: Callable[[int], list[An
         frozen.tell()
         expected = [node for batch in epochs(0) for node in batch.n_id.tolist()]
         assert frozen.wait(DEADLINE_S) == expected
+    assert settled(job, before).within(before)
+
+
+def test_an_answer_that_is_lost(job: Job, epochs: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader was opened when its connection broke: the server does not keep what nobody knows of."""
+    before, open_it = idle_usage(job), RemoteProducer._open
+    lost: list[Any] = []
+
+    def open_and_lose(self: RemoteProducer, rank: int) -> Future[Any]:
+        future = open_it(self, rank)
+        if lost:
+            return future
+        lost.append(future.result(DEADLINE_S))
+        broken: Future[Any] = Future()
+        broken.set_exception(PeerLostError("server 0", "cut by a test"))
+        return broken
+
+    monkeypatch.setattr(RemoteProducer, "_open", open_and_lose)
+    with job.client(), make_loader() as loader, make_loader() as other:
+        assert len(lost) == 1
+        assert usage(job.servers[0].pid).workers == before.workers + 2
+        same_batches(loader, epochs(0))
+        same_batches(other, epochs(0))
     assert settled(job, before).within(before)
 
 
