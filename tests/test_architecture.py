@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,13 @@ MAY_UNPICKLE: dict[str, str] = {
 
 BY_NAME = {"eval", "exec", "compile", "__import__", "import_module"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
+
+
+# What interpreters that were built for older systems lack (those of conda, and portable ones), wherever they run.
+NOT_EVERYWHERE = re.compile(
+    r"os\.(memfd_create|MFD_\w+|eventfd\w*|EFD_\w+|pidfd_open|PIDFD_\w+|P_PIDFD|getrandom|copy_file_range|splice)"
+    r"|signal\.pidfd_send_signal|fcntl\.F_\w*SEAL\w*|mmap\.MADV_\w+|socket\.SO_INCOMING_CPU"
+)
 
 
 def modules() -> list[Path]:
@@ -177,12 +185,28 @@ def test_nothing_is_called_by_a_name_that_is_data() -> None:
     assert found == []
 
 
+def unportable_names(source: str) -> list[str]:
+    """Names of the standard library that some interpreters lack."""
+    names = [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    return [name for name in names if NOT_EVERYWHERE.fullmatch(name)]
+
+
+def test_nothing_needs_an_interpreter_built_for_this_system() -> None:
+    found = {str(path.relative_to(ROOT)): unportable_names(path.read_text()) for path in modules()}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
 def test_files_are_of_readable_size() -> None:
     sizes = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in modules()}
     assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
 
 
 # --- the test itself can fail ------------------------------------------------------------------------------------
+
+
+def test_names_of_some_interpreters_are_found() -> None:
+    found = unportable_names("os.memfd_create('x')\nfcntl.fcntl(1, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)\nos.pipe()")
+    assert sorted(found) == ["fcntl.F_ADD_SEALS", "fcntl.F_SEAL_GROW", "os.memfd_create"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 #include <pybind11/stl.h>
 
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "bindings/buffers.h"
 #include "bindings/module.h"
+#include "bindings/os_error.h"
 #include "bindings/signals.h"
 #include "channel/loans.h"
 #include "channel/shm_ring.h"
@@ -121,16 +120,6 @@ class LentMemory {
   Py_buffer view_{};
 };
 
-std::shared_ptr<Loans> make_loans() {
-  try {
-    return std::make_shared<Loans>();
-  } catch (const std::system_error& error) {
-    errno = error.code().value();
-    PyErr_SetFromErrno(PyExc_OSError);
-    throw py::error_already_set();
-  }
-}
-
 }  // namespace
 
 void bind_channel(py::module_& m) {
@@ -141,7 +130,7 @@ void bind_channel(py::module_& m) {
       .def_buffer(&LentMemory::info);
 
   py::class_<Loans, std::shared_ptr<Loans>>(m, "Loans", "Lent memory by number, and what of it came back.")
-      .def(py::init(&make_loans))
+      .def(py::init([] { return as_os_error([] { return std::make_shared<Loans>(); }); }))
       .def("fileno", &Loans::fd, "Can be read when take() has something to tell.")
       .def(
           "lend",

@@ -47,4 +47,5 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_device_routing(m);
   gld::bind_device_subgraph(m);
   gld::bind_rpc(m);
+  gld::bind_system(m);
 }

@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <optional>
-#include <system_error>
 
 #include "bindings/buffers.h"
 #include "bindings/module.h"
+#include "bindings/os_error.h"
 #include "bindings/signals.h"
 #include "rpc/engine.h"
 
@@ -22,13 +21,9 @@ constexpr double kForeverS = 1e9;
 
 std::unique_ptr<Engine> make_engine(double heartbeat_interval_s, double heartbeat_timeout_s,
                                     uint64_t max_payload_bytes) {
-  try {
+  return as_os_error([&] {
     return std::make_unique<Engine>(rpc::EngineSettings{heartbeat_interval_s, heartbeat_timeout_s, max_payload_bytes});
-  } catch (const std::system_error& error) {
-    errno = error.code().value();
-    PyErr_SetFromErrno(PyExc_OSError);
-    throw py::error_already_set();
-  }
+  });
 }
 
 // The GIL is kept: what is written at once is small, and getting the GIL back can take longer than writing.

@@ -13,9 +13,11 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "channel/futex.h"
+#include "channel/memory_file.h"
 #include "channel/process_id.h"
 
 namespace gld {
@@ -24,7 +26,6 @@ namespace {
 constexpr uint64_t kMagic = 0x31474e4952444c47;  // "GLDRING1"
 constexpr uint64_t kPage = 4096, kAlignment = 64;
 constexpr uint64_t kCommitStep = uint64_t{4} << 20;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr std::chrono::milliseconds kSlice{100};
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -46,6 +47,22 @@ class Fd {
  private:
   int fd_;
 };
+
+int create_shared(uint64_t bytes) {
+  try {
+    return create_memory_file("graphlearn_dist.ring", bytes);
+  } catch (const std::system_error& error) {
+    throw ChannelError(message("cannot create ", bytes, " bytes of shared memory: ", error.what()));
+  }
+}
+
+bool is_shared_memory(int fd) {
+  try {
+    return has_fixed_size(fd);
+  } catch (const std::system_error&) {  // another file
+    return false;
+  }
+}
 
 void* map_shared(int fd, uint64_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -118,14 +135,7 @@ std::shared_ptr<ShmRing> ShmRing::create(size_t capacity_bytes, uint32_t max_mes
   const uint64_t data_offset = round_up(sizeof(Header) + sizeof(Slot) * uint64_t{max_messages}, kPage);
   const uint64_t mapped_bytes = data_offset + capacity;
 
-  Fd fd(memfd_create("graphlearn_dist.ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.get() < 0) throw ChannelError(message("cannot create shared memory: ", system_error(errno)));
-  if (fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0)
-    throw ChannelError(message("cannot make shared memory private: ", system_error(errno)));
-  if (ftruncate(fd.get(), static_cast<off_t>(mapped_bytes)) != 0)
-    throw ChannelError(message("cannot create ", capacity, " bytes of shared memory: ", system_error(errno)));
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
-    throw ChannelError(message("cannot seal shared memory: ", system_error(errno)));
+  Fd fd(create_shared(mapped_bytes));
   // Fixed pages first, by a call that can fail, instead of by a write that would be a SIGBUS.
   if (const int code = posix_fallocate(fd.get(), 0, static_cast<off_t>(data_offset)))
     throw ChannelError(message("no shared memory left for a channel: ", system_error(code)));
@@ -154,8 +164,7 @@ std::shared_ptr<ShmRing> ShmRing::open(const std::string& path) {
     throw ChannelError(message("cannot open the channel ", path, ": ", system_error(errno),
                                " (the process that made it must be alive, on this host)"));
   struct stat status;
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals || fstat(fd.get(), &status) != 0 ||
+  if (!is_shared_memory(fd.get()) || fstat(fd.get(), &status) != 0 ||
       static_cast<uint64_t>(status.st_size) < sizeof(Header))
     throw ChannelError(message(path, " is not a channel of this version"));
   const auto mapped_bytes = static_cast<uint64_t>(status.st_size);

@@ -7,7 +7,6 @@ leaves nothing.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .. import _C
 from ..errors import StorageError
 from ..messages import TensorHandle
 
@@ -38,10 +38,7 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel() == 0 or _locate(tensor) is not None:
         return tensor
     nbytes = tensor.numel() * tensor.element_size()
-    descriptor = os.memfd_create("graphlearn_dist", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.fchmod(descriptor, 0o600)
-    os.ftruncate(descriptor, nbytes)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    descriptor = _C.create_memory_file("graphlearn_dist", nbytes)
     mapping = mmap.mmap(descriptor, nbytes)
     shared = _view(mapping, 0, tensor.dtype, tuple(tensor.shape))
     shared.copy_(tensor)

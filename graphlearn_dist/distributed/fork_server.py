@@ -20,6 +20,7 @@ import socket
 import sys
 from typing import NamedTuple
 
+from .. import _C
 from ..utils.process_name import name_process
 from . import sampling_worker
 from .worker_forks import ANSWER, READY, WorkerDescriptors
@@ -84,7 +85,7 @@ class Forks:
                 asker.send(ANSWER.pack(pid))
                 asker.close()
                 return False
-            worker = os.pidfd_open(pid)
+            worker = _C.open_process(pid)
             self._askers[worker] = _Asker(pid, asker)
             self._poll.register(worker, select.POLLIN)
             socket.send_fds(asker, [ANSWER.pack(pid)], [worker])

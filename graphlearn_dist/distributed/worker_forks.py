@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from .. import _C
 from ..errors import SamplingWorkerError
 
 _PROGRAM = ("-m", "graphlearn_dist.distributed.fork_server")
@@ -78,7 +79,7 @@ class ForkedWorker:
     def kill(self) -> None:
         """Kills it; without effect where it has ended."""
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            _C.kill_process(self._pidfd)
 
     async def wait(self) -> int | None:
         """Waits for its end. Its exit code, as ``subprocess`` gives it; None where the fork server was gone before."""
@@ -181,7 +182,11 @@ class ForkServer:
 
 
 def _start_program(requests: socket.socket) -> subprocess.Popen[bytes]:
-    owner = os.pidfd_open(os.getpid())
+    try:
+        owner = _C.open_process(os.getpid())
+    except OSError as error:
+        kernel = f"this kernel ({os.uname().release}), or its sandbox, refuses: {error}"
+        raise SamplingWorkerError(f"sampling workers need pidfds, which Linux has from 5.3 on, and {kernel}") from error
     descriptors = requests.fileno(), owner
     command = [sys.executable, *_PROGRAM, *map(str, descriptors)]
     # NumPy's BLAS starts threads when it is imported, and a fork would not have them.

@@ -9,7 +9,6 @@ used, and slots at low addresses are used first, so that they are warm.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import re
@@ -18,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from .. import _C
 from .._C import Buffer as PooledBuffer
 from .._C import copy_parts
 from ..errors import ProtocolError
@@ -25,7 +25,6 @@ from .codec import byte_array
 
 _GRANULE = 4096
 _NONCE_BYTES = 16
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _PATH = re.compile(r"/proc/[0-9]+/fd/[0-9]+")
 
 
@@ -78,11 +77,8 @@ class SendingArena:
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = -(-capacity_bytes // _GRANULE) * _GRANULE
         self.nonce = secrets.token_bytes(_NONCE_BYTES)
-        self._fd = os.memfd_create("gld-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._fd = _C.create_memory_file("gld-arena", self.capacity_bytes)
         try:
-            os.fchmod(self._fd, 0o600)
-            os.ftruncate(self._fd, self.capacity_bytes)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
             self._map = mmap.mmap(self._fd, self.capacity_bytes)
         except BaseException:
             os.close(self._fd)
@@ -149,7 +145,7 @@ def open_sealed(path: str, size: int, nonce: bytes, *, writable: bool = False) -
     mode = os.O_RDWR if writable else os.O_RDONLY
     with open(os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK), "r+b" if writable else "rb", buffering=0) as file:
         # fails with EINVAL on anything but a memfd; without both seals a truncating peer could kill this process
-        if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+        if not _C.has_fixed_size(file.fileno()):
             raise ProtocolError("arena: expected a file sealed against changes of its size")
         if os.fstat(file.fileno()).st_size != size or size < _GRANULE:
             raise ProtocolError(f"arena: expected {size} bytes, found {os.fstat(file.fileno()).st_size}")

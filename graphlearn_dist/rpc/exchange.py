@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .. import _C
 from ..errors import ProtocolError
 from .arena import ReceivingArena, SendingArena, open_sealed
 from .encoded import Encoded, SharedRegion, release
@@ -85,7 +86,7 @@ class _Remains:
                 self._lent.setdefault(encoded.place[0], []).append(encoded)
         self._process = -1
         try:
-            self._process = os.pidfd_open(wire.peer_pid)
+            self._process = _C.open_process(wire.peer_pid)
         except ProcessLookupError:
             self._on_end()
             return

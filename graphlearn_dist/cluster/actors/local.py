@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from ... import _C
 from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerDiedError, WorkerNameTakenError
 from ...utils.ports import free_port
 from .base import (
@@ -196,7 +197,7 @@ class LocalActor(Actor):
 
     def _read(self, connection: Connection, pid: int) -> None:
         """Hands answers to who waits, until the process is gone and nothing is left to read."""
-        process = os.pidfd_open(pid)  # its own children may hold the socket open after it
+        process = _C.open_process(pid)  # its own children may hold the socket open after it
         try:
             while True:
                 readable = wait([connection, process])
