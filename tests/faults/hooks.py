@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 from pathlib import Path
 
 from graphlearn_dist.rpc import membership
@@ -12,6 +14,8 @@ DIRECTORY = "GLD_FAULT_DIR"  # of this job
 PORTS = "GLD_FAULT_PORTS"  # of the proxies in front of the servers, by rank; unset where there are none
 RAISE_AT = "GLD_FAULT_RAISE_AT"  # the batch, as epoch:index, that raises where it is sampled
 INJECTED = "injected by the fault harness"
+HOLD = signal.SIGUSR2  # has a process of a job keep its interpreter's lock for so long:
+HELD_S = 5.5
 
 
 def wait_for_go() -> None:
@@ -23,6 +27,7 @@ def wait_for_go() -> None:
 
 def install() -> None:
     """Called by each process of a job before its program."""
+    signal.signal(HOLD, lambda signum, frame: ctypes.PyDLL(None).usleep(round(1e6 * HELD_S)))
     if PORTS in os.environ and os.environ["GLD_ROLE"] == "server":
         _advertise_proxy(int(os.environ[PORTS].split(",")[int(os.environ["GLD_RANK"])]))
     if RAISE_AT in os.environ:

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,7 @@ class _Output:
 
     def __init__(self, log: Any, on_now: Any) -> None:
         self.batches: dict[str, list[str]] = {str(rank): [] for rank in range(NUM_TRAINERS)}
+        self.notes: list[str] = []  # of the launcher itself
         self._log = log
         self._on_now = on_now
         self._rest = ""
@@ -120,6 +121,8 @@ class _Output:
                 self.batches[batch[1]].append(batch[2])
             elif re.fullmatch(r"\[trainer \d\] now", line):
                 self._on_now()
+            elif line.startswith("[launcher] "):
+                self.notes.append(line)
         return len(text)
 
     def flush(self) -> None:
@@ -296,7 +299,7 @@ def run_case(case: Case, graph: Path, directory: Path, expected: Digests, grace_
     if harness.hang or code:
         verdict = Verdict("stopped", problems=compare(output.batches, expected), hang=harness.hang)
     else:
-        verdict = judge(FAULTS[case.fault], output.batches, expected, error)
+        verdict = judge(FAULTS[case.fault], output.batches, expected, error, output.notes)
     verdict.harness = harness.failure or (f"the job {describe_exit(code)}" if code and not harness.hang else "")
     verdict.seconds, verdict.did = seconds, harness.scene.did
     after = _left(directory, nursery)
@@ -333,9 +336,10 @@ def compare(batches: Digests, expected: Digests) -> list[str]:
     return problems
 
 
-def judge(fault: Fault, batches: Digests, expected: Digests, error: str) -> Verdict:
-    """Whether every trainer has what it has to, or the job's one error names the cause."""
+def judge(fault: Fault, batches: Digests, expected: Digests, error: str, notes: Sequence[str] = ()) -> Verdict:
+    """Whether every trainer has what it has to, or the job's one error names the cause; and what the launcher said."""
     problems = compare(batches, expected)
+    problems += [f"it must not say: {note}" for note in notes if fault.never and re.search(fault.never, note)]
     complete = all(len(batches[rank]) == len(wanted) for rank, wanted in expected.items())
     if not error:
         if not complete:

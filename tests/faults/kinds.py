@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.hooks import INJECTED, RAISE_AT
+from tests.faults.hooks import HELD_S, HOLD, INJECTED, RAISE_AT
 from tests.faults.proxy import Proxy
 from tests.faults.workload import NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS
 from tests.support.jobs import children, parent_of, workers_of
@@ -87,6 +87,7 @@ class Fault:
         rule_s: seconds that the rules of deadlines allow for it, beyond what anything takes.
         error: a regular expression that the job's one error has to match; "" where the epochs have to be complete.
         may_complete: whether they may be complete in spite of ``error``.
+        never: a regular expression of what the launcher must not say; "" where it may say anything.
         first_moment: -1 where it may come before loaders are opened.
         network: whether the job's processes talk through a proxy.
         disk_full: whether the launcher's logs are on a disk that is full from the beginning.
@@ -98,6 +99,7 @@ class Fault:
     rule_s: float = 0.0
     error: str = ""
     may_complete: bool = False
+    never: str = ""
     first_moment: int = 0
     network: bool = False
     disk_full: bool = False
@@ -235,6 +237,10 @@ FAULTS = (
     Fault("freeze a server briefly", _freeze(_server, BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1),
     Fault("freeze a server for long", _freeze(_server, LONG_S), (REMOTE,), rule_s=FROZEN_S, first_moment=-1),
     Fault("freeze a server for good", _send(_server, signal.SIGSTOP), (REMOTE,), rule_s=FROZEN_S, first_moment=-1),
+    Fault("hold a worker's interpreter", _send(_worker, HOLD), rule_s=HELD_S),
+    Fault(
+        "hold a server's interpreter", _send(_server, HOLD), (REMOTE,), rule_s=HELD_S, never="froze", first_moment=-1
+    ),
     Fault("freeze a trainer briefly", _freeze(_trainer, BRIEF_S), rule_s=1.5, first_moment=-1),
     Fault("cut the network", _cut, (REMOTE,), first_moment=-1, network=True),
     Fault("silent network, briefly", _silence(BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1, network=True),

@@ -169,8 +169,10 @@ class Driver:
         lines = [f"{'fault':<28} {'cases':>5} " + " ".join(f"{title:>7}" for title in titles) + f" {'longest s':>9}"]
         for number, kind in enumerate(FAULTS):
             verdicts = [verdict for case, verdict in self.rows if case.fault == number]
+            if not verdicts:
+                continue
             ends = Counter(_title(verdict) for verdict in verdicts)
-            longest = max((verdict.seconds for verdict in verdicts), default=0.0)
+            longest = max(verdict.seconds for verdict in verdicts)
             counts = " ".join(f"{ends[title]:>7}" for title in titles)
             lines.append(f"{kind.name:<28} {len(verdicts):>5} {counts} {longest:>9.1f}")
         return "\n".join(lines)

@@ -56,6 +56,13 @@ def test_what_is_judged_of_a_fault_that_ends_a_job(got: dict[str, list[str]], er
     assert bool(problem) == bool(problems)
 
 
+def test_what_the_launcher_must_not_say() -> None:
+    notes = ["[launcher] server 0 froze and was killed; starting it again (1 of 3 times)"]
+    assert judge(_HARMLESS, _EXPECTED, _EXPECTED, "", notes).problems == []
+    (problem,) = judge(Fault("held", None, never="froze"), _EXPECTED, _EXPECTED, "", notes).problems
+    assert problem == f"it must not say: {notes[0]}"
+
+
 def test_twenty_random_faults() -> None:
     """Each job has exactly the batches of the local loader, or one error that names the cause; nothing is left."""
     command = [sys.executable, "-m", "tests.faults.run", "-n", "20", "--grace", _GRACE_S]
