@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from ..rpc.peers import Member, Peer
+
 _RETURN_S = 10.0  # a client that is lost for so long does not come again
 
 
@@ -13,7 +15,7 @@ class ClientRoll:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._done: set[int] = set()
+        self._done: dict[int, Peer] = {}  # by rank: who was it last
         self._lost: dict[int, float] = {}  # and when, by time.monotonic()
         self._ended = False
 
@@ -23,11 +25,16 @@ class ClientRoll:
             self._ended = True
             self._changed.notify_all()
 
-    def done(self, rank: int) -> None:
+    def done(self, rank: int, client: Peer) -> None:
         """A client says that it is done."""
         with self._changed:
-            self._done.add(rank)
+            self._done[rank] = client
             self._changed.notify_all()
+
+    def left(self, member: Member) -> None:
+        """A member has left: a client is done then, also where its word did not reach us."""
+        if member.role == "client":
+            self.done(member.rank, member.peer)
 
     def lost(self, rank: int) -> None:
         """A client is gone; it may only have lost its connection, and come again."""
@@ -35,24 +42,29 @@ class ClientRoll:
             self._lost[rank] = time.monotonic()
             self._changed.notify_all()
 
-    def joined(self, rank: int) -> None:
-        """A client is there."""
+    def joined(self, rank: int, client: Peer) -> None:
+        """A client is there; one that was done has work again where it is another process, or began anew."""
         with self._changed:
             self._lost.pop(rank, None)
-            self._done.discard(rank)
+            if self._done.get(rank) != client:
+                self._done.pop(rank, None)
+
+    def is_over(self, expected: int) -> bool:
+        """Whether ``expected`` clients (0: never) are done or lost for good, or ``end`` was called."""
+        with self._changed:
+            longest_ago = time.monotonic() - _RETURN_S
+            gone = {*self._done, *(rank for rank, since in self._lost.items() if since <= longest_ago)}
+            return self._ended or 0 < expected <= len(gone)
 
     def wait(self, expected: int, interval_s: float) -> None:
-        """Returns when ``expected`` clients (0: never) are done or lost for good, or after ``end``.
+        """Returns when it ``is_over``.
 
         Args:
             expected: clients in the job.
             interval_s: wakes so often, that a signal is handled promptly.
         """
         with self._changed:
-            while not self._ended:
+            while not self.is_over(expected):
                 now = time.monotonic()
-                gone = self._done | {rank for rank, since in self._lost.items() if now - since >= _RETURN_S}
-                if expected and len(gone) >= expected:
-                    return
                 left = [_RETURN_S - (now - since) for since in self._lost.values() if now - since < _RETURN_S]
                 self._changed.wait(min([interval_s, *left]))

@@ -109,6 +109,7 @@ class DistServer:
         self._name = str(endpoint.peer)
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
+        endpoint.on_member_left(self._clients.left)
         endpoint.on_member_joined(self._on_member_joined)
 
     def set_ready(self) -> None:
@@ -123,7 +124,7 @@ class DistServer:
 
     def client_done(self, client_rank: int) -> None:
         """A client says that it is done: what it still holds goes."""
-        self._clients.done(client_rank)
+        self._clients.done(client_rank, current_peer())
         if self._loop is not None:
             post(self._loop, self._leases.end_of, current_peer())
 
@@ -154,7 +155,7 @@ class DistServer:
 
     def _on_member_joined(self, member: Member) -> None:
         if member.role == "client":
-            self._clients.joined(member.rank)
+            self._clients.joined(member.rank, member.peer)
         elif self._loop is not None:
             post(self._loop, self._holders.server_joined)
 

@@ -246,6 +246,10 @@ class Endpoint:
         """Call ``callback(member, why)``, in a thread of its own, when a member is lost, or another took its place."""
         self._membership.on_lost.append(callback)
 
+    def on_member_left(self, callback: Callable[[Member], None]) -> None:
+        """Call ``callback(member)``, in a thread of its own, when a member has said that it leaves."""
+        self._membership.on_left.append(callback)
+
     def on_member_joined(self, callback: Callable[[Member], None]) -> None:
         """Call ``callback(member)``, in a thread of its own, whenever a member joins, or joins again."""
         self._membership.on_joined.append(callback)

@@ -67,6 +67,7 @@ class Membership:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.on_lost: list[Callable[[Member, str], None]] = []
+        self.on_left: list[Callable[[Member], None]] = []
         self.on_joined: list[Callable[[Member], None]] = []
         self._endpoint = endpoint
         self._members: dict[str, Member] = {}
@@ -230,6 +231,8 @@ class Membership:
             self._forget(change.member, change.why)
         else:
             self._forget(change.member)
+            for callback in self.on_left:
+                self._endpoint.run_callback(callback, change.member)
 
     def _learn(self, member: Member) -> None:
         self._unconfirmed.pop(member.name, None)

@@ -99,10 +99,13 @@ def test_members_see_each_other(job: Any) -> None:
 def test_leaving_is_not_being_lost(job: Any) -> None:
     a, b, c = job(), job(rank=1), job("client", 0, None)
     events: queue.Queue[tuple[str, str]] = queue.Queue()
+    left: queue.Queue[str] = queue.Queue()
     a.on_member_lost(lambda member, why: events.put((member.name, why)))
+    a.on_member_left(lambda member: left.put(member.name))
     a.wait_for_members("client", 1, DEADLINE_S)
     b.leave()
     c.close()
+    assert left.get(timeout=DEADLINE_S) == "server-1"
     assert events.get(timeout=DEADLINE_S)[0] == "client-0"
     assert events.empty()
     assert [m.name for m in a.members()] == ["server-0"]
