@@ -1,8 +1,8 @@
 """What can be called: a table of registered functions, and how their answers come about.
 
-Coroutine functions run on the endpoint's loop; all others run in its few threads, by turns of the connections that the
-requests came by, so that one peer's backlog holds up nobody else. An answer is encoded where it was
-made. A request whose caller gave up is cancelled (coroutines), never started (waiting functions), or its answer is
+Coroutine functions run on the endpoint's loop, and begin at once; all others run in its few threads, by turns of the
+connections that the requests came by, so that one peer's backlog holds up nobody else. An answer is encoded where it
+was made. A request whose caller gave up is cancelled (coroutines), never started (waiting functions), or its answer is
 dropped (running functions).
 """
 
@@ -12,7 +12,8 @@ import asyncio
 import contextvars
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from ..errors import InvalidArgumentError, ProtocolError
@@ -21,6 +22,7 @@ from .connection import Connection, Value
 from .deadlines import Deadlines
 from .encoded import Encoded, release
 from .failures import pack_failure
+from .loops import EndpointLoop
 from .peers import enter_request
 from .threads import WorkerThreads, post
 
@@ -35,10 +37,15 @@ def current_connection() -> Connection:
 class Serving:
     """One request that is being answered; ``cancel`` when nobody waits any more.
 
-    Args:
+    Attributes:
         deadline: the loop's time at which its caller gives up; infinite where that is unknown.
+        start: begins to answer; called once, by the connection, when it knows of this request.
+
+    Args:
         tasks: where its task stays until it ends.
     """
+
+    start: Callable[[], None]
 
     def __init__(self, deadline: float, tasks: set[asyncio.Task[None]]) -> None:
         self.deadline = deadline
@@ -86,7 +93,7 @@ class Callees:
         self._functions.pop(name, None)
 
     def serve(self, connection: Connection, request_id: int, deadline_ms: int, name: str, value: Value) -> Serving:
-        """Start to answer a request. On the loop's thread."""
+        """What answers a request, to be started. On the loop's thread."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_ms / 1000 if deadline_ms else None
         serving = Serving(math.inf if deadline is None else deadline, self._tasks)
@@ -94,29 +101,41 @@ class Callees:
             function, is_async = self._lookup(name)
             args, kwargs = _arguments(value)
         except (InvalidArgumentError, ProtocolError) as error:
-            # not at once: the connection learns of this request only when we return
-            loop.call_soon(connection.respond_failure, request_id, pack_failure(error))
+            serving.start = partial(connection.respond_failure, request_id, pack_failure(error))
             return serving
         context = contextvars.Context()
         context.run(_enter, connection, deadline)
         if is_async:
             coroutine = self._run_coroutine(serving, connection, request_id, function, args, kwargs)
-            self._start(loop, serving, context.run(loop.create_task, coroutine))
+            serving.start = partial(self._begin, loop, serving, coroutine, context)
         else:
 
             def work() -> None:
                 if not serving.cancelled and loop.time() <= serving.deadline:
                     context.run(_run_function, loop, connection, request_id, function, args, kwargs)
 
-            self._threads.submit(work, connection)
+            serving.start = partial(self._threads.submit, work, connection)
         return serving
 
-    def _start(self, loop: asyncio.AbstractEventLoop, serving: Serving, task: asyncio.Task[None]) -> None:
+    def _begin(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        serving: Serving,
+        coroutine: Coroutine[Any, Any, None],
+        context: contextvars.Context,
+    ) -> None:
+        if not isinstance(loop, EndpointLoop):
+            raise TypeError(f"loop: expected an endpoint's, got {loop!r}")
+        task = loop.begin_task(coroutine, context)
+        if task.done():
+            return
         if self._deadlines is None:
             self._deadlines = Deadlines(loop)
         self._deadlines.add(serving)
         serving.task = task
         self._tasks.add(task)
+        if serving.cancelled:  # its first step closed the connection
+            serving.cancel()
 
     def _end(self, serving: Serving) -> None:
         # A task's own callback would cost another turn of the loop.

@@ -40,6 +40,10 @@ _OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the pe
 class Served(Protocol):
     """A request of the peer that is being answered."""
 
+    @property
+    def start(self) -> Callable[[], None]:
+        """Begins to answer, and may have answered when it returns."""
+
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
 
@@ -63,7 +67,7 @@ class Owner(Protocol):
     def connection_opened(self, connection: Connection) -> None: ...
     def connection_closed(self, connection: Connection, error: RpcError) -> None: ...
     def serve(self, connection: Connection, request_id: int, deadline_ms: int, function: str, value: Value) -> Served:
-        """Start to answer a request; ``connection.respond`` or ``respond_failure`` follow."""
+        """What answers a request, by ``connection.respond`` or ``respond_failure``, once started."""
 
     def event(self, connection: Connection, topic: str, value: Any) -> None: ...
 
@@ -424,6 +428,7 @@ class Connection:
         self.stats.requests_served += 1
         served = self._owner.serve(self, header.request_id, header.deadline_ms, function, value)
         self._serving[header.request_id] = served
+        served.start()
 
     def _unpark(self) -> None:
         while self._parked and self._stream.out_bytes <= _OUT_LIMIT_BYTES:

@@ -25,6 +25,7 @@ from .engine import Engine, open_engine
 from .handshake import Introduction
 from .links import Links, listen_tcp, open_listeners
 from .loans import Loans
+from .loops import EndpointLoop
 from .membership import LEAVE_TIMEOUT_S, Membership
 from .outgoing import Outgoing, Target
 from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
@@ -116,7 +117,7 @@ class Endpoint:
         listeners, self._address = open_listeners(
             host, port, self.peer.name, use_unix=self._use_unix, has_token=self.token is not None
         )
-        loop = asyncio.new_event_loop()
+        loop = EndpointLoop()
         started = threading.Event()
         thread = threading.Thread(target=self._run, args=(loop, started), name=f"rpc-{self.peer.name}", daemon=True)
         self._loop, self._thread = loop, thread

@@ -31,6 +31,7 @@ from graphlearn_dist.rpc.encoded import Encoded
 from graphlearn_dist.rpc.engine import PythonEngine
 from graphlearn_dist.rpc.framing import FrameStream
 from graphlearn_dist.rpc.handshake import Handshake, Introduction
+from graphlearn_dist.rpc.loops import EndpointLoop
 from graphlearn_dist.rpc.peers import Peer
 from graphlearn_dist.rpc.threads import Posts
 
@@ -125,7 +126,7 @@ class Harness:
 
     def __init__(self) -> None:
         self.defects: list[BaseException] = []
-        self._loop = asyncio.new_event_loop()
+        self._loop = EndpointLoop()
         self._loop.set_exception_handler(lambda _, context: self.defects.append(context["exception"]))
         self._settings = no_heartbeats()
         self._callees = Callees(1, "this")
