@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from ..errors import InvalidArgumentError, ProtocolError
-from .codec import encode
-from .connection import Connection, Value
+from .codec import Value, encode
+from .connection import Connection
 from .deadlines import Deadlines
 from .encoded import Encoded, release
 from .failures import pack_failure

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import msgpack
 import numpy
@@ -276,6 +276,17 @@ def decode(head: Buffer, payload: Buffer | None = None) -> Any:
         payload = bytearray(view)  # torch has no read-only tensors
     decoder = _Decoder(payload, view.nbytes)
     return decoder.decode(memoryview(head).cast("B"))
+
+
+class Value(NamedTuple):
+    """An encoded value as it arrived."""
+
+    head: Buffer
+    payload: Buffer | None
+
+    def decode(self) -> Any:
+        """The value; ``ProtocolError`` where its bytes break a rule."""
+        return decode(self.head, self.payload)
 
 
 def decode_blob(blob: Buffer) -> Any:

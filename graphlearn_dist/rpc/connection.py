@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ..config import RpcSettings
 from ..errors import (
@@ -22,7 +22,7 @@ from ..errors import (
 )
 from .arena import SendingArena
 from .calls import Call
-from .codec import decode
+from .codec import Value
 from .encoded import Encoded, release
 from .engine import Engine
 from .exchange import ExchangeStats, PayloadExchange
@@ -70,17 +70,6 @@ class Owner(Protocol):
         """What answers a request, by ``connection.respond`` or ``respond_failure``, once started."""
 
     def event(self, connection: Connection, topic: str, value: Any) -> None: ...
-
-
-class Value(NamedTuple):
-    """An encoded value as it arrived."""
-
-    head: Any
-    payload: Any
-
-    def decode(self) -> Any:
-        """The value; ``ProtocolError`` where its bytes break a rule."""
-        return decode(self.head, self.payload)
 
 
 @dataclass

@@ -18,8 +18,8 @@ from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitialized
 from .arena import SendingArena
 from .callees import Callees, Serving
 from .calls import Call
-from .codec import encode
-from .connection import Connection, Value
+from .codec import Value, encode
+from .connection import Connection
 from .deadlines import Deadlines
 from .engine import Engine, open_engine
 from .handshake import Introduction
@@ -119,7 +119,7 @@ class Endpoint:
         )
         loop = EndpointLoop()
         started = threading.Event()
-        thread = threading.Thread(target=self._run, args=(loop, started), name=f"rpc-{self.peer.name}", daemon=True)
+        thread = threading.Thread(target=loop.run, args=(started,), name=f"rpc-{self.peer.name}", daemon=True)
         self._loop, self._thread = loop, thread
         self._deadlines, self._posts = Deadlines(loop), Posts(loop)
         thread.start()
@@ -131,12 +131,6 @@ class Endpoint:
             self._run_on_loop(self._start(listeners))
             undo.pop_all()
         return self
-
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
-        asyncio.set_event_loop(loop)
-        loop.call_soon(started.set)
-        loop.run_forever()
 
     async def _start(self, listeners: list[socket.socket]) -> None:
         self._loans = Loans(self.loop)

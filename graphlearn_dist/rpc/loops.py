@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,6 +18,12 @@ class EndpointLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._first_steps: list[Callable[[], object]] | None = None
+
+    def run(self, started: threading.Event) -> None:
+        """Run on the calling thread until it is stopped."""
+        asyncio.set_event_loop(self)
+        self.call_soon(started.set)
+        self.run_forever()
 
     def call_soon(  # type: ignore[override]  # typing has no name for the types of *args before Python 3.11
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None

@@ -25,7 +25,8 @@ from graphlearn_dist.rpc import decode, decode_blob, encode, register_message, w
 from graphlearn_dist.rpc.arena import SendingArena
 from graphlearn_dist.rpc.callees import Callees, Serving
 from graphlearn_dist.rpc.calls import Call
-from graphlearn_dist.rpc.connection import Connection, Value
+from graphlearn_dist.rpc.codec import Value
+from graphlearn_dist.rpc.connection import Connection
 from graphlearn_dist.rpc.deadlines import Deadlines
 from graphlearn_dist.rpc.encoded import Encoded
 from graphlearn_dist.rpc.engine import PythonEngine
