@@ -81,7 +81,7 @@ class WorkerProcess:
         self._lendable: SharedRegion | None = None
         self._ready: asyncio.Future[WorkerDeath | None] | None = None
         self._is_set_up = False
-        self._frozen = ""
+        self._frozen = self._unreachable = ""
         self._is_over = False
         self._loop = asyncio.get_running_loop()
 
@@ -122,6 +122,9 @@ class WorkerProcess:
     def _on_frozen(self, why: str) -> None:
         """It takes no messages either, and what is stopped may go on at a wrong moment: it is killed."""
         self._frozen = f"frozen: {why}"
+        self._kill()
+
+    def _kill(self) -> None:
         if self._worker is not None:
             self._worker.kill()
 
@@ -154,7 +157,7 @@ class WorkerProcess:
         if failure is not None or self._worker is None:
             return failure or SamplingWorkerError(f"{self.name} was never started")
         code = await self._worker.wait()
-        return WorkerDeath(self._frozen or describe_exit(code))
+        return WorkerDeath((self._frozen or describe_exit(code)) + self._unreachable)
 
     def _end(self, why: SamplingWorkerError | WorkerDeath) -> None:
         was_over, self._is_over = self._is_over, True
@@ -206,7 +209,12 @@ class WorkerProcess:
             sending.add_done_callback(self._sending.discard)
 
     def _on_ready(self, ready: WorkerReady) -> None:
-        descriptor = os.open(ready.region_path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(ready.region_path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:  # mostly as it has died since: the listener says how
+            self._unreachable = f" (its memory could not be opened: {error})"
+            self._kill()
+            return
         try:
             self._region = mmap.mmap(descriptor, ready.region_bytes)
         finally:

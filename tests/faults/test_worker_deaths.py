@@ -18,6 +18,8 @@ from graphlearn_dist.distributed import (
     worker_forks,
 )
 from graphlearn_dist.distributed.worker_forks import ForkedWorker, ForkServer
+from graphlearn_dist.distributed.worker_messages import WorkerReady
+from graphlearn_dist.distributed.worker_process import WorkerProcess
 from graphlearn_dist.errors import SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import (
@@ -28,6 +30,7 @@ from tests.support.jobs import (
     running_servers,
     same_batches,
     shared_memory_names,
+    wait_ended,
     workers_of,
 )
 
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.faults
 
 SEEDS = torch.arange(NUM_NODES)
 NUM_BATCHES = 30
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +159,22 @@ def test_a_worker_that_dies_on_its_way_up(whole: Path, monkeypatch: pytest.Monke
 def test_a_worker_that_freezes_on_its_way_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is killed for it, and started again."""
     started = recorded_forks(monkeypatch, lambda worker, number: number == 1 and os.kill(worker.pid, signal.SIGSTOP))
+    with make_loader(load(whole), MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")) as loader:
+        same_batches(loader, epoch(whole, 0))
+    assert len(started) == 2
+
+
+def test_a_worker_that_dies_when_it_has_said_that_it_is_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory goes with it, before anybody has opened it."""
+    on_ready, started = WorkerProcess._on_ready, recorded_forks(monkeypatch)
+
+    def die_first(self: WorkerProcess, ready: WorkerReady) -> None:
+        if len(started) == 1:
+            started[0].kill()
+            wait_ended([started[0].pid], DEADLINE_S)
+        on_ready(self, ready)
+
+    monkeypatch.setattr(WorkerProcess, "_on_ready", die_first)
     with make_loader(load(whole), MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")) as loader:
         same_batches(loader, epoch(whole, 0))
     assert len(started) == 2
