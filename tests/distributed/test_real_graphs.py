@@ -27,7 +27,7 @@ from job import Recipe, partition, recipe_for, train_reference, train_remotely  
 
 from tests.support.processes import assert_nothing_left  # noqa: E402
 
-DEADLINE_S = 240.0  # generous: only a hang takes as long
+DEADLINE_S = 600.0  # generous: only a hang takes as long
 SERVERS = 2
 ARCHIVES = Path(os.environ.get("GLD_SHARED_DATA", ROOT.parent / "shared" / "data"))
 
