@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch_geometric  # noqa: F401  which a visitor's first batch would import
 from bench_modes import make_partitions, running_servers
 from harness import median, print_table, process_tree, small_batch_arguments, write_json
 
@@ -98,7 +100,9 @@ class Visitors:
         self._port = port
         self._args = args
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["bench_sessions"])  # whose imports are no visitor's work
+        # Imports are no visitor's work. The fork server has no other way to know where this module is; see its source.
+        os.environ["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
+        self._context.set_forkserver_preload(["bench_sessions"])
         self._ranks = itertools.count(1)
         self._pool = ThreadPoolExecutor(args.at_once)
 
@@ -215,7 +219,7 @@ def measure(server: int, port: int, args: argparse.Namespace) -> dict[str, Any]:
         batches = endless(loader)
         first = visitors.begin(1)  # warms everything up, as does reading meanwhile
         read_while(batches, partial(any_is_left, first))
-        read_until_settled(batches, server, 2)
+        read_until_settled(batches, server, 3)
         before = Usage.of(server)
         alone, crowded, visits = [read_while(batches, time_is_left(args.seconds))], [], []
         shares, shares_of_present = [], []
@@ -258,7 +262,7 @@ def time_is_left(seconds: float) -> Callable[[], bool]:
 
 
 def read_until_settled(batches: Iterator[Any], server: int, num_processes: int) -> None:
-    """The last visitors' leases run out, and their workers end: the server's and one other process are left."""
+    """The last visitors' leases run out, and their workers end: the server, its fork server and one worker are left."""
     within_time = time_is_left(DEADLINE_S)
     while len(process_tree(server)) > num_processes and within_time():
         next(batches)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from functools import partial
 
 from ..errors import InvalidArgumentError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
@@ -27,6 +28,7 @@ from .worker_failure import failure_error
 from .worker_forks import hold_fork_server
 from .worker_handle import WorkerHandle
 from .worker_messages import MoveHolders, StartRun, WorkerSetup
+from .worker_process import WorkerOrigin
 
 _SMALLEST_BUFFER_BYTES = 128 << 10
 
@@ -69,7 +71,10 @@ class SamplingProducer:
         self._num_given = 0
         self._credit: ByteCredit | None = None
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
-        self._workers = [self._make_worker(rank) for rank in range(request.num_workers)]
+        self._workers = [
+            WorkerHandle(self._name_of(rank), self._worker_bytes, request.max_restarts)
+            for rank in range(request.num_workers)
+        ]
 
     @property
     def worker_pids(self) -> list[int]:
@@ -80,32 +85,37 @@ class SamplingProducer:
         """Starts all workers; undone if one fails."""
         forks = self._resources.enter_context(hold_fork_server())
         try:
-            await asyncio.gather(*(worker.start(forks) for worker in self._workers))
+            await asyncio.gather(
+                *(
+                    worker.start(WorkerOrigin(forks, partial(self._make_setup, rank)))
+                    for rank, worker in enumerate(self._workers)
+                )
+            )
         except BaseException:
             await self.close()
             raise
 
-    def _make_worker(self, rank: int) -> WorkerHandle:
-        request, name = self._request, f"{self._name}, worker {rank}"
+    def _name_of(self, rank: int) -> str:
+        return f"{self._name}, worker {rank}"
 
-        def make_setup(ring_path: str) -> WorkerSetup:  # once for each process of the worker
-            return WorkerSetup(
-                name=name,
-                environ=dict(os.environb),
-                dataset=self._handle,
-                sampler_input=self._input,
-                config=self._config,
-                ring_path=ring_path,
-                region_bytes=self._worker_bytes,
-                concurrency=request.concurrency,
-                num_threads=request.num_threads,
-                holders=self._holders,
-                rank=rank,
-                request_timeout_s=request.request_timeout_s,
-                reconnect_timeout_s=request.reconnect_timeout_s,
-            )
-
-        return WorkerHandle(name, self._worker_bytes, make_setup, request.max_restarts)
+    def _make_setup(self, rank: int, ring_path: str) -> WorkerSetup:
+        """Once for each process of a worker."""
+        request = self._request
+        return WorkerSetup(
+            name=self._name_of(rank),
+            environ=dict(os.environb),
+            dataset=self._handle,
+            sampler_input=self._input,
+            config=self._config,
+            ring_path=ring_path,
+            region_bytes=self._worker_bytes,
+            concurrency=request.concurrency,
+            num_threads=request.num_threads,
+            holders=self._holders,
+            rank=rank,
+            request_timeout_s=request.request_timeout_s,
+            reconnect_timeout_s=request.reconnect_timeout_s,
+        )
 
     @property
     def reconnect_timeout_s(self) -> float:

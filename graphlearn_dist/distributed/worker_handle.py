@@ -6,17 +6,16 @@ A worker outlives its process: one that dies is started again, and makes again w
 from __future__ import annotations
 
 import asyncio
+import copy
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ..errors import SamplingWorkerError
 from ..rpc.encoded import Encoded, release
 from ..utils.restarts import RestartBudget
-from .worker_forks import ForkServer
-from .worker_messages import ItemHeader, ItemKind, StartRun, WorkerSetup
-from .worker_process import WorkerDeath, WorkerProcess
+from .worker_messages import ItemHeader, ItemKind, StartRun
+from .worker_process import WorkerDeath, WorkerOrigin, WorkerProcess
 
 _MAX_DEATHS_OF_A_BATCH = 2
 
@@ -27,16 +26,12 @@ class WorkerHandle:
     Args:
         name: of the worker, for errors.
         buffer_bytes: room for batches that found none in the worker's region; committed as it is used.
-        make_setup: what to tell a process of it, given the path of its ring.
         max_restarts: processes that may follow the first, within an hour.
     """
 
-    def __init__(
-        self, name: str, buffer_bytes: int, make_setup: Callable[[str], WorkerSetup], max_restarts: int
-    ) -> None:
+    def __init__(self, name: str, buffer_bytes: int, max_restarts: int) -> None:
         self.name = name
         self._buffer_bytes = buffer_bytes
-        self._make_setup = make_setup
         self._budget = RestartBudget(max_restarts)
         self._process: WorkerProcess | None = None  # the one that is up, or None
         self._restarting: asyncio.Task[None] | None = None
@@ -50,19 +45,19 @@ class WorkerHandle:
         self._waiting: dict[tuple[int, int], asyncio.Future[Encoded]] = {}
         self._failure: SamplingWorkerError | None = None
 
-    async def start(self, forks: ForkServer) -> None:
-        """Starts the process, as its successors, from there, and waits until it is set up.
+    async def start(self, origin: WorkerOrigin) -> None:
+        """Starts the process, as its successors later, and waits until it is set up.
 
         Raises:
             SamplingWorkerError: it failed on the way, or died too often.
         """
-        await self._launch(forks)
+        await self._launch(origin)
 
-    async def _launch(self, forks: ForkServer) -> None:
+    async def _launch(self, origin: WorkerOrigin) -> None:
         while True:
-            self._process = process = WorkerProcess(self.name, self._buffer_bytes, self, forks)
+            self._process = process = WorkerProcess(self.name, self._buffer_bytes, self, origin)
             try:
-                death = await process.start(self._make_setup)
+                death = await process.start()
             except BaseException:
                 self._process = None
                 await process.close()
@@ -109,7 +104,7 @@ class WorkerHandle:
                 announcement.release()
             return self._items.pop(key)
         if self._failure is not None:
-            raise self._failure
+            raise _again(self._failure)
         future: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future
         try:
@@ -120,6 +115,7 @@ class WorkerHandle:
             raise
         finally:
             self._waiting.pop(key, None)
+            del future  # its error's traceback leads here: the worker's memory must not wait for a garbage collection
 
     # --- what its process says ---------------------------------------------------------------------------------
 
@@ -184,7 +180,7 @@ class WorkerHandle:
         """Puts another process in place of one that died; the batches that it had announced stay good."""
         try:
             await dead.close()
-            await self._launch(dead.forks)
+            await self._launch(dead.origin)
         except SamplingWorkerError as error:
             self._fail(error)
         except Exception as error:  # no memory for a process, say: whoever waits must know
@@ -213,7 +209,7 @@ class WorkerHandle:
     def _fail_waiting(self, error: SamplingWorkerError) -> None:
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(_again(error))
 
     async def close(self) -> None:
         """Ends the process: asks, then kills. Idempotent."""
@@ -226,3 +222,10 @@ class WorkerHandle:
             await self._process.close()
         self._process = None  # with the last reference its shared memory goes
         self._drop_items()
+
+
+def _again(failure: SamplingWorkerError) -> SamplingWorkerError:
+    """The same error to be raised: the traceback of what is raised leads to a worker, which keeps the failure."""
+    error = copy.copy(failure)
+    error.__cause__ = failure.__cause__
+    return error

@@ -44,6 +44,19 @@ class WorkerDeath:
     how: str
 
 
+@dataclass(frozen=True)
+class WorkerOrigin:
+    """What processes of a worker are started from.
+
+    Attributes:
+        forks: where they are forked.
+        make_setup: what to tell one of them, given the path of its ring.
+    """
+
+    forks: ForkServer
+    make_setup: Callable[[str], WorkerSetup]
+
+
 class ProcessOwner(Protocol):
     """Who is told what a worker process does."""
 
@@ -64,13 +77,13 @@ class WorkerProcess:
         name: of the worker, for errors.
         buffer_bytes: room for batches that find none in the worker's region; committed as it is used.
         owner: who is told.
-        forks: where it is started.
+        origin: what it is started from.
     """
 
-    def __init__(self, name: str, buffer_bytes: int, owner: ProcessOwner, forks: ForkServer) -> None:
+    def __init__(self, name: str, buffer_bytes: int, owner: ProcessOwner, origin: WorkerOrigin) -> None:
         self.name = name
+        self.origin = origin
         self._owner = owner
-        self.forks = forks
         self._ring = _C.ShmRing(buffer_bytes, _RING_WINDOW)
         self._worker: ForkedWorker | None = None
         self._control: Control | None = None
@@ -95,7 +108,7 @@ class WorkerProcess:
         """Whether it is set up, and not over."""
         return self._is_set_up and not self._is_over
 
-    async def start(self, make_setup: Callable[[str], WorkerSetup]) -> WorkerDeath | None:
+    async def start(self) -> WorkerDeath | None:
         """Starts the process and waits until it is set up, or has died. ``close`` is due also where it fails.
 
         Returns:
@@ -106,7 +119,7 @@ class WorkerProcess:
         """
         loop = self._loop
         self._ready = loop.create_future()
-        forking = loop.run_in_executor(None, self.forks.fork)
+        forking = loop.run_in_executor(None, self.origin.forks.fork)
         try:
             self._worker = worker = await asyncio.shield(forking)
         except asyncio.CancelledError:
@@ -116,7 +129,7 @@ class WorkerProcess:
         self._control = await Control.open(worker.control)
         self._listener = loop.create_task(self._listen(self._control))
         with contextlib.suppress(ConnectionError):  # it has died: the listener says how
-            await send_message(self._control, make_setup(self._ring.path))
+            await send_message(self._control, self.origin.make_setup(self._ring.path))
         return await self._ready
 
     def _on_frozen(self, why: str) -> None:
