@@ -39,19 +39,25 @@ class Serving:
 
     Attributes:
         deadline: the loop's time at which its caller gives up; infinite where that is unknown.
-        start: begins to answer; called once, by the connection, when it knows of this request.
+        begin: what ``start`` does.
 
     Args:
         tasks: where its task stays until it ends.
     """
 
-    start: Callable[[], None]
+    begin: Callable[[], None]
 
     def __init__(self, deadline: float, tasks: set[asyncio.Task[None]]) -> None:
         self.deadline = deadline
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
         self._tasks = tasks
+
+    def start(self) -> None:
+        """Begins to answer; called once, by the connection, when it knows of this request."""
+        begin = self.begin
+        del self.begin  # it leads back here: what a request holds must not wait for a garbage collection
+        begin()
 
     def cancel(self) -> None:
         """Stop the coroutine, or drop the answer to come."""
@@ -101,20 +107,20 @@ class Callees:
             function, is_async = self._lookup(name)
             args, kwargs = _arguments(value)
         except (InvalidArgumentError, ProtocolError) as error:
-            serving.start = partial(connection.respond_failure, request_id, pack_failure(error))
+            serving.begin = partial(connection.respond_failure, request_id, pack_failure(error))
             return serving
         context = contextvars.Context()
         context.run(_enter, connection, deadline)
         if is_async:
             coroutine = self._run_coroutine(serving, connection, request_id, function, args, kwargs)
-            serving.start = partial(self._begin, loop, serving, coroutine, context)
+            serving.begin = partial(self._begin, loop, serving, coroutine, context)
         else:
 
             def work() -> None:
                 if not serving.cancelled and loop.time() <= serving.deadline:
                     context.run(_run_function, loop, connection, request_id, function, args, kwargs)
 
-            serving.start = partial(self._threads.submit, work, connection)
+            serving.begin = partial(self._threads.submit, work, connection)
         return serving
 
     def _begin(
@@ -142,6 +148,7 @@ class Callees:
         if self._deadlines is not None and serving.task is not None:
             self._deadlines.discard(serving)
             self._tasks.discard(serving.task)
+            serving.task = None  # a cancelled one keeps its error, whose traceback leads back to what answered
 
     def _lookup(self, name: str) -> tuple[Callable[..., Any], bool]:
         entry = self._functions.get(name)

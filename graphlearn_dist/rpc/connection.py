@@ -40,8 +40,7 @@ _OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the pe
 class Served(Protocol):
     """A request of the peer that is being answered."""
 
-    @property
-    def start(self) -> Callable[[], None]:
+    def start(self) -> None:
         """Begins to answer, and may have answered when it returns."""
 
     def cancel(self) -> None:

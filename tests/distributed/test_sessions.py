@@ -104,9 +104,11 @@ class Client:
     def ask(self, method: Any, *args: Any) -> Any:
         return self.endpoint.call(("server", 0), method.__qualname__, *args, timeout_s=DEADLINE_S)
 
-    def open_producer(self, config: SamplingConfig = CONFIG, num_ahead: int = 4) -> list[Any]:
+    def open_producer(
+        self, config: SamplingConfig = CONFIG, num_ahead: int = 4, seeds: torch.Tensor = SEEDS
+    ) -> list[Any]:
         """Begins an epoch, and asks for its first batches."""
-        producer = self.ask(DistServer.open_producer, NodeSamplerInput(SEEDS), config, REQUEST).producer_id
+        producer = self.ask(DistServer.open_producer, NodeSamplerInput(seeds), config, REQUEST).producer_id
         self.ask(DistServer.start_new_epoch_sampling, producer, 0, 1)
         return [
             self.endpoint.request(("server", 0), DistServer.fetch_batch.__qualname__, producer, 1, index)
@@ -314,6 +316,36 @@ def test_fifty_clients_come_and_go(job: Job, epochs: Callable[[int], list[Any]])
         same_batches(loader, epochs(number + 1))
         assert num_threads(pid) <= threads + POOLED_THREADS
         assert rss_bytes(pid) < rss + 64 * MIB
+
+
+LONG = SEEDS.repeat(20_000)  # an input of 18 MiB
+
+
+def test_rounds_of_clients(job: Job) -> None:
+    """What a server uses after two rounds of visitors it uses after any number: what they held does not pile up."""
+    pid = job.servers[0].pid
+    before = num_threads(pid)
+
+    def stay(rank: int) -> None:
+        client = Client(job, rank)
+        for future in client.open_producer(seeds=LONG)[: rank % 4]:
+            future.result(DEADLINE_S)
+        if rank % 2:
+            client.leave()
+        else:
+            client.endpoint.close()
+
+    used, shared, private = [], [], []
+    for number in range(6):
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(stay, range(1 + 4 * number, 5 + 4 * number)))
+        used.append(idle_usage(job))
+        shared.append(shared_bytes(job))
+        private.append(private_bytes(pid))
+    assert used[-1].within(used[1])
+    assert shared[-1] <= shared[1]
+    assert private[-1] < private[1] + 64 * MIB  # of 16 clients with 18 MiB each
+    assert num_threads(pid) <= before + POOLED_THREADS
 
 
 def test_clients_that_do_not_read(job: Job, epochs: Callable[[int], list[Any]]) -> None:
