@@ -241,6 +241,7 @@ def _receive_worker(status: socket.socket) -> tuple[int, int]:
     (pid,) = ANSWER.unpack(answer)
     if pid < 0:
         raise OSError(-pid, f"fork: {os.strerror(-pid)}")
+    os.set_inheritable(received[0], False)  # Python 3.11 drops the flag
     return pid, received[0]
 
 

@@ -344,7 +344,8 @@ def test_rounds_of_clients(job: Job) -> None:
         private.append(private_bytes(pid))
     assert used[-1].within(used[1])
     assert shared[-1] <= shared[1]
-    assert private[-1] < private[1] + 64 * MIB  # of 16 clients with 18 MiB each
+    # 16 clients with 18 MiB each came since; threads that met them first keep some of what they freed.
+    assert private[-1] < private[1] + 128 * MIB, private
     assert num_threads(pid) <= before + POOLED_THREADS
 
 
