@@ -64,6 +64,7 @@ def in_fork(function: Callable[[], None]) -> int:
     if pid == 0:
         code = 1
         try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever this process's libraries do about it
             function()
             code = 0
         except BaseException:

@@ -17,8 +17,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Where the tests run in the background of a shell, Ctrl-C is ignored, and what they start would inherit that.
 _PROGRAM = """
-import importlib, json, sys
+import importlib, json, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 module, function = sys.argv[1].rsplit(".", 1)
 result = getattr(importlib.import_module(module), function)(**json.loads(sys.argv[2]))
 with open(sys.argv[3], "w") as out:
