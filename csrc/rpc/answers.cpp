@@ -27,10 +27,13 @@ std::optional<Frame> Answers::wait(uint64_t request_id, Clock::time_point deadli
       std::lock_guard<std::mutex> lock(mutex_);
       place = find(request_id);
       if (place == nullptr) return std::nullopt;
-      if (place->frame || place->is_released || Clock::now() >= deadline) {
-        std::optional<Frame> frame = std::move(place->frame);
+      if (place->frame) {
+        place->is_taken = true;
+        return std::exchange(place->frame, std::nullopt);
+      }
+      if (place->is_released || Clock::now() >= deadline) {
         places_.erase(request_id);
-        return frame;
+        return std::nullopt;
       }
       seen = place->word.load();
     }
@@ -46,12 +49,12 @@ std::optional<Frame> Answers::wait(uint64_t request_id, Clock::time_point deadli
 bool Answers::is_settled(uint64_t request_id) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::shared_ptr<Place> place = find(request_id);
-  return place == nullptr || place->frame || place->is_released;
+  return place == nullptr || place->frame || place->is_taken || place->is_released;
 }
 
 size_t Answers::count() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return places_.size();
+  return std::count_if(places_.begin(), places_.end(), [](const auto& entry) { return !entry.second->is_taken; });
 }
 
 // Where nobody sleeps, whoever comes next sees the word changed.
@@ -72,7 +75,7 @@ bool Answers::offer(Frame& frame) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     place = find(frame.header.request_id);
-    if (place == nullptr || place->is_released || place->frame) return false;
+    if (place == nullptr || place->is_released || place->is_taken || place->frame) return false;
     place->frame = std::move(frame);
   }
   wake(*place);
@@ -85,7 +88,7 @@ bool Answers::release(uint64_t request_id) {
     std::lock_guard<std::mutex> lock(mutex_);
     place = find(request_id);
     if (place == nullptr) return true;
-    if (place->frame) return false;
+    if (place->frame || place->is_taken) return false;
     place->is_released = true;
   }
   wake(*place);

@@ -13,7 +13,9 @@
 
 namespace gld::rpc {
 
-// From expect() to take() or the end of wait(), the answer to a request belongs to the thread that waits for it.
+// From expect() to take(), or the end of a wait() without an answer, the answer to a request belongs to the thread that
+// waits for it. One that got it calls take() when it has settled the request: the end of the connection, which may be
+// told meanwhile, must not settle it first.
 // All methods may be called from any thread.
 class Answers {
  public:
@@ -41,6 +43,7 @@ class Answers {
     std::atomic<uint32_t> word{0};  // changes when there is something to see
     std::atomic<int> sleepers{0};   // threads that look at it, or sleep
     std::optional<Frame> frame;
+    bool is_taken = false;
     bool is_released = false;
   };
   std::shared_ptr<Place> find(uint64_t request_id);

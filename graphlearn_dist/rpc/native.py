@@ -68,12 +68,17 @@ class NativeStream:
         if frame is None:
             return
         fields, head, payload = frame
+        problem: tuple[Callable[[RpcError], None], RpcError] | None = None
         try:
             self._on_frame(Header(KINDS[fields[0]], *fields[1:]), head, payload)
         except MemoryError:
-            post(self._loop, self.close, PeerLostError("peer", _NO_MEMORY))
+            problem = self.close, PeerLostError("peer", _NO_MEMORY)
         except RpcError as error:
-            post(self._loop, self.refuse, error)
+            problem = self.refuse, error
+        finally:  # not before: the loop may hear meanwhile that the connection is closed, and fails what has no answer
+            self._native.forget_answer(request_id)
+        if problem is not None:
+            post(self._loop, *problem)
 
     def forget_answer(self, request_id: int) -> None:
         """It is expected no more."""

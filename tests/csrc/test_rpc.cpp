@@ -306,6 +306,23 @@ TEST("engine: over TCP nothing stays behind in the socket, after large payloads 
   }
 }
 
+TEST("answers: what a thread has got is its own until it says that it is done") {
+  rpc::Answers answers;
+  answers.expect(7);
+  Frame frame;
+  frame.header.request_id = 7;
+  CHECK(answers.offer(frame));
+  CHECK(!answers.release(7));
+  CHECK(answers.wait(7, rpc::Clock::now(), [] {}).has_value());
+  CHECK(!answers.release(7));  // the connection's end, told while that thread handles its answer
+  Frame again;
+  again.header.request_id = 7;
+  CHECK(!answers.offer(again));
+  CHECK_EQUAL(answers.count(), size_t{0});
+  CHECK(!answers.take(7).has_value());
+  CHECK(answers.release(7));
+}
+
 TEST("engine: answers pings by itself, and tells who hung up") {
   Pair pair;
   pair.meet();
