@@ -167,6 +167,10 @@ class WorkerDiedError(GraphLearnError):
     """The process of a worker is gone; the message says which one and how it ended."""
 
 
+class WorkerLateError(WorkerDiedError, DeadlineExceededError):
+    """A worker was not constructed in time, and was killed; the message says which one, where, and after how long."""
+
+
 class WorkerFailureError(GraphLearnError):
     """A call failed on some workers of a group.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidArgumentError
 from ..utils.units import parse_size
+from .actors.base import START_TIMEOUT_S
 from .balance import STRATEGIES
 from .compression import COMPRESSIONS
 
@@ -26,7 +27,7 @@ class GroupSettings:
     async_communication: bool | None = None
     enable_gradient_compression: bool = False
     gradient_compression: str = "fp16"
-    start_timeout_s: float = 300.0
+    start_timeout_s: float = START_TIMEOUT_S
     call_timeout_s: float | None = None
 
     def __post_init__(self) -> None:

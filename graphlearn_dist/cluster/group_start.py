@@ -17,6 +17,7 @@ from .worker_builder import (
     ConfigurationRequest,
     RayWorkerBuilder,
     describe_class,
+    describe_in,
     make_spec,
 )
 from .worker_layout import WorkerMetadata, forwarded_environ, rank_environs
@@ -83,6 +84,7 @@ def plan_processes(
                 reservation=reservations[worker["node_idx"]],
                 bundle_index=worker["bundle_idx"],
                 memory_limit_bytes=settings.memory_limit_bytes,
+                start_timeout_s=settings.start_timeout_s,
             )
         )
     return specs, address
@@ -108,12 +110,8 @@ def _describe(
     requests = [ConfigurationRequest(cluster.shape.gpus_per_worker, worker["bundle_indices"]) for worker in workers]
     if isinstance(source, ClassTarget):
         return describe_class(source.cls, requests, cluster.num_gpus_per_node)
-    engine = cluster.backend
     initializer = source.start_initializer(start.reservation, start.options, start.env)
     try:
-        found: ClassDescription
-        calls = [initializer.call("describe", requests, cluster.num_gpus_per_node)]
-        [found] = engine.get(calls, start.timeout_s)
+        return describe_in(initializer, cluster.backend, requests, cluster.num_gpus_per_node, start.timeout_s)
     finally:
-        engine.kill(initializer)
-    return found
+        cluster.backend.kill(initializer)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import GraphLearnError, InvalidArgumentError, LaunchError, WorkerNameTakenError
+from ..errors import GraphLearnError, InvalidArgumentError, LaunchError, WorkerLateError, WorkerNameTakenError
 from ..rpc import Endpoint
 from .actors.base import Actor, ActorBackend, ActorSpec, NodeResources
 from .actors.choose import require_ray
@@ -112,7 +112,16 @@ class _RayJob:
         """A host of one process, under a name that says to which job it belongs and what it is."""
         name = f"{Path(self._plan.script).stem}-{what}"
         # One thread runs the process, another stops it.
-        return ActorSpec(name, _HOST, (os.getcwd(),), node_id=node_id, num_gpus=gpus, options={"max_concurrency": 2})
+        options = {"max_concurrency": 2}
+        return ActorSpec(
+            name,
+            _HOST,
+            (os.getcwd(),),
+            node_id=node_id,
+            num_gpus=gpus,
+            options=options,
+            start_timeout_s=_START_TIMEOUT_S,
+        )
 
     def _host_for(self, spec: ProcessSpec) -> str:
         nodes = order_nodes(self._engine.nodes())
@@ -164,11 +173,10 @@ class _ActorProcess(RunningProcess):
     def _follow(self, listener: Listener) -> None:
         code = _FAILED
         try:
-            self._actor.ready.result(_START_TIMEOUT_S)
+            self._actor.ready.result()
             code = self._run(listener)
-        except concurrent.futures.TimeoutError:
-            where = f"its machine {self._spec.host[:12]}; free there may be too little"
-            listener.on_line(self._spec, f"{self._spec.name} was not started within {_START_TIMEOUT_S:g} s on {where}")
+        except WorkerLateError as error:
+            listener.on_line(self._spec, f"{self._spec.name} was not started: {error}; there may be too little free")
         except Exception as error:  # whatever kept the engine from starting it, or ended its actor
             listener.on_line(self._spec, str(error))
             code = _KILLED if self._engine.is_lost(error) else _FAILED

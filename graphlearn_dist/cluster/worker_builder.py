@@ -11,12 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import nsight_worker_patterns
-from ..errors import InvalidArgumentError
-from .actors.base import Actor, ActorProfile, ActorSpec, MethodProfile, Ref, Reservation
+from ..errors import DeadlineExceededError, InvalidArgumentError
+from .actors.base import (
+    START_TIMEOUT_S,
+    Actor,
+    ActorBackend,
+    ActorProfile,
+    ActorSpec,
+    MethodProfile,
+    Ref,
+    Reservation,
+)
 from .actors.local import LocalRef
 from .actors.shell import import_name, load_class
 
-_DESCRIBE_TIMEOUT_S = 180.0
 # Options of a decorator that say how its own actors are restarted or called; a group has its own ways for that.
 _NOT_TAKEN_OVER = frozenset({"max_restarts", "max_task_retries", "concurrency_groups", "name", "get_if_exists"})
 
@@ -111,6 +119,29 @@ def describe_class(
     return ClassDescription(options, [_configure(configure, request, num_gpus_per_node) for request in requests])
 
 
+def describe_in(
+    initializer: Actor,
+    engine: ActorBackend,
+    requests: Sequence[ConfigurationRequest],
+    num_gpus_per_node: int,
+    timeout_s: float,
+) -> ClassDescription:
+    """``describe_class`` in a process of the workers' kind.
+
+    Raises:
+        DeadlineExceededError: that took longer; the caller kills the process.
+    """
+    found: ClassDescription
+    try:
+        [found] = engine.get([initializer.call("describe", requests, num_gpus_per_node)], timeout_s)
+    except DeadlineExceededError as error:
+        [name] = initializer.spec.args
+        raise DeadlineExceededError(
+            f"{name}: expected it to be imported and configured within {timeout_s:g} s"
+        ) from error
+    return found
+
+
 def _configure(
     configure: Callable[..., Any], request: ConfigurationRequest, num_gpus_per_node: int
 ) -> WorkerConfiguration:
@@ -178,6 +209,8 @@ class RayWorkerBuilder:
         placement_group_bundle_index: int,
         num_gpus: float,
         bundle_indices: tuple[int, list[int]] | None = None,
+        *,
+        start_timeout_s: float = START_TIMEOUT_S,
         **extra_options: Any,
     ) -> tuple[Ref, Actor]:
         """Starts one worker in a bundle.
@@ -187,6 +220,8 @@ class RayWorkerBuilder:
             placement_group_bundle_index: which bundle of it.
             num_gpus: GPUs, unless ``configure_worker`` says otherwise.
             bundle_indices: handed to ``configure_worker``.
+            start_timeout_s: for the initializer, and then for the worker's constructor. Who takes longer is killed, and
+                the reference raises ``DeadlineExceededError``, of a worker ``WorkerLateError``.
             **extra_options: of Ray, over those of the class's decorator.
 
         Returns:
@@ -203,13 +238,19 @@ class RayWorkerBuilder:
             engine = placement_group.engine
             try:
                 request = ConfigurationRequest(num_gpus, bundle_indices)
-                [found] = engine.get([initializer.call("describe", [request], 0)], _DESCRIBE_TIMEOUT_S)
+                found = describe_in(initializer, engine, [request], 0, start_timeout_s)
                 spec = make_spec(
                     self, found, found.configurations[0], num_gpus=num_gpus, env=env, options=extra_options
                 )
-                spec = replace(spec, name=name, reservation=placement_group, bundle_index=placement_group_bundle_index)
+                spec = replace(
+                    spec,
+                    name=name,
+                    reservation=placement_group,
+                    bundle_index=placement_group_bundle_index,
+                    start_timeout_s=start_timeout_s,
+                )
                 actor = engine.create(spec)
-                actor.ready.result()
+                actor.ready.result()  # which has the deadline
                 future.future().set_result(WorkerHandle(lambda: actor))
             except BaseException as error:  # the caller waits for the future, and nobody for this thread
                 future.future().set_exception(error)
@@ -225,13 +266,20 @@ class RayWorkerBuilder:
         placement_group_bundle_index: int,
         num_gpus: float,
         bundle_indices: tuple[int, list[int]] | None = None,
+        *,
+        start_timeout_s: float = START_TIMEOUT_S,
         **extra_options: Any,
     ) -> WorkerHandle:
-        """The same, and waits for the worker."""
+        """The same, and waits for the worker; raises what the reference does."""
         ref, _ = self.create_worker_async(
-            placement_group, placement_group_bundle_index, num_gpus, bundle_indices, **extra_options
+            placement_group,
+            placement_group_bundle_index,
+            num_gpus,
+            bundle_indices,
+            start_timeout_s=start_timeout_s,
+            **extra_options,
         )
-        handle: WorkerHandle = ref.future().result(_DESCRIBE_TIMEOUT_S)
+        handle: WorkerHandle = ref.future().result()  # it comes by the deadline, as a handle or as an error
         return handle
 
 
@@ -295,10 +343,11 @@ class WorkerHandle:
 
 
 class RemoteMethod:
-    """A method of a worker.
+    """A method of a worker; waits until that is constructed.
 
     Raises:
         AttributeError: it has none of that name.
+        WorkerLateError: the worker was not constructed in time, and was killed.
     """
 
     def __init__(self, actor: Actor, name: str) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 from ..errors import (
     CallArgumentError,
-    DeadlineExceededError,
     GraphLearnError,
     InvalidArgumentError,
     UnknownIdError,
     WorkerFailureError,
+    WorkerLateError,
 )
-from .actors.base import Ref, ResourceUsage
+from .actors.base import START_TIMEOUT_S, Ref, ResourceUsage
 from .balance import Balancer, Load
 from .call_plan import (
     ShardedAxes,
@@ -45,6 +45,7 @@ from .worker_layout import TiedGroups, WorkerMetadata, plan_groups, plan_workers
 from .worker_slot import WorkerSlot
 
 _PING_TIMEOUT_S = 5.0
+_KILL_TIMEOUT_S = 10.0  # who is late is killed, which is what then settles it
 
 
 class RayWorkerGroup:
@@ -77,7 +78,8 @@ class RayWorkerGroup:
         async_communication: calls give references (True) or results (False).
         enable_gradient_compression: ``collectives.wrap_ddp`` compresses gradients in the workers.
         gradient_compression: how, see ``compression``.
-        start_timeout_s: for all workers to be constructed.
+        start_timeout_s: for all workers to be constructed, and for each one that is restarted; who takes longer is
+            killed (a ``WorkerLateError``).
         call_timeout_s: for calls that wait; None waits as long as the workers live.
 
     Raises:
@@ -111,7 +113,7 @@ class RayWorkerGroup:
         async_communication: bool | None = None,
         enable_gradient_compression: bool = False,
         gradient_compression: str = "fp16",
-        start_timeout_s: float = 300.0,
+        start_timeout_s: float = START_TIMEOUT_S,
         call_timeout_s: float | None = None,
     ) -> None:
         self.settings = GroupSettings(
@@ -176,17 +178,15 @@ class RayWorkerGroup:
         self._supervisor.start(self._slots)
 
     def _wait_started(self) -> None:
-        """Waits until all are constructed."""
+        """Waits until all are constructed, or one is not."""
         ready = [slot.actor.ready for slot in self._slots]
-        concurrent.futures.wait(ready, self.settings.start_timeout_s, concurrent.futures.FIRST_EXCEPTION)
+        done, _ = concurrent.futures.wait(ready, return_when=concurrent.futures.FIRST_EXCEPTION)
+        if any(isinstance(future.exception(), WorkerLateError) for future in done):
+            concurrent.futures.wait(ready)  # all have the same deadline: who else is late is named too
         errors: dict[int, BaseException] = {}
         for slot, future in zip(self._slots, ready, strict=True):
             if future.done() and (error := future.exception()) is not None:
                 errors[slot.rank] = error
-        if not errors:
-            late = f"expected to be constructed within {self.settings.start_timeout_s:g} s"
-            missing = [slot for slot, future in zip(self._slots, ready, strict=True) if not future.done()]
-            errors = {slot.rank: DeadlineExceededError(late) for slot in missing}
         if errors:
             where = {rank: self._slots[rank].where for rank in errors}
             raise WorkerFailureError("__init__", errors, {}, False, where)
@@ -401,7 +401,7 @@ class RayWorkerGroup:
         self._ping_all(_PING_TIMEOUT_S)  # a caller may have heard of a death before us
         restarted = [slot for slot in self._slots if slot.restart()]
         for slot in restarted:
-            slot.wait_settled(self.settings.start_timeout_s)
+            slot.wait_settled(self.settings.start_timeout_s + _KILL_TIMEOUT_S)
         statuses = [slot.status() for slot in self._slots]
         lost = [status for status in statuses if status.state in (WorkerState.DEAD, WorkerState.RETIRED)]
         if lost:

@@ -105,6 +105,13 @@ class Worker:
         Path(self.path, f"cleaned-{os.environ['RANK']}").touch()
 
 
+class Hanging(Worker):
+    """Is never constructed."""
+
+    def __init__(self) -> None:
+        threading.Event().wait()
+
+
 class Broken:
     """Cannot be constructed."""
 

@@ -8,6 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import InvalidArgumentError, WorkerLateError
+
+START_TIMEOUT_S = 300.0
+"""How long a constructor may take, unless something else is asked for."""
+
 Ref = Any
 """A result that may not be there yet: Ray's ``ObjectRef`` or a ``LocalRef``. Can be awaited, and has ``future()``."""
 
@@ -102,6 +107,7 @@ class ActorSpec:
         env: variables that are set before the class is imported.
         memory_limit_bytes: bound of its private memory, or None.
         options: the engine's own options (Ray's ``.options``); ``max_concurrency`` counts on every engine.
+        start_timeout_s: from ``create`` until the object is constructed; the process is killed then.
     """
 
     name: str
@@ -115,6 +121,21 @@ class ActorSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     memory_limit_bytes: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    start_timeout_s: float = START_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if not self.start_timeout_s > 0:
+            raise InvalidArgumentError(
+                f"start_timeout_s: expected a positive number of seconds, got {self.start_timeout_s}"
+            )
+
+    def late(self, node: str) -> WorkerLateError:
+        """What becomes of it when it is not constructed in time, on that machine."""
+        rank = f"rank {self.env['RANK']}, " if "RANK" in self.env else ""
+        return WorkerLateError(
+            f"{self.name or 'worker'} ({rank}node {node}): expected to be constructed within "
+            f"{self.start_timeout_s:g} s; it was killed"
+        )
 
 
 @dataclass(frozen=True)
@@ -192,7 +213,10 @@ class Actor(ABC):
     @property
     @abstractmethod
     def ready(self) -> concurrent.futures.Future[ActorProfile]:
-        """Done when the object is constructed; fails with what its constructor raised, or when the process dies."""
+        """Done when the object is constructed; fails with what its constructor raised, or when the process dies.
+
+        It is done in any case: who takes longer than ``spec.start_timeout_s`` is killed, a ``WorkerLateError``.
+        """
 
     @property
     @abstractmethod

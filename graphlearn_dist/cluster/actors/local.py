@@ -14,12 +14,19 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ... import _C
-from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerDiedError, WorkerNameTakenError
+from ...errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    WorkerDiedError,
+    WorkerLateError,
+    WorkerNameTakenError,
+)
 from ...utils.ports import free_port
 from .base import (
     Actor,
@@ -76,6 +83,7 @@ class LocalActor(Actor):
 
     def __init__(self, spec: ActorSpec, on_end: Callable[[LocalActor], None]) -> None:
         self.spec = spec
+        self._start_deadline = time.monotonic() + spec.start_timeout_s
         self._on_end = on_end
         self._ready: concurrent.futures.Future[ActorProfile] = concurrent.futures.Future()
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -142,6 +150,8 @@ class LocalActor(Actor):
         _fail(waiter, self._ended.exception())
 
     def _send(self, connection: Connection) -> None:
+        with contextlib.suppress(OSError):  # it is gone already: how it ended is what counts
+            connection.send_bytes(self._start)  # here: a process that does not read must not hold up who watches it
         while (item := self._outbox.get()) is not None:
             call, data = item
             try:
@@ -155,13 +165,16 @@ class LocalActor(Actor):
     # --- answers in --------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        how = "could not be started"
+        name = self.spec.name or "worker"
+        end = WorkerDiedError(f"{name} could not be started")
         try:
-            how = self._run()
+            end = WorkerDiedError(f"{name} {self._run()}")
+        except WorkerLateError as error:
+            end = error
         except OSError as error:
-            how = f"could not be started: {error}"
+            end = WorkerDiedError(f"{name} could not be started: {error}")
         finally:
-            self._end(WorkerDiedError(f"{self.spec.name or 'worker'} {how}"))
+            self._end(end)
 
     def _run(self) -> str:
         """The process from its start to its end; how it ended."""
@@ -181,8 +194,6 @@ class LocalActor(Actor):
                 self._popen = popen
                 if self._killed:
                     popen.kill()
-            with contextlib.suppress(OSError):  # it is gone already: how it ended is what counts
-                connection.send_bytes(self._start)
             threading.Thread(target=self._send, args=(connection,), daemon=True, name="send calls").start()
             try:
                 self._read(connection, popen.pid)
@@ -196,11 +207,18 @@ class LocalActor(Actor):
         return str(self.spec.options.get("runtime_env", {}).get("py_executable") or sys.executable)
 
     def _read(self, connection: Connection, pid: int) -> None:
-        """Hands answers to who waits, until the process is gone and nothing is left to read."""
+        """Hands answers to who waits, until the process is gone and nothing is left to read.
+
+        Raises:
+            WorkerLateError: it is not constructed in time.
+        """
         process = _C.open_process(pid)  # its own children may hold the socket open after it
         try:
             while True:
-                readable = wait([connection, process])
+                patience = None if self._ready.done() else max(0.0, self._start_deadline - time.monotonic())
+                readable = wait([connection, process], patience)
+                if not readable:
+                    raise self.spec.late(socket.gethostname())
                 if connection in readable:
                     try:
                         self._receive(load_answer(connection.recv_bytes()))

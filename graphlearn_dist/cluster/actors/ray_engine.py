@@ -15,7 +15,7 @@ import ray.exceptions
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerNameTakenError
+from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerLateError, WorkerNameTakenError
 from ...utils.ports import free_port
 from .base import (
     Actor,
@@ -35,7 +35,7 @@ _LOOK_AGAIN_S = 0.2
 _NAME_TIMEOUT_S, _NAME_WAIT_S = 30.0, 0.05
 # Older versions of Ray have no class of its own for this.
 _NAME_TAKEN: type[Exception] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
-_DEATHS = (ray.exceptions.ActorDiedError, ray.exceptions.WorkerCrashedError)
+_DEATHS = (ray.exceptions.ActorDiedError, ray.exceptions.WorkerCrashedError, WorkerLateError)
 
 
 def init_ray(log_dir: str | None = None, *, address: str | None = None, **options: Any) -> None:
@@ -116,9 +116,43 @@ class RayActor(Actor):
     def __init__(self, spec: ActorSpec, handle: Any) -> None:
         self.spec = spec
         self.handle = handle
-        self._ready: concurrent.futures.Future[ActorProfile] = handle.profile.remote().future()
+        self._ready: concurrent.futures.Future[ActorProfile] = concurrent.futures.Future()
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._lock = threading.Lock()  # between the profile and its deadline: one of them counts
+        self._is_settled = False
+        self._late: WorkerLateError | None = None
+        self._deadline = threading.Timer(spec.start_timeout_s, self._give_up)
+        self._deadline.daemon = True
+        self._deadline.start()
+        handle.profile.remote().future().add_done_callback(self._on_profile)
         self._watch()
+
+    def _settle(self) -> bool:
+        """Whether the caller is the first one to say whether it was constructed."""
+        with self._lock:
+            was_settled, self._is_settled = self._is_settled, True
+        return not was_settled
+
+    def _on_profile(self, answer: concurrent.futures.Future[ActorProfile]) -> None:
+        if not self._settle():
+            return
+        self._deadline.cancel()
+        if error := answer.exception():
+            self._ready.set_exception(error)
+        else:
+            self._ready.set_result(answer.result())
+
+    def _give_up(self) -> None:
+        """It is not constructed in time: ends it, and says so to who waits."""
+        if not self._settle():
+            return
+        self._late = self.spec.late("unknown")
+        try:
+            self._late = self.spec.late(_node_of(self.spec))
+            end(self)
+        except Exception as error:  # whatever Ray raises where its head is gone: who waits is told all the same
+            self._late.__cause__ = error
+        self._ready.set_exception(self._late)
 
     def _watch(self) -> None:
         """Has ``ended`` fail when the process is gone; a connection that breaks is no end, and is made again."""
@@ -132,7 +166,7 @@ class RayActor(Actor):
             timer.daemon = True
             timer.start()
         elif not self._ended.done():
-            self._ended.set_exception(error)
+            self._ended.set_exception(self._late or error)
 
     @property
     def ready(self) -> concurrent.futures.Future[ActorProfile]:
@@ -150,6 +184,15 @@ class RayActor(Actor):
 
     def control(self, operation: str) -> Ref:
         return self.handle.control.options(concurrency_group="control").remote(operation)
+
+
+def end(actor: RayActor) -> None:
+    """See ``ActorBackend.kill``."""
+    if not ray.is_initialized():
+        return
+    ray.kill(actor.handle)
+    if not concurrent.futures.wait([actor.ended], _KILL_WAIT_S).done:
+        raise DeadlineExceededError(f"{actor.spec.name}: expected to end within {_KILL_WAIT_S:g} s of being killed")
 
 
 class RayBackend(ActorBackend):
@@ -262,11 +305,7 @@ class RayBackend(ActorBackend):
     def kill(self, actor: Actor) -> None:
         if not isinstance(actor, RayActor):
             raise InvalidArgumentError(f"actor: expected one of Ray, got {actor!r}")
-        if not ray.is_initialized():
-            return
-        ray.kill(actor.handle)
-        if not concurrent.futures.wait([actor.ended], _KILL_WAIT_S).done:
-            raise DeadlineExceededError(f"{actor.spec.name}: expected to end within {_KILL_WAIT_S:g} s of being killed")
+        end(actor)
 
     def put(self, value: Any) -> Ref:
         return ray.put(value)
@@ -285,6 +324,14 @@ def _wait_placed(held: Sequence[Reservation], timeout_s: float) -> list[str]:
     """Names of those that were not placed in time: an impossible placement group waits for ever, without an error."""
     deadline = time.monotonic() + timeout_s
     return [one.request.name for one in held if not one.native.wait(max(0.0, deadline - time.monotonic()))]
+
+
+def _node_of(spec: ActorSpec) -> str:
+    """The machine where an actor was to be constructed."""
+    if spec.reservation is None or not ray.is_initialized():
+        return spec.node_id or "unknown"
+    nodes = ray.util.placement_group_table(spec.reservation.native)["bundles_to_node_id"]
+    return str(nodes.get(spec.bundle_index) or "unknown")
 
 
 def _find_port(low: int, high: int) -> NodePort:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster.actors.base import Actor, ActorBackend, ActorSpec, ReservationRequest
-from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, WorkerNameTakenError
-from tests.support.cluster_workers import Broken, Worker
+from graphlearn_dist.cluster.worker_builder import WorkerHandle
+from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, WorkerLateError, WorkerNameTakenError
+from tests.support.cluster_workers import Broken, Hanging, Worker
 from tests.support.jobs import wait_ended
 
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -91,6 +92,25 @@ def test_constructors_that_fail(backend: ActorBackend, create: Create) -> None:
         assert said in str(error)
     for actor in failing:
         assert backend.is_death(actor.ended.exception(DEADLINE_S))
+
+
+def test_a_constructor_that_hangs_is_killed(backend: ActorBackend, create: Create) -> None:
+    [reservation] = backend.reserve([ReservationRequest("late", [{"CPU": 1.0}], "STRICT_PACK")], DEADLINE_S)
+    actor = create(Hanging, name="late", env={"RANK": "3"}, reservation=reservation, start_timeout_s=1.0)
+    pending = actor.call("add", 1)
+    with pytest.raises(WorkerLateError, match=r"late \(rank 3, node .*\): .* within 1 s; it was killed") as caught:
+        WorkerHandle(lambda: actor).add.remote(1)  # waits for what the class has
+    assert any(f"node {node.node_id})" in str(caught.value) for node in backend.nodes())
+    ended = actor.ended.exception(DEADLINE_S)
+    assert backend.is_death(ended)  # type: ignore[arg-type]
+    assert str(ended) == str(caught.value)
+    with pytest.raises(Exception, match=r"died|killed") as caught_too:
+        backend.get([pending], DEADLINE_S)
+    assert backend.is_lost(caught_too.value)
+    backend.release(reservation)
+    assert backend.get([create(name="late").call("add", 3)], DEADLINE_S) == [3]
+    with pytest.raises(InvalidArgumentError, match="start_timeout_s: expected a positive number of seconds, got 0"):
+        create(start_timeout_s=0)
 
 
 def test_a_killed_process_fails_all_that_wait(backend: ActorBackend, create: Create) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from graphlearn_dist.cluster import RayVirtualCluster, RayWorkerGroup, WorkerState
+from graphlearn_dist.cluster import RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup, WorkerState
 from graphlearn_dist.cluster.actors.base import ActorBackend
-from graphlearn_dist.errors import WorkerFailureError
-from tests.support.cluster_workers import Worker
+from graphlearn_dist.errors import DeadlineExceededError, WorkerFailureError, WorkerLateError
+from tests.support.cluster_workers import Hanging, Worker
 from tests.support.processes import freeze
 
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -55,6 +55,16 @@ def test_a_failure_names_worker_node_and_pid(cluster: RayVirtualCluster, tmp_pat
         with pytest.raises(WorkerFailureError, match="retired after 1 restarts"):
             group.restart_failed_workers()
         assert group.shutdown("cleanup") is False
+
+
+def test_constructors_that_hang_are_killed(cluster: RayVirtualCluster) -> None:
+    with pytest.raises(WorkerFailureError, match=r"rank 1 \(hung-0-1, .* within 1 s; it was killed") as caught:
+        RayWorkerGroup(cluster, Hanging, name_prefix="hung", start_timeout_s=1.0)
+    assert [type(error) for error in caught.value.errors.values()] == [WorkerLateError, WorkerLateError]
+    builder = RayWorkerBuilder(f"{Hanging.__module__}.{Hanging.__qualname__}")
+    # A machine that is busy may not even have imported the class by then.
+    with pytest.raises(DeadlineExceededError, match=r"alone \(node .* within 2 s|Hanging: .* within 2 s"):
+        builder(cluster.get_placement_groups()[0], 0, 0.0, name="alone", start_timeout_s=2.0)
 
 
 def test_restarts_keep_rank_and_name_and_repeat_what_may_be_repeated(
