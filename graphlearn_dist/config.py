@@ -67,6 +67,14 @@ class LaunchContext:
             launcher_has_registry=bool(_integer(environ, "GLD_LAUNCHER_HAS_REGISTRY", 0)),
         )
 
+    @classmethod
+    def of_server(cls, rank: int, environ: Mapping[str, str] = os.environ) -> LaunchContext | None:
+        """What the launcher says of the server of this rank; None where none started it in this process."""
+        if environ.get("GLD_ROLE") != "server":
+            return None
+        context = cls.from_environ(environ)
+        return context if context.rank == rank else None
+
     def to_environ(self) -> dict[str, str]:
         """The variables that ``from_environ`` reads back."""
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch.utils.dlpack import from_dlpack
 
 from . import _C
 from .errors import InvalidArgumentError, UnknownIdError
+
+_LARGE_BLOCK_BYTES = 4 << 20
 
 
 def to_tensor(capsule: Any) -> torch.Tensor:
@@ -28,6 +31,19 @@ def to_optional_tensor(capsule: Any) -> torch.Tensor | None:
 def thread_pool(num_threads: int) -> _C.ThreadPool:
     """The process's pool of that many threads (the caller counts as one). A result never depends on the number."""
     return _C.ThreadPool(num_threads)
+
+
+def return_large_blocks(environ: Mapping[str, str] = os.environ) -> bool:
+    """Makes this process give blocks of 4 MiB and more back to the system when they are freed, instead of keeping some
+    of them for each thread. Nothing is changed where the environment says how glibc's malloc is to do it
+    (``MALLOC_MMAP_THRESHOLD_``, ``MALLOC_TRIM_THRESHOLD_``, ``GLIBC_TUNABLES``).
+
+    Returns:
+        Whether that is so from now on.
+    """
+    if any(name in environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")):
+        return False
+    return _C.return_large_blocks(_LARGE_BLOCK_BYTES)
 
 
 def available_cores() -> int:

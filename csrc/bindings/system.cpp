@@ -4,6 +4,7 @@
 #include "bindings/os_error.h"
 #include "channel/memory_file.h"
 #include "channel/process_id.h"
+#include "common/malloc_settings.h"
 
 namespace py = pybind11;
 
@@ -28,6 +29,10 @@ void bind_system(py::module_& m) {
   m.def(
       "kill_process", [](int fd) { as_os_error([&] { return kill_process(fd), 0; }); }, py::arg("fd"),
       "Kills (SIGKILL) the process of a descriptor. ProcessLookupError where it has ended.");
+  m.def(
+      "return_large_blocks", &return_large_blocks, py::arg("nbytes"),
+      "From now on malloc gives blocks of so many bytes (up to 32 MiB) and more back to the system as soon as they are "
+      "freed. Whether the C library can do that.");
 }
 
 }  // namespace gld

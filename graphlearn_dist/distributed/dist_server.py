@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd, share_partitions
-from ..core import check_index_tensor
+from ..core import check_index_tensor, return_large_blocks
 from ..data.graph import Graph
 from ..data.schema import GraphSchema, by_type
 from ..errors import (
@@ -426,7 +426,8 @@ def init_server(
     global _server
     _check_given(server_rank=server_rank, dataset=dataset, master_addr=master_addr, master_port=master_port)
     rpc.check_not_initialized("init_server")
-    launched = _launch_context(server_rank)
+    launched = LaunchContext.of_server(server_rank)
+    return_large_blocks()  # what a visitor brought goes with it
     server = DistServer(dataset, memory_budget=memory_budget, lease_timeout=lease_timeout)
     _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
@@ -465,15 +466,6 @@ def _undone_on_failure(who: str) -> Iterator[None]:
         if isinstance(error, OSError) and not isinstance(error, GraphLearnError):
             raise RegistryError(f"{who} cannot listen there: {error.strerror}") from error
         raise
-
-
-def _launch_context(server_rank: int) -> LaunchContext | None:
-    """What a launcher says of this server; None where none started it."""
-    with contextlib.suppress(InvalidArgumentError):
-        context = LaunchContext.from_environ()
-        if context.role == "server" and context.rank == server_rank:
-            return context
-    return None
 
 
 def wait_and_shutdown_server() -> None:
