@@ -28,7 +28,7 @@ from .codec import decode_blob, encode
 from .collectives import Collectives
 from .connection import Connection
 from .peers import Member, Peer, PeerAddress
-from .registry import EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, Registry, ViewChange
+from .registry import ALIVE_TOPIC, EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, PROBE_TOPIC, Registry, ViewChange
 from .threads import post
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ class _Waiting:
     def left_s(self) -> float:
         """Seconds until the deadline; negative past it."""
         return self._deadline - time.monotonic()
+
+
+def _say_alive(registry: Connection, _: Any) -> None:
+    """The registry asks, as somebody else wants our place."""
+    registry.send_event(ALIVE_TOPIC, encode(None))
 
 
 class Membership:
@@ -109,8 +114,11 @@ class Membership:
     def host(self, callees: Callees) -> None:
         """Host the registry here. On the loop's thread."""
         if self._registry is None:
-            self._registry = Registry(self._endpoint.name)
+            settings = self._endpoint.settings
+            # the heartbeat looks a few times in each of its intervals
+            self._registry = Registry(self._endpoint.name, settings.heartbeat_timeout_s + settings.heartbeat_interval_s)
             self._registry.register(callees)
+            self._endpoint.subscribe(ALIVE_TOPIC, self._registry.on_alive)
             collectives = Collectives(self._registry)
             callees.register(GATHER, collectives.gather)
 
@@ -120,6 +128,7 @@ class Membership:
             raise RegistryError(f"{self._endpoint.name} has joined already; leave first")
         master = PeerAddress(master_addr, master_port)
         self._endpoint.subscribe(EVENT_TOPIC, self._on_change)
+        self._endpoint.subscribe(PROBE_TOPIC, _say_alive)
         self._master, self._world_size = master, world_size
         deadline = time.monotonic() + timeout_s
         while not self._joined:

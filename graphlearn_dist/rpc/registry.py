@@ -6,20 +6,27 @@ is lost, and every other member is told. Everything here runs on the hosting end
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..errors import RegistryError
 from .callees import Callees, current_connection
 from .codec import encode, register_message
 from .connection import Connection
-from .peers import Member
+from .peers import Member, current_deadline
 
 HELLO = "registry.hello"
 JOIN = "registry.join"
 LEAVE = "registry.leave"
 GATHER = "registry.gather"
 EVENT_TOPIC = "registry.view"
+PROBE_TOPIC = "registry.probe"
+ALIVE_TOPIC = "registry.alive"
+
+_ANSWER_S = 1.0  # of the time of who joins: for the answer to reach it
 
 Slot = tuple[str, int]
 
@@ -36,11 +43,12 @@ class ViewChange:
 
 @dataclass(frozen=True)
 class Lease:
-    """A live member, and the connection its life hangs on."""
+    """A live member, the connection its life hangs on, and what wakes who waits for a sign of life or its end."""
 
     member: Member
     world_size: int | None
     connection: Connection
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def slot(self) -> Slot:
@@ -53,12 +61,14 @@ class Registry:
 
     Args:
         name: the hosting endpoint.
+        verdict_s: after which a connection's heartbeat has given up a member that is gone.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, verdict_s: float) -> None:
         self.gone: dict[Slot, tuple[Member, str]] = {}  # slots that were taken once and are free now, and why
         self.on_gone: list[Callable[[Member, str], None]] = []
         self._name = name
+        self._verdict_s = verdict_s
         self._leases: dict[Slot, Lease] = {}
 
     def register(self, callees: Callees) -> None:
@@ -75,7 +85,8 @@ class Registry:
         """Add the calling endpoint. Before the answer, it is sent one ``ViewChange`` for every member there is.
 
         A member that joins again, since it has lost its connection or did not get the answer in time, keeps its place:
-        its lease hangs on the new connection.
+        its lease hangs on the new connection. Who finds its place taken waits until the holder gives a sign of life, or
+        its heartbeat says that there is none: a host that vanished closed no connection.
 
         Raises:
             RegistryError: the member is not the caller, its slot or name is taken, or the world sizes differ.
@@ -83,23 +94,52 @@ class Registry:
         connection = current_connection()
         if member.peer != connection.peer:
             raise RegistryError(f"member: {connection.peer} cannot join as {member.peer}")
-        self._check_slot(member)
+        await self._wait_for_place(member)
         self._check_world_size(member, world_size)
         lease = Lease(member, world_size, connection)
         for other in self._leases.values():
             _tell(connection, ViewChange("joined", other.member))
+        if (before := self._leases.get(lease.slot)) is not None:
+            before.news.set()
         self._leases[lease.slot] = lease
         self.gone.pop(lease.slot, None)
         self._broadcast(ViewChange("joined", member))
 
-    def _check_slot(self, member: Member) -> None:
-        for lease in self._leases.values():
-            if lease.member.peer == member.peer:
-                continue
-            taken = lease.slot == (member.role, member.rank)
-            if taken or lease.member.name == member.name:
+    async def _wait_for_place(self, member: Member) -> None:
+        """Returns when nobody else has the member's slot or name; ``RegistryError`` where somebody keeps it."""
+        while (lease := self._holder(member)) is not None:
+            why = await self._why_kept(lease)
+            if why:
+                taken = lease.slot == (member.role, member.rank)
                 what = f"rank {member.rank} of {member.role}" if taken else f"the name {member.name!r}"
-                raise RegistryError(f"{what} is taken: {lease.member.peer} is alive; {member.peer} cannot join")
+                raise RegistryError(f"{what} is taken: {lease.member.peer} {why}; {member.peer} cannot join")
+
+    def _holder(self, member: Member) -> Lease | None:
+        for lease in self._leases.values():
+            if lease.member.peer != member.peer and (
+                lease.slot == (member.role, member.rank) or lease.member.name == member.name
+            ):
+                return lease
+        return None
+
+    async def _why_kept(self, lease: Lease) -> str:
+        """What says that a member lives; nothing where its lease has ended, or hangs on another connection now."""
+        deadline = current_deadline()
+        left_s = self._verdict_s if deadline is None else deadline - time.monotonic() - _ANSWER_S
+        patience_s = min(self._verdict_s, left_s)
+        lease.news.clear()
+        lease.connection.send_event(PROBE_TOPIC, encode(None))
+        try:
+            await asyncio.wait_for(lease.news.wait(), patience_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            return f"gave no answer for {patience_s:.1f} s, and is not given up"
+        return "is alive" if self._leases.get(lease.slot) is lease else ""
+
+    def on_alive(self, connection: Connection, _: Any) -> None:
+        """A member's answer to a probe."""
+        for lease in self._leases.values():
+            if lease.connection is connection:
+                lease.news.set()
 
     def _check_world_size(self, member: Member, world_size: int | None) -> None:
         if world_size is None:
@@ -134,6 +174,7 @@ class Registry:
 
     def _remove(self, lease: Lease, kind: str, why: str) -> None:
         del self._leases[lease.slot]
+        lease.news.set()
         self.gone[lease.slot] = (lease.member, why)
         self._broadcast(ViewChange(kind, lease.member, why))
         for callback in self.on_gone:

@@ -34,7 +34,8 @@ from graphlearn_dist.rpc import Endpoint, callees, membership
 from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
 from graphlearn_dist.rpc.collectives import Collectives
 from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
-from graphlearn_dist.rpc.registry import HELLO, JOIN, ViewChange
+from graphlearn_dist.rpc.registry import EVENT_TOPIC, HELLO, JOIN, PROBE_TOPIC, ViewChange
+from tests.faults.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -125,6 +126,39 @@ def test_a_rank_is_taken_only_once(job: Any) -> None:
     with pytest.raises(RegistryError, match="outside of its world size"):
         job(rank=2)
     assert [m.name for m in a.members()] == ["server-0"]
+
+
+def test_who_finds_its_rank_taken_waits_for_the_heartbeats_verdict() -> None:
+    """A host that vanished closed no connection: its rank is taken until its heartbeat is missed, and free then."""
+    settings = replace(SETTINGS, heartbeat_interval_s=0.5, heartbeat_timeout_s=2.0)
+    with contextlib.ExitStack() as stack:
+
+        def member(rank: int, name: str | None = None) -> Endpoint:
+            return stack.enter_context(Endpoint("server", rank, name=name, settings=settings))
+
+        host, lost, proxy = member(0), member(1), stack.enter_context(contextlib.closing(Proxy()))
+        host.join("127.0.0.1", 0, host_registry=True)
+        lost.join("127.0.0.1", proxy.open(lambda: ("127.0.0.1", host.master_port)))
+        why: queue.Queue[str] = queue.Queue()
+        host.on_member_lost(lambda member, reason: why.put(f"{member.peer}: {reason}"))
+        proxy.silence(silent=True)
+        newcomers = [member(1), member(1, "other")]  # the second one has to wait for the first one's verdict too
+        results = in_threads(*[lambda e=e: e.join("127.0.0.1", host.master_port) for e in newcomers])
+        [winner] = [one.peer for one, result in zip(newcomers, results, strict=True) if result is None]
+        [error] = [result for result in results if result is not None]
+        assert isinstance(error, RegistryError)
+        assert f"rank 1 of server is taken: {winner} is alive" in str(error)
+        assert f"{lost.peer}: heartbeat timeout" in why.get(timeout=DEADLINE_S)
+        assert [one.peer for one in host.members()] == [host.peer, winner]
+
+
+def test_a_member_that_is_too_busy_to_say_so_keeps_its_rank(job: Any) -> None:
+    a, b = job(), job(rank=1)
+    assert a._membership._registry is not None
+    a._membership._registry._verdict_s = 0.1
+    b.subscribe(PROBE_TOPIC, lambda connection, _: None)
+    with pytest.raises(RegistryError, match=r"taken: server-1 .* gave no answer for 0.1 s, and is not given up; other"):
+        job(rank=1, name="other")
 
 
 def test_a_rank_is_free_again_after_its_member_is_gone(job: Any) -> None:
@@ -334,7 +368,8 @@ class Unread:
         self.num_joins = 0
 
     def subscribe(self, topic: str, handler: Callable[[Any, Any], None]) -> None:
-        self.tell = handler
+        if topic == EVENT_TOPIC:
+            self.tell = handler
 
     def call(self, target: Any, function: str, *args: Any, **options: Any) -> Any:
         return self.request(target, function).result()
