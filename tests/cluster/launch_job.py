@@ -13,7 +13,7 @@ from pathlib import Path
 
 from graphlearn_dist.cli import main
 
-DEADLINE_S = 30.0  # only ever reached by a hang
+DEADLINE_S = 60.0  # only ever reached by a hang
 
 SERVER = """
 import os, socket, sys

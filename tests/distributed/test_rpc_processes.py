@@ -21,7 +21,7 @@ from graphlearn_dist.rpc import Endpoint, PeerAddress
 from tests.support.processes import ProcessFailure, TestProcess, assert_nothing_left, run_processes, start
 
 HERE = "tests.distributed.test_rpc_processes"
-DEADLINE_S = 30.0  # only ever reached by a hang
+DEADLINE_S = 60.0  # only ever reached by a hang
 SETTINGS = RpcSettings(
     connect_timeout_s=20.0, request_timeout_s=DEADLINE_S, heartbeat_interval_s=0.5, heartbeat_timeout_s=2.0
 )

@@ -17,7 +17,7 @@ from graphlearn_dist.cluster.backend import _Subprocess
 from graphlearn_dist.cluster.launcher import _Output
 from graphlearn_dist.cluster.plan import ProcessSpec
 
-DEADLINE_S = 30.0  # only ever reached by a hang
+DEADLINE_S = 60.0  # only ever reached by a hang
 SPEC = ProcessSpec("trainer", 0, "here", ("command",), {})
 
 

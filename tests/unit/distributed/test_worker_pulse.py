@@ -15,7 +15,7 @@ from graphlearn_dist.cluster import child
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.distributed.worker_pulse import PulseWatch, start_pulse
 
-DEADLINE_S = 30.0  # only ever reached by a hang
+DEADLINE_S = 60.0  # only ever reached by a hang
 _holding_the_lock = ctypes.PyDLL(None)  # its functions run with the interpreter's lock
 
 

@@ -35,8 +35,8 @@ from graphlearn_dist.rpc import Encoded, Endpoint, PeerAddress, current_peer, en
 
 pytestmark = pytest.mark.usefixtures("engines")
 
-DEADLINE_S = 20.0  # only ever reached by a hang
-SETTINGS = RpcSettings(connect_timeout_s=5.0, request_timeout_s=DEADLINE_S)
+DEADLINE_S = 60.0  # only ever reached by a hang
+SETTINGS = RpcSettings(connect_timeout_s=20.0, request_timeout_s=DEADLINE_S)
 
 
 class Service:

@@ -21,7 +21,7 @@ from graphlearn_dist.rpc.engine import Engine, PythonEngine, open_engine
 from graphlearn_dist.rpc.native import NativeEngine
 from graphlearn_dist.rpc.wire import Header, Kind
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 NAMES = ("native", "python")
 MAX_PAYLOAD = 1 << 20
 

@@ -19,7 +19,7 @@ from graphlearn_dist.errors import DeadlineExceededError, PeerLostError, RemoteE
 from graphlearn_dist.rpc import Endpoint, encode
 from graphlearn_dist.rpc.callees import current_connection
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Pair:

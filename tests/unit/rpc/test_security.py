@@ -25,7 +25,7 @@ from graphlearn_dist.rpc.peers import Peer
 from graphlearn_dist.rpc.refusals import Refusals
 from graphlearn_dist.rpc.wire import Kind
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 TOKEN = b"the job's token"
 LOGGER = "graphlearn_dist.rpc.refusals"
 

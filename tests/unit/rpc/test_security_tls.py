@@ -20,7 +20,7 @@ from graphlearn_dist.rpc.handshake import MAX_PENDING
 from graphlearn_dist.rpc.links import default_listen_host
 from tests.support.certificates import Certificates
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 TOKEN = b"the job's token"
 
 
