@@ -34,6 +34,7 @@ from .dist_neighbor_sampler import DistNeighborSampler
 from .dist_options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
+    ProducerInfo,
     ProducerRequest,
     RemoteDistSamplingWorkerOptions,
 )
@@ -41,7 +42,6 @@ from .dist_random_partitioner import DistRandomPartitioner
 from .dist_sampling_producer import DistCollocatedSamplingProducer, DistMpSamplingProducer, MpCommand
 from .dist_server import (
     DistServer,
-    ProducerInfo,
     get_server,
     init_server,
     shutdown_server,

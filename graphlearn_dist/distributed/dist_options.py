@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 import torch
 
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
+from ..sampler.fingerprint import Settings
 from ..utils.units import parse_size
 
 _MAX_CONCURRENCY = 32
@@ -230,7 +232,8 @@ class ProducerRequest:
         request_timeout_s: deadline of requests between partitions.
         max_restarts: restarts of each sampling process that dies, within an hour.
         reconnect_timeout_s: how long another server that is gone may take to come back.
-        key: who asks with the same one again did not get the answer, and wants one producer in all; 0: each is another.
+        key: chosen by the client, which closes by it whatever became of its request. Who asks with the same one again
+            did not get the answer, and wants one producer in all; 0: each is another.
     """
 
     num_workers: int
@@ -256,3 +259,20 @@ class ProducerRequest:
             raise InvalidArgumentError(
                 f"request_timeout_s: expected a positive number of seconds, got {self.request_timeout_s}"
             )
+
+
+@dataclass(frozen=True)
+class ProducerInfo:
+    """What a client needs to know of a producer.
+
+    Attributes:
+        producer_id: names it in requests.
+        num_batches: batches of an epoch.
+        schema: types of the data set.
+        input_settings: its input, to recognize it in a saved state.
+    """
+
+    producer_id: int
+    num_batches: int
+    schema: GraphSchema
+    input_settings: Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd, share_partitions
 from ..core import check_index_tensor, return_large_blocks
 from ..data.graph import Graph
-from ..data.schema import GraphSchema, by_type
+from ..data.schema import by_type
 from ..errors import (
     GraphLearnError,
     InvalidArgumentError,
@@ -30,7 +30,7 @@ from ..rpc.encoded import Encoded
 from ..rpc.peers import Member, Peer, current_peer
 from ..rpc.threads import post
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
-from ..sampler.fingerprint import Settings, input_settings
+from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index
 from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
@@ -38,7 +38,7 @@ from . import rpc
 from .client_roll import ClientRoll
 from .dist_context import _reset_context, _set_server_context, get_context
 from .dist_dataset import DistDataset
-from .dist_options import ProducerRequest, RemoteDistSamplingWorkerOptions
+from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorkerOptions
 from .host_partitions import SharedPartition, describe_partition
 from .memory_budget import MemoryBudget, ServerMemory
 from .partition_input import own_input, resolve_among, resolve_here
@@ -52,23 +52,6 @@ from .server_holders import SHARE_PARTITION, ServerHolders
 from .worker_pulse import start_pulse
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
-
-
-@dataclass(frozen=True)
-class ProducerInfo:
-    """What a client needs to know of a producer.
-
-    Attributes:
-        producer_id: names it in requests.
-        num_batches: batches of an epoch.
-        schema: types of the data set.
-        input_settings: its input, to recognize it in a saved state.
-    """
-
-    producer_id: int
-    num_batches: int
-    schema: GraphSchema
-    input_settings: Settings
 
 
 class DistServer:
@@ -178,8 +161,15 @@ class DistServer:
         if not isinstance(sampler_input, (NodeSamplerInput, EdgeSamplerInput, RemoteSamplerInput)):
             raise InvalidArgumentError(f"input_nodes: expected sampler input, got {type(sampler_input).__name__}")
         await self._ready.wait()  # a client may be faster than the answer that lets us join
-        owner = current_peer()
-        await self._leases.close_of(owner, request.key)  # it never heard of that one
+        async with self._leases.opening(current_peer(), request.key):
+            return await self._open(sampler_input, sampling_config, request)
+
+    async def _open(
+        self,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
+        sampling_config: SamplingConfig,
+        request: ProducerRequest,
+    ) -> ProducerInfo:
         named = resolve_here(sampler_input, self.dataset)
         producer_id, number = self._leases.new_id()
         context = get_context()
@@ -194,7 +184,7 @@ class DistServer:
             request = replace(request, buffer_bytes=room.nbytes // 2)
             producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
             await self._start(producer, holders)
-            self._leases.add(producer_id, producer, owner, request.key, room)
+            self._leases.add(producer_id, producer, current_peer(), request.key, room)
             undo.pop_all()
         return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
 
@@ -208,7 +198,7 @@ class DistServer:
             if self._loop is None:
                 raise PeerLostError(self._name, "it was shut down")
         except BaseException:
-            await producer.close()
+            await self._leases.discard(producer)
             raise
 
     async def share_partition(self) -> tuple[int, int, SharedPartition | None]:
@@ -235,6 +225,10 @@ class DistServer:
     ) -> int:
         """Starts a producer; returns its id."""
         return (await self.open_producer(sampler_input, sampling_config, worker_options.request)).producer_id
+
+    async def withdraw_producer(self, key: int) -> None:
+        """Ends what the calling client has opened, or is opening, by a key of its own: see ``ProducerRequest``."""
+        await self._leases.withdraw(current_peer(), key)
 
     async def destroy_sampling_producer(self, producer_id: int) -> None:
         """Ends a producer of the calling client; without effect where there is none."""
@@ -347,6 +341,7 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
     DistServer.open_producer,
     DistServer.create_sampling_producer,
     DistServer.destroy_sampling_producer,
+    DistServer.withdraw_producer,
     DistServer.holds_producer,
     DistServer.start_new_epoch_sampling,
     DistServer.fetch_batch,

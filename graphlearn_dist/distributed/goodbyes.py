@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from typing import Any
 
+from ..errors import PeerLostError
 from ..rpc import Endpoint
 
 _PATIENCE_S = 2.5  # for all goodbyes of one leaving: it ends within 5 s, also where servers have frozen
@@ -42,16 +43,21 @@ class Goodbyes:
     def say(self, function: str, arguments: Mapping[int, tuple[Any, ...]]) -> None:
         """Calls a function of several servers at once, given its arguments by rank; nothing is raised.
 
-        A server that is gone holds nothing any more, and of one that does not answer nobody can tell.
+        A server that is gone holds nothing any more, and of one that does not answer nobody can tell. One whose
+        connection was lost may be there again soon: it is told then, with nobody waiting for that.
         """
         if not self._endpoint.is_open():
             return
         began = time.monotonic()
-        futures: list[Future[Any]] = [
-            self._endpoint.request(("server", rank), function, *args, timeout_s=_SENT_S, fail_fast=True)
+        asked: dict[Future[Any], int] = {
+            self._endpoint.request(("server", rank), function, *args, timeout_s=_SENT_S, fail_fast=True): rank
             for rank, args in arguments.items()
-        ]
-        done, in_vain = wait(futures, self.patience_s)
+        }
+        done, in_vain = wait(asked, self.patience_s)
+        for future in done:
+            if isinstance(future.exception(), PeerLostError) and self._endpoint.is_open():
+                rank = asked[future]
+                self._endpoint.request(("server", rank), function, *arguments[rank], timeout_s=_SENT_S)
         if in_vain or any(future.exception() is not None for future in done):
             with self._lock:
                 self._in_vain_at = time.monotonic()

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..config import lease_timeout_s
 from ..errors import InvalidArgumentError, ProducerGoneError
@@ -15,6 +17,8 @@ from ..rpc.peers import Peer
 from .memory_budget import Room
 from .sampling_producer import SamplingProducer
 from .worker_forks import ForkServer, hold_fork_server
+
+_MAX_WITHDRAWN = 1024
 
 
 @dataclass
@@ -47,6 +51,9 @@ class ProducerLeases:
         self._leases: dict[int, _Lease] = {}
         self._expiring: dict[Peer, asyncio.TimerHandle] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        self._opening: dict[tuple[int, Peer], asyncio.Task[Any]] = {}
+        # Keys that were closed lately: a request that was held up on its way must not bring back what nobody knows of.
+        self._withdrawn: deque[tuple[int, Peer]] = deque(maxlen=_MAX_WITHDRAWN)
         self._first_id = 1 + secrets.randbits(48)  # a client of an earlier server must not meet another's producer
         self._next_id = itertools.count(self._first_id)
         self._resources = contextlib.ExitStack()
@@ -63,9 +70,51 @@ class ProducerLeases:
     def __iter__(self) -> Iterator[SamplingProducer]:
         return iter([lease.producer for lease in self._leases.values()])
 
+    @contextlib.asynccontextmanager
+    async def opening(self, owner: Peer, key: int) -> AsyncIterator[None]:
+        """The time in which a client's producer is started, by a key: see ``ProducerRequest``.
+
+        Whoever asks with the same key again never heard of what was opened by it: that ends, and is waited for.
+
+        Raises:
+            ProducerGoneError: the client has closed that key.
+            CancelledError: it closes it meanwhile, or asks again.
+        """
+        name, task = (key, owner), asyncio.current_task()
+        if not key or task is None:
+            yield
+            return
+        if name in self._withdrawn:
+            raise ProducerGoneError(f"key: expected one that {owner} has not closed, got {key}")
+        earlier, self._opening[name] = self._opening.get(name), task
+        try:
+            await _finished([self._ended(asyncio.create_task(self._end_all_of(name, earlier)))])
+            yield
+        finally:
+            if self._opening.get(name) is task:
+                del self._opening[name]
+
+    async def withdraw(self, owner: Peer, key: int) -> None:
+        """Ends what a client has opened, or is opening, by a key, and what it still asks for by it; none is no error.
+
+        It ends also where whoever asked for that is gone before it has.
+        """
+        name = (key, owner)
+        self._withdrawn.append(name)
+        await _finished([self._ended(asyncio.create_task(self._end_all_of(name, self._opening.pop(name, None))))])
+
+    async def _end_all_of(self, name: tuple[int, Peer], opening: asyncio.Task[Any] | None) -> None:
+        if opening is not None:
+            opening.cancel()
+            await asyncio.wait([opening])
+        await _finished(self._end([i for i, lease in self._leases.items() if (lease.key, lease.owner) == name]))
+
+    async def discard(self, producer: SamplingProducer) -> None:
+        """Ends a producer that was not added, however often who started it is told to stop."""
+        await _finished([self._ended(asyncio.create_task(producer.close()))])
+
     def add(self, producer_id: int, producer: SamplingProducer, owner: Peer, key: int, room: Room) -> None:
-        """A client has got a producer that runs, by a key: see ``ProducerRequest``."""
-        self._end(self._found(owner, key))  # one that was started beside it, for a connection that had just broken
+        """A client has got a producer that runs. Within ``opening``."""
         self._leases[producer_id] = _Lease(producer, owner, key, room)
         if self._forks is None:
             self._forks = self._resources.enter_context(hold_fork_server())
@@ -113,13 +162,6 @@ class ProducerLeases:
         """Begins to end all that a client holds."""
         self._end([key for key, lease in self._leases.items() if lease.owner == owner])
 
-    def _found(self, owner: Peer, key: int) -> list[int]:
-        return [i for i, lease in self._leases.items() if key and (lease.owner, lease.key) == (owner, key)]
-
-    async def close_of(self, owner: Peer, key: int) -> None:
-        """Ends the producer that a client has asked for by that key, if there is one."""
-        await _finished(self._end(self._found(owner, key)))
-
     async def close(self, producer_id: int, asker: Peer) -> None:
         """Ends a producer, also where whoever asked for it is gone before it has ended; none is no error.
 
@@ -139,11 +181,13 @@ class ProducerLeases:
         await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
 
     def _end(self, producer_ids: list[int]) -> list[asyncio.Task[None]]:
-        endings = [asyncio.create_task(_end(self._leases.pop(producer_id))) for producer_id in producer_ids]
-        self._endings.update(endings)
-        for ending in endings:
-            ending.add_done_callback(self._endings.discard)
-        return endings
+        return [self._ended(asyncio.create_task(_end(self._leases.pop(i)))) for i in producer_ids]
+
+    def _ended(self, ending: asyncio.Task[None]) -> asyncio.Task[None]:
+        """The same task, which now goes on without whoever began it."""
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        return ending
 
 
 async def _finished(endings: list[asyncio.Task[None]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
@@ -20,8 +20,8 @@ from . import rpc
 from .batch_producer import BatchProducer
 from .dist_client import client_context
 from .dist_context import assign_server_by_order
-from .dist_options import RemoteDistSamplingWorkerOptions
-from .dist_server import DistServer, ProducerInfo
+from .dist_options import ProducerInfo, RemoteDistSamplingWorkerOptions
+from .dist_server import DistServer
 from .launcher_news import result_or_alarm
 from .remote_channel import RemoteReceivingChannel
 
@@ -55,7 +55,7 @@ class RemoteProducer(BatchProducer):
         self._server_ranks = _server_ranks(options)
         if isinstance(sampler_input, list):
             sampler_input = _concatenate(sampler_input, self._server_ranks, options.rpc_timeout)
-        # A connection that breaks may take the answer along: the key tells the server then whom it has made one for.
+        # A connection that breaks may take the answer along. By its key a producer is asked for again, and closed.
         self._wanted = sampler_input, config, replace(options.request, key=1 + secrets.randbits(62))
         self._endpoint = rpc.get_endpoint()
         self._alarm = rpc.get_alarm()
@@ -76,31 +76,29 @@ class RemoteProducer(BatchProducer):
         name = rpc.function_name(DistServer.open_producer)
         return self._endpoint.request(("server", rank), name, *self._wanted, timeout_s=self._options.rpc_timeout)
 
-    def _destroy(self, infos: Iterable[tuple[int, ProducerInfo]]) -> None:
-        name = rpc.function_name(DistServer.destroy_sampling_producer)
-        self._goodbyes.say(name, {rank: (info.producer_id,) for rank, info in infos})
+    def _withdraw(self) -> None:
+        """Whatever servers have opened for this loader, and whether or not it has heard of that, they close."""
+        name, (_, _, request) = rpc.function_name(DistServer.withdraw_producer), self._wanted
+        self._goodbyes.say(name, {rank: (request.key,) for rank in self._server_ranks})
 
     def _open_producers(self) -> list[ProducerInfo]:
         """One producer on each server, all at once; undone if one of them fails."""
-        futures = [self._open(rank) for rank in self._server_ranks]
-        errors, infos = [], []
-        for rank, future in zip(self._server_ranks, futures, strict=True):
-            try:
-                infos.append((rank, self._opened(rank, future)))
-            except Exception as error:
-                errors.append(error)
-        if not errors and any(info.input_settings != infos[0][1].input_settings for _, info in infos):
-            found = {rank: "{num_inputs} ({inputs})".format(**info.input_settings) for rank, info in infos}
-            errors.append(
-                InvalidArgumentError(
+        try:
+            futures = [self._open(rank) for rank in self._server_ranks]
+            infos = [self._opened(rank, future) for rank, future in zip(self._server_ranks, futures, strict=True)]
+            if any(info.input_settings != infos[0].input_settings for info in infos):
+                found = {
+                    rank: "{num_inputs} ({inputs})".format(**info.input_settings)
+                    for rank, info in zip(self._server_ranks, infos, strict=True)
+                }
+                raise InvalidArgumentError(
                     f"input_nodes: expected servers to find the same seeds, got counts and hashes {found} by server; "
                     "seeds of each server's own are given as a list, one for each server"
                 )
-            )
-        if errors:
-            self._destroy(infos)
-            raise errors[0]
-        return [info for _, info in infos]
+        except BaseException:  # a Ctrl-C too
+            self._withdraw()
+            raise
+        return infos
 
     def _opened(self, rank: int, future: Future[ProducerInfo]) -> ProducerInfo:
         try:
@@ -174,7 +172,7 @@ class RemoteProducer(BatchProducer):
             return
         self._closed = True
         self._channel.close()
-        self._destroy(zip(self._server_ranks, self._infos, strict=True))
+        self._withdraw()
 
 
 def _concatenate(

@@ -57,6 +57,7 @@ METHODS = [
     "open_producer",
     "share_partition",
     "start_new_epoch_sampling",
+    "withdraw_producer",
 ]
 TABLE = [
     *(f"DistServer.{name}" for name in METHODS),

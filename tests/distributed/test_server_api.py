@@ -17,7 +17,14 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.distributed.dist_options import ProducerRequest
 from graphlearn_dist.distributed.dist_server import EXPOSED
-from graphlearn_dist.errors import ChannelClosedError, ChannelError, InvalidArgumentError, RemoteError, UnknownIdError
+from graphlearn_dist.errors import (
+    ChannelClosedError,
+    ChannelError,
+    InvalidArgumentError,
+    ProducerGoneError,
+    RemoteError,
+    UnknownIdError,
+)
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.sampler.base import (
@@ -167,9 +174,12 @@ def test_a_producer_by_hand(job: Job) -> None:
             "grant_batches",
             "destroy_sampling_producer",
             "holds_producer",
+            "withdraw_producer",
         )
     )
-    request = ProducerRequest(num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 20, request_timeout_s=60.0)
+    request = ProducerRequest(
+        num_workers=1, concurrency=1, num_threads=1, buffer_bytes=1 << 20, request_timeout_s=60.0, key=5
+    )
     train = RemoteNodeSplitSamplerInput(Split.train)
     info = request_server(0, DistServer.open_producer, train, CONFIG, request)
     assert info.num_batches == 5  # 50 nodes
@@ -199,6 +209,14 @@ def test_a_producer_by_hand(job: Job) -> None:
     assert workers_of(job.servers[0].pid) == []
     with pytest.raises(InvalidArgumentError, match=rf"producer_id: there is no producer {producer} \(any more\)"):
         request_server(0, DistServer.fetch_batch, producer, 1, 1)
+    again = request_server(0, DistServer.open_producer, train, CONFIG, request).producer_id
+    request_server(0, DistServer.withdraw_producer, 4)
+    assert request_server(0, DistServer.holds_producer, again)
+    for _ in range(2):
+        request_server(0, DistServer.withdraw_producer, 5)
+        assert workers_of(job.servers[0].pid) == []
+    with pytest.raises(ProducerGoneError, match=r"key: expected one that .*client_0 .* has not closed, got 5"):
+        request_server(0, DistServer.open_producer, train, CONFIG, request)
 
 
 def test_a_producer_of_another_client(job: Job) -> None:

@@ -274,6 +274,33 @@ def test_an_answer_that_is_lost(job: Job, epochs: Callable[[int], list[Any]], mo
     assert settled(job, before).within(before)
 
 
+def test_an_answer_that_nobody_waits_for(
+    job: Job, epochs: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that gives up opening a loader closes what the server had opened for it, and stays."""
+    before, open_it = idle_usage(job), RemoteProducer._open
+    lost: list[Future[Any]] = []
+
+    def open_and_lose(self: RemoteProducer, rank: int) -> Future[Any]:
+        lost.append(open_it(self, rank))
+        lost[-1].result(DEADLINE_S)
+        cut(rpc.get_endpoint())  # and so is what it says on giving up, at first
+        broken: Future[Any] = Future()
+        broken.set_exception(PeerLostError("server 0", "cut by a test"))
+        return broken
+
+    with job.client(), make_loader() as loader:
+        held = usage(job.servers[0].pid)
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteProducer, "_open", open_and_lose)
+            with pytest.raises(PeerLostError, match=r"it was not back within reconnect_timeout=0 s"):
+                make_loader(reconnect_timeout=0)
+        same_batches(loader, epochs(0))  # and is connected, so that no lease expires
+        assert len(lost) == 1
+        assert settled(job, held).within(held)
+    assert settled(job, before).within(before)
+
+
 # --- many at once --------------------------------------------------------------------------------------------------
 
 
