@@ -11,9 +11,14 @@ _RETURN_S = 10.0  # a client that is lost for so long does not come again
 
 
 class ClientRoll:
-    """The clients that a server need not wait for. Thread-safe."""
+    """The clients that a server need not wait for. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        expected: clients in the job; 0 leaves their number open, and nothing is kept of them.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
         self._changed = threading.Condition()
         self._done: dict[int, Peer] = {}  # by rank: who was it last
         self._lost: dict[int, float] = {}  # and when, by time.monotonic()
@@ -27,6 +32,8 @@ class ClientRoll:
 
     def done(self, rank: int, client: Peer) -> None:
         """A client says that it is done."""
+        if not self._expected:
+            return
         with self._changed:
             self._done[rank] = client
             self._changed.notify_all()
@@ -38,6 +45,8 @@ class ClientRoll:
 
     def lost(self, rank: int) -> None:
         """A client is gone; it may only have lost its connection, and come again."""
+        if not self._expected:
+            return
         with self._changed:
             self._lost[rank] = time.monotonic()
             self._changed.notify_all()
@@ -49,22 +58,21 @@ class ClientRoll:
             if self._done.get(rank) != client:
                 self._done.pop(rank, None)
 
-    def is_over(self, expected: int) -> bool:
-        """Whether ``expected`` clients (0: never) are done or lost for good, or ``end`` was called."""
+    def is_over(self) -> bool:
+        """Whether as many clients as are expected (0: never) are done or lost for good, or ``end`` was called."""
         with self._changed:
             longest_ago = time.monotonic() - _RETURN_S
             gone = {*self._done, *(rank for rank, since in self._lost.items() if since <= longest_ago)}
-            return self._ended or 0 < expected <= len(gone)
+            return self._ended or 0 < self._expected <= len(gone)
 
-    def wait(self, expected: int, interval_s: float) -> None:
+    def wait(self, interval_s: float) -> None:
         """Returns when it ``is_over``.
 
         Args:
-            expected: clients in the job.
             interval_s: wakes so often, that a signal is handled promptly.
         """
         with self._changed:
-            while not self.is_over(expected):
+            while not self.is_over():
                 now = time.monotonic()
                 left = [_RETURN_S - (now - since) for since in self._lost.values() if now - since < _RETURN_S]
                 self._changed.wait(min([interval_s, *left]))

@@ -59,12 +59,18 @@ class DistServer:
 
     Args:
         dataset: the partition.
+        num_clients: clients after whose end ``wait_for_exit`` returns; 0 leaves their number open.
         memory_budget: most memory for what clients wait for, see ``ServerMemory.of``.
         lease_timeout: how long a client whose connection was lost keeps what it holds, see ``ProducerLeases``.
     """
 
     def __init__(
-        self, dataset: DistDataset, *, memory_budget: int | str | None = None, lease_timeout: float | None = None
+        self,
+        dataset: DistDataset,
+        *,
+        num_clients: int = 0,
+        memory_budget: int | str | None = None,
+        lease_timeout: float | None = None,
     ) -> None:
         if not isinstance(dataset, DistDataset):
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
@@ -79,7 +85,7 @@ class DistServer:
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
         self._holders = ServerHolders(dataset, self._leases)
         self._name = "server"
-        self._clients = ClientRoll()
+        self._clients = ClientRoll(num_clients)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -113,8 +119,7 @@ class DistServer:
 
     def wait_for_exit(self) -> None:
         """Waits until every client that was announced is done, or lost for a while, or ``exit`` was called."""
-        context = get_context()
-        self._clients.wait(context.num_clients() if context is not None else 0, SERVER_EXIT_STATUS_CHECK_INTERVAL)
+        self._clients.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
 
     def shutdown(self) -> None:
         """Ends every producer. Idempotent; call it before the endpoint closes."""
@@ -423,8 +428,9 @@ def init_server(
     rpc.check_not_initialized("init_server")
     launched = LaunchContext.of_server(server_rank)
     return_large_blocks()  # what a visitor brought goes with it
-    server = DistServer(dataset, memory_budget=memory_budget, lease_timeout=lease_timeout)
-    _set_server_context(num_servers, server_rank, server_group_name, 0 if is_dynamic else num_clients)
+    expected = 0 if is_dynamic else num_clients
+    server = DistServer(dataset, num_clients=expected, memory_budget=memory_budget, lease_timeout=lease_timeout)
+    _set_server_context(num_servers, server_rank, server_group_name, expected)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
         rpc.register_function(method, method.__qualname__, target=getattr(server, method.__name__))
     with _undone_on_failure(f"{master_addr}:{master_port}: server {server_rank}"):

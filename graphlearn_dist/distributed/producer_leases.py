@@ -18,7 +18,7 @@ from .memory_budget import Room
 from .sampling_producer import SamplingProducer
 from .worker_forks import ForkServer, hold_fork_server
 
-_MAX_WITHDRAWN = 1024
+_MAX_WITHDRAWN = 64  # of each client
 
 
 @dataclass
@@ -53,7 +53,7 @@ class ProducerLeases:
         self._endings: set[asyncio.Task[None]] = set()
         self._opening: dict[tuple[int, Peer], asyncio.Task[Any]] = {}
         # Keys that were closed lately: a request that was held up on its way must not bring back what nobody knows of.
-        self._withdrawn: deque[tuple[int, Peer]] = deque(maxlen=_MAX_WITHDRAWN)
+        self._withdrawn: dict[Peer, deque[int]] = {}
         self._first_id = 1 + secrets.randbits(48)  # a client of an earlier server must not meet another's producer
         self._next_id = itertools.count(self._first_id)
         self._resources = contextlib.ExitStack()
@@ -84,7 +84,7 @@ class ProducerLeases:
         if not key or task is None:
             yield
             return
-        if name in self._withdrawn:
+        if key in self._withdrawn.get(owner, ()):
             raise ProducerGoneError(f"key: expected one that {owner} has not closed, got {key}")
         earlier, self._opening[name] = self._opening.get(name), task
         try:
@@ -100,7 +100,7 @@ class ProducerLeases:
         It ends also where whoever asked for that is gone before it has.
         """
         name = (key, owner)
-        self._withdrawn.append(name)
+        self._withdrawn.setdefault(owner, deque(maxlen=_MAX_WITHDRAWN)).append(key)
         await _finished([self._ended(asyncio.create_task(self._end_all_of(name, self._opening.pop(name, None))))])
 
     async def _end_all_of(self, name: tuple[int, Peer], opening: asyncio.Task[Any] | None) -> None:
@@ -145,7 +145,7 @@ class ProducerLeases:
     def connection_lost(self, owner: Peer) -> None:
         """A client's last connection is gone: what it holds goes too, unless it comes back in time."""
         self._stop_timer(owner)
-        if any(lease.owner == owner for lease in self._leases.values()):
+        if owner in self._withdrawn or any(lease.owner == owner for lease in self._leases.values()):
             self._expiring[owner] = asyncio.get_running_loop().call_later(self._timeout_s, self._expire, owner)
 
     def _expire(self, owner: Peer) -> None:
@@ -159,7 +159,8 @@ class ProducerLeases:
             timer.cancel()
 
     def end_of(self, owner: Peer) -> None:
-        """Begins to end all that a client holds."""
+        """Begins to end all that a client holds, and forgets what it has closed."""
+        self._withdrawn.pop(owner, None)
         self._end([key for key, lease in self._leases.items() if lease.owner == owner])
 
     async def close(self, producer_id: int, asker: Peer) -> None:

@@ -62,8 +62,8 @@ class Collectives:
         if lease.slot not in slots:
             raise InvalidArgumentError(f"group: {lease.member.peer} is not one of {sizes}")
         for slot in slots:
-            if slot in self._registry.gone:
-                member, why = self._registry.gone[slot]
+            if (gone := self._registry.gone.get(*slot)) is not None:
+                member, why = gone
                 raise PeerLostError(str(member.peer), f"{why}, before all of {_text(sizes)} had come")
         round_ = self._open.get(key)
         if round_ is None:

@@ -27,6 +27,7 @@ from .callees import Callees
 from .codec import decode_blob, encode
 from .collectives import Collectives
 from .connection import Connection
+from .last_known import LastKnown
 from .peers import Member, Peer, PeerAddress
 from .registry import ALIVE_TOPIC, EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, PROBE_TOPIC, Registry, ViewChange
 from .threads import post
@@ -76,7 +77,7 @@ class Membership:
         self.on_joined: list[Callable[[Member], None]] = []
         self._endpoint = endpoint
         self._members: dict[str, Member] = {}
-        self._last: dict[tuple[str, int], Peer] = {}  # who had a role and rank last, there or gone
+        self._last: LastKnown[Peer] = LastKnown()
         self._condition = threading.Condition()
         self._waiters: set[asyncio.Future[None]] = set()  # of the loop's thread
         self._master: PeerAddress | None = None
@@ -251,7 +252,7 @@ class Membership:
             self._forget(known, f"{member.peer} has taken its place")
         with self._condition:
             self._members[member.name] = member
-            self._last[member.role, member.rank] = member.peer
+            self._last.put(member.role, member.rank, member.peer)
             self._condition.notify_all()
         self._wake()
         if member.peer != self._endpoint.peer:
@@ -307,7 +308,9 @@ class Membership:
 
     def describe(self, role: str, rank: int) -> str:
         """See ``Endpoint.describe``."""
-        peer = self._last.get((role, rank))
+        with self._condition:
+            there = (member.peer for member in self._members.values() if (member.role, member.rank) == (role, rank))
+            peer = next(there, None) or self._last.get(role, rank)
         return str(peer) if peer is not None else f"{role} {rank}"
 
     def resolve(self, target: Target) -> PeerAddress | str | None:

@@ -16,6 +16,7 @@ from ..errors import RegistryError
 from .callees import Callees, current_connection
 from .codec import encode, register_message
 from .connection import Connection
+from .last_known import LastKnown
 from .peers import Member, current_deadline
 
 HELLO = "registry.hello"
@@ -65,7 +66,7 @@ class Registry:
     """
 
     def __init__(self, name: str, verdict_s: float) -> None:
-        self.gone: dict[Slot, tuple[Member, str]] = {}  # slots that were taken once and are free now, and why
+        self.gone: LastKnown[tuple[Member, str]] = LastKnown()  # of places that are free now, and why
         self.on_gone: list[Callable[[Member, str], None]] = []
         self._name = name
         self._verdict_s = verdict_s
@@ -102,7 +103,7 @@ class Registry:
         if (before := self._leases.get(lease.slot)) is not None:
             before.news.set()
         self._leases[lease.slot] = lease
-        self.gone.pop(lease.slot, None)
+        self.gone.drop(*lease.slot)
         self._broadcast(ViewChange("joined", member))
 
     async def _wait_for_place(self, member: Member) -> None:
@@ -175,7 +176,7 @@ class Registry:
     def _remove(self, lease: Lease, kind: str, why: str) -> None:
         del self._leases[lease.slot]
         lease.news.set()
-        self.gone[lease.slot] = (lease.member, why)
+        self.gone.put(*lease.slot, (lease.member, why))
         self._broadcast(ViewChange(kind, lease.member, why))
         for callback in self.on_gone:
             callback(lease.member, why)

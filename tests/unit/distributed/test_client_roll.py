@@ -19,38 +19,46 @@ def client(rank: int, incarnation: int = 1) -> Peer:
 
 
 def test_clients_that_say_so_and_clients_that_leave() -> None:
-    roll = ClientRoll()
-    assert not roll.is_over(2)
+    roll = ClientRoll(2)
+    assert not roll.is_over()
     roll.done(0, client(0))
-    assert not roll.is_over(2)
+    assert not roll.is_over()
     roll.left(Member(Peer("server-1", "server", 1, 1, 1, "host"), ADDRESS))
-    assert not roll.is_over(2)
+    assert not roll.is_over()
     roll.left(Member(client(1), ADDRESS))  # its word was lost
-    assert roll.is_over(2)
-    assert not roll.is_over(0)
+    assert roll.is_over()
+
+
+def test_an_open_number_of_clients() -> None:
+    roll = ClientRoll(0)
+    roll.done(0, client(0))
+    roll.lost(1)
+    assert not roll.is_over()
+    roll.end()
+    assert roll.is_over()
 
 
 def test_a_client_that_comes_back() -> None:
     """One that was done before its connection to the registry broke is; a new one in its place is waited for."""
-    roll = ClientRoll()
+    roll = ClientRoll(2)
     for rank in range(2):
         roll.done(rank, client(rank))
     roll.lost(0)
     roll.joined(0, client(0))
-    assert roll.is_over(2)
+    assert roll.is_over()
     roll.joined(0, client(0, incarnation=2))
-    assert not roll.is_over(2)
+    assert not roll.is_over()
 
 
 def test_clients_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_roll, "_RETURN_S", 0.2)
-    roll = ClientRoll()
+    roll = ClientRoll(2)
     for rank in range(2):
         roll.lost(rank)
     roll.joined(1, client(1))
-    assert not roll.is_over(2)
+    assert not roll.is_over()
     roll.lost(1)
-    waiting = threading.Thread(target=roll.wait, args=(2, 60.0), daemon=True)
+    waiting = threading.Thread(target=roll.wait, args=(60.0,), daemon=True)
     waiting.start()
     waiting.join(DEADLINE_S)
     assert not waiting.is_alive()

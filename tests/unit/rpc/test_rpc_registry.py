@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import fcntl
+import gc
 import mmap
 import os
 import queue
@@ -30,9 +31,10 @@ from graphlearn_dist.errors import (
     ProtocolError,
     RegistryError,
 )
-from graphlearn_dist.rpc import Endpoint, callees, membership
+from graphlearn_dist.rpc import Endpoint, callees, last_known, membership
 from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
 from graphlearn_dist.rpc.collectives import Collectives
+from graphlearn_dist.rpc.last_known import LastKnown
 from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
 from graphlearn_dist.rpc.registry import EVENT_TOPIC, HELLO, JOIN, PROBE_TOPIC, ViewChange
 from tests.faults.proxy import Proxy
@@ -409,6 +411,29 @@ def test_a_registry_that_is_lost_again_while_a_member_joins() -> None:
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
 
 
+def test_visitors_are_forgotten(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come, each with another rank, the registry and the others remember a few of them."""
+    monkeypatch.setattr(last_known, "_KEPT", 4)
+    host, gone = job(), queue.SimpleQueue[int]()
+    host.on_member_lost(lambda member, why: gone.put(member.rank))
+    host.on_member_left(lambda member: gone.put(member.rank))
+
+    def visit(ranks: range) -> int:
+        for rank in ranks:
+            with Endpoint("client", rank, settings=SETTINGS, use_unix=rank % 2 == 0) as visitor:
+                visitor.join("127.0.0.1", host.master_port)
+                if rank % 4:
+                    visitor.leave()
+            assert gone.get(timeout=DEADLINE_S) == rank
+        gc.collect()
+        return sum(type(found) is Peer for found in gc.get_objects())
+
+    before = visit(range(8))
+    assert visit(range(8, 24)) < before + 8  # what is on its way out takes a moment; each visitor had brought two
+    assert host._membership.describe("client", 23).startswith("client-23 (client 23, pid")
+    assert host._membership.describe("client", 3) == "client 3"
+
+
 # --- collectives -----------------------------------------------------------------------------------------------
 
 
@@ -432,7 +457,7 @@ def test_all_have_their_answers_before_the_host_can_close() -> None:
     """What the host does after its own answer comes to the loop one turn later, at the earliest."""
     slots = [("server", rank) for rank in range(4)]
     leases = [SimpleNamespace(slot=slot, member=SimpleNamespace(name=f"server-{slot[1]}")) for slot in slots]
-    registry = SimpleNamespace(on_gone=[], gone={}, lease_of=lambda connection: connection)
+    registry = SimpleNamespace(on_gone=[], gone=LastKnown(), lease_of=lambda connection: connection)
     collectives = Collectives(cast(Any, registry))
 
     async def scenario() -> list[bool]:
