@@ -51,12 +51,12 @@ help:
 $(RUNTIME): constraints.txt
 	@echo "--- $(VENV): torch and what else the package needs"
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) torch torch_geometric numpy msgpack setuptools wheel pybind11 cmake ninja
+	@$(PIP_INSTALL) torch torch_geometric numpy setuptools wheel pybind11 cmake ninja
 	@mkdir -p $(STAMPS) && touch $@
 
 $(DEV): $(RUNTIME)
 	@echo "--- $(VENV): tools for tests and checks"
-	@$(PIP_INSTALL) pytest pytest-xdist hypothesis scipy psutil ruff mypy clang-format trustme pytorch-lightning torchdata $(if $(filter on,$(TEST_RAY)),ray)
+	@$(PIP_INSTALL) pytest pytest-xdist hypothesis msgpack scipy psutil ruff mypy clang-format trustme pytorch-lightning torchdata $(if $(filter on,$(TEST_RAY)),ray)
 	@touch $@
 
 # Installed once, in place; after that only the C++ core is rebuilt, and only what changed in it.

@@ -12,6 +12,27 @@ class Buffer:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class Codec:
+    MAX_NESTING: int
+    MAX_HEAD_BYTES: int
+    def __init__(
+        self,
+        *,
+        dtypes: list[tuple[Any, int, bool]],
+        tensor_type: type,
+        size_type: type,
+        by_type: dict[Any, Any],
+        by_name: dict[Any, Any],
+        tensor_bytes: Any,
+        frombuffer: Any,
+        empty: Any,
+    ) -> None: ...
+    def encode(self, obj: Any, max_tree_bytes: int) -> tuple[bytes, tuple[memoryview, ...], int]: ...
+    def decode(self, head: Any, payload: Any, max_tree_bytes: int) -> Any: ...
+
+def pack(value: Any) -> bytes: ...
+def unpack(data: Any) -> Any: ...
+
 class ThreadPool:
     def __init__(self, num_threads: int) -> None: ...
     @property

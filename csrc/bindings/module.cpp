@@ -1,6 +1,7 @@
 #include "bindings/module.h"
 
 #include "common/error.h"
+#include "rpc/frame.h"
 
 namespace py = pybind11;
 
@@ -34,6 +35,8 @@ PYBIND11_MODULE(_C, m) {
       raise_python("ChannelClosedError", e.what());
     } catch (const gld::ChannelError& e) {
       raise_python("ChannelError", e.what());
+    } catch (const gld::rpc::ProtocolError& e) {
+      raise_python("ProtocolError", e.what());
     }
   });
   gld::bind_common(m);
@@ -46,6 +49,7 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_device(m);
   gld::bind_device_routing(m);
   gld::bind_device_subgraph(m);
+  gld::bind_codec(m);
   gld::bind_rpc(m);
   gld::bind_system(m);
 }

@@ -5,6 +5,7 @@
 namespace gld {
 
 void bind_common(pybind11::module_& m);
+void bind_codec(pybind11::module_& m);
 void bind_channel(pybind11::module_& m);
 void bind_routing(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);

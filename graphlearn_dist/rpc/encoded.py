@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from .. import _C
 from ..errors import ProtocolError
 
 Buffer: TypeAlias = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
 
 ALIGNMENT = 64
-MAX_HEAD_BYTES = 60 << 10  # leaves room in a frame's 64 KiB for what the frame itself has to say
+MAX_HEAD_BYTES = _C.Codec.MAX_HEAD_BYTES
 _BLOB_PREFIX = struct.Struct("<4sIQ")
 _BLOB_MAGIC = b"GLDB"
 

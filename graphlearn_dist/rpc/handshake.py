@@ -18,8 +18,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
-
+from .._C import pack
 from ..errors import AuthenticationError, ProtocolError
 from .peers import Peer
 from .wire import Kind, pack_frame, pack_head
@@ -137,7 +136,7 @@ class Handshake:
         ]
         if not self._connecting:
             sides.reverse()
-        return hmac.digest(self._token, msgpack.packb([tag, sides]), "sha256")
+        return hmac.digest(self._token, pack([tag, sides]), "sha256")
 
     def _check(self, tag: str, mac: Any) -> None:
         if not isinstance(mac, bytes) or not hmac.compare_digest(mac, self._mac(tag)):

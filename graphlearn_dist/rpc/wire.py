@@ -23,8 +23,8 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from .._C import pack, unpack
 from ..errors import AuthenticationError, InvalidArgumentError, ProtocolError, RpcError, VersionMismatchError
-from .codec import pack, unpack
 from .encoded import ALIGNMENT, Buffer
 
 MAGIC = b"GLD1"

@@ -1,13 +1,15 @@
-// The frame decoder under arbitrary bytes. Built with clang and -fsanitize=fuzzer this file is a libFuzzer target
-// (gld_fuzz_frames in CMakeLists.txt); the core's tests call it with mutated frames.
+// The decoder of frames, and the reader of msgpack, under arbitrary bytes. Built with clang and -fsanitize=fuzzer this
+// file is a libFuzzer target (gld_fuzz_frames in CMakeLists.txt); the core's tests call it with mutated frames.
 #include "fuzz_frames.h"
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "check.h"
 #include "rpc/frame.h"
+#include "rpc/msgpack.h"
 
 namespace gld::test {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 using rpc::Frame;
 using rpc::FrameDecoder;
 using rpc::Limits;
+using rpc::msgpack::Reader;
 
 // Large enough for payloads that bypass the staging buffer, small enough to be allocated often.
 constexpr Limits kKnown{rpc::kMaxHeadBytes, 1 << 20};
@@ -68,8 +71,21 @@ Decoded decode(const uint8_t* bytes, size_t size, const Limits& limits, uint32_t
 
 }  // namespace
 
+bool is_msgpack(std::string_view bytes) {
+  const std::vector<char> exactly(bytes.begin(), bytes.end());  // so that a sanitizer sees what reads beyond it
+  std::optional<Reader> reader;
+  try {
+    reader = Reader::of_value({exactly.data(), exactly.size()});
+  } catch (const rpc::ProtocolError&) {
+    return false;
+  }
+  while (!reader->is_at_end()) CHECK(reader->next().bytes.size() <= bytes.size());
+  return true;
+}
+
 void check_any_bytes(const uint8_t* data, size_t size) {
   if (size < 2) return;
+  is_msgpack({reinterpret_cast<const char*>(data), size});
   const Limits limits = data[0] & 1 ? kKnown : Limits{};
   const uint32_t pieces = 1u + data[1] * 2u;
   const Decoded whole = decode(data + 2, size - 2, limits, 0), cut = decode(data + 2, size - 2, limits, pieces);

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlearn_dist._C import pack, unpack
 from graphlearn_dist.errors import InvalidArgumentError, ProtocolError
 from graphlearn_dist.rpc import codec
 from graphlearn_dist.rpc.codec import _DTYPE_CODES, MAX_NESTING, decode, decode_blob, encode, register_message
@@ -103,6 +104,66 @@ values = st.recursive(
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_round_trip(value: Any) -> None:
     assert same(value, round_trip(value))
+
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(width=32)
+    | st.text(max_size=300)
+    | st.binary(max_size=300),
+    lambda inner: st.lists(inner, max_size=20),
+    max_leaves=40,
+)
+
+
+@given(plain)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_plain_values_are_what_other_msgpacks_write_and_read(value: Any) -> None:
+    packed = pack(value)
+    assert packed == msgpack.packb(value)
+    assert same(unpack(packed), value)
+    single = msgpack.packb(value, use_single_float=True)
+    assert same(unpack(single), msgpack.unpackb(single))
+
+
+@given(values)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_heads_are_msgpack(value: Any) -> None:
+    """Another reader finds a tree and a list of descriptors in it, with nothing behind them."""
+    parts = msgpack.unpackb(encode([value]).head, strict_map_key=False, ext_hook=lambda code, data: None)
+    assert len(parts) == 2
+    assert len(parts[0]) == 1
+    assert all(len(descriptor) == 3 for descriptor in parts[1])
+
+
+def test_what_a_frame_says_about_itself_is_plain() -> None:
+    assert unpack(pack((1, ("x",)))) == [1, ["x"]]
+    for value in (object(), torch.arange(2), 2**64, "\ud800", [[1j]]):
+        with pytest.raises(InvalidArgumentError, match=r"obj|meta"):
+            pack(value)
+    for data in (ext(3, [1]), {"a": 1}, [[{1: 2}]], [ext(2, ["test.Point", [1, None]])]):
+        with pytest.raises(ProtocolError, match="unexpected"):
+            unpack(msgpack.packb(data))
+
+
+def test_a_list_that_changes_while_it_is_encoded() -> None:
+    values: list[Any] = []
+
+    class Shrinking(NamedTuple):
+        left: Any
+
+        @property
+        def right(self) -> int:
+            values.clear()
+            return 1
+
+    register_message(Shrinking, name="test.Shrinking")
+    codec._BY_TYPE[Shrinking] = codec._Message(Shrinking, "test.Shrinking", ("left", "right"), is_enum=False)
+    values += [Shrinking(0), 2, 3]
+    with pytest.raises(InvalidArgumentError, match="changed"):
+        encode(values)
 
 
 @given(values)
