@@ -4,9 +4,10 @@ What a worker needs, torch above all, takes more than a second of a core to impo
 once, has no thread but its own (a fork would take their locks along, and not them), and does nothing but fork: a worker
 is there in milliseconds, and shares all pages that it does not write to.
 
-Started as ``python -m graphlearn_dist.distributed.fork_server REQUESTS OWNER``. REQUESTS is a sequenced-packet socket:
-a packet on it says that this process is ready, and each that comes asks for a worker by its descriptors, see
-``WorkerDescriptors``. OWNER is a pidfd of the process that workers are for; with its end this process ends.
+Started as ``python -m graphlearn_dist.distributed.fork_server REQUESTS OWNER SIGN``. REQUESTS is a sequenced-packet
+socket: a packet on it says that this process is ready, and each that comes asks for a worker by its descriptors, see
+``WorkerDescriptors``. OWNER is a pidfd of the process that workers are for; with its end this process ends. SIGN is
+memory for its signs of life, see ``LifeSign``.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import sys
 from typing import NamedTuple
 
 from .. import _C
+from ..config import PULSE_INTERVAL_S
 from ..utils.process_name import name_process
 from . import sampling_worker
+from .life_sign import LifeSign
 from .worker_forks import ANSWER, READY, WorkerDescriptors
 
 
@@ -39,11 +42,13 @@ class Forks:
     Args:
         requests: where they are asked for.
         owner: a pidfd, see above.
+        sign: where it says that it lives.
     """
 
-    def __init__(self, requests: socket.socket, owner: int) -> None:
+    def __init__(self, requests: socket.socket, owner: int, sign: LifeSign) -> None:
         self._requests = requests
         self._owner = owner
+        self._sign = sign
         self._askers: dict[int, _Asker] = {}  # by pidfd of the worker
         self._poll = select.poll()
         for descriptor in (requests.fileno(), owner):
@@ -52,7 +57,8 @@ class Forks:
     def serve(self) -> WorkerDescriptors | None:
         """Forks until the owner is gone; then returns None. Returns in each fork as well, with what it is made of."""
         while True:
-            ready = {descriptor for descriptor, _ in self._poll.poll()}
+            self._sign.give()
+            ready = {descriptor for descriptor, _ in self._poll.poll(PULSE_INTERVAL_S * 1000)}
             for descriptor in ready & self._askers.keys():
                 self._report(descriptor)
             if self._owner in ready:
@@ -106,6 +112,7 @@ class Forks:
             asker.close()
         self._requests.close()
         os.close(self._owner)
+        self._sign.close()
 
 
 def _work(given: WorkerDescriptors) -> int:
@@ -125,11 +132,14 @@ def main() -> int:
     # Ctrl-C reaches the whole process group; who gets it ends this process and its forks. It was blocked until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    requests, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    requests, owner, sign = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+    life_sign = LifeSign(sign)
+    os.close(sign)
+    life_sign.give()
     gc.collect()
     gc.freeze()  # a collection in a fork would write to every page of these objects, and so copy it
     requests.send(READY)
-    given = Forks(requests, owner).serve()
+    given = Forks(requests, owner, life_sign).serve()
     return 0 if given is None else _work(given)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -24,11 +25,13 @@ from typing import NamedTuple
 
 from .. import _C
 from ..errors import SamplingWorkerError
+from .life_sign import LifeSign
 
 _PROGRAM = ("-m", "graphlearn_dist.distributed.fork_server")
 _START_S = 60.0  # for its imports; they take seconds on a machine that is busy
-_ANSWER_S = 10.0  # for one fork, of milliseconds, behind many others
-_STATUS_S = 2.0  # for the exit code of a worker that has ended
+_ANSWER_S = 60.0  # for one fork, of milliseconds, behind many others; reached by one that lives and does not answer
+_STATUS_S = 1.0  # for the exit code of a worker that has ended, and again as long as the fork server lives
+_MAX_STATUS_S = 10.0
 
 
 READY = b"!"  # what the fork server says first
@@ -66,14 +69,18 @@ class ForkedWorker:
         status: socket on which the fork server says how it ended.
         control: socket to the worker; whoever takes it closes it.
         pulse: pipe of its signs of life; whoever takes it closes it.
+        sign: of the fork server's life.
     """
 
-    def __init__(self, pid: int, pidfd: int, status: socket.socket, control: socket.socket, pulse: int) -> None:
+    def __init__(
+        self, pid: int, pidfd: int, status: socket.socket, control: socket.socket, pulse: int, sign: LifeSign
+    ) -> None:
         self.pid = pid
         self.control = control
         self.pulse = pulse
         self._pidfd = pidfd
         self._status = status
+        self._sign = sign
         self._waiting: asyncio.Task[int | None] | None = None
 
     def kill(self) -> None:
@@ -96,11 +103,16 @@ class ForkedWorker:
         finally:
             loop.remove_reader(self._pidfd)
         self._status.setblocking(False)
-        try:
-            answer = await asyncio.wait_for(loop.sock_recv(self._status, ANSWER.size), _STATUS_S)
-        except (ConnectionError, TimeoutError, asyncio.TimeoutError):  # it was killed, or is frozen
-            return None
-        return int(ANSWER.unpack(answer)[0]) if answer else None
+        give_up = loop.time() + _MAX_STATUS_S
+        while True:
+            try:
+                answer = await asyncio.wait_for(loop.sock_recv(self._status, ANSWER.size), _STATUS_S)
+                return int(ANSWER.unpack(answer)[0]) if answer else None
+            except ConnectionError:  # it was killed
+                return None
+            except (TimeoutError, asyncio.TimeoutError):
+                if self._sign.is_old or loop.time() > give_up:  # it is frozen
+                    return None
 
     def close(self) -> None:
         """Lets go of the process, which may still run; ``control`` and ``pulse`` are their takers'."""
@@ -118,7 +130,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._popen: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
+        self._requests: _Requests | None = None
         self._is_closed = False
 
     def fork(self) -> ForkedWorker:
@@ -137,31 +149,30 @@ class ForkServer:
         with self._lock:
             requests = self._requests or self._start()
         try:
-            return _ask_for_worker(requests)
+            return requests.ask_for_worker()
         except _LostError:
             with self._lock:
                 if requests is self._requests:  # and nobody else was faster
                     self._end()
             raise
 
-    def _start(self) -> socket.socket:
+    def _start(self) -> _Requests:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._popen = _start_program(theirs)
-        self._requests = ours
+        memory = LifeSign.make()
+        try:
+            with theirs:
+                self._popen = _start_program(theirs, memory)
+            self._requests = requests = _Requests(self._popen.pid, ours, LifeSign(memory))
+        finally:
+            os.close(memory)
         if self._is_closed:  # maybe since a moment ago, when there was nothing to kill
             self._popen.kill()
-        ours.settimeout(_START_S)
         try:
-            problem = "" if ours.recv(len(READY)) else "ended on its way up"
-        except OSError as error:
-            problem = f"was not ready after {_START_S:g} s: {error}"
-        if problem:
-            pid = self._popen.pid
+            requests.wait_ready()
+        except _LostError:
             self._end()
-            raise _LostError(f"the fork server (pid {pid}) {problem}")
-        ours.settimeout(_ANSWER_S)
-        return ours
+            raise
+        return requests
 
     def _end(self) -> None:
         popen, requests = self._popen, self._requests
@@ -181,13 +192,13 @@ class ForkServer:
             self._end()
 
 
-def _start_program(requests: socket.socket) -> subprocess.Popen[bytes]:
+def _start_program(requests: socket.socket, sign: int) -> subprocess.Popen[bytes]:
     try:
         owner = _C.open_process(os.getpid())
     except OSError as error:
         kernel = f"this kernel ({os.uname().release}), or its sandbox, refuses: {error}"
         raise SamplingWorkerError(f"sampling workers need pidfds, which Linux has from 5.3 on, and {kernel}") from error
-    descriptors = requests.fileno(), owner
+    descriptors = requests.fileno(), owner, sign
     command = [sys.executable, *_PROGRAM, *map(str, descriptors)]
     # NumPy's BLAS starts threads when it is imported, and a fork would not have them.
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -199,50 +210,89 @@ def _start_program(requests: socket.socket) -> subprocess.Popen[bytes]:
         os.close(owner)
 
 
-def _ask_for_worker(requests: socket.socket) -> ForkedWorker:
-    with contextlib.ExitStack() as undo:
-        status, asker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        undo.callback(status.close)
-        with contextlib.ExitStack() as given:
-            given.callback(asker.close)
-            control, their_control = socket.socketpair()
-            undo.callback(control.close)
-            given.callback(their_control.close)
-            pulse, their_pulse = os.pipe()
-            undo.callback(os.close, pulse)
-            given.callback(os.close, their_pulse)
-            directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
-            given.callback(os.close, directory)
-            _send(
-                requests,
-                WorkerDescriptors(asker.fileno(), directory, 1, 2, their_control.fileno(), their_pulse),
-            )
-        pid, pidfd = _receive_worker(status)
-        undo.pop_all()
-    return ForkedWorker(pid, pidfd, status, control, pulse)
+class _Requests:
+    """Where workers are asked for. Thread-safe but for ``wait_ready`` and ``close``.
 
+    Args:
+        pid: of the fork server, for errors.
+        requests: the socket to it.
+        sign: of its life.
+    """
 
-def _send(requests: socket.socket, descriptors: WorkerDescriptors) -> None:
-    try:
-        socket.send_fds(requests, [b"w"], descriptors)
-    except (ConnectionError, TimeoutError) as error:
-        raise _LostError(f"the fork server: {error}") from error
+    def __init__(self, pid: int, requests: socket.socket, sign: LifeSign) -> None:
+        self._pid = pid
+        self._socket = requests
+        self._sign = sign
 
+    def wait_ready(self) -> None:
+        """Returns when the fork server has imported what it needs; ``_LostError`` where it does not come up."""
+        self._socket.settimeout(_START_S)
+        try:
+            if not self._socket.recv(len(READY)):
+                raise self._lost("ended on its way up")
+        except OSError as error:
+            raise self._lost(f"was not ready after {_START_S:g} s: {error}") from error
+        self._socket.setblocking(False)
 
-def _receive_worker(status: socket.socket) -> tuple[int, int]:
-    """(pid, pidfd) of the worker that was asked for."""
-    status.settimeout(_ANSWER_S)
-    try:
-        answer, received, _, _ = socket.recv_fds(status, ANSWER.size, 1, socket.MSG_CMSG_CLOEXEC)
-    except (ConnectionError, TimeoutError) as error:
-        raise _LostError(f"the fork server: {error}") from error
-    if not answer:
-        raise _LostError("the fork server is gone")
-    (pid,) = ANSWER.unpack(answer)
-    if pid < 0:
-        raise OSError(-pid, f"fork: {os.strerror(-pid)}")
-    os.set_inheritable(received[0], False)  # Python 3.11 drops the flag
-    return pid, received[0]
+    def _lost(self, why: str) -> _LostError:
+        return _LostError(f"the fork server (pid {self._pid}) {why}")
+
+    def ask_for_worker(self) -> ForkedWorker:
+        """See ``ForkServer.fork``; ``_LostError`` where the fork server is gone, or frozen."""
+        with contextlib.ExitStack() as undo:
+            status, asker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.callback(status.close)
+            with contextlib.ExitStack() as given:
+                given.callback(asker.close)
+                control, their_control = socket.socketpair()
+                undo.callback(control.close)
+                given.callback(their_control.close)
+                pulse, their_pulse = os.pipe()
+                undo.callback(os.close, pulse)
+                given.callback(os.close, their_pulse)
+                directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
+                given.callback(os.close, directory)
+                self._send(WorkerDescriptors(asker.fileno(), directory, 1, 2, their_control.fileno(), their_pulse))
+            pid, pidfd = self._receive_worker(status)
+            undo.pop_all()
+        return ForkedWorker(pid, pidfd, status, control, pulse, self._sign)
+
+    def _send(self, descriptors: WorkerDescriptors) -> None:
+        while True:
+            try:
+                socket.send_fds(self._socket, [b"w"], descriptors)
+                return
+            except BlockingIOError:  # many have asked
+                self._wait_for(self._socket, select.POLLOUT)
+            except ConnectionError as error:
+                raise self._lost(str(error)) from error
+            except OSError as error:
+                if self._socket.fileno() >= 0:
+                    raise
+                raise self._lost("was given up by another thread") from error
+
+    def _wait_for(self, sock: socket.socket, events: int) -> None:
+        if why := self._sign.wait_for(sock, events, _ANSWER_S):
+            raise self._lost(why)
+
+    def _receive_worker(self, status: socket.socket) -> tuple[int, int]:
+        """(pid, pidfd) of the worker that was asked for."""
+        self._wait_for(status, select.POLLIN)
+        try:
+            answer, received, _, _ = socket.recv_fds(status, ANSWER.size, 1, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError as error:
+            raise self._lost(str(error)) from error
+        if not answer:
+            raise self._lost("is gone")
+        (pid,) = ANSWER.unpack(answer)
+        if pid < 0:
+            raise OSError(-pid, f"fork: {os.strerror(-pid)}")
+        os.set_inheritable(received[0], False)  # Python 3.11 drops the flag
+        return pid, received[0]
+
+    def close(self) -> None:
+        """Closes the socket. Idempotent."""
+        self._socket.close()
 
 
 class _Shared:

@@ -107,15 +107,45 @@ def test_one_that_is_killed(whole: Path) -> None:
 
 
 def test_one_that_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives no sign of life: how long an answer may take does not matter, nor an exit code."""
+    monkeypatch.setattr(worker_forks, "_ANSWER_S", 100 * DEADLINE_S)
+    monkeypatch.setattr(worker_forks, "_MAX_STATUS_S", 100 * DEADLINE_S)
     with hold_fork_server() as forks:
         first, (server,) = forks.fork(), children(os.getpid())
         freeze(server)
-        monkeypatch.setattr(worker_forks, "_STATUS_S", 0.1)
-        monkeypatch.setattr(worker_forks, "_ANSWER_S", 0.5)
         second = forks.fork()
         assert children(os.getpid()) != [server]
         assert end(first) is None
         assert end(second) == 0
+
+
+SLOW = """
+import os, time
+from graphlearn_dist.distributed import fork_server
+
+fork = fork_server.Forks._fork
+
+def fork_late(self, given):
+    until = time.monotonic() + 4.5
+    while time.monotonic() < until:  # as if many others were forked first
+        self._sign.give()
+        time.sleep(0.05)
+    return fork(self, given)
+
+fork_server.Forks._fork = fork_late
+os._exit(fork_server.main())
+"""
+
+
+def test_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lives: what it takes longer for than one that has frozen is given is waited for."""
+    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", SLOW))
+    with hold_fork_server() as forks:
+        started: list[int] = []
+        start_program = worker_forks._start_program
+        monkeypatch.setattr(worker_forks, "_start_program", lambda *args: started.append(1) or start_program(*args))
+        assert end(forks.fork()) == 0
+        assert started == [1]
 
 
 @pytest.mark.parametrize(
