@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.ports import reserved_port
+from graphlearn_dist.utils.ports import reserved_port
 
 
 @pytest.fixture

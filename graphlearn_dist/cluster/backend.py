@@ -18,6 +18,7 @@ from typing import Protocol
 
 from ..config import TLS_VARIABLES, job_token
 from ..errors import InvalidArgumentError, LaunchError
+from ..utils.ports import reserved_port
 from .plan import JobPlacement, LaunchPlan, Master, ProcessSpec
 
 _CHILD = str(Path(__file__).with_name("child.py"))
@@ -162,12 +163,10 @@ class LocalBackend(Backend):
     def master(self, plan: LaunchPlan) -> Iterator[Master]:
         """A free port of the loopback, kept: server 0 inherits the listening socket, so nobody can take it.
 
-        Who looks for the registry while server 0 is started again waits in the socket's queue.
+        Who looks for the registry while server 0 is started again waits in the socket's queue. torch opens its own
+        socket by number, which is reserved for it.
         """
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
-            # torch opens its own socket by number; the number is free now, but cannot be kept for it.
-            with socket.create_server(("127.0.0.1", 0)) as probe:
-                torch_port = probe.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as server, reserved_port() as torch_port:
             yield Master("127.0.0.1", server.getsockname()[1], torch_port, server.fileno())
 
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:

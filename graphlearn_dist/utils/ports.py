@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ResourceInsufficientError
@@ -33,6 +35,19 @@ def free_port(address: str, low: int = 0, high: int = 0) -> int:
     if lowest_of_connections <= _LOWEST:
         return _bound_port(address, 0)
     return _free_port_of(address, range(_LOWEST, lowest_of_connections))
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that the system gives to nobody else in the block, while those who know it may listen there.
+
+    They have to say ``SO_REUSEADDR``, as torch and this package do: a socket that is bound and does not listen is in
+    the way of none who says the same. Until somebody listens, connections are refused.
+    """
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield reservation.getsockname()[1]
 
 
 def _free_port_of(address: str, ports: range) -> int:

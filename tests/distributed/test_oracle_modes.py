@@ -34,6 +34,7 @@ from graphlearn_dist.distributed import (
     wait_and_shutdown_server,
 )
 from graphlearn_dist.distributed.worker_forks import hold_fork_server
+from graphlearn_dist.utils.ports import reserved_port
 from tests.support.graphs import Direction
 from tests.support.jobs import load
 from tests.support.oracle import (
@@ -45,7 +46,6 @@ from tests.support.oracle import (
     oracle_epochs,
     write_partitions,
 )
-from tests.support.ports import reserved_port
 from tests.support.processes import TestProcess, assert_nothing_left, start
 
 HERE = "tests.distributed.test_oracle_modes"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import socket
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from graphlearn_dist.errors import ResourceInsufficientError
 from graphlearn_dist.utils import get_free_port, seed_everything
-from graphlearn_dist.utils.ports import free_port
+from graphlearn_dist.utils.ports import free_port, reserved_port
+
+DEADLINE_S = 30.0  # only ever reached by a hang
 
 
 def test_any_port_is_none_that_the_system_gives_away() -> None:
@@ -39,3 +43,28 @@ def test_a_range_of_ports(port: int) -> None:
         for address in ("", "127.0.0.1"):
             with pytest.raises(ResourceInsufficientError, match=f"a free one of {port} to {port} on "):
                 free_port(address, port, port)
+
+
+@pytest.mark.parametrize("use_libuv", [True, False])
+def test_a_port_that_is_reserved_for_torch(use_libuv: bool) -> None:
+    """torch may listen there, again and again, and nobody is given it."""
+    with reserved_port() as port:
+        for address in ("127.0.0.1", "0.0.0.0"):
+            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+                stranger.bind((address, port))
+        for _ in range(2):
+            store = TCPStore(
+                "127.0.0.1",
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=DEADLINE_S),
+                use_libuv=use_libuv,
+            )
+            store.set("key", "value")
+            assert store.get("key") == b"value"
+            del store
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the stores linger
+        free.bind(("127.0.0.1", port))
+        free.listen()
