@@ -127,7 +127,7 @@ class Registry:
         """What says that a member lives; nothing where its lease has ended, or hangs on another connection now."""
         deadline = current_deadline()
         left_s = self._verdict_s if deadline is None else deadline - time.monotonic() - _ANSWER_S
-        patience_s = min(self._verdict_s, left_s)
+        patience_s = max(0.0, min(self._verdict_s, left_s))
         lease.news.clear()
         lease.connection.send_event(PROBE_TOPIC, encode(None))
         try:
