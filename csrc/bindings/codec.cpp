@@ -1,5 +1,6 @@
 #include "bindings/codec.h"
 
+#include <cstring>
 #include <utility>
 
 #include "bindings/module.h"
@@ -58,6 +59,50 @@ py::bytes pack(const py::object& value) {
   return py::bytes(out.written());
 }
 
+// A frame's head: a length, what the frame says about itself, and the head of its value.
+py::bytes pack_head(const py::object& meta, const py::bytes& value_head) {
+  Writer out;
+  write_plain(meta, out);
+  const auto value = static_cast<std::string_view>(value_head);
+  const size_t length = out.written().size();
+  if (sizeof(uint16_t) + length + value.size() > rpc::kMaxHeadBytes)
+    throw InvalidArgument(message("meta: ", length, " bytes do not fit into a frame's head"));
+  const auto prefix = static_cast<uint16_t>(length);
+  std::string head(reinterpret_cast<const char*>(&prefix), sizeof prefix);
+  return py::bytes(head.append(out.written()).append(value));
+}
+
+py::tuple split_head(const py::object& head) {
+  const Bytes bytes(head);
+  const std::string_view whole = bytes.get();
+  uint16_t length;
+  if (whole.size() < sizeof length)
+    throw rpc::ProtocolError(message("head: expected at least ", sizeof length, " bytes, got ", whole.size()));
+  std::memcpy(&length, whole.data(), sizeof length);
+  const size_t end = sizeof length + length;
+  if (end > whole.size()) throw rpc::ProtocolError(message("head: expected ", end, " bytes, got ", whole.size()));
+  Reader reader = Reader::of_value(whole.substr(sizeof length, length));
+  const py::object meta = read_plain(reader);
+  if (!py::isinstance<py::list>(meta)) throw rpc::ProtocolError("head: expected a list");
+  return py::make_tuple(meta, py::bytes(whole.data() + end, whole.size() - end));
+}
+
+py::bytes pack_frame(uint8_t kind, uint64_t request_id, const py::bytes& head, uint16_t flags, uint32_t deadline_ms,
+                     uint64_t payload_len) {
+  const auto bytes = static_cast<std::string_view>(head);
+  rpc::Header header;
+  header.kind = kind;
+  header.flags = flags;
+  header.request_id = request_id;
+  header.head_bytes = static_cast<uint32_t>(bytes.size());
+  header.deadline_ms = deadline_ms;
+  header.payload_bytes = payload_len;
+  std::string frame = rpc::pack_header(header);
+  frame.append(bytes);
+  frame.append(header.padded_head_bytes() - bytes.size(), '\0');
+  return py::bytes(frame);
+}
+
 py::object unpack(const py::object& data) {
   const Bytes bytes(data);
   Reader reader = Reader::of_value(bytes.get());
@@ -79,6 +124,12 @@ void bind_codec(py::module_& m) {
            "The value whose head this is; tensors are views into the payload.");
   m.def("pack", &pack, py::arg("value"),
         "None, bool, int, float, str, bytes, and lists, tuples and dicts of them, in msgpack.");
+  m.def("pack_head", &pack_head, py::arg("meta"), py::arg("value_head") = py::bytes(),
+        "A frame's head out of what it says about itself and the head of its value.");
+  m.def("split_head", &split_head, py::arg("head"), "The two parts of `pack_head`.");
+  m.def("pack_frame", &pack_frame, py::arg("kind"), py::arg("request_id") = 0, py::arg("head") = py::bytes(),
+        py::kw_only(), py::arg("flags") = 0, py::arg("deadline_ms") = 0, py::arg("payload_len") = 0,
+        "Header, head and padding; the payload's bytes, if any, are to follow.");
   m.def("unpack", &unpack, py::arg("data"), "What `pack` packed, without dicts.");
 }
 

@@ -23,6 +23,11 @@ T read(const uint8_t* bytes) {
   return value;
 }
 
+template <typename T>
+void write(char* bytes, T value) {
+  std::memcpy(bytes, &value, sizeof value);
+}
+
 std::string hexadecimal(const uint8_t* bytes, size_t count) {
   static const char* const kDigits = "0123456789abcdef";
   std::string text;
@@ -60,12 +65,26 @@ Header parse_header(const uint8_t* bytes, const Limits& limits) {
   return header;
 }
 
+std::string pack_header(const Header& header) {
+  std::string bytes(kHeaderBytes, '\0');
+  std::memcpy(&bytes[0], kMagic, sizeof kMagic);
+  write(&bytes[4], kVersion);
+  write(&bytes[5], header.kind);
+  write(&bytes[6], header.flags);
+  write(&bytes[8], header.request_id);
+  write(&bytes[16], header.head_bytes);
+  write(&bytes[20], header.deadline_ms);
+  write(&bytes[24], header.payload_bytes);
+  return bytes;
+}
+
 ControlFrame control_frame(Kind kind) {
+  Header header;
+  header.kind = static_cast<uint8_t>(kind);
+  header.head_bytes = 3;
+  const std::string packed = pack_header(header);
   ControlFrame frame{};
-  std::memcpy(frame.data(), kMagic, sizeof kMagic);
-  frame[4] = kVersion;
-  frame[5] = static_cast<uint8_t>(kind);
-  frame[16] = 3;     // bytes of the head:
+  std::copy(packed.begin(), packed.end(), frame.begin());
   frame[32] = 1;     // a u16 length
   frame[34] = 0x90;  // and an empty list in msgpack
   return frame;

@@ -53,6 +53,9 @@ struct Limits {
 // Reads kHeaderBytes bytes. Throws VersionMismatch or ProtocolError.
 Header parse_header(const uint8_t* bytes, const Limits& limits);
 
+// What parse_header reads.
+std::string pack_header(const Header& header);
+
 // A frame without payload and with an empty list for a head: PING, PONG and the like.
 using ControlFrame = std::array<uint8_t, 64>;
 ControlFrame control_frame(Kind kind);

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .._C import pack, unpack
-from ..errors import AuthenticationError, InvalidArgumentError, ProtocolError, RpcError, VersionMismatchError
+from .._C import pack_frame as pack_frame  # what leaves and arrives is packed and split natively
+from .._C import pack_head as pack_head
+from .._C import split_head as split_head
+from ..errors import AuthenticationError, ProtocolError, RpcError, VersionMismatchError
 from .encoded import ALIGNMENT, Buffer
 
 MAGIC = b"GLD1"
@@ -36,7 +38,6 @@ FLAG_ARENA = 1
 MAX_DEADLINE_MS = 0xFFFF_FFFF
 
 _HEADER = struct.Struct("<4sBBHQIIQ")
-_META_LENGTH = struct.Struct("<H")
 
 
 class Kind(IntEnum):
@@ -90,36 +91,6 @@ class Header(NamedTuple):
 def head_padding(head_len: int) -> int:
     """Zeros after a head, so that header and head together fill a multiple of 64."""
     return -(HEADER_BYTES + head_len) % ALIGNMENT
-
-
-def pack_head(meta: list[Any], value_head: bytes = b"") -> bytes:
-    """A frame's head out of what it says about itself and the head of its value."""
-    packed = pack(meta)
-    if len(packed) + len(value_head) + _META_LENGTH.size > MAX_HEAD_BYTES:
-        raise InvalidArgumentError(f"meta: {len(packed)} bytes do not fit into a frame's head")
-    return _META_LENGTH.pack(len(packed)) + packed + value_head
-
-
-def split_head(head: Buffer) -> tuple[list[Any], memoryview]:
-    """The two parts of ``pack_head``; ``ProtocolError`` where the head is malformed."""
-    view = memoryview(head)
-    if view.nbytes < _META_LENGTH.size:
-        raise ProtocolError(f"head: expected at least {_META_LENGTH.size} bytes, got {view.nbytes}")
-    end = _META_LENGTH.size + _META_LENGTH.unpack_from(view)[0]
-    if end > view.nbytes:
-        raise ProtocolError(f"head: expected {end} bytes, got {view.nbytes}")
-    meta = unpack(view[_META_LENGTH.size : end])
-    if not isinstance(meta, list):
-        raise ProtocolError(f"head: expected a list, got {type(meta).__name__}")
-    return meta, view[end:]
-
-
-def pack_frame(
-    kind: Kind, request_id: int = 0, head: bytes = b"", *, flags: int = 0, deadline_ms: int = 0, payload_len: int = 0
-) -> bytes:
-    """Header, head and padding; the payload's bytes, if any, are to follow."""
-    header = _HEADER.pack(MAGIC, VERSION, kind, flags, request_id, len(head), deadline_ms, payload_len)
-    return header + head + bytes(head_padding(len(head)))
 
 
 def parse_header(data: Buffer, *, max_head: int = MAX_HEAD_BYTES, max_payload: int) -> Header:
