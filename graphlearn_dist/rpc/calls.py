@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..errors import DeadlineExceededError
 from .deadlines import Deadlines
@@ -30,12 +31,40 @@ class Carrier(Protocol):
         """Let go the thread in ``await_answer``."""
 
 
+class Outcome(Protocol):
+    """Where a call's result or error goes.
+
+    Attributes:
+        call: the call, until it is settled: a cycle would hold the answer's memory.
+    """
+
+    call: Call | None
+
+    def done(self) -> bool:
+        """Whether it is settled, or nobody wants it any more."""
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        """Say how the call ended, unless it is done. On any thread, by one at a time."""
+
+
+OutcomeType = TypeVar("OutcomeType", bound=Outcome)
+
+
 class Answer(Future[Any]):
     """The future of a call. A thread that waits for it receives the answer itself, where its connection allows."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.call: Call | None = call  # until it is settled: a cycle would hold the answer's memory
+        self.call: Call | None = None
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        """See ``Outcome``."""
+        self.call = None
+        if not self.done() and self.set_running_or_notify_cancel():
+            if error is not None:
+                self.set_exception(error)
+            else:
+                self.set_result(result)
 
     def result(self, timeout: float | None = None) -> Any:
         """What was answered; see ``concurrent.futures.Future``."""
@@ -44,6 +73,10 @@ class Answer(Future[Any]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error that was answered, if it was one; see ``concurrent.futures.Future``."""
         return super().exception(self._await(timeout))
+
+    def _await(self, timeout: float | None) -> float | None:
+        remaining = _await(self.call, math.inf if timeout is None else timeout)
+        return None if timeout is None else remaining
 
     def cancel(self) -> bool:
         """Give up; the peer is told."""
@@ -55,14 +88,60 @@ class Answer(Future[Any]):
             call.abandon_later()
         return True
 
-    def _await(self, timeout: float | None) -> float | None:
-        """Wait where the answer arrives; what is left of the timeout."""
+
+class Reply:
+    """The outcome of a call whose caller does nothing but wait for it: without what a future has for others.
+
+    Making, settling and reading a future costs as much as all else that a small call does on this side.
+    """
+
+    __slots__ = ("_error", "_function", "_is_done", "_result", "_unsettled", "call")
+
+    def __init__(self, function: str) -> None:
+        self.call: Call | None = None
+        self._function = function
+        self._unsettled = threading.Lock()
+        self._unsettled.acquire()
+        self._is_done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """See ``Outcome``."""
+        return self._is_done
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        """See ``Outcome``."""
+        self.call = None
+        if not self._is_done:
+            self._result, self._error, self._is_done = result, error, True
+            self._unsettled.release()
+
+    def take(self, timeout: float) -> Any:
+        """Wait for the result, or raise the error; once. After ``timeout`` seconds the loop does not answer."""
         call = self.call
-        if call is None or call.carrier is None:
-            return timeout
-        start = time.monotonic()
-        call.carrier.await_answer(call, math.inf if timeout is None else timeout)
-        return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
+        remaining = _await(call, timeout)
+        if not self._is_done and not self._unsettled.acquire(timeout=remaining):
+            self._is_done = True
+            if call is not None:
+                call.abandon_later()
+            raise DeadlineExceededError(f"{self._function}: the endpoint's loop does not answer")
+        error, self._error = self._error, None  # its traceback leads back here
+        try:
+            if error is not None:
+                raise error
+            return self._result
+        finally:
+            del error
+
+
+def _await(call: Call | None, timeout: float) -> float:
+    """Wait where the answer arrives, if that is possible; what is left of the timeout."""
+    if call is None or call.carrier is None:
+        return timeout
+    start = time.monotonic()
+    call.carrier.await_answer(call, timeout)
+    return max(0.0, timeout - (time.monotonic() - start))
 
 
 class Call:
@@ -72,6 +151,8 @@ class Call:
         deadline: ``time.monotonic()`` at which it fails.
         target: whom it is for, for messages.
         carrier: its connection, once it is on one.
+        outcome: where its result goes.
+        is_settled: nobody would let a thread go that begins to wait now.
         is_awaited: some thread waits in ``carrier.await_answer``.
     """
 
@@ -84,12 +165,15 @@ class Call:
         timeout_s: float,
         deadlines: Deadlines,
         posts: Posts,
+        outcome: Outcome,
     ) -> None:
         self.function = function
         self.deadline = deadline
         self.timeout_s = timeout_s
         self.target = target
-        self.future = Answer(self)
+        self.outcome = outcome
+        outcome.call = self
+        self.is_settled = False
         self.carrier: Carrier | None = None
         self.request_id = 0
         self.is_awaited = False
@@ -104,15 +188,11 @@ class Call:
         return encoded
 
     def finish(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Settle the future, unless it is settled. By the one who took the call from its connection; on any thread."""
+        """Settle the outcome, unless it is done. By the one who took the call from its connection; on any thread."""
         self._deadlines.discard(self)
         release(self.take_encoded())
-        self.future.call = None
-        if not self.future.done() and self.future.set_running_or_notify_cancel():
-            if error is not None:
-                self.future.set_exception(error)
-            else:
-                self.future.set_result(result)
+        self.is_settled = True
+        self.outcome.settle(result, error)
         if self.is_awaited and self.carrier is not None:
             self.carrier.answer_is_settled(self)
 
@@ -125,6 +205,7 @@ class Call:
 
     def abandon(self) -> bool:
         """Nobody waits for the answer any more: tell the peer. False: it is settled already."""
+        self.is_settled = True
         self._deadlines.discard(self)
         return self.carrier is None or self.carrier.cancel(self)
 

@@ -155,7 +155,7 @@ class Connection:
 
     def submit(self, call: Call) -> None:
         """Send a request, or let it wait until fewer are in flight."""
-        if call.future.done():
+        if call.outcome.done():
             call.finish()
         elif not self.is_open:
             call.finish(error=PeerLostError(self.peer_name, "connection closed"))
@@ -176,7 +176,8 @@ class Connection:
     def _register(self, call: Call) -> bool:
         """Count a call among those in flight, if there is room for it. From any thread."""
         with self._registering:
-            if not self.is_open or len(self._pending) >= self.peer_limits.max_inflight:
+            other = self.other
+            if other is None or self._stream.closed or len(self._pending) >= other.max_inflight:
                 return False
             call.request_id = self._next_id
             self._next_id += 2
@@ -210,7 +211,7 @@ class Connection:
         call.is_awaited = True
         shortcut.expect_answer(call.request_id)
         try:
-            if call.future.call is None:  # it is settled, and nobody would let this thread go
+            if call.is_settled:  # nobody would let this thread go
                 shortcut.forget_answer(call.request_id)
             else:
                 shortcut.await_answer(call.request_id, timeout_s)
@@ -245,7 +246,7 @@ class Connection:
     def _send_waiting(self) -> None:
         while self._waiting:
             call = self._waiting[0]
-            if call.future.done():
+            if call.outcome.done():
                 self._waiting.popleft().finish()
             elif self._register(call):
                 self._send_request(self._waiting.popleft())
@@ -279,9 +280,9 @@ class Connection:
     def _send_value(
         self, kind: Kind, request_id: int, meta: list[Any], encoded: Encoded, *, deadline_ms: int = 0
     ) -> None:
-        if encoded.nbytes > self.peer_limits.max_payload_bytes:
+        limit = self.peer_limits.max_payload_bytes
+        if encoded.nbytes > limit:
             release(encoded)
-            limit = self.peer_limits.max_payload_bytes
             raise InvalidArgumentError(f"payload: {self.peer_name} takes at most {limit} bytes, got {encoded.nbytes}")
         place = self._exchange.put(encoded) if encoded.nbytes >= self._settings.arena_threshold_bytes else 0
         frame = pack_frame(

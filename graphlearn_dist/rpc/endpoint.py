@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from ..config import RpcSettings
-from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
+from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
 from .arena import SendingArena
 from .callees import Callees, Serving
-from .calls import Call
+from .calls import Answer, Call, OutcomeType, Reply
 from .codec import Value, encode
 from .connection import Connection
 from .deadlines import Deadlines
@@ -294,22 +293,7 @@ class Endpoint:
             DeadlineExceededError: no answer in time.
             RemoteError: the callee raised. An error of this package comes as its own class.
         """
-        deadlines, posts = self._deadlines, self._posts
-        if deadlines is None or posts is None or self._closed:
-            raise NotInitializedError(f"{self.peer.name} is not open")
-        timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        if timeout <= 0:
-            raise InvalidArgumentError(f"timeout_s: expected a positive number of seconds, got {timeout}")
-        encoded = encode([list(args), kwargs])
-        now = time.monotonic()
-        inherited = current_deadline()
-        deadline = now + timeout if inherited is None else min(now + timeout, inherited)
-        call = Call(function, target, encoded, deadline, max(0.0, deadline - now), deadlines, posts)
-        deadlines.add(call)
-        if not self._outgoing.start(posts, call, target, fail_fast):
-            deadlines.discard(call)
-            raise NotInitializedError(f"{self.peer.name} is closed")
-        return call.future
+        return self._start_call(Answer(), target, function, [list(args), kwargs], timeout_s, fail_fast)
 
     def call(
         self,
@@ -324,15 +308,35 @@ class Endpoint:
         """``request``, and wait for the result."""
         if threading.current_thread() is self._thread:
             raise InvalidArgumentError(f"call: {function!r} would block the endpoint's loop; await a request instead")
-        future = self.request(target, function, *args, timeout_s=timeout_s, fail_fast=fail_fast, **kwargs)
+        reply = self._start_call(Reply(function), target, function, [list(args), kwargs], timeout_s, fail_fast)
         limit = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        try:
-            return future.result(limit + _CLOSE_TIMEOUT_S)
-        except FutureTimeoutError as error:
-            if isinstance(error, DeadlineExceededError) or future.done():
-                raise
-            future.cancel()  # only when the endpoint was closed meanwhile
-            raise DeadlineExceededError(f"{function}: the endpoint's loop does not answer") from error
+        return reply.take(limit + _CLOSE_TIMEOUT_S)  # longer only when the endpoint was closed meanwhile
+
+    def _start_call(
+        self,
+        outcome: OutcomeType,
+        target: Target,
+        function: str,
+        arguments: list[Any],
+        timeout_s: float | None,
+        fail_fast: bool,
+    ) -> OutcomeType:
+        deadlines, posts = self._deadlines, self._posts
+        if deadlines is None or posts is None or self._closed:
+            raise NotInitializedError(f"{self.peer.name} is not open")
+        timeout = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        if timeout <= 0:
+            raise InvalidArgumentError(f"timeout_s: expected a positive number of seconds, got {timeout}")
+        encoded = encode(arguments)
+        now = time.monotonic()
+        inherited = current_deadline()
+        deadline = now + timeout if inherited is None else min(now + timeout, inherited)
+        call = Call(function, target, encoded, deadline, max(0.0, deadline - now), deadlines, posts, outcome)
+        deadlines.add(call)
+        if not self._outgoing.start(posts, call, target, fail_fast):
+            deadlines.discard(call)
+            raise NotInitializedError(f"{self.peer.name} is closed")
+        return outcome
 
     # --- what connections ask for (on the loop's thread) -------------------------------------------------------
 

@@ -17,7 +17,9 @@ class EndpointLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._first_steps: list[Callable[[], object]] | None = None
+        self._keeps_first_step = False
+        self._first_step: tuple[contextvars.Context, Callable[..., object], tuple[Any, ...]] | None = None
+        self._kept = asyncio.Handle(lambda: None, (), self)  # a task does not look at what it gets
 
     def run(self, started: threading.Event) -> None:
         """Run on the calling thread until it is stopped."""
@@ -29,22 +31,22 @@ class EndpointLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """See ``asyncio.loop.call_soon``; the call by which a task asks for its first step may be kept."""
-        if self._first_steps is None:
+        if not self._keeps_first_step:
             return super().call_soon(callback, *args, context=context)
-        run = contextvars.copy_context().run if context is None else context.run
-        self._first_steps.append(lambda: run(callback, *args))
-        return asyncio.Handle(callback, args, self, context)
+        self._keeps_first_step = False
+        self._first_step = (contextvars.copy_context() if context is None else context, callback, args)
+        return self._kept
 
     def begin_task(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> asyncio.Task[None]:
         """``create_task`` in a context, whose first step is taken before this returns, unless another task runs."""
         if asyncio.current_task(self) is not None:
             return context.run(self.create_task, coroutine)
-        steps: list[Callable[[], object]] = []
-        self._first_steps = steps
+        self._keeps_first_step = True
         try:
-            task = context.run(self.create_task, coroutine)
+            task = context.run(asyncio.Task, coroutine, loop=self)
         finally:
-            self._first_steps = None
-        for step in steps:
-            step()
+            self._keeps_first_step = False
+        step, self._first_step = self._first_step, None
+        if step is not None:
+            step[0].run(step[1], *step[2])
         return task

@@ -110,7 +110,7 @@ class Outgoing:
             elif not self._membership.joined:
                 raise RegistryError(f"target: {target!r} is unknown; expected a PeerAddress, or join a registry first")
             remaining = give_up - loop.time()
-            if fail_fast or remaining <= 0 or call.future.done():
+            if fail_fast or remaining <= 0 or call.outcome.done():
                 waited = f" within {self._settings.connect_timeout_s:g} s" if not fail_fast else ""
                 raise PeerLostError(self._text(target), f"no connection{waited}: {why}")
             await self._membership.changed(min(backoff, remaining))

@@ -24,7 +24,7 @@ from graphlearn_dist.errors import ProtocolError, RpcError
 from graphlearn_dist.rpc import decode, decode_blob, encode, register_message, wire
 from graphlearn_dist.rpc.arena import SendingArena
 from graphlearn_dist.rpc.callees import Callees, Serving
-from graphlearn_dist.rpc.calls import Call
+from graphlearn_dist.rpc.calls import Answer, Call
 from graphlearn_dist.rpc.codec import Value
 from graphlearn_dist.rpc.connection import Connection
 from graphlearn_dist.rpc.deadlines import Deadlines
@@ -165,7 +165,9 @@ class Harness:
                 assert connection.is_open
             due, loop = self._loop.time() + 60, self._loop
             deadlines, posts = Deadlines(loop), Posts(loop)
-            calls = [Call("echo", "peer", encode(number), due, 60, deadlines, posts) for number in range(CALLS)]
+            calls = [
+                Call("echo", "peer", encode(number), due, 60, deadlines, posts, Answer()) for number in range(CALLS)
+            ]
             for call in calls if connecting and known else ():
                 connection.submit(call)
             with contextlib.suppress(BrokenPipeError):
@@ -175,7 +177,7 @@ class Harness:
         assert len(side.errors) == 1
         assert isinstance(side.errors[0], RpcError)
         assert stream.out_bytes == 0
-        assert all(call.future.done() for call in calls if connecting and known)
+        assert all(call.outcome.done() for call in calls if connecting and known)
 
     async def _read_all(self, stream: FrameStream) -> None:
         for _ in range(10_000):
