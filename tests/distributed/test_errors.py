@@ -462,9 +462,16 @@ def second_client(port: int) -> list[str]:
 
 
 def client_of_another_version(port: int) -> list[str]:
-    from graphlearn_dist.rpc import wire
+    from graphlearn_dist.rpc import handshake
 
-    wire.VERSION += 1
+    pack_frame = handshake.pack_frame
+
+    def pack_frame_of_another_version(*parts: Any) -> bytes:
+        frame = bytearray(pack_frame(*parts))
+        frame[4] += 1
+        return bytes(frame)
+
+    handshake.pack_frame = pack_frame_of_another_version
     try:
         init_client(1, 1, 0, "127.0.0.1", port, connect_timeout_s=2 * SOON_S)  # longer than the test waits
     except VersionMismatchError as error:
