@@ -175,10 +175,8 @@ def receive(sock: socket.socket, view: memoryview) -> bool:
 
 def tune(sock: socket.socket) -> None:
     """The same socket options as the engine's."""
-    if sock.family == socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    else:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 512 << 10)
+    if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

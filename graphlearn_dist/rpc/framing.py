@@ -32,7 +32,8 @@ _STAGING_BYTES = 16 << 10
 _DIRECT_BYTES = 4 << 10  # from here on a part is received without passing through the staging buffer
 _ROUNDS = 32  # system calls per wake-up, so that one busy connection does not starve the others
 _MAX_VECTORS = 256
-_SOCKET_BUFFER_BYTES = 4 << 20
+# Between processes of one host: what lies in the kernel stays in a core's cache, and ten answers' worth of it does not.
+_LOCAL_SEND_BUFFER_BYTES = 512 << 10
 
 FrameHandler = Callable[[Header, Any, Any], None]
 ClosedHandler = Callable[[RpcError], None]
@@ -41,12 +42,17 @@ ClosedHandler = Callable[[RpcError], None]
 def tune_socket(sock: socket.socket) -> None:
     """Make a connected socket non-blocking and fit for small requests and large answers."""
     sock.setblocking(False)
-    if sock.family == socket.AF_UNIX:
-        # The default of some 200 KB makes a 10 MB answer a hundred wake-ups. The kernel caps what it grants.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
-    else:
+    if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if _is_local(sock):  # else the kernel fits the buffer to the network's delay
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BUFFER_BYTES)
+
+
+def _is_local(sock: socket.socket) -> bool:
+    try:
+        return sock.family == socket.AF_UNIX or sock.getpeername()[0] == sock.getsockname()[0]
+    except OSError:  # the peer is gone already, which reading will tell
+        return False
 
 
 class Drain:
