@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
 from ..rpc.peers import Member, Peer
 
-_RETURN_S = 10.0  # a client that is lost for so long does not come again
+_RETURN_S = 60.0  # a client that is lost for so long does not come again: its loaders wait no longer for a server
 
 
 class ClientRoll:
@@ -15,10 +16,12 @@ class ClientRoll:
 
     Args:
         expected: clients in the job; 0 leaves their number open, and nothing is kept of them.
+        is_supervised: a launcher knows which clients have ended, so that one that is lost may always come back.
     """
 
-    def __init__(self, expected: int) -> None:
+    def __init__(self, expected: int, *, is_supervised: bool = False) -> None:
         self._expected = expected
+        self._return_s = math.inf if is_supervised else _RETURN_S
         self._changed = threading.Condition()
         self._done: dict[int, Peer] = {}  # by rank: who was it last
         self._lost: dict[int, float] = {}  # and when, by time.monotonic()
@@ -61,7 +64,7 @@ class ClientRoll:
     def is_over(self) -> bool:
         """Whether as many clients as are expected (0: never) are done or lost for good, or ``end`` was called."""
         with self._changed:
-            longest_ago = time.monotonic() - _RETURN_S
+            longest_ago = time.monotonic() - self._return_s
             gone = {*self._done, *(rank for rank, since in self._lost.items() if since <= longest_ago)}
             return self._ended or 0 < self._expected <= len(gone)
 
@@ -74,5 +77,6 @@ class ClientRoll:
         with self._changed:
             while not self.is_over():
                 now = time.monotonic()
-                left = [_RETURN_S - (now - since) for since in self._lost.values() if now - since < _RETURN_S]
+                ends = [since + self._return_s for since in self._lost.values()]
+                left = [end - now for end in ends if end > now]
                 self._changed.wait(min([interval_s, *left]))

@@ -62,6 +62,7 @@ class DistServer:
         num_clients: clients after whose end ``wait_for_exit`` returns; 0 leaves their number open.
         memory_budget: most memory for what clients wait for, see ``ServerMemory.of``.
         lease_timeout: how long a client whose connection was lost keeps what it holds, see ``ProducerLeases``.
+        is_supervised: whether a launcher ends this server when the clients have ended, see ``ClientRoll``.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class DistServer:
         num_clients: int = 0,
         memory_budget: int | str | None = None,
         lease_timeout: float | None = None,
+        is_supervised: bool = False,
     ) -> None:
         if not isinstance(dataset, DistDataset):
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
@@ -85,7 +87,7 @@ class DistServer:
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
         self._holders = ServerHolders(dataset, self._leases)
         self._name = "server"
-        self._clients = ClientRoll(num_clients)
+        self._clients = ClientRoll(num_clients, is_supervised=is_supervised)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -429,7 +431,13 @@ def init_server(
     launched = LaunchContext.of_server(server_rank)
     return_large_blocks()  # what a visitor brought goes with it
     expected = 0 if is_dynamic else num_clients
-    server = DistServer(dataset, num_clients=expected, memory_budget=memory_budget, lease_timeout=lease_timeout)
+    server = DistServer(
+        dataset,
+        num_clients=expected,
+        memory_budget=memory_budget,
+        lease_timeout=lease_timeout,
+        is_supervised=launched is not None,
+    )
     _set_server_context(num_servers, server_rank, server_group_name, expected)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
         rpc.register_function(method, method.__qualname__, target=getattr(server, method.__name__))

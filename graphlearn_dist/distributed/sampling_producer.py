@@ -38,7 +38,7 @@ class SamplingProducer:
 
     Args:
         name: for errors.
-        dataset: the process's partition.
+        dataset: the process's partition; held, since workers that are started later map what lies in its memory.
         handle: the same for its workers.
         sampler_input: the loader's input nodes, checked.
         config: how to sample.
@@ -60,6 +60,7 @@ class SamplingProducer:
         self.schedule = make_schedule(sampler_input, config)
         self._name = name
         self._request = request
+        self._dataset = dataset
         self._handle = handle
         self._input = sampler_input
         self._config = config

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from hashlib import blake2b
 
 import torch
 
 from ..data.schema import GraphSchema
+from ..typing import NumNeighbors
 from .base import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig
 
 Settings = dict[str, int | str]
@@ -21,11 +23,9 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
 
     What batches carry besides (features, edge ids) is not among it: that may change without changing a draw.
     """
-    fanouts = config.num_neighbors
-    listed = sorted(fanouts.items()) if isinstance(fanouts, dict) else fanouts
     return {
         "sampling_type": config.sampling_type.value,
-        "num_neighbors": _short(str(listed)),
+        "num_neighbors": _short(str(_listed(config.num_neighbors))),
         "batch_size": config.batch_size,
         "shuffle": int(config.shuffle),
         "drop_last": int(config.drop_last),
@@ -38,6 +38,13 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
         "temporal_strategy": str(config.temporal_strategy),
         "num_nodes": _short(", ".join(map(str, schema.num_nodes))),
     }
+
+
+def _listed(fanouts: NumNeighbors | None) -> object:
+    """The same for the same fan-outs, however they were given: by type in any order, as lists or as tuples."""
+    if isinstance(fanouts, Mapping):
+        return sorted((edge_type, list(hops)) for edge_type, hops in fanouts.items())
+    return None if fanouts is None else list(fanouts)
 
 
 def input_settings(sampler_input: NodeSamplerInput | EdgeSamplerInput) -> Settings:

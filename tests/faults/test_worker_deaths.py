@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist.data import Dataset
 from graphlearn_dist.distributed import (
+    DistDataset,
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
@@ -23,6 +26,7 @@ from graphlearn_dist.distributed.worker_process import WorkerProcess
 from graphlearn_dist.errors import SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import (
+    NUM_FEATURES,
     NUM_NODES,
     children,
     load,
@@ -65,10 +69,20 @@ def epoch(whole: Path, number: int) -> list[Any]:
     return [loader.batch(number, index) for index in range(len(loader))]
 
 
+def in_memory() -> DistDataset:
+    """The data set of ``make_partitions``, in this process's memory."""
+    ids, dataset = torch.arange(NUM_NODES), Dataset(edge_dir="in")
+    dataset.init_graph(torch.cat([torch.stack([(ids + hop) % NUM_NODES, ids]) for hop in (1, 2, 3, 4)], dim=1))
+    dataset.init_node_features(ids.float()[:, None].repeat(1, NUM_FEATURES))
+    dataset.init_node_labels(ids)
+    return DistDataset.from_dataset(dataset)
+
+
 def test_worker_processes_that_die_or_freeze(whole: Path) -> None:
-    """In the midst of an epoch, between two of them, and while nobody reads."""
+    """In the midst of an epoch, between two of them, and while nobody reads; the data set is the loader's alone."""
     options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB")
-    with make_loader(load(whole), options) as loader:
+    with make_loader(in_memory(), options) as loader:
+        gc.collect()
         first, second = workers_of(os.getpid())
         batches = iter(loader)
         seen = [next(batches) for _ in range(3)]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
-from graphlearn_dist.distributed import client_roll
+from graphlearn_dist.config import LaunchContext
+from graphlearn_dist.distributed import client_roll, get_server, init_server, shutdown_server
 from graphlearn_dist.distributed.client_roll import ClientRoll
 from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
+from tests.support.jobs import load, make_partitions
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 ADDRESS = PeerAddress("127.0.0.1", 1)
@@ -62,3 +65,23 @@ def test_clients_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting.start()
     waiting.join(DEADLINE_S)
     assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_a_launcher_knows_better_who_is_lost(
+    is_launched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that froze, or whose network broke, for however long finds the servers of its job where they were."""
+    monkeypatch.setattr(client_roll, "_RETURN_S", 0.0)
+    if is_launched:
+        for name, value in LaunchContext("server", 0, 1, 1, "127.0.0.1", 0).to_environ().items():
+            monkeypatch.setenv(name, value)
+    init_server(1, 1, 0, load(make_partitions(tmp_path, 1)), "127.0.0.1", 0)
+    try:
+        roll = get_server()._clients
+        roll.lost(0)
+        assert roll.is_over() is not is_launched
+        roll.left(Member(client(0), ADDRESS))
+        assert roll.is_over()
+    finally:
+        shutdown_server()

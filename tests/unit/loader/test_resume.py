@@ -347,6 +347,7 @@ def test_other_inputs_are_named() -> None:
             one.load_state_dict(other.state_dict())
 
     loader = NeighborLoader(dataset, [3, 2], seeds)
+    loader.load_state_dict(NeighborLoader(dataset, (3, 2), seeds).state_dict())  # type: ignore[arg-type]
     check(loader, NeighborLoader(dataset, [3], seeds), r"batches: num_neighbors was '\[3\]' and is '\[3, 2\]'$")
     check(
         loader,
