@@ -214,7 +214,7 @@ class Connection:
             if call.is_settled:  # nobody would let this thread go
                 shortcut.forget_answer(call.request_id)
             else:
-                shortcut.await_answer(call.request_id, timeout_s)
+                shortcut.await_answer(call.request_id, timeout_s, self._on_frame)
         finally:
             call.is_awaited = False
 

@@ -32,8 +32,8 @@ class Shortcut(Protocol):
     def expect_answer(self, request_id: int) -> None:
         """The calling thread is about to wait for an answer; ``await_answer`` or ``forget_answer`` must follow."""
 
-    def await_answer(self, request_id: int, timeout_s: float) -> None:
-        """Wait for the answer, and handle its frame on this thread, as the loop would.
+    def await_answer(self, request_id: int, timeout_s: float, on_frame: FrameHandler) -> None:
+        """Wait for the answer, and handle its frame on this thread by ``on_frame``, as the loop would by its own.
 
         Returns too when it was released, or the time is over. An answer that would overtake earlier frames, or lies in
         shared memory, is handled by the loop instead.

@@ -143,6 +143,7 @@ class PayloadExchange:
         region, offset = encoded.place
         if region not in self._regions:
             self._offer(region)
+            return None
         number = self._regions[region]
         if self._region_states[number] != "accepted":
             return None
@@ -154,8 +155,8 @@ class PayloadExchange:
         number = len(self._region_states) + 1
         self._regions[region] = number
         self._region_states[number] = "offered"
+        region.watch(self._drop)  # before the frame, which may close a broken connection
         self._wire.send_arena_frame(["lend", number, region.path, region.size, region.nonce])
-        region.watch(self._drop)
 
     def _drop(self, region: SharedRegion) -> None:
         """The region's maker is gone: the peer need not keep it mapped for new payloads."""
@@ -270,3 +271,4 @@ class PayloadExchange:
         if self._peer_arena is not None:
             self._peer_arena.close()
             self._peer_arena = None
+        del self._wire  # it leads back here: a connection must not wait for a garbage collection

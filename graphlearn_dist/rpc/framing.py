@@ -325,4 +325,6 @@ class FrameStream:
             if on_sent is not None:
                 on_sent()
         self._drain.report()
-        self._on_closed(error)
+        on_closed = self._on_closed
+        del self._on_frame, self._on_closed  # they lead back here: a connection must not wait for a garbage collection
+        on_closed(error)

@@ -62,7 +62,7 @@ class NativeStream:
         """The calling thread is about to wait for an answer."""
         self._native.expect_answer(request_id)
 
-    def await_answer(self, request_id: int, timeout_s: float) -> None:
+    def await_answer(self, request_id: int, timeout_s: float, on_frame: FrameHandler) -> None:
         """Wait for an answer, reading what comes, and handle its frame on this thread."""
         frame = self._native.await_answer(request_id, timeout_s)
         if frame is None:
@@ -70,7 +70,7 @@ class NativeStream:
         fields, head, payload = frame
         problem: tuple[Callable[[RpcError], None], RpcError] | None = None
         try:
-            self._on_frame(Header(KINDS[fields[0]], *fields[1:]), head, payload)
+            on_frame(Header(KINDS[fields[0]], *fields[1:]), head, payload)
         except MemoryError:
             problem = self.close, PeerLostError("peer", _NO_MEMORY)
         except RpcError as error:
@@ -109,7 +109,9 @@ class NativeStream:
         self.closed = True
         self._native.close()
         self._drain.report()
-        self._on_closed(error)
+        on_closed = self._on_closed
+        del self._on_frame, self._on_closed  # they lead back here: a connection must not wait for a garbage collection
+        on_closed(error)
 
     # --- what the engine tells ---------------------------------------------------------------------------------
 
