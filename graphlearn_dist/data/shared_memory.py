@@ -11,7 +11,7 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -156,18 +156,27 @@ def _locate(tensor: torch.Tensor) -> tuple[str, int] | None:
         if start <= address < start + nbytes:
             return f"/proc/{os.getpid()}/fd/{descriptor}", address - start
     with open("/proc/self/maps") as maps:
-        for line in maps:
-            fields = line.split(maxsplit=5)
-            if len(fields) < 6:
-                continue
-            low, high = (int(bound, 16) for bound in fields[0].split("-"))
-            if low <= address < high:
-                return _file_place(fields, address - low)
+        return _file_at(address, maps)
+
+
+def _file_at(address: int, maps: Iterable[str]) -> tuple[str, int] | None:
+    """(path, offset) of the file that is mapped at an address; None where memory is private, or nothing is mapped.
+
+    Args:
+        address: in this process.
+        maps: lines of ``/proc/self/maps``, by address; there are thousands of them, so those below are barely read.
+    """
+    for line in maps:
+        low, _, rest = line.partition("-")
+        high, _, _ = rest.partition(" ")
+        if address < int(high, 16):
+            distance = address - int(low, 16)
+            return _file_place(line.split(maxsplit=5), distance) if distance >= 0 else None
     return None
 
 
 def _file_place(fields: list[str], distance: int) -> tuple[str, int] | None:
-    path = fields[5].rstrip("\n")
+    path = fields[5].rstrip("\n") if len(fields) == 6 else ""  # anonymous memory has none
     if not path.startswith("/") or path.endswith("(deleted)") or path.startswith("/dev/"):
         return None
     return path, int(fields[2], 16) + distance

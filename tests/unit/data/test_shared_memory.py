@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphlearn_dist.data import Dataset, Feature, Topology
-from graphlearn_dist.data.shared_memory import from_handle, share, share_all, to_handle
+from graphlearn_dist.data.shared_memory import _file_at, from_handle, share, share_all, to_handle
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import StorageError
 from graphlearn_dist.messages import TensorHandle
@@ -103,6 +103,36 @@ def test_what_cannot_be_shared_or_mapped(tmp_path: Path) -> None:
     deleted.unlink()
     assert share(mapped) is not mapped  # no other process could open it any more
     assert torch.equal(from_handle(to_handle(share(mapped))), mapped)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (0x0FFF, None),  # below all maps
+        (0x1000, ("/data/a file", 0x200000)),
+        (0x2FFF, ("/data/a file", 0x201FFF)),
+        (0x3000, ("/data/b", 0)),  # its neighbor's end
+        (0x4000, None),  # a hole
+        (0x7FFF, None),
+        (0x8000, None),  # anonymous
+        (0x9000, None),  # named by the kernel
+        (0xA000, None),  # no other process could open it
+        (0xB000, None),
+        (0xC000, ("/data/b", 0x1000)),
+        (0xD000, None),  # above all maps
+    ],
+)
+def test_the_file_at_an_address(address: int, expected: tuple[str, int] | None) -> None:
+    maps = [
+        "1000-3000 r--p 00200000 08:01 11                       /data/a file\n",
+        "3000-4000 r--p 00000000 08:01 12                       /data/b\n",
+        "8000-9000 rw-p 00000000 00:00 0 \n",
+        "9000-a000 rw-p 00000000 00:00 0                        [heap]\n",
+        "a000-b000 r--p 00000000 08:01 13                       /data/c (deleted)\n",
+        "b000-c000 rw-s 00000000 00:01 14                       /dev/shm/d\n",
+        "c000-d000 r--p 00001000 08:01 12                       /data/b\n",
+    ]
+    assert _file_at(address, maps) == expected
 
 
 def test_share_all_and_topologies() -> None:
