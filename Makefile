@@ -90,7 +90,7 @@ check-cuda: $(RUNTIME)
 	    -DPython_EXECUTABLE=$(abspath $(PY)) \
 	    -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) >build/check-cuda.log 2>&1 \
 	    || { cat build/check-cuda.log; exit 1; }; \
-	  cmake --build build/check-cuda -- --quiet; \
+	  cmake --build build/check-cuda --target gld_cuda -- --quiet; \
 	else \
 	  echo "--- CUDA sources: not compiled, there is no nvcc on this machine"; \
 	fi

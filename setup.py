@@ -9,6 +9,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+# One place for all commands (install, build_ext, wheel) and for the core's own tests: what one has compiled stays.
+BUILD = ROOT / "build" / f"cmake-{sys.implementation.cache_tag}"
 
 
 class CMakeBuild(build_ext):
@@ -18,8 +20,7 @@ class CMakeBuild(build_ext):
         import pybind11
 
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
-        build_dir = Path(self.build_temp).resolve() / "cmake"
-        build_dir.mkdir(parents=True, exist_ok=True)
+        BUILD.mkdir(parents=True, exist_ok=True)
         with_cuda = os.environ.get("WITH_CUDA", "off").lower()
         if with_cuda not in ("auto", "on", "off"):
             raise SystemExit(f"WITH_CUDA: expected auto, on or off, got {with_cuda!r}")
@@ -34,8 +35,8 @@ class CMakeBuild(build_ext):
             f"-DWITH_CUDA={with_cuda}",
             f"-DGLD_SANITIZE={os.environ.get('GLD_SANITIZE', '')}",
         ]
-        subprocess.run(configure, cwd=build_dir, check=True)
-        subprocess.run(["cmake", "--build", "."], cwd=build_dir, check=True)
+        subprocess.run(configure, cwd=BUILD, check=True)
+        subprocess.run(["cmake", "--build", "."], cwd=BUILD, check=True)
 
 
 setup(ext_modules=[Extension("graphlearn_dist._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
