@@ -38,7 +38,6 @@ def pack_frame(
     kind: int,
     request_id: int = 0,
     head: bytes = b"",
-    *,
     flags: int = 0,
     deadline_ms: int = 0,
     payload_len: int = 0,

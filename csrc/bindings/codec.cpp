@@ -128,7 +128,7 @@ void bind_codec(py::module_& m) {
         "A frame's head out of what it says about itself and the head of its value.");
   m.def("split_head", &split_head, py::arg("head"), "The two parts of `pack_head`.");
   m.def("pack_frame", &pack_frame, py::arg("kind"), py::arg("request_id") = 0, py::arg("head") = py::bytes(),
-        py::kw_only(), py::arg("flags") = 0, py::arg("deadline_ms") = 0, py::arg("payload_len") = 0,
+        py::arg("flags") = 0, py::arg("deadline_ms") = 0, py::arg("payload_len") = 0,
         "Header, head and padding; the payload's bytes, if any, are to follow.");
   m.def("unpack", &unpack, py::arg("data"), "What `pack` packed, without dicts.");
 }

@@ -153,7 +153,7 @@ class Call:
         carrier: its connection, once it is on one.
         outcome: where its result goes.
         is_settled: nobody would let a thread go that begins to wait now.
-        is_awaited: some thread waits in ``carrier.await_answer``.
+        awaited_by: the thread that waits in ``carrier.await_answer``, by its number; 0 where none does.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Call:
         self.is_settled = False
         self.carrier: Carrier | None = None
         self.request_id = 0
-        self.is_awaited = False
+        self.awaited_by = 0
         self.nbytes = encoded.nbytes
         self._encoded: Encoded | None = encoded
         self._deadlines = deadlines
@@ -190,10 +190,11 @@ class Call:
     def finish(self, result: Any = None, error: BaseException | None = None) -> None:
         """Settle the outcome, unless it is done. By the one who took the call from its connection; on any thread."""
         self._deadlines.discard(self)
-        release(self.take_encoded())
+        if self._encoded is not None:  # it was not sent
+            release(self.take_encoded())
         self.is_settled = True
         self.outcome.settle(result, error)
-        if self.is_awaited and self.carrier is not None:
+        if self.awaited_by not in (0, threading.get_ident()) and self.carrier is not None:
             self.carrier.answer_is_settled(self)
 
     def expire(self) -> None:

@@ -4,8 +4,10 @@ other threads may send and whose answers they may receive themselves."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -108,6 +110,7 @@ class Connection:
         self.origin = describe_origin(sock)
         self.refused = False  # this side closed it for what the other side did, or did not
         self.other: Introduction | None = None
+        self._peer_limit_bytes = 0
         self._owner = owner
         self._loop = loop
         self._settings = owner.settings
@@ -186,29 +189,22 @@ class Connection:
         call.carrier = self
         return True
 
-    @property
-    def peer_limits(self) -> Introduction:
-        """What the peer grants."""
-        if self.other is None:
-            raise ProtocolError("the handshake is not over")
-        return self.other
-
     def _send_request(self, call: Call) -> None:
         encoded = call.take_encoded()
         if encoded is None:
             return
-        remaining_ms = min(max(1, int((call.deadline - self._loop.time()) * 1000)), MAX_DEADLINE_MS)
+        remaining_ms = min(max(1, int((call.deadline - time.monotonic()) * 1000)), MAX_DEADLINE_MS)
         try:
-            self._send_value(Kind.REQUEST, call.request_id, [call.function], encoded, deadline_ms=remaining_ms)
+            self._send_value(Kind.REQUEST, call.request_id, (call.function,), encoded, remaining_ms)
         except InvalidArgumentError as error:
             self._settle(call.request_id, error=error)
 
     def await_answer(self, call: Call, timeout_s: float) -> None:
         """Let the calling thread receive the answer; only the first of a call's threads does."""
         shortcut = self._shortcut
-        if shortcut is None or call.is_awaited or call.request_id == 0:
+        if shortcut is None or call.awaited_by or call.request_id == 0:
             return
-        call.is_awaited = True
+        call.awaited_by = threading.get_ident()
         shortcut.expect_answer(call.request_id)
         try:
             if call.is_settled:  # nobody would let this thread go
@@ -216,7 +212,7 @@ class Connection:
             else:
                 shortcut.await_answer(call.request_id, timeout_s, self._on_frame)
         finally:
-            call.is_awaited = False
+            call.awaited_by = 0
 
     def answer_is_settled(self, call: Call) -> None:
         """Let go the thread in ``await_answer``."""
@@ -261,7 +257,7 @@ class Connection:
             release(encoded)
             return
         try:
-            self._send_value(Kind.RESPONSE, request_id, [], encoded)
+            self._send_value(Kind.RESPONSE, request_id, (), encoded)
         except InvalidArgumentError as error:
             self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(pack_failure(error))))
 
@@ -273,43 +269,34 @@ class Connection:
     def send_event(self, topic: str, encoded: Encoded) -> None:
         """Tell the peer something that it did not ask for."""
         if self.is_open:
-            self._send_value(Kind.EVENT, 0, [topic], encoded)
+            self._send_value(Kind.EVENT, 0, (topic,), encoded)
         else:
             release(encoded)
 
     def _send_value(
-        self, kind: Kind, request_id: int, meta: list[Any], encoded: Encoded, *, deadline_ms: int = 0
+        self, kind: Kind, request_id: int, meta: tuple[str, ...], encoded: Encoded, deadline_ms: int = 0
     ) -> None:
-        limit = self.peer_limits.max_payload_bytes
-        if encoded.nbytes > limit:
+        limit, nbytes = self._peer_limit_bytes, encoded.nbytes
+        if nbytes > limit:
             release(encoded)
-            raise InvalidArgumentError(f"payload: {self.peer_name} takes at most {limit} bytes, got {encoded.nbytes}")
-        place = self._exchange.put(encoded) if encoded.nbytes >= self._settings.arena_threshold_bytes else 0
-        frame = pack_frame(
-            kind,
-            request_id,
-            pack_head([*meta, place], encoded.head),
-            flags=FLAG_ARENA if place else 0,
-            deadline_ms=deadline_ms,
-            payload_len=encoded.nbytes,
-        )
+            raise InvalidArgumentError(f"payload: {self.peer_name} takes at most {limit} bytes, got {nbytes}")
+        place = self._exchange.put(encoded) if nbytes >= self._settings.arena_threshold_bytes else 0
+        head = pack_head((*meta, place), encoded.head)
+        frame = pack_frame(kind, request_id, head, FLAG_ARENA if place else 0, deadline_ms, nbytes)
         if place:
             self._stream.send(frame)
             if isinstance(place, int):  # copied; a lent payload goes back when the peer says so
                 release(encoded)
             return
-        if encoded.nbytes:
+        if nbytes:
             with self._registering:
                 self.stats.inline_payloads_sent += 1
-        self._stream.send(frame, encoded.payload_parts(), self._sent(encoded))
+        self._stream.send(frame, encoded.payload_parts() if nbytes else (), functools.partial(self._sent, encoded))
 
-    def _sent(self, encoded: Encoded) -> Callable[[], None]:
-        def on_sent() -> None:
-            release(encoded)
-            if self._parked:
-                post(self._loop, self._unpark)
-
-        return on_sent
+    def _sent(self, encoded: Encoded) -> None:
+        release(encoded)
+        if self._parked:
+            post(self._loop, self._unpark)
 
     # --- shared memory -----------------------------------------------------------------------------------------
 
@@ -350,7 +337,7 @@ class Connection:
             self._stream.send(pack_frame(Kind.RELEASE, 0, pack_head([place])))
 
     def _value(self, header: Header, place: Any, head: Any, payload: Any) -> Value:
-        return Value(head, self._exchange.take(place, header.payload_len) if header.in_arena else payload)
+        return Value(head, self._exchange.take(place, header.payload_len) if header.flags & FLAG_ARENA else payload)
 
     # --- what arrives ------------------------------------------------------------------------------------------
 
@@ -388,6 +375,8 @@ class Connection:
             self._stream.send(answer)
         if self._handshake.complete and not self._stream.closed:
             self.other = self._handshake.other
+            if self.other is not None:
+                self._peer_limit_bytes = self.other.max_payload_bytes
             self._stream.lift_limits()
             self._handshake_timer.cancel()
             if not self.opened.done():

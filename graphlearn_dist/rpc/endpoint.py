@@ -306,7 +306,7 @@ class Endpoint:
         **kwargs: Any,
     ) -> Any:
         """``request``, and wait for the result."""
-        if threading.current_thread() is self._thread:
+        if self._thread is not None and threading.get_ident() == self._thread.ident:
             raise InvalidArgumentError(f"call: {function!r} would block the endpoint's loop; await a request instead")
         reply = self._start_call(Reply(function), target, function, [list(args), kwargs], timeout_s, fail_fast)
         limit = self.settings.request_timeout_s if timeout_s is None else timeout_s

@@ -28,6 +28,11 @@ class NativeStream:
         self.closed = False
         self._loop = loop
         self._native = native
+        # Any thread may call these and ``send`` and ``await_answer``; without a step of Python's in between.
+        self.lift_limits = native.lift_limits
+        self.expect_answer = native.expect_answer
+        self.forget_answer = native.forget_answer
+        self.release_answer = native.release_answer
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._drain = Drain(loop)
@@ -37,17 +42,13 @@ class NativeStream:
 
     @property
     def shortcut(self) -> NativeStream:
-        """Its methods ``send`` and ``…_answer`` may be called from any thread."""
+        """Itself."""
         return self
 
     @property
     def out_bytes(self) -> int:
         """Bytes that wait to be sent."""
         return self._native.out_bytes
-
-    def lift_limits(self) -> None:
-        """The peer is known."""
-        self._native.lift_limits()
 
     def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
         """Send a frame, or queue it."""
@@ -57,10 +58,6 @@ class NativeStream:
         is_over = self.closed or self._native.send(token, borrowed)
         if is_over and self._unsent.pop(token, None) is not None and on_sent is not None:
             on_sent()
-
-    def expect_answer(self, request_id: int) -> None:
-        """The calling thread is about to wait for an answer."""
-        self._native.expect_answer(request_id)
 
     def await_answer(self, request_id: int, timeout_s: float, on_frame: FrameHandler) -> None:
         """Wait for an answer, reading what comes, and handle its frame on this thread."""
@@ -76,17 +73,9 @@ class NativeStream:
         except RpcError as error:
             problem = self.refuse, error
         finally:  # not before: the loop may hear meanwhile that the connection is closed, and fails what has no answer
-            self._native.forget_answer(request_id)
+            self.forget_answer(request_id)
         if problem is not None:
             post(self._loop, *problem)
-
-    def forget_answer(self, request_id: int) -> None:
-        """It is expected no more."""
-        self._native.forget_answer(request_id)
-
-    def release_answer(self, request_id: int) -> bool:
-        """Let go the thread that waits for an answer. False: it has its answer."""
-        return self._native.release_answer(request_id)
 
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
@@ -179,21 +168,20 @@ class NativeEngine:
 
     def _poll(self) -> None:
         self._events.extend(self._native.poll())
-        self._handle_events()
-
-    def _handle_events(self) -> None:
         try:
             while self._events:
-                self._handle(*self._events.popleft())
+                number, what, detail = self._events.popleft()
+                if what == "frame":
+                    self._streams[number].receive(detail)
+                else:
+                    self._handle(number, what, detail)
         finally:
             if self._events:  # a handler raised, which is the loop's business; the other streams go on
-                self._loop.call_soon(self._handle_events)
+                self._loop.call_soon(self._poll)
 
     def _handle(self, number: int, what: str, detail: Any) -> None:
         stream = self._streams[number]
         match what:
-            case "frame":
-                stream.receive(detail)
             case "sent":
                 stream.sent(detail)
             case "malformed":
