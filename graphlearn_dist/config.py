@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import InvalidArgumentError
+
+_log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 DEFAULT_SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=3"  # a lost host is noticed in 4 s
@@ -222,11 +226,13 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
     if path:
         try:
             with open(path, "rb") as file:
-                token = file.read().strip()
+                token, mode = file.read().strip(), os.fstat(file.fileno()).st_mode
         except OSError as error:
             raise InvalidArgumentError(f"GLD_TOKEN_FILE: cannot read {path}: {error}") from error
         if not token:
             raise InvalidArgumentError(f"GLD_TOKEN_FILE: expected a token in {path}, which is empty")
+        if mode & stat.S_IROTH:  # a mounted secret may be the group's to read
+            _log.warning("GLD_TOKEN_FILE: every user of this host may read %s (mode %o)", path, stat.S_IMODE(mode))
     else:
         token = environ.get("GLD_TOKEN", "").encode()
     if b"\n" in token or not token.isascii():  # it travels as a line of text

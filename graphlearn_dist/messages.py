@@ -106,7 +106,7 @@ class EndOfEpoch:
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """A sampling worker could not make a batch: who, where, in which stage, and why."""
+    """A sampling worker could not make a batch: who (with pid and host), where, in which stage, and why."""
 
     run: int
     epoch: int

@@ -34,7 +34,7 @@ class _BasicDistSamplingWorkerOptions:
                 raise InvalidArgumentError(f"{name}: expected at least {smallest}, got {value!r}")
         if self.num_rpc_threads is not None and self.num_rpc_threads < 1:
             raise InvalidArgumentError(f"num_rpc_threads: expected at least 1 or None, got {self.num_rpc_threads}")
-        if self.rpc_timeout <= 0:
+        if not self.rpc_timeout > 0:
             raise InvalidArgumentError(f"rpc_timeout: expected a positive number of seconds, got {self.rpc_timeout}")
 
     @property
@@ -186,7 +186,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)
-        if self.reconnect_timeout < 0:
+        if not self.reconnect_timeout >= 0:
             raise InvalidArgumentError(f"reconnect_timeout: expected at least 0 seconds, got {self.reconnect_timeout}")
         if self.prefetch_bytes is not None:
             parse_size(self.prefetch_bytes, name="prefetch_bytes")

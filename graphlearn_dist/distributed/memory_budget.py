@@ -97,7 +97,7 @@ class MemoryBudget:
         self.num_rooms = 0
 
     def take(self, wanted_bytes: int, num_workers: int) -> Room:
-        """Room for one more loader: what it wants, or its share of what is free.
+        """Room for one more loader: what it wants and at least what its workers need, or its share of what is free.
 
         Args:
             wanted_bytes: all that it could use.
@@ -108,8 +108,8 @@ class MemoryBudget:
         """
         free = self.total_bytes - self.used_bytes
         share = free // (_SHARE_OF_FREE + self.num_rooms)
-        nbytes = min(wanted_bytes, share)
         needed = num_workers * _SMALLEST_WORKER_BYTES
+        nbytes = min(max(wanted_bytes, needed), share)
         if nbytes < needed:
             raise ResourceInsufficientError(
                 f"memory_budget: {num_workers} more sampling workers need {needed / _MIB:.2f} MiB on this server, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import traceback
 
 from ..errors import SamplingWorkerError
@@ -11,9 +13,10 @@ from ..messages import WorkerFailure
 def describe_failure(
     worker: str, stage: str, error: BaseException, run: int = 0, epoch: int = 0, index: int = 0
 ) -> WorkerFailure:
-    """An exception as a message."""
+    """An exception in this process as a message; ``worker`` is what the process is."""
     text = "".join(traceback.format_exception(error))
-    return WorkerFailure(run, epoch, index, worker, stage, type(error).__name__, str(error), text)
+    who = f"{worker} (pid {os.getpid()} on {socket.gethostname()})"
+    return WorkerFailure(run, epoch, index, who, stage, type(error).__name__, str(error), text)
 
 
 def failure_error(failure: WorkerFailure) -> SamplingWorkerError:

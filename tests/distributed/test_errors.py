@@ -276,7 +276,8 @@ def test_killed_peer_of_a_worker(halves: Path) -> None:
             iterator = iter(loader)
             next(iterator)
             job.servers[1].send_signal(signal.SIGKILL)
-            with pytest.raises(SamplingWorkerError, match=r"stage sample: PeerLostError: lost _default_server_1") as e:
+            where = r"worker 0 \(pid \d+ on \S+\): batch \d+ of epoch 0, stage sample"
+            with pytest.raises(SamplingWorkerError, match=f"{where}: PeerLostError: lost _default_server_1") as e:
                 list(iterator)
             assert "worker traceback" in str(e.value)
             assert "Traceback (most recent call last)" in str(e.value)

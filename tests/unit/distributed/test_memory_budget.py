@@ -30,6 +30,7 @@ def test_rooms_are_never_more_than_the_budget() -> None:
         room.give_back()
     assert (budget.used_bytes, budget.num_rooms) == (0, 0)
     assert budget.take(MIB, 4).nbytes == MIB  # who wants less gets no more
+    assert budget.take(1000, 4).nbytes == MIB  # but what its workers need
 
 
 def test_rooms_for_several_workers() -> None:

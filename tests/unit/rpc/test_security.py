@@ -286,12 +286,17 @@ def test_the_default_is_this_host() -> None:
         assert server.address.host == "127.0.0.1"
 
 
-def test_the_token_of_a_job(tmp_path: Any) -> None:
+def test_the_token_of_a_job(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "token"
     file.write_bytes(b" secret\n")
+    file.chmod(0o640)
     assert job_token({}) is None
     assert job_token({"GLD_TOKEN": "abc"}) == b"abc"
     assert job_token({"GLD_TOKEN": "abc", "GLD_TOKEN_FILE": str(file)}) == b"secret"
+    assert not caplog.records
+    file.chmod(0o604)
+    assert job_token({"GLD_TOKEN_FILE": str(file)}) == b"secret"
+    assert f"every user of this host may read {file} (mode 604)" in caplog.text
     for unfit in ("a\nb", "\xe9"):
         with pytest.raises(InvalidArgumentError, match="one line"):
             job_token({"GLD_TOKEN": unfit})
