@@ -39,25 +39,16 @@ class Serving:
 
     Attributes:
         deadline: the loop's time at which its caller gives up; infinite where that is unknown.
-        begin: what ``start`` does.
 
     Args:
         tasks: where its task stays until it ends.
     """
-
-    begin: Callable[[], None]
 
     def __init__(self, deadline: float, tasks: set[asyncio.Task[None]]) -> None:
         self.deadline = deadline
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
         self._tasks = tasks
-
-    def start(self) -> None:
-        """Begins to answer; called once, by the connection, when it knows of this request."""
-        begin = self.begin
-        del self.begin  # it leads back here: what a request holds must not wait for a garbage collection
-        begin()
 
     def cancel(self) -> None:
         """Stop the coroutine, or drop the answer to come."""
@@ -98,8 +89,14 @@ class Callees:
         """Forget a function; later requests for it fail."""
         self._functions.pop(name, None)
 
-    def serve(self, connection: Connection, request_id: int, deadline_ms: int, name: str, value: Value) -> Serving:
-        """What answers a request, to be started. On the loop's thread."""
+    def serve(
+        self, connection: Connection, request_id: int, deadline_ms: int, name: str, value: Value
+    ) -> tuple[Serving, Callable[[], None]]:
+        """What answers a request, and what begins to. On the loop's thread.
+
+        The second is to be called once, by the connection, when it knows of the request; the first does not hold it:
+        what a request holds must not wait for a garbage collection.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_ms / 1000 if deadline_ms else None
         serving = Serving(math.inf if deadline is None else deadline, self._tasks)
@@ -107,21 +104,19 @@ class Callees:
             function, is_async = self._lookup(name)
             args, kwargs = _arguments(value)
         except (InvalidArgumentError, ProtocolError) as error:
-            serving.begin = partial(connection.respond_failure, request_id, pack_failure(error))
-            return serving
+            return serving, partial(connection.respond_failure, request_id, pack_failure(error))
         context = contextvars.Context()
-        context.run(_enter, connection, deadline)
+        context.run(enter_request, connection.peer, deadline)
+        context.run(_CURRENT_CONNECTION.set, connection)
         if is_async:
             coroutine = self._run_coroutine(serving, connection, request_id, function, args, kwargs)
-            serving.begin = partial(self._begin, loop, serving, coroutine, context)
-        else:
+            return serving, partial(self._begin, loop, serving, coroutine, context)
 
-            def work() -> None:
-                if not serving.cancelled and loop.time() <= serving.deadline:
-                    context.run(_run_function, loop, connection, request_id, function, args, kwargs)
+        def work() -> None:
+            if not serving.cancelled and loop.time() <= serving.deadline:
+                context.run(_run_function, loop, connection, request_id, function, args, kwargs)
 
-            serving.begin = partial(self._threads.submit, work, connection)
-        return serving
+        return serving, partial(self._threads.submit, work, connection)
 
     def _begin(
         self,
@@ -188,11 +183,6 @@ class Callees:
     def close(self, timeout_s: float) -> None:
         """Let the threads go. Idempotent."""
         self._threads.close(timeout_s)
-
-
-def _enter(connection: Connection, deadline: float | None) -> None:
-    enter_request(connection.peer, deadline)
-    _CURRENT_CONNECTION.set(connection)
 
 
 def _arguments(value: Value) -> tuple[list[Any], dict[str, Any]]:

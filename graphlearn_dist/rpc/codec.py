@@ -181,7 +181,7 @@ class Value(NamedTuple):
 
     def decode(self) -> Any:
         """The value; ``ProtocolError`` where its bytes break a rule."""
-        return decode(self.head, self.payload)
+        return _NATIVE.decode(self.head, self.payload, _MAX_TREE_BYTES)
 
 
 def decode_blob(blob: Buffer) -> Any:

@@ -24,7 +24,7 @@ from ..errors import (
 )
 from .arena import SendingArena
 from .calls import Call
-from .codec import Value
+from .codec import Value, decode
 from .encoded import Encoded, release
 from .engine import Engine
 from .exchange import ExchangeStats, PayloadExchange
@@ -41,9 +41,6 @@ _OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the pe
 
 class Served(Protocol):
     """A request of the peer that is being answered."""
-
-    def start(self) -> None:
-        """Begins to answer, and may have answered when it returns."""
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
@@ -67,8 +64,13 @@ class Owner(Protocol):
 
     def connection_opened(self, connection: Connection) -> None: ...
     def connection_closed(self, connection: Connection, error: RpcError) -> None: ...
-    def serve(self, connection: Connection, request_id: int, deadline_ms: int, function: str, value: Value) -> Served:
-        """What answers a request, by ``connection.respond`` or ``respond_failure``, once started."""
+    @property
+    def serve(self) -> Callable[[Connection, int, int, str, Value], tuple[Served, Callable[[], None]]]:
+        """What answers a request, by ``connection.respond`` or ``respond_failure``, and what begins to.
+
+        Takes the connection, the request's id, the milliseconds left, the function's name and the arguments. When the
+        second has been called, which is done once, the answer may have been given.
+        """
 
     def event(self, connection: Connection, topic: str, value: Any) -> None: ...
 
@@ -253,7 +255,7 @@ class Connection:
 
     def respond(self, request_id: int, encoded: Encoded) -> None:
         """Answer a request; dropped where nobody waits for it any more."""
-        if self._serving.pop(request_id, None) is None or not self.is_open:
+        if self._serving.pop(request_id, None) is None or self._stream.closed:
             release(encoded)
             return
         try:
@@ -404,9 +406,9 @@ class Connection:
 
     def _serve(self, header: Header, function: str, value: Value) -> None:
         self.stats.requests_served += 1
-        served = self._owner.serve(self, header.request_id, header.deadline_ms, function, value)
+        served, begin = self._owner.serve(self, header.request_id, header.deadline_ms, function, value)
         self._serving[header.request_id] = served
-        served.start()
+        begin()
 
     def _unpark(self) -> None:
         while self._parked and self._stream.out_bytes <= _OUT_LIMIT_BYTES:
@@ -415,11 +417,12 @@ class Connection:
     def _on_response(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
         if len(meta) != 1:
             raise ProtocolError("malformed response")
-        value = self._value(header, meta[0], value_head, payload)
+        if header.flags & FLAG_ARENA:
+            payload = self._exchange.take(meta[0], header.payload_len)
         if header.request_id not in self._pending:
             return  # cancelled, or past its deadline
         try:
-            result = value.decode()
+            result = decode(value_head, payload)
         except ProtocolError as error:  # the frame is whole: only this answer is lost
             self._settle(header.request_id, error=error)
             return

@@ -15,9 +15,9 @@ from typing import Any
 from ..config import RpcSettings
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
 from .arena import SendingArena
-from .callees import Callees, Serving
+from .callees import Callees
 from .calls import Answer, Call, OutcomeType, Reply
-from .codec import Value, encode
+from .codec import encode
 from .connection import Connection
 from .deadlines import Deadlines
 from .engine import Engine, open_engine
@@ -79,6 +79,7 @@ class Endpoint:
             self.peer, boot_id(), settings.max_payload_bytes, max_inflight=settings.max_inflight
         )
         self._callees = Callees(settings.num_threads, self.peer.name)
+        self.serve = self._callees.serve  # what connections do with requests
         self._callbacks = WorkerThreads(1, f"rpc-events-{self.peer.name}")
         self._refusals = Refusals(self.peer.name)
         self._tls = open_tls(settings)
@@ -88,6 +89,7 @@ class Endpoint:
         self._arena_refused = settings.arena_bytes <= 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._thread_id: int | None = None
         self._deadlines: Deadlines | None = None
         self._posts: Posts | None = None
         self._outgoing = Outgoing(self.peer.name, settings, self._links, self._membership)
@@ -122,6 +124,7 @@ class Endpoint:
         self._loop, self._thread = loop, thread
         self._deadlines, self._posts = Deadlines(loop), Posts(loop)
         thread.start()
+        self._thread_id = thread.ident
         started.wait(_CLOSE_TIMEOUT_S)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
@@ -154,6 +157,7 @@ class Endpoint:
             thread.join(_CLOSE_TIMEOUT_S)
             if not thread.is_alive():
                 loop.close()
+                self._thread_id = None  # another thread may have the number one day
             self._callees.close(_FLUSH_TIMEOUT_S)  # those that waited for what they asked others know better now
             self._callbacks.close(_FLUSH_TIMEOUT_S)
 
@@ -306,7 +310,7 @@ class Endpoint:
         **kwargs: Any,
     ) -> Any:
         """``request``, and wait for the result."""
-        if self._thread is not None and threading.get_ident() == self._thread.ident:
+        if threading.get_ident() == self._thread_id:
             raise InvalidArgumentError(f"call: {function!r} would block the endpoint's loop; await a request instead")
         reply = self._start_call(Reply(function), target, function, [list(args), kwargs], timeout_s, fail_fast)
         limit = self.settings.request_timeout_s if timeout_s is None else timeout_s
@@ -377,10 +381,6 @@ class Endpoint:
         if last and not self._closed:
             for callback in self._on_lost:
                 self.run_callback(callback, connection.peer, why)
-
-    def serve(self, connection: Connection, request_id: int, deadline_ms: int, function: str, value: Value) -> Serving:
-        """A request arrived."""
-        return self._callees.serve(connection, request_id, deadline_ms, function, value)
 
     def event(self, connection: Connection, topic: str, value: Any) -> None:
         """An event arrived; topics nobody takes are ignored, so that newer peers may have more of them."""

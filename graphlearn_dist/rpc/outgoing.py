@@ -49,7 +49,7 @@ class Outgoing:
 
         From any thread. False: the loop is closed.
         """
-        connection = self._find(target) if posts.is_empty and not self._closed else None
+        connection = self._find(target) if posts.count == 0 and not self._closed else None
         if connection is not None and connection.submit_here(call):
             return True
         return posts.post(self._start, call, target, fail_fast)

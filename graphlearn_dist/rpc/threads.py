@@ -109,6 +109,9 @@ def post(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: A
 class Posts:
     """The way of other threads to a loop that knows whether something is still on it. From any thread.
 
+    Attributes:
+        count: what was posted and has not run.
+
     Args:
         loop: what runs it.
     """
@@ -116,17 +119,12 @@ class Posts:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = threading.Lock()
-        self._count = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether all that was posted has run."""
-        return self._count == 0
+        self.count = 0
 
     def post(self, function: Callable[..., Any], *args: Any) -> bool:
         """See ``post``."""
         with self._lock:
-            self._count += 1
+            self.count += 1
         return post(self._loop, self._run, function, args)
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -134,4 +132,4 @@ class Posts:
             function(*args)
         finally:
             with self._lock:
-                self._count -= 1
+                self.count -= 1
