@@ -15,7 +15,8 @@ class ClientRoll:
     """The clients that a server need not wait for. Thread-safe.
 
     Args:
-        expected: clients in the job; 0 leaves their number open, and nothing is kept of them.
+        expected: clients in the job, which have the ranks below it: others are visitors, of another job, and not waited
+            for. 0 leaves their number open. Nothing is kept of those.
         is_supervised: a launcher knows which clients have ended, so that one that is lost may always come back.
     """
 
@@ -35,7 +36,7 @@ class ClientRoll:
 
     def done(self, rank: int, client: Peer) -> None:
         """A client says that it is done."""
-        if not self._expected:
+        if rank >= self._expected:
             return
         with self._changed:
             self._done[rank] = client
@@ -48,7 +49,7 @@ class ClientRoll:
 
     def lost(self, rank: int) -> None:
         """A client is gone; it may only have lost its connection, and come again."""
-        if not self._expected:
+        if rank >= self._expected:
             return
         with self._changed:
             self._lost[rank] = time.monotonic()

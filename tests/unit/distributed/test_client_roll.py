@@ -28,6 +28,9 @@ def test_clients_that_say_so_and_clients_that_leave() -> None:
     assert not roll.is_over()
     roll.left(Member(Peer("server-1", "server", 1, 1, 1, "host"), ADDRESS))
     assert not roll.is_over()
+    roll.left(Member(client(2), ADDRESS))  # of another job, that uses the same servers
+    roll.done(3, client(3))
+    assert not roll.is_over()
     roll.left(Member(client(1), ADDRESS))  # its word was lost
     assert roll.is_over()
 
