@@ -161,7 +161,9 @@ class Callees:
         kwargs: dict[str, Any],
     ) -> None:
         try:
-            encoded = _as_encoded(await function(*args, **kwargs))
+            result = await function(*args, **kwargs)
+            encoded = result if isinstance(result, Encoded) else encode(result)
+            del result  # it may be large, and is on its way
         except asyncio.CancelledError as error:
             if not serving.cancelled:  # else the caller gave up: its CANCEL frees the request
                 connection.respond_failure(request_id, pack_failure(error))
@@ -194,10 +196,6 @@ def _arguments(value: Value) -> tuple[list[Any], dict[str, Any]]:
             raise ProtocolError("request: expected [args, kwargs]")
 
 
-def _as_encoded(result: Any) -> Encoded:
-    return result if isinstance(result, Encoded) else encode(result)
-
-
 def _run_function(
     loop: asyncio.AbstractEventLoop,
     connection: Connection,
@@ -208,7 +206,9 @@ def _run_function(
 ) -> None:
     encoded: Encoded | None = None
     try:
-        encoded = _as_encoded(function(*args, **kwargs))
+        result = function(*args, **kwargs)
+        encoded = result if isinstance(result, Encoded) else encode(result)
+        del result  # it may be large, and is on its way
     except BaseException as error:  # SystemExit too: a callee must not end a thread that others need
         post(loop, connection.respond_failure, request_id, pack_failure(error))
     else:

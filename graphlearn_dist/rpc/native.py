@@ -14,7 +14,7 @@ from ..config import RpcSettings
 from ..errors import PeerLostError, ProtocolError, RpcError, VersionMismatchError
 from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
 from .threads import post
-from .wire import HEADER_BYTES, KINDS, Header, pack_refusal
+from .wire import HEADER_BYTES, KINDS, header_of, pack_refusal
 
 _NO_MEMORY = "no memory for what it sent"
 
@@ -67,7 +67,7 @@ class NativeStream:
         fields, head, payload = frame
         problem: tuple[Callable[[RpcError], None], RpcError] | None = None
         try:
-            on_frame(Header(KINDS[fields[0]], *fields[1:]), head, payload)
+            on_frame(header_of((KINDS[fields[0]], *fields[1:])), head, payload)
         except MemoryError:
             problem = self.close, PeerLostError("peer", _NO_MEMORY)
         except RpcError as error:
@@ -109,7 +109,7 @@ class NativeStream:
         if self.closed:
             return
         fields, head, payload = frame
-        header = Header(KINDS[fields[0]], *fields[1:])
+        header = header_of((KINDS[fields[0]], *fields[1:]))
         try:
             self._on_frame(header, head, payload)
         except MemoryError:

@@ -19,7 +19,9 @@ EVENT, the head of the value that the payload belongs to (see ``codec``).
 
 from __future__ import annotations
 
+import functools
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -86,6 +88,10 @@ class Header(NamedTuple):
     def padded_head_len(self) -> int:
         """Bytes of the head with the zeros after it."""
         return self.head_len + head_padding(self.head_len)
+
+
+# A ``Header`` of its fields in one tuple, without a step of Python's.
+header_of: Callable[[tuple[int, ...]], Header] = functools.partial(tuple.__new__, Header)
 
 
 def head_padding(head_len: int) -> int:
