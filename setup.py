@@ -1,6 +1,7 @@
 """Builds `graphlearn_dist._C` with CMake. Neither torch nor CUDA is needed to build."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,10 +25,14 @@ class CMakeBuild(build_ext):
         with_cuda = os.environ.get("WITH_CUDA", "off").lower()
         if with_cuda not in ("auto", "on", "off"):
             raise SystemExit(f"WITH_CUDA: expected auto, on or off, got {with_cuda!r}")
+        ninja = shutil.which("ninja")
+        if ninja is None:
+            raise SystemExit("ninja: expected on PATH, found none (pip install ninja)")
         configure = [
             "cmake",
             str(ROOT),
             "-GNinja",
+            f"-DCMAKE_MAKE_PROGRAM={ninja}",  # that of the last build may have gone with pip's environment for it
             f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'Release')}",
             f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target.parent}",
             f"-DPython_EXECUTABLE={sys.executable}",

@@ -31,11 +31,16 @@ def test_core() -> None:
     """Where the extension was built in another place, the core is compiled once more, which takes tens of seconds."""
     import pybind11
 
-    if shutil.which("cmake", path=PATH) is None:
-        pytest.skip("there is no cmake here")
+    ninja = shutil.which("ninja", path=PATH)
+    if shutil.which("cmake", path=PATH) is None or ninja is None:
+        pytest.skip("there is no cmake here, or no ninja")
     BUILD.mkdir(parents=True, exist_ok=True)
     configure = ["cmake", "-S", str(ROOT), "-B", str(BUILD), "-GNinja", "-DCMAKE_BUILD_TYPE=Release"]
-    where = [f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}"]
+    where = [
+        f"-DCMAKE_MAKE_PROGRAM={ninja}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+    ]
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two runs of the tests may share the checkout
         run([*configure, *where], BUILD_DEADLINE_S)
