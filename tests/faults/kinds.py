@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.faults.hooks import HELD_S, HOLD, INJECTED, RAISE_AT
 from tests.faults.proxy import Proxy
 from tests.faults.workload import NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS
-from tests.support.jobs import children, parent_of, workers_of
+from tests.support.jobs import children, parent_of, told_of, workers_of
 
 BRIEF_S = 0.3, 1.5  # well below the heartbeat's patience
 LONG_S = 4.0, 5.0  # beyond its 3 s
@@ -204,10 +204,10 @@ def _no_memory(scene: Scene) -> None:
     """No process of one owner of workers can make a memory file any more, and then it needs one: a worker dies."""
     worker = scene.pick("worker")
     owner = parent_of(parent_of(worker))
+    scene.did = told_of(owner, "comm").strip().removeprefix("gld-")
     for pid in (owner, *children(owner), *workers_of(owner)):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, 4096))
     os.kill(worker, signal.SIGKILL)
-    scene.did = Path(f"/proc/{owner}/comm").read_text().strip().removeprefix("gld-")
 
 
 def _fill_shared_memory(scene: Scene) -> None:

@@ -130,9 +130,17 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
+def told_of(pid: int, what: str) -> str:
+    """What the system tells of a process in ``/proc``; ``ProcessLookupError`` where there is none."""
+    try:
+        return Path(f"/proc/{pid}/{what}").read_text()
+    except FileNotFoundError:
+        raise ProcessLookupError(f"there is no process {pid}") from None
+
+
 def parent_of(pid: int) -> int:
-    """The process that it is a child of."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """The process that it is a child of; ``ProcessLookupError`` where it has ended."""
+    return int(told_of(pid, "stat").rpartition(")")[2].split()[1])
 
 
 def workers_of(pid: int) -> list[int]:
