@@ -6,7 +6,7 @@ import math
 import threading
 import time
 
-from ..rpc.peers import Member, Peer
+from ..rpc.peers import Peer
 
 _RETURN_S = 60.0  # a client that is lost for so long does not come again: its loaders wait no longer for a server
 
@@ -15,8 +15,8 @@ class ClientRoll:
     """The clients that a server need not wait for. Thread-safe.
 
     Args:
-        expected: clients in the job, which have the ranks below it: others are visitors, of another job, and not waited
-            for. 0 leaves their number open. Nothing is kept of those.
+        expected: clients in the job, which have the ranks below it: others, and those whose role says that they are of
+            another job, are visitors, and not waited for. 0 leaves their number open. Nothing is kept of those.
         is_supervised: a launcher knows which clients have ended, so that one that is lost may always come back.
     """
 
@@ -34,33 +34,33 @@ class ClientRoll:
             self._ended = True
             self._changed.notify_all()
 
-    def done(self, rank: int, client: Peer) -> None:
-        """A client says that it is done."""
-        if rank >= self._expected:
+    def _counts(self, peer: Peer) -> bool:
+        return peer.role == "client" and peer.rank < self._expected
+
+    def done(self, peer: Peer) -> None:
+        """Somebody says that it is done, or has left, which means the same where its word did not reach us."""
+        if not self._counts(peer):
             return
         with self._changed:
-            self._done[rank] = client
+            self._done[peer.rank] = peer
             self._changed.notify_all()
 
-    def left(self, member: Member) -> None:
-        """A member has left: a client is done then, also where its word did not reach us."""
-        if member.role == "client":
-            self.done(member.rank, member.peer)
-
-    def lost(self, rank: int) -> None:
-        """A client is gone; it may only have lost its connection, and come again."""
-        if rank >= self._expected:
+    def lost(self, peer: Peer) -> None:
+        """Somebody is gone; it may only have lost its connection, and come again."""
+        if not self._counts(peer):
             return
         with self._changed:
-            self._lost[rank] = time.monotonic()
+            self._lost[peer.rank] = time.monotonic()
             self._changed.notify_all()
 
-    def joined(self, rank: int, client: Peer) -> None:
-        """A client is there; one that was done has work again where it is another process, or began anew."""
+    def joined(self, peer: Peer) -> None:
+        """Somebody is there; a client that was done has work again where it is another process, or began anew."""
+        if not self._counts(peer):
+            return
         with self._changed:
-            self._lost.pop(rank, None)
-            if self._done.get(rank) != client:
-                self._done.pop(rank, None)
+            self._lost.pop(peer.rank, None)
+            if self._done.get(peer.rank) != peer:
+                self._done.pop(peer.rank, None)
 
     def is_over(self) -> bool:
         """Whether as many clients as are expected (0: never) are done or lost for good, or ``end`` was called."""

@@ -35,13 +35,14 @@ def init_client(
 
     Args:
         num_servers: servers in the job.
-        num_clients: clients in the job.
+        num_clients: clients in the job; those of its group, where it is one of several jobs on the same servers.
         client_rank: this one's rank, from 0.
         master_addr: host of the registry.
         master_port: its port.
         num_rpc_threads: threads that answer requests (of the registry, say).
-        client_group_name: prefix of the clients' names.
-        is_dynamic: the number of clients is open.
+        client_group_name: prefix of the clients' names. With ``is_dynamic`` they are a job of their own on these
+            servers: ranks, collectives and ``num_clients`` are the group's.
+        is_dynamic: the servers' number of clients is open, or counts others.
         connect_timeout_s: how long to wait for the registry, and then for the servers.
         tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
 
@@ -54,7 +55,7 @@ def init_client(
     settings = RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls)
     for method in EXPOSED:
         rpc.register_function(method, method.__qualname__, target=_not_a_server)
-    _set_client_context(num_servers, num_clients, client_rank, client_group_name)
+    _set_client_context(num_servers, num_clients, client_rank, client_group_name, is_dynamic=is_dynamic)
     try:
         rpc.init_rpc(
             master_addr,
@@ -106,7 +107,7 @@ def shutdown_client() -> None:
 def _say_goodbye(context: DistContext) -> None:
     """Tells every server that this client is done; a server that is gone needs no telling."""
     name = rpc.function_name(DistServer.client_done)
-    rpc.get_goodbyes().say(name, {rank: (context.rank,) for rank in range(context.num_servers())})
+    rpc.get_goodbyes().say(name, {rank: () for rank in range(context.num_servers())})
 
 
 def async_request_server(

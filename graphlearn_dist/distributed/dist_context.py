@@ -32,6 +32,7 @@ class DistContext:
         rank: its rank in the group, from 0.
         global_world_size: processes in the job; 0 leaves the number of clients open.
         global_rank: its rank in the job; servers come first, then clients.
+        is_visiting: a client of a second job on the same servers, which count other clients: see ``role_name``.
     """
 
     role: DistRole
@@ -40,6 +41,7 @@ class DistContext:
     rank: int
     global_world_size: int
     global_rank: int
+    is_visiting: bool = False
 
     def __post_init__(self) -> None:
         for name, rank, size in (
@@ -72,6 +74,12 @@ class DistContext:
         if self.is_client():
             return self.world_size
         return max(0, self.global_world_size - self.world_size) if self.is_server() else 0
+
+    @property
+    def role_name(self) -> str:
+        """Among whom its rank counts: ``"server"``, ``"worker"``, ``"client"``, or ``"client:GROUP"`` of visitors."""
+        name = self.role.name.lower()
+        return f"{name}:{self.group_name}" if self.is_visiting else name
 
     @property
     def worker_name(self) -> str:
@@ -120,16 +128,22 @@ def _set_server_context(
 
 
 def _set_client_context(
-    num_servers: int, num_clients: int, client_rank: int, client_group_name: str | None = None
+    num_servers: int,
+    num_clients: int,
+    client_rank: int,
+    client_group_name: str | None = None,
+    *,
+    is_dynamic: bool = False,
 ) -> None:
-    """Make this process a client."""
+    """Make this process a client; see ``init_client``."""
     if num_servers < 1 or num_clients < 1:
         raise InvalidArgumentError(
             f"num_servers, num_clients: expected at least 1 of each, got {num_servers}, {num_clients}"
         )
     name = client_group_name or DEFAULT_CLIENT_GROUP
-    total = num_servers + num_clients
-    _set_context(DistContext(DistRole.CLIENT, name, num_clients, client_rank, total, num_servers + client_rank))
+    is_visiting = is_dynamic and name != DEFAULT_CLIENT_GROUP
+    total, global_rank = num_servers + num_clients, num_servers + client_rank
+    _set_context(DistContext(DistRole.CLIENT, name, num_clients, client_rank, total, global_rank, is_visiting))
 
 
 def _reset_context() -> None:

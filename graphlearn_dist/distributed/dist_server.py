@@ -100,7 +100,7 @@ class DistServer:
         self._name = str(endpoint.peer)
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
-        endpoint.on_member_left(self._clients.left)
+        endpoint.on_member_left(lambda member: self._clients.done(member.peer))
         endpoint.on_member_joined(self._on_member_joined)
 
     def set_ready(self) -> None:
@@ -113,9 +113,9 @@ class DistServer:
         self._clients.end()
         return True
 
-    def client_done(self, client_rank: int) -> None:
-        """A client says that it is done: what it still holds goes."""
-        self._clients.done(client_rank, current_peer())
+    def client_done(self) -> None:
+        """The calling client says that it is done: what it still holds goes."""
+        self._clients.done(current_peer())
         if self._loop is not None:
             post(self._loop, self._leases.end_of, current_peer())
 
@@ -138,15 +138,13 @@ class DistServer:
             post(self._loop, self._leases.connection_lost, peer)
 
     def _on_member_lost(self, member: Member, why: str) -> None:
-        if member.role == "client":
-            self._clients.lost(member.rank)
-        elif self._loop is not None:
+        self._clients.lost(member.peer)
+        if member.role == "server" and self._loop is not None:
             post(self._loop, self._holders.server_lost)
 
     def _on_member_joined(self, member: Member) -> None:
-        if member.role == "client":
-            self._clients.joined(member.rank, member.peer)
-        elif self._loop is not None:
+        self._clients.joined(member.peer)
+        if member.role == "server" and self._loop is not None:
             post(self._loop, self._holders.server_joined)
 
     # --- producers ---------------------------------------------------------------------------------------------
@@ -403,7 +401,8 @@ def init_server(
 
     Args:
         num_servers: servers in the job.
-        num_clients: clients after whose end ``wait_and_shutdown_server`` returns; 0 leaves their number open.
+        num_clients: clients after whose end ``wait_and_shutdown_server`` returns; 0 leaves their number open. Those of
+            other jobs are not counted (see ``client_group_name`` of ``init_client``).
         server_rank: this one's rank, from 0.
         dataset: the partition to serve.
         master_addr: host of the registry.

@@ -113,7 +113,7 @@ def init_rpc(
                 int(master_port),
                 host_registry=_hosts_registry(context) if host_registry is None else host_registry,
                 master_fd=master_fd,
-                world_size=None if is_dynamic and context.is_client() else context.world_size,
+                world_size=None if _is_open(context, is_dynamic) else context.world_size,
             )
         except BaseException:
             endpoint.close()
@@ -128,7 +128,7 @@ def _make_endpoint(
     """This process's endpoint, with all registered functions; not open yet."""
     silent = context.is_client() and settings.tls is not None and settings.tls.certificate is None
     endpoint = Endpoint(
-        _role_name(context.role),
+        context.role_name,
         context.rank,
         name=context.worker_name,
         settings=settings,
@@ -138,6 +138,11 @@ def _make_endpoint(
     for name, function in _functions.items():
         endpoint.register(name, function)
     return endpoint
+
+
+def _is_open(context: DistContext, is_dynamic: bool) -> bool:
+    """Whether nobody says how many processes have this one's role."""
+    return is_dynamic and context.is_client() and not context.is_visiting
 
 
 def _hosts_registry(context: DistContext) -> bool:
@@ -246,7 +251,7 @@ def get_rpc_worker_names() -> dict[DistRole, list[str]]:
     """Names of the members there are now, by role and rank."""
     names: dict[DistRole, list[str]] = {}
     for member in get_endpoint().members():
-        role = next((role for role in DistRole if _role_name(role) == member.role), None)
+        role = next((role for role in DistRole if _role_name(role) == member.role.partition(":")[0]), None)
         if role is not None:
             names.setdefault(role, []).append(member.name)
     return names
@@ -287,7 +292,7 @@ def global_barrier(timeout: float | None = None) -> None:
 
 
 def _own_group(state: _State) -> dict[str, int]:
-    return {_role_name(state.context.role): state.context.world_size}
+    return {state.context.role_name: state.context.world_size}
 
 
 def _global_group(state: _State) -> dict[str, int]:
@@ -439,8 +444,7 @@ def rpc_global_request(
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
     """Call a registered function of the member with that role and rank, and wait for the result."""
-    target = (_role_name(target_role), role_rank)
-    return get_endpoint().call(target, function_name(func), *(args or ()), **(kwargs or {}))
+    return get_endpoint().call(_place(target_role, role_rank), function_name(func), *(args or ()), **(kwargs or {}))
 
 
 def rpc_global_request_by_rank(
@@ -466,7 +470,13 @@ def _global_request(
     args: Iterable[Any] | None,
     kwargs: dict[str, Any] | None,
 ) -> Future[Any]:
-    return get_endpoint().request((_role_name(role), rank), function_name(func), *(args or ()), **(kwargs or {}))
+    return get_endpoint().request(_place(role, rank), function_name(func), *(args or ()), **(kwargs or {}))
+
+
+def _place(role: DistRole, rank: int) -> tuple[str, int]:
+    """Whom a request is for; to a client, other clients are those of its own job."""
+    context = _require().context
+    return (context.role_name if context.role is role else _role_name(role)), rank
 
 
 def to_torch_future(future: Future[Any]) -> torch.futures.Future[Any]:

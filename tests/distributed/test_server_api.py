@@ -322,7 +322,7 @@ def test_every_exposed_method_was_tested(job: Job) -> None:
     if "DistServer.get_edge_size" in TESTED and "DistServer.fetch_batch" in TESTED:  # the whole module ran
         assert {method.__qualname__ for method in EXPOSED} == TESTED
     for rank in (1, 0):
-        assert request_server(rank, DistServer.client_done, 0) is None
+        assert request_server(rank, DistServer.client_done) is None
         assert request_server(rank, DistServer.get_dataset_meta)[1] == rank
         assert request_server(rank, DistServer.exit) is True
     assert [server.wait(30.0) for server in job.servers] == [0, 0]

@@ -19,15 +19,17 @@ import torch
 
 from graphlearn_dist.distributed import (
     DistNeighborLoader,
+    DistRole,
     DistServer,
     RemoteDistSamplingWorkerOptions,
     init_client,
+    rendezvous_store,
     rpc,
     shutdown_client,
 )
 from graphlearn_dist.distributed.dist_options import ProducerRequest
 from graphlearn_dist.distributed.remote_producer import RemoteProducer
-from graphlearn_dist.errors import PeerLostError
+from graphlearn_dist.errors import PeerLostError, RegistryError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.codec import encode
@@ -80,11 +82,13 @@ def job(whole: Path) -> Iterator[Job]:
             assert "Traceback" not in job.servers[0].output()
 
 
-def make_loader(seeds: torch.Tensor = SEEDS, *, shuffle: bool = True, **options: Any) -> DistNeighborLoader:
+def make_loader(
+    seeds: torch.Tensor = SEEDS, *, shuffle: bool = True, shard: tuple[int, int] = (0, 1), **options: Any
+) -> DistNeighborLoader:
     worker_options = RemoteDistSamplingWorkerOptions(server_rank=0, rpc_timeout=DEADLINE_S, **options)
     return DistNeighborLoader(
         None, [3, 2], seeds, BATCH_SIZE, shuffle, edge_dir="in", collect_features=True, random_seed=1,
-        worker_options=worker_options,
+        worker_options=worker_options, shard=shard,
     )  # fmt: skip
 
 
@@ -118,7 +122,7 @@ class Client:
 
     def leave(self) -> None:
         """Says goodbye, and closes nothing that it holds."""
-        self.ask(DistServer.client_done, self.endpoint.peer.rank)
+        self.ask(DistServer.client_done)
         self.endpoint.leave()
         self.endpoint.close()
 
@@ -298,6 +302,47 @@ def test_an_answer_that_nobody_waits_for(
         same_batches(loader, epochs(0))  # and is connected, so that no lease expires
         assert len(lost) == 1
         assert settled(job, held).within(held)
+    assert settled(job, before).within(before)
+
+
+# --- two jobs ---------------------------------------------------------------------------------------------------------
+
+
+def train_elsewhere(port: int, rank: int) -> list[Any]:
+    """A trainer of a second job of two, with ranks that the first has, too; the others of its job, and its nodes."""
+    init_client(1, 2, rank, "127.0.0.1", port, client_group_name="other", is_dynamic=True, connect_timeout_s=DEADLINE_S)
+    store = rendezvous_store(DEADLINE_S)
+    store.set(f"rank-{rank}", "")
+    store.wait(["rank-0", "rank-1"])
+    others = rpc.all_gather(rank, DEADLINE_S)
+    with make_loader(shard=(rank, 2)) as loader:
+        seen = [node for batch in loader for node in batch.n_id[: batch.batch_size].tolist()]
+    clients = rpc.get_rpc_worker_names()[DistRole.CLIENT]
+    rpc.barrier(DEADLINE_S)
+    if rank == 1:
+        with pytest.raises(RegistryError, match=r"rank 0 of client:other is taken: other_0 \(client:other 0, pid"):
+            Endpoint("client:other", 0, name="late").open().join("127.0.0.1", port, timeout_s=DEADLINE_S)
+    rpc.barrier(DEADLINE_S)
+    shutdown_client()
+    return [others, clients, seen]
+
+
+def test_a_second_job(job: Job, epochs: Callable[[int], list[Any]]) -> None:
+    """It counts its own trainers; each of the two jobs has all of its batches."""
+    before = idle_usage(job)
+    with job.client(), make_loader() as loader:
+        batches = iter(loader)
+        seen = list(itertools.islice(batches, 2))
+        with contextlib.ExitStack() as stack:
+            trainers = [
+                stack.enter_context(start(f"{HERE}.train_elsewhere", port=job.port, rank=rank)) for rank in range(2)
+            ]
+            told = [trainer.wait(DEADLINE_S) for trainer in trainers]
+        same_batches([*seen, *batches], epochs(0))
+    for others, clients, _ in told:
+        assert others == {"other_0": 0, "other_1": 1}
+        assert set(clients) == {"_default_client_0", "other_0", "other_1"}
+    assert sorted(told[0][2] + told[1][2]) == SEEDS.tolist()
     assert settled(job, before).within(before)
 
 

@@ -10,11 +10,10 @@ import pytest
 from graphlearn_dist.config import LaunchContext
 from graphlearn_dist.distributed import client_roll, get_server, init_server, shutdown_server
 from graphlearn_dist.distributed.client_roll import ClientRoll
-from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
+from graphlearn_dist.rpc.peers import Peer
 from tests.support.jobs import load, make_partitions
 
 DEADLINE_S = 60.0  # only ever reached by a hang
-ADDRESS = PeerAddress("127.0.0.1", 1)
 
 
 def client(rank: int, incarnation: int = 1) -> Peer:
@@ -24,21 +23,23 @@ def client(rank: int, incarnation: int = 1) -> Peer:
 def test_clients_that_say_so_and_clients_that_leave() -> None:
     roll = ClientRoll(2)
     assert not roll.is_over()
-    roll.done(0, client(0))
+    roll.done(client(0))
     assert not roll.is_over()
-    roll.left(Member(Peer("server-1", "server", 1, 1, 1, "host"), ADDRESS))
+    roll.done(Peer("server-1", "server", 1, 1, 1, "host"))
     assert not roll.is_over()
-    roll.left(Member(client(2), ADDRESS))  # of another job, that uses the same servers
-    roll.done(3, client(3))
+    for visitor in (client(2), Peer("other_1", "client:other", 1, 1, 1, "host")):  # of another job, on the same servers
+        roll.done(visitor)
+        roll.lost(visitor)
+        roll.joined(visitor)
     assert not roll.is_over()
-    roll.left(Member(client(1), ADDRESS))  # its word was lost
+    roll.done(client(1))
     assert roll.is_over()
 
 
 def test_an_open_number_of_clients() -> None:
     roll = ClientRoll(0)
-    roll.done(0, client(0))
-    roll.lost(1)
+    roll.done(client(0))
+    roll.lost(client(1))
     assert not roll.is_over()
     roll.end()
     assert roll.is_over()
@@ -48,11 +49,11 @@ def test_a_client_that_comes_back() -> None:
     """One that was done before its connection to the registry broke is; a new one in its place is waited for."""
     roll = ClientRoll(2)
     for rank in range(2):
-        roll.done(rank, client(rank))
-    roll.lost(0)
-    roll.joined(0, client(0))
+        roll.done(client(rank))
+    roll.lost(client(0))
+    roll.joined(client(0))
     assert roll.is_over()
-    roll.joined(0, client(0, incarnation=2))
+    roll.joined(client(0, incarnation=2))
     assert not roll.is_over()
 
 
@@ -60,10 +61,10 @@ def test_clients_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_roll, "_RETURN_S", 0.2)
     roll = ClientRoll(2)
     for rank in range(2):
-        roll.lost(rank)
-    roll.joined(1, client(1))
+        roll.lost(client(rank))
+    roll.joined(client(1))
     assert not roll.is_over()
-    roll.lost(1)
+    roll.lost(client(1))
     waiting = threading.Thread(target=roll.wait, args=(60.0,), daemon=True)
     waiting.start()
     waiting.join(DEADLINE_S)
@@ -82,9 +83,9 @@ def test_a_launcher_knows_better_who_is_lost(
     init_server(1, 1, 0, load(make_partitions(tmp_path, 1)), "127.0.0.1", 0)
     try:
         roll = get_server()._clients
-        roll.lost(0)
+        roll.lost(client(0))
         assert roll.is_over() is not is_launched
-        roll.left(Member(client(0), ADDRESS))
+        roll.done(client(0))
         assert roll.is_over()
     finally:
         shutdown_server()
