@@ -56,9 +56,10 @@ class LauncherNews:
         *lines, self._text = (self._text + text).split(b"\n")
         for line in lines:
             news = json.loads(line)
-            lost = self._endpoint.describe(news["role"], news["rank"])
+            role, rank, why = news["role"], news["rank"], f"the launcher has given it up: {news['why']}"
+            self._endpoint.give_up(role, rank, why)
             if not self.alarm.done():
-                self.alarm.set_exception(PeerLostError(lost, f"the launcher has given it up: {news['why']}"))
+                self.alarm.set_exception(PeerLostError(self._endpoint.describe(role, rank), why))
         if not text:  # the launcher is gone, and this process is about to be stopped
             self._loop.remove_reader(self._descriptor)
 

@@ -93,6 +93,7 @@ class Endpoint:
         self._deadlines: Deadlines | None = None
         self._posts: Posts | None = None
         self._outgoing = Outgoing(self.peer.name, settings, self._links, self._membership)
+        self.give_up = self._outgoing.give_up  # on the loop's thread
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
         self._engine: Engine | None = None

@@ -42,6 +42,7 @@ class Outgoing:
         self._links = links
         self._membership = membership
         self._connecting: set[asyncio.Task[None]] = set()
+        self._given_up: dict[Target, str] = {}
         self._closed = False
 
     def start(self, posts: Posts, call: Call, target: Target, fail_fast: bool) -> bool:
@@ -53,6 +54,10 @@ class Outgoing:
         if connection is not None and connection.submit_here(call):
             return True
         return posts.post(self._start, call, target, fail_fast)
+
+    def give_up(self, role: str, rank: int, why: str) -> None:
+        """Nobody will take this place again: requests for it fail that have, or would wait for, no connection."""
+        self._given_up[role, rank] = why
 
     def _start(self, call: Call, target: Target, fail_fast: bool) -> None:
         connection = self._find(target)
@@ -96,6 +101,8 @@ class Outgoing:
         give_up = min(call.deadline, loop.time() + self._settings.connect_timeout_s)
         backoff, was_garbled = _FIRST_BACKOFF_S, False
         while True:
+            if (end := self._given_up.get(target)) is not None:
+                raise PeerLostError(self._text(target), end)
             why, address = "it has not joined", self._membership.resolve(target)
             if isinstance(address, PeerAddress):
                 try:
