@@ -4,10 +4,10 @@ What a worker needs, torch above all, takes more than a second of a core to impo
 once, has no thread but its own (a fork would take their locks along, and not them), and does nothing but fork: a worker
 is there in milliseconds, and shares all pages that it does not write to.
 
-Started as ``python -m graphlearn_dist.distributed.fork_server REQUESTS OWNER SIGN``. REQUESTS is a sequenced-packet
-socket: a packet on it says that this process is ready, and each that comes asks for a worker by its descriptors, see
-``WorkerDescriptors``. OWNER is a pidfd of the process that workers are for; with its end this process ends. SIGN is
-memory for its signs of life, see ``LifeSign``.
+Started by ``worker_forks`` with the interpreter's flags and the ``sys.path`` of the program that it is for, and the
+arguments REQUESTS OWNER SIGN. REQUESTS is a sequenced-packet socket: a packet on it says that this process is ready,
+and each that comes asks for a worker by its descriptors, see ``WorkerDescriptors``. OWNER is a pidfd of the process
+that workers are for; with its end this process ends. SIGN is memory for its signs of life, see ``LifeSign``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import select
 import signal
 import socket
 import sys
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from .. import _C
 from ..config import PULSE_INTERVAL_S
@@ -143,7 +143,8 @@ def main() -> int:
     return 0 if given is None else _work(given)
 
 
-if __name__ == "__main__":
+def run() -> NoReturn:
+    """``main``, and the end of the process."""
     exit_code = main()
     sys.stdout.flush()
     os._exit(exit_code)  # nothing to save, and threads of a peer's connection must not delay a worker's end

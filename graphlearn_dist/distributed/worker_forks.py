@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -21,13 +22,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from .. import _C
 from ..errors import SamplingWorkerError
 from .life_sign import LifeSign
 
-_PROGRAM = ("-m", "graphlearn_dist.distributed.fork_server")
+# The interpreter would put its working directory first in ``sys.path``, which is not the program's and may be anyone's.
+# The program's own search path comes before the first import that looks for a file.
+_SEARCH_PATH = "import sys; sys.path[:] = sys.argv[4:]\n"
+_PROGRAM = "from graphlearn_dist.distributed import fork_server; fork_server.run()"
 _START_S = 60.0  # for its imports; they take seconds on a machine that is busy
 _ANSWER_S = 60.0  # for one fork, of milliseconds, behind many others; reached by one that lives and does not answer
 _STATUS_S = 1.0  # for the exit code of a worker that has ended, and again as long as the fork server lives
@@ -198,16 +203,57 @@ def _start_program(requests: socket.socket, sign: int) -> subprocess.Popen[bytes
     except OSError as error:
         kernel = f"this kernel ({os.uname().release}), or its sandbox, refuses: {error}"
         raise SamplingWorkerError(f"sampling workers need pidfds, which Linux has from 5.3 on, and {kernel}") from error
-    descriptors = requests.fileno(), owner, sign
-    command = [sys.executable, *_PROGRAM, *map(str, descriptors)]
     # NumPy's BLAS starts threads when it is imported, and a fork would not have them.
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # inherited: until the program ignores it
+    with contextlib.ExitStack() as ours:
+        ours.callback(os.close, owner)
+        descriptors = [_above_standard(descriptor, ours) for descriptor in (requests.fileno(), owner, sign)]
+        output, errors = _standard_outputs(ours)
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [sys.executable, *flags, "-c", _SEARCH_PATH + _PROGRAM, *map(str, descriptors), *_search_path()]
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # inherited: until the program ignores it
+        ours.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
+        return subprocess.Popen(
+            command,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=environ,
+            cwd="/",  # torch is not imported where the working directory is gone, as the program's may be
+        )
+
+
+def _search_path() -> list[str]:
+    """This program's ``sys.path``, for a process with another working directory."""
     try:
-        return subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL, env=environ)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(owner)
+        entries = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
+    except FileNotFoundError:  # the working directory was removed, and with it what is searched relative to it
+        entries = [entry for entry in sys.path if isinstance(entry, str) and os.path.isabs(entry)]
+    package = str(Path(__file__).parents[2])  # found in a place that is not searched any more, maybe
+    return entries if package in entries else [*entries, package]
+
+
+def _above_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
+    """A copy whose number is not that of a standard stream, for the time of the stack."""
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    stack.callback(os.close, copy)
+    return copy
+
+
+def _standard_outputs(stack: contextlib.ExitStack) -> tuple[int, int]:
+    """Descriptors of what this program prints and complains to, for the time of the stack."""
+    return _output_of(sys.__stdout__, 1, stack), _output_of(sys.__stderr__, 2, stack)
+
+
+def _output_of(stream: TextIO | None, number: int, stack: contextlib.ExitStack) -> int:
+    """A copy of a standard output; of nothing where the program has closed it: its number may be another file's."""
+    if stream is not None and not stream.closed:
+        with contextlib.suppress(OSError):  # closed without the stream's knowledge
+            return _above_standard(number, stack)
+    nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    stack.callback(os.close, nothing)
+    return nothing
 
 
 class _Requests:
@@ -252,7 +298,8 @@ class _Requests:
                 given.callback(os.close, their_pulse)
                 directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
                 given.callback(os.close, directory)
-                self._send(WorkerDescriptors(asker.fileno(), directory, 1, 2, their_control.fileno(), their_pulse))
+                outputs = _standard_outputs(given)
+                self._send(WorkerDescriptors(asker.fileno(), directory, *outputs, their_control.fileno(), their_pulse))
             pid, pidfd = self._receive_worker(status)
             undo.pop_all()
         return ForkedWorker(pid, pidfd, status, control, pulse, self._sign)

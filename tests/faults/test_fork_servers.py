@@ -139,7 +139,7 @@ os._exit(fork_server.main())
 
 def test_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lives: what it takes longer for than one that has frozen is given is waited for."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", SLOW))
+    monkeypatch.setattr(worker_forks, "_PROGRAM", SLOW)
     with hold_fork_server() as forks:
         started: list[int] = []
         start_program = worker_forks._start_program
@@ -153,7 +153,7 @@ def test_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     [("raise SystemExit(3)", r"pid \d+\) ended on its way up"), ("import signal; signal.pause()", "was not ready")],
 )
 def test_one_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch, program: str, message: str) -> None:
-    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", program))
+    monkeypatch.setattr(worker_forks, "_PROGRAM", program)
     monkeypatch.setattr(worker_forks, "_START_S", 0.5)
     with hold_fork_server() as forks, pytest.raises(SamplingWorkerError, match=message):
         forks.fork()
@@ -161,7 +161,7 @@ def test_one_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch, program: str
 
 def test_an_end_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who leaves does not wait for it, and neither does who asked for a worker."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", "import signal; signal.pause()"))
+    monkeypatch.setattr(worker_forks, "_PROGRAM", "import signal; signal.pause()")
     forks, failures, started = ForkServer(), [], threading.Event()
     start_program = worker_forks._start_program
 
@@ -206,7 +206,7 @@ def test_what_workers_have_of_their_owner(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Environment, directory and output as they are when a worker starts, and not when the fork server did."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", PRINTING))
+    monkeypatch.setattr(worker_forks, "_PROGRAM", PRINTING)
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     with hold_fork_server():
         for name in ("one", "two"):

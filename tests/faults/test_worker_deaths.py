@@ -144,7 +144,7 @@ def recorded_forks(
 
 def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batches before it come; it is named, though others were under way with it; nothing is tried for ever."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", ("-c", DEADLY))
+    monkeypatch.setattr(worker_forks, "_PROGRAM", DEADLY)
     started = recorded_forks(monkeypatch)
     options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")
     with make_loader(load(whole), options) as loader:

@@ -31,7 +31,7 @@ _MAX_REQUEST = 1 << 17  # bytes: command and environment of one process
 _MAX_DESCRIPTORS = 16
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_FORK_SERVER = "graphlearn_dist.distributed.fork_server"
+_FORK_SERVER = "import fork_server"  # in its program
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 PATCH = "GLD_TEST_PATCH"  # names a function, as module:name, that each process of a job calls before its program
@@ -56,7 +56,14 @@ class Nursery:
                 os._exit(0)
         theirs.close()
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], descriptors: Mapping[int, int], session: bool) -> int:
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        descriptors: Mapping[int, int],
+        session: bool,
+        directory: str | None = None,
+    ) -> int:
         """Forks a process that runs a command line of this interpreter; its pid.
 
         Args:
@@ -64,8 +71,15 @@ class Nursery:
             env: its environment.
             descriptors: by number in the new process, what is to lie there.
             session: whether it leads a session of its own.
+            directory: its working directory, this process's unless given.
         """
-        request = {"argv": list(argv), "env": dict(env), "numbers": list(descriptors), "session": session}
+        request = {
+            "argv": list(argv),
+            "env": dict(env),
+            "numbers": list(descriptors),
+            "session": session,
+            "directory": directory,
+        }
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors.values()))
             answer = self._socket.recv(16)
@@ -93,6 +107,7 @@ class WarmProcess:
         stderr: int | None = None,
         pass_fds: Sequence[int] = (),
         start_new_session: bool = False,
+        cwd: str | None = None,
     ) -> None:
         self.stdin = self.stdout = None
         self.returncode: int | None = None
@@ -105,13 +120,16 @@ class WarmProcess:
                 )
                 theirs.callback(os.close, descriptors[0])
                 self.stdin = os.fdopen(write, "wb") if write >= 0 else None
-            if stdout is not None:
+            if stdout == subprocess.PIPE:
                 read, descriptors[1] = os.pipe()
                 theirs.callback(os.close, descriptors[1])
                 self.stdout = os.fdopen(read, "rb")
-            if stderr == subprocess.STDOUT:
-                descriptors[2] = descriptors[1]
-            self.pid = nursery.start(argv, os.environ if env is None else env, descriptors, start_new_session)
+            elif stdout is not None:
+                descriptors[1] = stdout
+            if stderr is not None:
+                descriptors[2] = descriptors[1] if stderr == subprocess.STDOUT else stderr
+            environ = os.environ if env is None else env
+            self.pid = nursery.start(argv, environ, descriptors, start_new_session, cwd)
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, or minus the number of the signal that ended it."""
@@ -190,6 +208,8 @@ def _run_request(request: dict[str, Any], received: list[int]) -> NoReturn:
         os.close(copy)
     os.environ.clear()
     os.environ.update(request["env"])
+    if request["directory"] is not None:
+        os.chdir(request["directory"])
     _run(request["argv"])
 
 
@@ -223,8 +243,13 @@ def _forget_parent() -> None:
 
 
 def _run_program(argv: list[str]) -> int:
-    while argv[0] in ("-I", "-S"):
-        del argv[0]
+    while argv[0].startswith("-") and argv[0] not in ("-c", "-m"):  # the interpreter's flags
+        del argv[: 2 if argv[0] == "-X" else 1]
+    if argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        _prepare(argv[1])
+        exec(argv[1], {"__name__": "__main__"})
+        return 0
     is_module = argv[0] == "-m"
     sys.argv = argv[1:] if is_module else argv
     if os.path.basename(sys.argv[0]) == "child.py":  # the launcher's wrapper, which goes on to run another program
@@ -247,7 +272,7 @@ def _run_program(argv: list[str]) -> int:
 
 def _prepare(program: str) -> None:
     """Names the process as one of the job's, and lets it start its own fork server warm; that names itself."""
-    if program != _FORK_SERVER:
+    if _FORK_SERVER not in program:
         _name(f"gld-{os.environ['GLD_ROLE']}-{os.environ['GLD_RANK']}")
         start_warm(Nursery())
     faulthandler.register(STACKS)
