@@ -37,7 +37,7 @@ from .schema import (
     edge_ends,
     store_name,
 )
-from .topology import Topology, extent, to_coo
+from .topology import Topology, count_ends, to_coo
 
 
 def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any], what: str) -> None:
@@ -133,14 +133,15 @@ class Dataset:
         for edge_type, pair in edges.items():
             source, target = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
             counts = (self._num_nodes[source], self._num_nodes[target])
-            coo = to_coo(pair, layouts.get(edge_type, layouts.get(None, "COO")))
+            form = layouts.get(edge_type, layouts.get(None, "COO"))
             topology = Topology(
-                coo,
+                pair,
                 ids.get(edge_type),
                 weights.get(edge_type),
-                layout="CSR" if self.edge_dir == "out" else "CSC",
-                num_nodes=counts,
-                edge_times=self._edge_times(edge_type, coo, times.get(edge_type)),
+                form,
+                "CSR" if self.edge_dir == "out" else "CSC",
+                counts,
+                edge_times=self._edge_times(edge_type, pair, form, times.get(edge_type)),
             )
             graphs[edge_type] = Graph(topology, graph_mode, device)
         self.graph = bare(graphs)
@@ -158,7 +159,7 @@ class Dataset:
             checked[node_type] = times.to(torch.int64)
         return checked
 
-    def _edge_times(self, edge_type: Any, edges: tuple[torch.Tensor, torch.Tensor], times: Any) -> Any:
+    def _edge_times(self, edge_type: Any, edges: Any, form: str, times: Any) -> Any:
         """Times as given for the edges, or those of the neighbors that they lead to."""
         neighbor_type = edge_ends(edge_type, self.edge_dir)[1]
         if neighbor_type not in self.node_times:
@@ -167,7 +168,8 @@ class Dataset:
             raise InvalidArgumentError(
                 f"edge_times, node_times: expected one of them for edges to {neighbor_type!r}, got both"
             )
-        neighbors = edges[1] if self.edge_dir == "out" else edges[0]
+        source, target = to_coo(edges, form)
+        neighbors = target if self.edge_dir == "out" else source
         neighbors = check_index_tensor(neighbors, "edge_index", num_ids=self._num_nodes[neighbor_type], what="node id")
         return self.node_times[neighbor_type][neighbors]
 
@@ -176,9 +178,9 @@ class Dataset:
         for node_type, feature in by_type(self.node_features).items():
             counts.setdefault(node_type, feature.size(0))
         for edge_type, pair in edges.items():
-            extents = (extent(ids) for ids in to_coo(pair, layouts.get(edge_type, layouts.get(None, "COO"))))
+            form = layouts.get(edge_type, layouts.get(None, "COO"))
             ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-            for node_type, count in zip(ends, extents, strict=True):
+            for node_type, count in zip(ends, count_ends(pair, form), strict=True):
                 if node_type not in given:
                     counts[node_type] = max(counts.get(node_type, 0), count)
         return counts
@@ -278,9 +280,13 @@ class Dataset:
             if self._num_nodes.get(node_type, count) >= count:
                 continue
             self._num_nodes[node_type] = count
-            for edge_type, graph in by_type(self.graph).items():
-                rows, cols = edge_ends(edge_type, self.edge_dir)
-                graph.grow(count if rows == node_type else 0, count if cols == node_type else 0)
+            self._cover_graphs(node_type)
+
+    def _cover_graphs(self, node_type: NodeType | None) -> None:
+        count = self._num_nodes[node_type]
+        for edge_type, graph in by_type(self.graph).items():
+            rows, cols = edge_ends(edge_type, self.edge_dir)
+            graph.cover(count if rows == node_type else 0, count if cols == node_type else 0)
 
     def init_node_split(self, node_split: Any = None) -> None:
         """Sets (train, valid, test) ids, each a tensor or a dict by node type."""
@@ -308,7 +314,8 @@ class Dataset:
         return GraphSchema(node_types, edge_types, tuple(self._node_count(name) for name in node_types), self.edge_dir)
 
     def _node_count(self, node_type: NodeType | None) -> int:
-        """Nodes of a type: as given, else as many as its features, labels and edges reach."""
+        """Nodes of a type: as given, else as many as its features, labels and edges reach, and then its graphs cover
+        them: several graphs that lead to and from one type have seen different nodes of it."""
         if node_type in self._num_nodes:
             return self._num_nodes[node_type]
         rows = (by_type(self.node_features), by_type(self.node_labels))
@@ -317,6 +324,7 @@ class Dataset:
             ends = zip(edge_ends(edge_type, self.edge_dir), (graph.num_row_nodes, graph.col_count), strict=True)
             extents += [extent for name, extent in ends if name == node_type]
         self._num_nodes[node_type] = max(extents)
+        self._cover_graphs(node_type)
         return self._num_nodes[node_type]
 
     def stores(self) -> dict[str, Feature]:

@@ -118,14 +118,19 @@ class Graph:
             )
         return self._native_weighted
 
-    def grow(self, num_rows: int, num_cols: int) -> None:
-        """Adds rows without edges, and columns, up to these numbers; fewer change nothing."""
+    def cover(self, num_rows: int = 0, num_cols: int = 0) -> None:
+        """Adds rows without edges, and columns, up to these numbers of nodes; fewer change nothing.
+
+        A partition's rows are those of its book, and stay.
+        """
         topo = self.topo
-        missing = max(num_rows - topo.row_count, 0)
-        indptr = torch.cat([topo.indptr, topo.indptr[-1:].expand(missing)])
+        missing = max(num_rows - topo.row_count, 0) if self.row_book is None else 0
+        if missing == 0 and num_cols <= topo.num_cols:
+            topo.has_num_nodes = True
+            return
         num_cols = max(num_cols, topo.num_cols)
         self.topo = Topology.from_arrays(
-            indptr,
+            torch.cat([topo.indptr, topo.indptr[-1:].expand(missing)]) if missing else topo.indptr,
             topo.indices,
             topo.edge_ids,
             layout=topo.layout,
@@ -136,6 +141,12 @@ class Graph:
         )
         self._native = self._native_weighted = self._on_device = None
         self._received = {}
+
+    def cover_one_type(self) -> None:
+        """Makes rows and columns the same nodes, unless the topology was given their numbers."""
+        if not self.topo.has_num_nodes:
+            count = max(self.row_count, self.col_count)
+            self.cover(count, count)
 
     def export_topology(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(indptr, indices, edge ids)."""

@@ -61,6 +61,7 @@ class TopologyHandle:
     times: TensorHandle | None = None
     weight_sums: TensorHandle | None = None
     positive_counts: TensorHandle | None = None
+    has_num_nodes: bool = True
 
 
 @dataclass(frozen=True)

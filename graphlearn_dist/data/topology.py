@@ -31,6 +31,18 @@ def _expand(indptr: torch.Tensor) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
 
 
+def _check_offsets(indptr: torch.Tensor, num_edges: int) -> None:
+    """InvalidArgumentError unless these are bounds of rows that hold ``num_edges`` edges."""
+    is_vector = indptr.dim() == 1 and indptr.numel() > 0 and indptr.dtype in (torch.int32, torch.int64)
+    if not is_vector or int(indptr[0]) != 0 or int(indptr[-1]) != num_edges or bool((indptr.diff() < 0).any()):
+        found = f"{indptr.dtype} {list(indptr.shape)}"
+        if is_vector:
+            found += f" from {int(indptr[0])} to {int(indptr[-1])}"
+        raise InvalidArgumentError(
+            f"edge_index: expected offsets of rows that ascend from 0 to the number of edges, {num_edges}, got {found}"
+        )
+
+
 def extent(ids: torch.Tensor) -> int:
     """One more than the largest id; 0 without ids."""
     return int(ids.max()) + 1 if ids.numel() else 0
@@ -84,12 +96,17 @@ class Topology:
         edge_weights: float ``[E]`` in the order of the input, finite and at least 0; integers are made float32.
         input_layout: ``"COO"``, ``"CSR"`` or ``"CSC"``.
         layout: the form to hold, ``"CSR"`` or ``"CSC"``.
-        num_nodes: ``(number of sources, number of targets)``; the largest ids plus one unless given.
+        num_nodes: ``(number of sources, number of targets)``; the largest ids plus one unless given, and of what is
+            given by row at least its rows. A homogeneous graph counts both alike, wherever it is used as one (see
+            ``Graph.cover``).
         edge_times: int64 or int32 ``[E]`` in the order of the input, in any unit.
 
     Raises:
         InvalidArgumentError: wrong shapes, dtypes or layouts, or a weight that is negative, infinite or not a number.
         UnknownIdError: an id is negative or not below ``num_nodes``.
+
+    Attributes:
+        has_num_nodes: whether the numbers of nodes were given; else there may be more than the edges show.
     """
 
     def __init__(
@@ -106,8 +123,14 @@ class Topology:
         if layout not in ("CSR", "CSC"):
             raise InvalidArgumentError(f"layout: expected 'CSR' or 'CSC', got {layout!r}")
         source, target = to_coo(edge_index, input_layout)
-        if num_nodes is None:
-            num_nodes = (extent(source), extent(target))
+        least = count_ends(edge_index, input_layout)
+        has_num_nodes = num_nodes is not None
+        num_nodes = least if num_nodes is None else num_nodes
+        given_rows = {"CSR": 0, "CSC": 1}.get(input_layout)
+        if given_rows is not None and num_nodes[given_rows] < least[given_rows]:
+            raise InvalidArgumentError(
+                f"num_nodes: expected at least the {least[given_rows]} rows of edge_index, got {num_nodes[given_rows]}"
+            )
         row, col = (source, target) if layout == "CSR" else (target, source)
         num_rows, num_cols = num_nodes if layout == "CSR" else (num_nodes[1], num_nodes[0])
         ids, times = _per_edge(edge_ids, "edge_ids"), _per_edge(edge_times, "edge_times")
@@ -117,6 +140,7 @@ class Topology:
         indptr, indices, sorted_ids, *rest = map(to_tensor, arrays)
         sorted_times = None if times is None else rest.pop(0)
         self._set(layout, indptr, indices, sorted_ids, num_cols, rest.pop() if rest else None, sorted_times)
+        self.has_num_nodes = has_num_nodes
 
     @classmethod
     def from_arrays(
@@ -130,6 +154,7 @@ class Topology:
         edge_weights: torch.Tensor | None = None,
         edge_times: torch.Tensor | None = None,
         weight_sums: WeightSums | None = None,
+        has_num_nodes: bool = True,
     ) -> Topology:
         """Wraps arrays that are in canonical order already, such as those of a partition directory. No copy.
 
@@ -138,6 +163,7 @@ class Topology:
         topology = cls.__new__(cls)
         topology._set(layout, indptr, indices, edge_ids, num_cols, edge_weights, edge_times)
         topology._weight_sums = weight_sums
+        topology.has_num_nodes = has_num_nodes
         return topology
 
     def _set(
@@ -155,6 +181,7 @@ class Topology:
         self._indptr, self._indices, self._edge_ids = indptr, indices, edge_ids
         self._edge_weights, self._edge_times = edge_weights, edge_times
         self._weight_sums: WeightSums | None = None
+        self.has_num_nodes = True
 
     @property
     def indptr(self) -> torch.Tensor:
@@ -267,6 +294,7 @@ class Topology:
                 times=shared_memory.to_optional_handle(self._edge_times),
                 weight_sums=None if sums is None else shared_memory.to_handle(sums.sums),
                 positive_counts=None if sums is None else shared_memory.to_optional_handle(sums.positive_counts),
+                has_num_nodes=self.has_num_nodes,
             )
 
     @classmethod
@@ -283,19 +311,31 @@ class Topology:
             edge_weights=shared_memory.from_optional_handle(handle.weights),
             edge_times=shared_memory.from_optional_handle(handle.times),
             weight_sums=None if sums is None else WeightSums(sums, positive_counts),
+            has_num_nodes=handle.has_num_nodes,
         )
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
 
 
+def _checked_pair(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    if input_layout not in ("COO", "CSR", "CSC"):
+        raise InvalidArgumentError(f"input_layout: expected 'COO', 'CSR' or 'CSC', got {input_layout!r}")
+    first, second = _pair(edge_index)
+    if input_layout != "COO":
+        indptr, ids = (first, second) if input_layout == "CSR" else (second, first)
+        _check_offsets(indptr, ids.numel())
+    return first, second
+
+
 def to_coo(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(sources, targets) of edges given in one of the layouts of ``Topology``, in the order of the input."""
-    first, second = _pair(edge_index)
-    if input_layout == "COO":
-        return first, second
-    if input_layout == "CSR":
-        return _expand(first), second
-    if input_layout == "CSC":
-        return first, _expand(second)
-    raise InvalidArgumentError(f"input_layout: expected 'COO', 'CSR' or 'CSC', got {input_layout!r}")
+    first, second = _checked_pair(edge_index, input_layout)
+    return _expand(first) if input_layout == "CSR" else first, _expand(second) if input_layout == "CSC" else second
+
+
+def count_ends(edge_index: Any, input_layout: str) -> tuple[int, int]:
+    """How many sources and targets edges show: all rows where they are given by row, else the largest id plus one."""
+    first, second = _checked_pair(edge_index, input_layout)
+    num_sources = first.numel() - 1 if input_layout == "CSR" else extent(first)
+    return num_sources, second.numel() - 1 if input_layout == "CSC" else extent(second)

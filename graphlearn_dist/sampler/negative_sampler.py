@@ -33,7 +33,7 @@ class RandomNegativeSampler:
     Successive calls are successive batches: call ``n`` after construction draws with batch index ``n``.
 
     Args:
-        graph: the edges.
+        graph: the edges; from one node type to itself, unless the topology was given the numbers of both ends.
         mode: ``"CPU"`` or ``"CUDA"``; both draw on the CPU.
         edge_dir: whether the rows of the graph are sources ("out") or targets ("in").
         seed: seed of all draws.
@@ -42,6 +42,7 @@ class RandomNegativeSampler:
     def __init__(self, graph: Graph, mode: str = "CPU", edge_dir: Literal["in", "out"] = "out", seed: int = 0) -> None:
         if mode not in ("CPU", "CUDA"):
             raise InvalidArgumentError(f"mode: expected 'CPU' or 'CUDA', got {mode!r}")
+        graph.cover_one_type()
         self._has_edge = local_has_edge(graph, edge_dir)
         extents = (graph.row_count, graph.col_count)
         self._pool = NegativePool(*(extents if edge_dir == "out" else extents[::-1]))

@@ -40,7 +40,7 @@ def personalized_pagerank(
     no node's residual exceeds ``epsilon`` times its degree. A walk that reaches a node without neighbors stays there.
 
     Args:
-        graph: edges from one node type to itself, with ``num_nodes`` equal on both sides.
+        graph: edges from one node type to itself.
         seeds: int ``[num_seeds]``, global ids; duplicates are answered each.
         alpha: probability that a walk stops at a step.
         epsilon: bound of the residuals; the work of a seed grows with ``1 / (epsilon * alpha)``.
@@ -61,10 +61,10 @@ def personalized_pagerank(
         raise InvalidArgumentError(f"epsilon: expected a number above 0, got {epsilon}")
     if top_k < 1:
         raise InvalidArgumentError(f"top_k: expected at least 1, got {top_k}")
+    graph.cover_one_type()
     if graph.row_count != graph.col_count:
         raise InvalidArgumentError(
-            f"graph: expected edges from one node type to itself, got {graph.row_count} and {graph.col_count} nodes; "
-            "where they are of one type, give the topology its num_nodes"
+            f"graph: expected edges from one node type to itself, got {graph.row_count} and {graph.col_count} nodes"
         )
     ids = check_index_tensor(seeds, "seeds", num_ids=graph.row_count)
     counts, nodes, scores = _C.ppr_topk(graph.graph_handler, ids, alpha, epsilon, top_k, thread_pool(num_threads))

@@ -79,7 +79,7 @@ def test_graphs_sample_by_weight_and_time() -> None:
     assert made._weight_sums is None
     assert one_hop(graph.weighted_handler, ids, 3, 7, draw, times=times) == expected
     assert graph.weighted_handler is graph.weighted_handler
-    graph.grow(40, 35)
+    graph.cover(40, 35)
     assert graph.topo.weight_sums is made.weight_sums
     assert one_hop(graph.weighted_handler, ids, 3, 7, draw, times=times) == expected
     with pytest.raises(InvalidArgumentError, match=r"with_weight: .* no weights"):
