@@ -128,7 +128,7 @@ class OneHopRequest:
     Attributes:
         edge_types: the edge types asked for.
         ids: for each of them int64 ``[num_ids]``, global ids of nodes the receiver owns.
-        fanouts: for each of them the fan-out (-1 takes all).
+        fanouts: for each of them the fan-out (-1 takes all, 0 none).
         keys: for each of them the key of the draws.
         draws: for each of them method, replace and time rule (see ``sampler.plan.Draw``).
         with_edge_ids: return edge ids.

@@ -407,6 +407,7 @@ void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw
   EdgeState& edge = edge_state(edge_type);
   check_draw(csr, draw, !tree_times_.empty());
   check_extents(edge, csr.num_rows(), csr.num_cols);
+  if (draw.fanout == 0) return;
   const Tensor times = frontier_times(nodes_[edge.spec.seed_type]);
   with_picker(csr, draw, times.defined() ? times.as<int64_t>() : nullptr, [&](const auto& picker) {
     dispatch_index(csr.indices.dtype, "indices", [&](auto tag) {
@@ -421,6 +422,7 @@ void BatchBuilder::sample_hop(int edge_type, const CsrPieces& graph, const HopDr
   const NodeState& seeds = nodes_[edge.spec.seed_type];
   for (const auto& csr : graph.pieces) check_draw(*csr, draw, !tree_times_.empty());
   check_extents(edge, graph.num_rows(), graph.num_cols());
+  if (draw.fanout == 0) return;
   const Tensor times = frontier_times(seeds);
   const int64_t* node_times = times.defined() ? times.as<int64_t>() : nullptr;
   owners_.resize(std::max<int64_t>(owners_.size(), seeds.frontier_end - seeds.frontier_begin));

@@ -48,8 +48,9 @@ struct OneHopKernel {
         if (i + kPicksAhead < end) picker.prefetch(candidates[i + kPicksAhead]);
         const Candidates from = candidates[i];
         int64_t* picked = positions.data() + offsets[i] - first;
-        picker.pick(stream_of(key, ids[i], trees, i), from, picked);
         const int64_t count = offsets[i + 1] - offsets[i];
+        if (count == 0) continue;  // pickers draw at least one
+        picker.pick(stream_of(key, ids[i], trees, i), from, picked);
         for (int64_t j = 0; j < count; ++j) {
           picked[j] += from.start;
           __builtin_prefetch(indices + picked[j]);
@@ -76,8 +77,8 @@ const int64_t* optional_data(const Tensor& tensor) { return tensor.defined() ? t
 }  // namespace
 
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times) {
-  if (draw.fanout != kTakeAll && draw.fanout < 1)
-    throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 1, got ", draw.fanout));
+  if (draw.fanout < kTakeAll)
+    throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 0, got ", draw.fanout));
   const DrawMethod how = draw.how;
   if (how.method == Method::kWeighted && !csr.weight_sums.defined())
     throw InvalidArgument("with_weight: weighted sampling was asked for, but the graph has no edge weights");

@@ -30,7 +30,7 @@ struct DrawMethod {
 
 // One hop along one edge type.
 struct HopDraw {
-  int64_t fanout = 0;  // -1: all; else >= 1
+  int64_t fanout = 0;  // -1: all; 0: none
   DrawMethod how;
   uint64_t key = 0;  // draw_key(seed, epoch, batch, hop, edge type)
   bool with_edge_ids = false;
@@ -50,7 +50,7 @@ struct OneHop {
   Tensor edge_ids;   // int64 [sum of counts], global; undefined unless asked for
 };
 
-// Throws InvalidArgument unless fanout is -1 or at least 1, the graph and the nodes have what the draw needs, and the
+// Throws InvalidArgument unless fanout is -1 or at least 0, the graph and the nodes have what the draw needs, and the
 // method makes sense: LABOR is without replacement, and the latest edges are drawn by no method and not replaced.
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times);
 

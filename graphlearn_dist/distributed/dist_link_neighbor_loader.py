@@ -32,7 +32,7 @@ class DistLinkNeighborLoader(DistLoader):
 
     Args:
         data: this worker's partition; None where servers sample.
-        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         batch_size: links of a batch.
         edge_label_index: links, from source to target whatever the direction of sampling: int ``[2, n]``; or ``(edge
             type, that)``; or an edge type, for all its edges in the order of their ids; or None, for all edges of a

@@ -32,7 +32,7 @@ class DistNeighborLoader(DistLoader):
 
     Args:
         data: this worker's partition; None where servers sample.
-        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, a file of ids, None for all
             nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A file (``.npy`` or
             ``.pt``) is read where the sampling is. A list, or ``(node type, list)``, has one for each server of

@@ -103,7 +103,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
 
     Args:
         data: this worker's partition.
-        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         with_edge: batches carry edge ids.
         with_neg: not used: links say themselves which negatives are drawn for them.
         with_weight: sample by edge weight.

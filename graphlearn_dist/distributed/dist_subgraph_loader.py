@@ -25,8 +25,8 @@ class DistSubGraphLoader(DistLoader):
     Args:
         data: this worker's partition; None where servers sample.
         input_nodes: seeds, see ``DistNeighborLoader``.
-        num_neighbors: fan-out per hop (-1: all neighbors) of the neighborhood, or a dict of such lists by edge type;
-            None takes the seeds alone.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none) of the neighborhood, or a dict of such lists by
+            edge type; None takes the seeds alone.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.

@@ -54,7 +54,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     Args:
         data: a ``Dataset`` (or ``DistDataset`` of one partition) that holds in-neighbors, ``edge_dir="in"``, as PyG's
             loaders sample; or the ``ServedDataset`` of a client's servers.
-        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         with_edge: give edge ids, which become ``e_id`` and select the rows of edge attributes.
         with_weight: sample by edge weight, along the edge types that have weights.
         strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.

@@ -22,7 +22,7 @@ class LinkNeighborLoader(LinkLoader):
 
     Args:
         data: graph, features and labels.
-        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         neighbor_sampler: sample with the settings of this one instead of those given here.
         edge_label_index: links, from source to target whatever the direction of sampling: int ``[2, n]``; or ``(edge
             type, that)``; or an edge type, for all its edges in the order of their ids; or None, for all edges of a

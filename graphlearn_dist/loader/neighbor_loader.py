@@ -23,7 +23,7 @@ class NeighborLoader(NodeLoader):
 
     Args:
         data: graph, features and labels.
-        num_neighbors: fan-out per hop (-1: all neighbors), or a dict of such lists by edge type.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, None for all nodes, or ``(node type, one of
             these)``; a node type alone stands for all its nodes.
         neighbor_sampler: sample with the settings of this one instead of those given here.

@@ -25,8 +25,8 @@ class SubGraphLoader(NodeLoader):
         data: graph, features and labels.
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, None for all nodes, or ``(node type, one of
             these)``; a node type alone stands for all its nodes.
-        num_neighbors: fan-out per hop (-1: all neighbors) of the neighborhood, or a dict of such lists by edge type;
-            None takes the seeds alone.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none) of the neighborhood, or a dict of such lists by
+            edge type; None takes the seeds alone.
         neighbor_sampler: sample with the settings of this one instead of those given here.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.

@@ -38,7 +38,7 @@ class NeighborSampler(BaseSampler):
 
     Args:
         graph: a ``Graph``, or a dict by edge type.
-        num_neighbors: fan-outs by hop (-1: all), or a dict of such lists by edge type. None is enough for
+        num_neighbors: fan-outs by hop (-1: all, 0: none), or a dict of such lists by edge type. None is enough for
             ``sample_one_hop``, and for subgraphs of the seeds alone.
         device: where results go: the CPU. (Loaders sample on a GPU, see ``docs/gpu.md``.)
         with_edge: results carry edge ids.
@@ -232,7 +232,7 @@ class NeighborSampler(BaseSampler):
     def sample_one_hop(
         self, input_seeds: torch.Tensor, req_num: int, etype: EdgeType | None = None, *, index: int | None = None
     ) -> NeighborOutput:
-        """Up to ``req_num`` neighbors of each seed (-1: all), grouped by seed in the order asked.
+        """Up to ``req_num`` neighbors of each seed (-1: all, 0: none), grouped by seed in the order asked.
 
         Args:
             input_seeds: int ``[n]``, global ids; of a partition's graph those that it holds.

@@ -110,7 +110,7 @@ def build_plan(
     None means no hop at all.
 
     Raises:
-        InvalidArgumentError: a fan-out is 0 or below -1, lists differ in length, or an edge type is unknown.
+        InvalidArgumentError: a fan-out is below -1, lists differ in length, or an edge type is unknown.
     """
     per_type = {} if optional and num_neighbors is None else _lists_by_edge_type(schema, num_neighbors)
     lengths = {len(hops) for hops in per_type.values()}
@@ -140,9 +140,9 @@ def _checked(hops: Any) -> list[int]:
     if not hops:
         raise InvalidArgumentError("num_neighbors: expected at least one hop, got an empty list")
     for fanout in hops:
-        if not isinstance(fanout, int) or isinstance(fanout, bool) or (fanout < 1 and fanout != -1):
+        if not isinstance(fanout, int) or isinstance(fanout, bool) or fanout < UNBOUNDED:
             raise InvalidArgumentError(
-                f"num_neighbors: expected each fan-out to be -1 (all neighbors) or at least 1, got {fanout!r}"
+                f"num_neighbors: expected each fan-out to be -1 (all neighbors), 0 (none) or more, got {fanout!r}"
             )
     return list(hops)
 

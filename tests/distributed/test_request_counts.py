@@ -23,7 +23,8 @@ from graphlearn_dist.sampler.batches import LocalBatches
 from tests.support.graphs import make_dataset, random_graph, typed_graph
 from tests.support.oracle import assert_same, load_partitions, tensors_of, write_partitions
 
-NUM_PARTS, FANOUTS = 3, [3, 3, 3]
+NUM_PARTS = 3
+FANOUTS = ([3, 3, 3], [3, 0, 3], [2, 2, 0], [0, 0])
 SETTINGS = RpcSettings(request_timeout_s=60.0)
 GRAPHS = {"one type": (random_graph(400, 3000, 5), None), "typed": (typed_graph(200, 150, 2000, 3), "user")}
 
@@ -45,13 +46,16 @@ class CountingEndpoint:
         return count_and_answer
 
 
+@pytest.mark.parametrize("fanouts", FANOUTS, ids=str)
 @pytest.mark.parametrize("kind", sorted(GRAPHS))
-def test_messages_of_a_batch(kind: str, tmp_path: Path) -> None:
-    """One per peer and hop whatever the number of edge types, and one per peer for the rows of all stores."""
+def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> None:
+    """One per peer and hop whatever the number of edge types, and one per peer for the rows of all stores; none for a
+    hop that takes no neighbors, nor for those behind it, which nobody has reached."""
+    num_asked = [*fanouts, 0].index(0)
     graph, seed_type = GRAPHS[kind]
     seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
     config = SamplingConfig(
-        SamplingType.NODE, FANOUTS, 40, True, False, True, True, False, False, "in", 7, False
+        SamplingType.NODE, fanouts, 40, True, False, True, True, False, False, "in", 7, False
     )  # fmt: skip
     local = LocalBatches(make_dataset(graph, "in"), seeds, config)
     parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
@@ -70,9 +74,9 @@ def test_messages_of_a_batch(kind: str, tmp_path: Path) -> None:
                 batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
                 assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
                 for other in others.values():
-                    assert other.asked == {ONE_HOP: len(FANOUTS), LOOKUP: 1}
+                    assert +other.asked == +Counter({ONE_HOP: num_asked, LOOKUP: 1})
                     other.asked.clear()
 
         asyncio.run(make_all())
         sent = asker.stats().requests_sent
-        assert sent == local.schedule.num_batches * len(others) * (len(FANOUTS) + 1)
+        assert sent == local.schedule.num_batches * len(others) * (num_asked + 1)

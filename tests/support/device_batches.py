@@ -40,7 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "times-weighted": {"temporal_strategy": "uniform", "with_weight": True},
     "times-last": {"temporal_strategy": "last"},
 }
-FANOUTS = ([4, 3, 2], [-1, 2], [120, 1])
+FANOUTS = ([4, 3, 2], [-1, 2], [120, 1], [3, 0, 2], [0])
 
 
 def graph_for(kind: str, way: dict[str, Any]) -> TestGraph:

@@ -216,7 +216,7 @@ def cases(draw: st.DrawFn, *, typed: bool | None = None) -> Case:
     """A graph and a way to sample it: fan-outs as a list, or by edge type for some types only."""
     graph = draw(graphs(typed=typed))
     hops = draw(st.integers(1, 3))
-    fanout_list = st.lists(st.sampled_from([-1, 1, 2, 3, 5]), min_size=hops, max_size=hops)
+    fanout_list = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 5]), min_size=hops, max_size=hops)
     fanouts: Any = draw(fanout_list)
     if not graph.is_homogeneous and draw(st.booleans()):
         asked = draw(st.lists(st.sampled_from(EDGE_TYPES), min_size=1, unique=True))

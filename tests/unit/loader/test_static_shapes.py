@@ -34,7 +34,7 @@ def shapes_of(data: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_their_padding_they_are_the_normal_batches(kind: str, way: str) -> None:
-    for fanouts in ((3, 2), (-1, 2)):
+    for fanouts in ((3, 2), (-1, 2), (0, 2), (0,), (2, 0)):
         normal = loader_for(kind, way, fanouts)
         padded = loader_for(kind, way, fanouts, static_shapes=True)
         first = padded.batch(0, 0)

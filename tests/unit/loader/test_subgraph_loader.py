@@ -130,7 +130,7 @@ def test_refuses() -> None:
     dataset = make_dataset(analytic_graph(6))
     for options, message in (
         ({"num_neighbors": []}, "num_neighbors: expected at least one hop"),
-        ({"num_neighbors": [0]}, "num_neighbors: expected each fan-out"),
+        ({"num_neighbors": [-2]}, "num_neighbors: expected each fan-out"),
         ({"with_weight": True, "num_neighbors": [1]}, "with_weight: expected edge weights"),
         ({"input_nodes": ("user", torch.arange(3))}, "input_nodes: unknown node type 'user'"),
     ):
