@@ -13,6 +13,7 @@ from torch.utils.dlpack import from_dlpack
 
 from . import _C
 from .errors import InvalidArgumentError, UnknownIdError
+from .utils.tensor import plain_tensor
 
 _LARGE_BLOCK_BYTES = 4 << 20
 
@@ -59,11 +60,12 @@ def check_index_vector(value: Any, name: str) -> torch.Tensor:
     """
     if not isinstance(value, torch.Tensor):
         raise InvalidArgumentError(f"{name}: expected a torch.Tensor of ids, got {type(value).__name__}")
-    if value.dtype not in (torch.int32, torch.int64):
-        raise InvalidArgumentError(f"{name}: expected dtype int64 or int32, got {value.dtype}")
-    if value.dim() != 1:
-        raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor, got shape {tuple(value.shape)}")
-    return value.contiguous()
+    ids = plain_tensor(value, name)
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise InvalidArgumentError(f"{name}: expected dtype int64 or int32, got {ids.dtype}")
+    if ids.dim() != 1:
+        raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor, got shape {tuple(ids.shape)}")
+    return ids.contiguous()
 
 
 def check_index_tensor(value: Any, name: str, *, num_ids: int | None = None, what: str = "id") -> torch.Tensor:

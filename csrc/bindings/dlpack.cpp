@@ -47,6 +47,12 @@ bool is_contiguous(const DLTensor& tensor) {
   return true;
 }
 
+int64_t num_elements(const DLTensor& tensor) {
+  int64_t count = 1;
+  for (int i = 0; i < tensor.ndim; ++i) count *= tensor.shape[i];
+  return count;
+}
+
 struct Exported {
   Tensor tensor;
   std::vector<int64_t> strides;
@@ -88,6 +94,9 @@ Borrowed borrow(const py::object& capsule, const char* name) {
   const DLTensor& source = managed->dl_tensor;
   if (source.dtype.lanes != 1) throw InvalidArgument(message(name, ": vector dtypes are not supported"));
   if (!is_contiguous(source)) throw InvalidArgument(message(name, ": expected a contiguous tensor"));
+  // A tensor subclass that wraps others exports their shape and no memory.
+  if (source.data == nullptr && num_elements(source) > 0)
+    throw InvalidArgument(message(name, ": expected a tensor with numbers in memory, got one that has none"));
   Tensor tensor;
   tensor.data = static_cast<char*>(source.data) + source.byte_offset;
   tensor.dtype = {static_cast<Kind>(source.dtype.code), source.dtype.bits};

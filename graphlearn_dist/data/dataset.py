@@ -76,7 +76,7 @@ class Dataset:
         self.graph = graph
         self.node_features = node_features
         self.edge_features = edge_features
-        self.node_labels = convert_to_tensor(node_labels)
+        self.node_labels = convert_to_tensor(node_labels, name="node_labels")
         self.edge_dir: EdgeDirection = edge_dir
         self.node_times: dict[Any, torch.Tensor] = {}
         self.earliest_nodes: dict[Any, int] = {}
@@ -122,7 +122,7 @@ class Dataset:
             InvalidArgumentError: a wrong shape or dtype, an unknown type, or an edge type has times of both kinds.
             UnknownIdError: an edge ends outside the graph.
         """
-        edges = by_type(convert_to_tensor(edge_index) if not isinstance(edge_index, tuple) else edge_index)
+        edges = by_type(convert_to_tensor(edge_index, name="edge_index"))
         ids, weights, times, layouts = map(by_type, (edge_ids, edge_weights, edge_times, layout))
         for name, values in (("edge_ids", ids), ("edge_weights", weights), ("edge_times", times)):
             _check_types(name, values, edges, "edge type")
@@ -151,7 +151,7 @@ class Dataset:
         _check_types("node_times", node_times, self._num_nodes, "node type")
         checked = {}
         for node_type, values in node_times.items():
-            times, count = convert_to_tensor(values), self._num_nodes[node_type]
+            times, count = convert_to_tensor(values, name="node_times"), self._num_nodes[node_type]
             if times.dtype not in (torch.int32, torch.int64) or tuple(times.shape) != (count,):
                 raise InvalidArgumentError(
                     f"node_times: expected int64 or int32 [{count}], got {times.dtype} {list(times.shape)}"
@@ -213,7 +213,8 @@ class Dataset:
         Raises:
             InvalidArgumentError: an argument does not fit; the error names it.
         """
-        features, rows, ratios, hot = map(by_type, (node_feature_data, id2idx, split_ratio, hotness))
+        given = convert_to_tensor(node_feature_data, name="node_feature_data")
+        features, rows, ratios, hot = map(by_type, (given, id2idx, split_ratio, hotness))
         for key in features:
             leading_here, ratio = self._topologies_to(key), ratios.get(key, ratios.get(None, 0.0))
             if sort_func is not None and ratio > 0:
@@ -242,7 +243,8 @@ class Dataset:
         """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type); see ``init_node_features``."""
         settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
         make = functools.partial(Feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
-        self.edge_features = self._features(edge_feature_data, id2idx, split_ratio, make, {})
+        given = convert_to_tensor(edge_feature_data, name="edge_feature_data")
+        self.edge_features = self._features(given, id2idx, split_ratio, make, {})
 
     @staticmethod
     def _features(
@@ -268,7 +270,7 @@ class Dataset:
 
     def init_node_labels(self, node_label_data: Any = None, id2idx: Any = None) -> None:
         """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type)."""
-        self.node_labels = convert_to_tensor(node_label_data)
+        self.node_labels = convert_to_tensor(node_label_data, name="node_label_data")
         self._label_rows = by_type(id2idx)
         _check_types("id2idx", self._label_rows, by_type(self.node_labels), "type")
         if id2idx is None:
@@ -291,7 +293,11 @@ class Dataset:
     def init_node_split(self, node_split: Any = None) -> None:
         """Sets (train, valid, test) ids, each a tensor or a dict by node type."""
         if node_split is not None:
-            self.train_idx, self.val_idx, self.test_idx = (convert_to_tensor(part) for part in node_split)
+            if not isinstance(node_split, (tuple, list)) or len(node_split) != len(Split):
+                raise InvalidArgumentError(f"node_split: expected (train, val, test), got {type(node_split).__name__}")
+            parts = zip(Split, node_split, strict=True)
+            ids = [convert_to_tensor(part, name=f"node_split, {split.value} split") for split, part in parts]
+            self.train_idx, self.val_idx, self.test_idx = ids
 
     def random_node_split(self, num_val: float | int, num_test: float | int, seed: int = 0) -> None:
         """Splits the nodes at random (a function of the seed); numbers below 1 are shares."""

@@ -99,12 +99,14 @@ class Feature:
             raise InvalidArgumentError(
                 f"split_ratio, device: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are usable"
             )
-        tensor = convert_to_tensor(feature_tensor, dtype)
+        tensor = convert_to_tensor(feature_tensor, dtype, "feature_tensor")
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 1:
             raise InvalidArgumentError("feature_tensor: expected a tensor of rows")
         self.feature_tensor = tensor.contiguous()
-        is_data = isinstance(id2index, (list, tuple, np.ndarray))
-        self.id2index: Any = convert_to_tensor(id2index) if is_data else id2index
+        is_data = isinstance(id2index, (list, tuple, np.ndarray, torch.Tensor))
+        self.id2index: Any = (
+            check_index_vector(convert_to_tensor(id2index, name="id2index"), "id2index") if is_data else id2index
+        )
         self.split_ratio = split_ratio
         self.device_group_list = device_group_list
         self.device = device
@@ -117,6 +119,7 @@ class Feature:
         self._placed = self._place({})
 
     def _hotness_of_rows(self, hotness: torch.Tensor | None) -> torch.Tensor | None:
+        hotness = convert_to_tensor(hotness, name="hotness")
         if hotness is None or self.id2index is None:
             return hotness
         if not isinstance(self.id2index, torch.Tensor) or hotness.shape != self.id2index.shape:
@@ -218,8 +221,9 @@ class Feature:
     def unified(self) -> UnifiedTensor:
         """The rows behind the ids, all of them in host memory."""
         if self._unified is None:
-            self._unified = UnifiedTensor(0, self.feature_tensor.dtype, self.num_threads)
-            self._unified.append_cpu_tensor(self.feature_tensor)
+            unified = UnifiedTensor(0, self.feature_tensor.dtype, self.num_threads)
+            unified.append_cpu_tensor(self.feature_tensor)
+            self._unified = unified  # complete: other threads may look it up
         return self._unified
 
     def share_memory_(self) -> Feature:

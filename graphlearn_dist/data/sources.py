@@ -11,7 +11,8 @@ import torch
 
 from ..errors import InvalidArgumentError, StorageError
 from .dataset import Dataset
-from .schema import EdgeDirection
+from .pyg_levels import Levels, read_levels
+from .schema import EdgeDirection, bare
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -49,7 +50,12 @@ class GraphSource:
 
     @classmethod
     def from_pyg(
-        cls, data: Data | HeteroData, *, weight_attr: str | None = None, time_attr: str | None = None
+        cls,
+        data: Data | HeteroData,
+        *,
+        weight_attr: str | None = None,
+        time_attr: str | None = None,
+        split_index: int | None = None,
     ) -> GraphSource:
         """From ``Data`` or ``HeteroData``: ``edge_index``, ``x``, ``y``, ``edge_attr``, ``{train,val,test}_mask``.
 
@@ -59,65 +65,37 @@ class GraphSource:
                 typed graph, some edge types may lack it.
             time_attr: likewise the attribute that holds times, of nodes (``"time"``) or of edges (``"edge_time"``), but
                 not of both.
+            split_index: which column of masks ``[num_nodes, num_splits]`` (WebKB's) is the split; without it such masks
+                are none.
 
         Raises:
-            InvalidArgumentError: there are no edges, or no such attribute.
+            InvalidArgumentError: there are no edges, or no such attribute, or it is none of numbers.
         """
-        if hasattr(data, "node_types"):
-            return cls._from_hetero(data, weight_attr, time_attr)
-        edge_index = data.edge_index
-        if edge_index is None:
+        levels = read_levels(data)
+        edge_index = {key: edges.pop("edge_index", None) for key, edges in levels.edges.items()}
+        if not edge_index or None in edge_index.values():
             raise InvalidArgumentError("data: expected PyG data with an edge_index, got none")
-        for argument, name in (("weight_attr", weight_attr), ("time_attr", time_attr)):
-            if name is not None and name not in data:
-                raise _no_attribute(argument, name, data)
-        times = None if time_attr is None else data[time_attr]
-        of_nodes = time_attr is not None and data.is_node_attr(time_attr)
-        if time_attr is not None and not of_nodes and not data.is_edge_attr(time_attr):
-            raise InvalidArgumentError(
-                f"time_attr: expected one time for each node or for each edge, got {time_attr!r} for neither"
-            )
-        split = tuple(_mask_ids(data.get(f"{name}_mask")) for name in _SPLITS)
-        return cls(
-            int(data.num_nodes),
-            edge_index,
-            data.get("x"),
-            data.get("y"),
-            data.get("edge_attr"),
-            (split[0], split[1], split[2]) if any(part is not None for part in split) else None,
-            None if weight_attr is None else data[weight_attr],
-            None if of_nodes else times,
-            times if of_nodes else None,
-        )
-
-    @classmethod
-    def _from_hetero(cls, data: Any, weight_attr: str | None, time_attr: str | None) -> GraphSource:
-        def by_node(name: str | None) -> dict[Any, Any]:
-            return {t: data[t][name] for t in data.node_types if name in data[t]}
-
-        def by_edge(name: str | None) -> dict[Any, Any]:
-            return {t: data[t][name] for t in data.edge_types if name in data[t]}
-
-        weights, edge_times, node_times = by_edge(weight_attr), by_edge(time_attr), by_node(time_attr)
+        weights = levels.of_edges(weight_attr)
         if weight_attr is not None and not weights:
-            raise _no_attribute("weight_attr", weight_attr, data)
+            raise _no_rows("weight_attr", "weight for each edge", weight_attr, levels, data)
+        edge_times, node_times = levels.of_edges(time_attr), levels.of_nodes(time_attr)
         if time_attr is not None and not edge_times and not node_times:
-            raise _no_attribute("time_attr", time_attr, data)
+            raise _no_rows("time_attr", "time for each node or for each edge", time_attr, levels, data)
         if edge_times and node_times:
             raise InvalidArgumentError(
                 f"time_attr: expected times of nodes or of edges, got {time_attr!r} for {[*node_times, *edge_times]}"
             )
-        splits = [{t: _mask_ids(mask) for t, mask in by_node(f"{name}_mask").items()} for name in _SPLITS]
+        splits = [_mask_ids(levels.of_nodes(f"{name}_mask"), split_index) for name in _SPLITS]
         return cls(
-            {t: int(data[t].num_nodes) for t in data.node_types},
-            {t: data[t].edge_index for t in data.edge_types},
-            by_node("x") or None,
-            by_node("y") or None,
-            by_edge("edge_attr") or None,
-            (splits[0], splits[1], splits[2]) if any(splits) else None,
-            weights or None,
-            edge_times or None,
-            node_times or None,
+            bare(levels.num_nodes),
+            bare(edge_index),
+            bare(levels.of_nodes("x")),
+            bare(levels.of_nodes("y")),
+            bare(levels.of_edges("edge_attr")),
+            (bare(splits[0]), bare(splits[1]), bare(splits[2])) if any(splits) else None,
+            bare(weights),
+            bare(edge_times),
+            bare(node_times),
         )
 
     @classmethod
@@ -165,7 +143,9 @@ class GraphSource:
         return dataset
 
 
-def _no_attribute(argument: str, name: str, data: Any) -> InvalidArgumentError:
+def _no_rows(argument: str, what: str, name: str, levels: Levels, data: Any) -> InvalidArgumentError:
+    if any(name in constants for constants in levels.constants.values()):
+        return InvalidArgumentError(f"{argument}: expected one {what}, got {name!r} for neither nodes nor edges")
     return InvalidArgumentError(f"{argument}: no attribute {name!r}; the data has {sorted(data.keys())}")
 
 
@@ -173,8 +153,21 @@ def _is_numeric(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "biuf"
 
 
-def _mask_ids(mask: torch.Tensor | None) -> torch.Tensor | None:
-    return None if mask is None else mask.nonzero().view(-1)
+def _mask_ids(masks: dict[Any, torch.Tensor], split_index: int | None) -> dict[Any, torch.Tensor]:
+    """The ids that masks select, by type; nothing of masks that hold several splits where none of these is chosen."""
+    ids = {}
+    for key, mask in masks.items():
+        if mask.dim() == 2 and mask.size(1) == 1:
+            mask = mask[:, 0]
+        elif mask.dim() == 2 and split_index is not None:
+            if not 0 <= split_index < mask.size(1):
+                raise InvalidArgumentError(
+                    f"split_index: expected 0 to {mask.size(1) - 1}, a column of the masks, got {split_index}"
+                )
+            mask = mask[:, split_index]
+        if mask.dim() == 1:
+            ids[key] = mask.nonzero().view(-1)
+    return ids
 
 
 def _npz_split(arrays: dict[str, torch.Tensor]) -> tuple[Any, Any, Any] | None:

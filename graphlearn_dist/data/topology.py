@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from .. import _C
-from ..core import available_cores, thread_pool, to_optional_tensor, to_tensor
+from ..core import available_cores, check_index_vector, thread_pool, to_optional_tensor, to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
@@ -18,11 +18,10 @@ Layout = Literal["CSR", "CSC"]
 
 
 def _pair(edge_index: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    pair = convert_to_tensor(edge_index)
-    if isinstance(pair, torch.Tensor) and pair.dim() == 2 and pair.size(0) == 2:
-        return pair[0].contiguous(), pair[1].contiguous()
-    if isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(part, torch.Tensor) for part in pair):
-        return pair[0].contiguous(), pair[1].contiguous()
+    pair = convert_to_tensor(edge_index, name="edge_index")
+    is_pair = isinstance(pair, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in pair)
+    if (is_pair or (isinstance(pair, torch.Tensor) and pair.dim() == 2)) and len(pair) == 2:
+        return check_index_vector(pair[0], "edge_index"), check_index_vector(pair[1], "edge_index")
     shape = tuple(pair.shape) if isinstance(pair, torch.Tensor) else type(edge_index).__name__
     raise InvalidArgumentError(f"edge_index: expected a tensor of shape [2, E] or a pair of tensors, got {shape}")
 
@@ -49,7 +48,7 @@ def extent(ids: torch.Tensor) -> int:
 
 
 def _per_edge(values: Any, name: str) -> torch.Tensor | None:
-    tensor = convert_to_tensor(values)
+    tensor = convert_to_tensor(values, name=name)
     if tensor is None:
         return None
     if not isinstance(tensor, torch.Tensor):

@@ -12,6 +12,7 @@ from .. import _C
 from ..core import check_index_vector, thread_pool, to_tensor
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import TensorHandle
+from ..utils.tensor import plain_tensor
 from . import shared_memory
 from .device_rows import DeviceRows
 from .handles import GpuHandle
@@ -109,7 +110,7 @@ class UnifiedTensor:
         self._append(tensor.to(torch.device("cuda", device)))
 
     def _append(self, rows: torch.Tensor) -> None:
-        self._parts.append(rows.contiguous())
+        self._parts.append(plain_tensor(rows, "tensor").contiguous())
         self._store = self._on_gpu = None
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class PartitionBook(ABC):
 
     def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
         """Owners of ids (int32 or int64 ``[n]``), as int64 ``[n]``; UnknownIdError for an id outside the book."""
-        owners, _ = self.native.locate(indices.contiguous())
+        owners, _ = self.native.locate(check_index_vector(indices, "ids"))
         return torch.utils.dlpack.from_dlpack(owners).long()
 
     @property

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, UnknownIdError
+from ..utils.tensor import from_array, plain_tensor
 from .layout import EdgeKey, NodeKey
-from .storage import borrow
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -56,10 +56,10 @@ def label_of(name: str, key: object) -> str:
 def to_tensor(name: str, data: Any) -> torch.Tensor:
     """A host tensor over a tensor or an array (memory-mapped ones included), without a copy."""
     if isinstance(data, np.ndarray):
-        return borrow(data)
+        return from_array(data, name)
     if not isinstance(data, torch.Tensor):
         raise InvalidArgumentError(f"{name}: expected a torch.Tensor or a numpy.ndarray, got {type(data).__name__}")
-    return data.detach().cpu()
+    return plain_tensor(data, name).cpu()
 
 
 def by_type(name: str, data: Any, keys: Collection[Any]) -> dict[Any, Any]:
@@ -114,7 +114,7 @@ def node_inputs(num_nodes: Any, feats: Any, labels: Any, splits: Any) -> dict[No
     given = {
         "node_feat": by_type("node_feat", feats, counts),
         "node_labels": by_type("node_labels", labels, counts),
-        "node_split": by_type("node_split", splits, counts),
+        "node_split": by_type("node_split", _splits_by_type(splits), counts),
     }
 
     def rows(name: str, key: NodeKey) -> torch.Tensor | None:
@@ -125,6 +125,17 @@ def node_inputs(num_nodes: Any, feats: Any, labels: Any, splits: Any) -> dict[No
         key: NodeInput(count, rows("node_feat", key), rows("node_labels", key), _split(given, key, count))
         for key, count in counts.items()
     }
+
+
+def _splits_by_type(splits: Any) -> Any:
+    """Three dictionaries by type, as ``Dataset.init_node_split`` takes them, as one by type; the rest as it is."""
+    if not isinstance(splits, (tuple, list)) or not any(isinstance(part, Mapping) for part in splits):
+        return splits
+    if not all(part is None or isinstance(part, Mapping) for part in splits):
+        kinds = [type(part).__name__ for part in splits]
+        raise InvalidArgumentError(f"node_split: expected each part to be a dictionary by node type, got {kinds}")
+    parts: list[Mapping[Any, Any]] = [part or {} for part in splits]
+    return {key: tuple(part.get(key) for part in parts) for part in parts for key in part}
 
 
 def _split(given: Mapping[str, dict[Any, Any]], key: NodeKey, count: int) -> dict[str, torch.Tensor]:
@@ -173,6 +184,7 @@ def _edge_input(
     key: EdgeKey, counts: Mapping[NodeKey, int], pair: Any, ids: Any, weights: Any, feat: Any, times: Any
 ) -> EdgeInput:
     name = label_of("edge_index", key)
+    pair = to_tensor(name, pair) if isinstance(pair, torch.Tensor) else pair
     if len(pair) != 2:
         raise InvalidArgumentError(f"{name}: expected [2, num_edges], got a first extent of {len(pair)}")
     source, target = (None, None) if key is None else (key[0], key[2])

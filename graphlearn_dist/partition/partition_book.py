@@ -11,6 +11,7 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
+from ..utils.tensor import plain_tensor
 from .book_base import PartitionBook, check_partition_idx
 
 
@@ -202,15 +203,19 @@ class TablePartitionBook(_NativeBook):
         self._native = self._make_native()  # reads the table once and checks it
 
     @classmethod
-    def from_owners(cls, owners: torch.Tensor, num_partitions: int, partition_idx: int = 0) -> TablePartitionBook:
-        """From the owner of each id (any integer dtype ``[num_ids]``); rows in the order of the ids."""
-        if owners.dim() != 1 or owners.is_floating_point() or owners.dtype == torch.bool:
-            raise InvalidArgumentError(f"owners: expected an integer vector, got {owners.dtype} {tuple(owners.shape)}")
-        wide = owners.as_subclass(torch.Tensor).long()
+    def from_owners(
+        cls, owners: torch.Tensor, num_partitions: int, partition_idx: int = 0, *, name: str = "owners"
+    ) -> TablePartitionBook:
+        """From the owner of each id (any integer dtype ``[num_ids]``), called ``name`` in errors; rows in the order of
+        the ids."""
+        owners = plain_tensor(owners, name)
+        if owners.dim() != 1 or owners.dtype.is_floating_point or owners.dtype.is_complex or owners.dtype == torch.bool:
+            raise InvalidArgumentError(f"{name}: expected an integer vector, got {owners.dtype} {tuple(owners.shape)}")
+        wide = owners.long()
         wrong = (wide < 0) | (wide >= num_partitions)
         if bool(wrong.any()):
             node = int(wrong.nonzero()[0, 0])
-            raise InvalidArgumentError(f"owners[{node}]={int(wide[node])}: expected 0 <= owner < {num_partitions}")
+            raise InvalidArgumentError(f"{name}[{node}]={int(wide[node])}: expected 0 <= owner < {num_partitions}")
         order = torch.argsort(wide, stable=True)
         counts = torch.bincount(wide, minlength=num_partitions)
         starts = counts.cumsum(0) - counts
@@ -240,7 +245,7 @@ class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __new__(cls, data: torch.Tensor, partition_idx: int = 0) -> GLTPartitionBook:
-        book = torch.as_tensor(data).as_subclass(cls)
+        book = plain_tensor(torch.as_tensor(data), "data").as_subclass(cls)
         book._partition_idx = partition_idx
         return book
 

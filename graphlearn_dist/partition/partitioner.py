@@ -17,6 +17,7 @@ from .. import _C
 from ..data.schema import earliest
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
+from ..utils.tensor import convert_to_tensor
 from .assembly import as_stored_book, write_tables
 from .book_base import PartitionBook
 from .ingest import (
@@ -60,7 +61,8 @@ class PartitionerBase(ABC):
         edge_assign_strategy: ``"by_src"``: a partition has the out-edges of its nodes; ``"by_dst"``: the in-edges.
         chunk_size: feature rows in memory at a time while writing.
         node_labels: ``[num_nodes, ...]``, any dtype (by node type).
-        node_split: ``(train, val, test)`` ids, each may be None (by node type).
+        node_split: ``(train, val, test)`` ids, each may be None (by node type: a dictionary of such, or three
+            dictionaries as ``Dataset.init_node_split`` takes them).
         edge_ids: distinct ids of the edges, in the order of ``edge_index`` (by edge type); default: positions.
         seed: decides a random assignment; the same seed gives the same partitions.
         num_threads: threads for sorting edges; it does not change the result.
@@ -247,7 +249,8 @@ class TablePartitioner(PartitionerBase):
         if owners is None or len(owners) != num_nodes:
             found = "None" if owners is None else len(owners)
             raise InvalidArgumentError(f"{name}: expected the owners of {num_nodes} nodes, got {found}")
-        return None, TablePartitionBook.from_owners(torch.as_tensor(owners), self.num_parts)
+        owners = convert_to_tensor(owners, name=name)
+        return None, TablePartitionBook.from_owners(owners, self.num_parts, name=name)
 
 
 class _Writer:

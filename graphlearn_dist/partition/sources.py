@@ -71,10 +71,11 @@ def partition_pyg(
     *,
     weight_attr: str | None = None,
     time_attr: str | None = None,
+    split_index: int | None = None,
     **options: Any,
 ) -> Path:
     """``partition_source`` of a PyG ``Data`` or ``HeteroData`` (see ``GraphSource.from_pyg``); the same keywords."""
-    source = GraphSource.from_pyg(data, weight_attr=weight_attr, time_attr=time_attr)
+    source = GraphSource.from_pyg(data, weight_attr=weight_attr, time_attr=time_attr, split_index=split_index)
     return partition_source(source, output_dir, **options)
 
 

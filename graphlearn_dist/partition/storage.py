@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -185,10 +184,3 @@ def open_array(root: Path, file: ArrayFile, *, verify: bool) -> torch.Tensor:
         )
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == torch.bfloat16 else tensor
-
-
-def borrow(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor over an array that will only be read; torch warns of read-only memory, which is wanted here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)

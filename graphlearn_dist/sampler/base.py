@@ -12,7 +12,7 @@ import torch
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, NumNeighbors, Split
 from ..utils.mixin import CastMixin
-from ..utils.tensor import load_tensor
+from ..utils.tensor import load_tensor, plain_tensor
 from .negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 
@@ -45,6 +45,12 @@ _TEMPORAL_STRATEGIES = ("uniform", "last")
 
 class _InputTensors(CastMixin):
     """What both kinds of input do with each of their tensors."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, torch.Tensor):
+                object.__setattr__(self, field.name, plain_tensor(value, field.name))
 
     def _map(self: T, change: Any) -> T:
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..core import to_tensor
+from ..core import check_index_vector, to_tensor
 from ..data.schema import GraphSchema, by_type
 from ..errors import InvalidArgumentError, NotInitializedError
 from .inputs import edge_type_index
@@ -45,7 +45,7 @@ class Inducer:
         Raises:
             UnknownIdError: a seed is outside the graph.
         """
-        given = by_type(seeds)
+        given = {node_type: check_index_vector(ids, "seeds") for node_type, ids in by_type(seeds).items()}
         count = sum(ids.numel() for ids in given.values())
         self._builder.begin(max(count, self._num_seeds), UNBOUNDED, False)
         for node_type, ids in given.items():
@@ -80,6 +80,7 @@ class Inducer:
         for edge_type, hop in hops.items():
             self._check_sources(numbers[edge_type], hop[0])
         for edge_type, (_, neighbors, counts) in hops.items():
+            counts, neighbors = check_index_vector(counts, "nbrs_num"), check_index_vector(neighbors, "nbrs")
             self._builder.add_hop(numbers[edge_type], counts, neighbors, None)
         self._builder.next_hop()
         pairs = [to_tensor(capsule) for capsule in self._builder.finish()[1]]
@@ -98,7 +99,7 @@ class Inducer:
 
     def _check_sources(self, edge_type: int, srcs: torch.Tensor) -> None:
         expected = self._frontier(self._schema.node_types[self._schema.edge_specs[edge_type][0]])
-        if not torch.equal(srcs.to(torch.int64), expected):
+        if not torch.equal(check_index_vector(srcs, "srcs").to(torch.int64), expected):
             raise InvalidArgumentError(
                 f"srcs: expected the {expected.numel()} nodes of the last hop in their order, got {srcs.numel()} others"
             )

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from ..core import check_index_tensor
+from ..core import check_index_tensor, check_index_vector
 from ..data.dataset import Dataset
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
+from ..utils.tensor import plain_tensor
 from .base import (
     EdgeSamplerInput,
     NegativeSampling,
@@ -63,6 +64,7 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
             case _:
                 return RemoteNodePathSamplerInput(str(input_nodes), node_type)
     if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
+        input_nodes = plain_tensor(input_nodes, "input_nodes")
         if input_nodes.dim() != 1:
             raise InvalidArgumentError(f"input_nodes: expected a mask [num_nodes], got {tuple(input_nodes.shape)}")
         input_nodes = input_nodes.nonzero().view(-1)
@@ -166,12 +168,14 @@ def to_link_input(
     if not isinstance(index, torch.Tensor) or index.dim() != 2 or index.size(0) != 2:
         got = tuple(index.shape) if isinstance(index, torch.Tensor) else type(index).__name__
         raise InvalidArgumentError(f"edge_label_index: expected a tensor [2, n], or (edge type, that), got {got}")
+    index = plain_tensor(index, "edge_label_index")
     row, col = (check_index_tensor(ids, "edge_label_index", what="node id").to(torch.int64) for ids in index)
     sampling = NegativeSampling.cast(neg_sampling)
     if edge_label is not None:
         if not isinstance(edge_label, torch.Tensor) or edge_label.dim() < 1 or edge_label.size(0) != row.numel():
             got = tuple(edge_label.shape) if isinstance(edge_label, torch.Tensor) else type(edge_label).__name__
             raise InvalidArgumentError(f"edge_label: expected one label for each of {row.numel()} links, got {got}")
+        edge_label = plain_tensor(edge_label, "edge_label").contiguous()
         if sampling is not None and sampling.is_triplet():
             raise InvalidArgumentError("edge_label: expected None with triplet negatives, which have no labels")
         if sampling is not None and edge_label.numel() and edge_label.min() == 0:
@@ -249,7 +253,12 @@ def _split_edge_type(edge_label_index: Any) -> tuple[EdgeType | None, Any]:
         if len(edge_label_index) == 2 and isinstance(edge_label_index[0], (tuple, list, type(None))):
             return _split_edge_type(edge_label_index[0])[0], edge_label_index[1]
         if len(edge_label_index) == 2 and all(isinstance(part, torch.Tensor) for part in edge_label_index):
-            return None, torch.stack(tuple(edge_label_index))
+            ends = [check_index_vector(part, "edge_label_index") for part in edge_label_index]
+            if ends[0].shape != ends[1].shape:
+                raise InvalidArgumentError(
+                    f"edge_label_index: expected as many sources as targets, got {len(ends[0])} and {len(ends[1])}"
+                )
+            return None, torch.stack(ends)
     return None, edge_label_index
 
 
@@ -273,7 +282,7 @@ def _checked_times(times: Any, count: int, name: str) -> torch.Tensor | None:
         raise InvalidArgumentError(f"{name}: expected a tensor of dtype int64, got {got}")
     if times.shape != (count,):
         raise InvalidArgumentError(f"{name}: expected one time for each of {count} seeds, got {tuple(times.shape)}")
-    return times.to(torch.int64).contiguous()
+    return plain_tensor(times, name).to(torch.int64).contiguous()
 
 
 def resolve_input(

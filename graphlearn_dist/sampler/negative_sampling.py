@@ -10,6 +10,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..utils.mixin import CastMixin
+from ..utils.tensor import plain_tensor
 
 
 class NegativeSamplingMode(Enum):
@@ -55,8 +56,9 @@ class NegativeSampling(CastMixin):
         if self.is_triplet() and self.src_weight is not None:
             raise InvalidArgumentError("src_weight: expected None in triplet mode, where sources are given")
         for name in ("weight", "src_weight"):
-            if getattr(self, name) is not None:
-                cumulative_weights(getattr(self, name), name)
+            if (weight := getattr(self, name)) is not None:
+                cumulative_weights(weight, name)
+                object.__setattr__(self, name, plain_tensor(weight, name))
 
     def is_binary(self) -> bool:
         """Whether both ends of a negative are drawn."""
@@ -96,7 +98,7 @@ def cumulative_weights(weight: torch.Tensor, name: str, num_nodes: int | None = 
         raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor of weights, got {got}")
     if num_nodes is not None and weight.numel() != num_nodes:
         raise InvalidArgumentError(f"{name}: expected one weight for each of {num_nodes} nodes, got {weight.numel()}")
-    weight = weight.detach().to("cpu", torch.float64)
+    weight = plain_tensor(weight, name).to("cpu", torch.float64)
     bad = ~(weight >= 0)
     if bool(bad.any()):
         node = int(bad.nonzero()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,24 +15,90 @@ from ..errors import InvalidArgumentError, UnknownIdError
 _NPY_MAGIC = b"\x93NUMPY"
 
 
-def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
-    """A tensor, list or numpy array as a tensor, or a dict of them; None stays None. Memory is shared if possible."""
+def plain_tensor(value: torch.Tensor, name: str) -> torch.Tensor:
+    """The numbers of a tensor as a ``torch.Tensor`` and nothing more: strided, in real memory, without a gradient.
+
+    Memory is shared. A subclass over memory of its own (``Parameter``) is taken as it is, and one that wraps other
+    tensors by its ``as_tensor()`` (PyG's ``EdgeIndex`` and ``Index``): the core reads memory, and a wrapper has none.
+
+    Raises:
+        InvalidArgumentError: there are no such numbers: it is sparse, nested, quantized, on the meta device, or of
+            another subclass that wraps; the error begins with ``name``.
+    """
+    tensor = value
+    if type(tensor) is not torch.Tensor:
+        tensor = _unwrapped(tensor, name)
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta:
+        raise InvalidArgumentError(f"{name}: expected a dense tensor with numbers in memory, got {_kind_of(tensor)}")
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    # Both are flags over memory that holds other numbers.
+    return tensor.resolve_conj().resolve_neg() if tensor.is_complex() or tensor.is_neg() else tensor
+
+
+def _unwrapped(value: torch.Tensor, name: str) -> torch.Tensor:
+    if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # it wraps: it has no memory
+        as_tensor = getattr(value, "as_tensor", None)
+        inner = as_tensor() if callable(as_tensor) else None
+        if type(inner) is torch.Tensor:
+            return inner
+        raise InvalidArgumentError(
+            f"{name}: expected a torch.Tensor, got a {type(value).__module__}.{type(value).__qualname__}, which wraps "
+            "others; give the tensor that it stands for"
+        )
+    with torch._C.DisableTorchFunctionSubclass():
+        return value.detach().as_subclass(torch.Tensor)
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    kinds = {"a nested": tensor.is_nested, "a quantized": tensor.is_quantized, "a meta": tensor.is_meta}
+    return next((kind for kind, is_so in kinds.items() if is_so), f"a {str(tensor.layout).removeprefix('torch.')}") + (
+        " tensor"
+    )
+
+
+def convert_to_tensor(data: Any, dtype: torch.dtype | None = None, name: str = "data") -> Any:
+    """A tensor, list or array as a plain tensor, or a dict of them, over the same memory if possible; None stays None.
+
+    Raises:
+        InvalidArgumentError: something else, or a tensor without numbers in memory (see ``plain_tensor``).
+    """
     if data is None:
         return None
     if isinstance(data, dict):
-        return {key: convert_to_tensor(value, dtype) for key, value in data.items()}
+        return {key: convert_to_tensor(value, dtype, name) for key, value in data.items()}
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (torch.Tensor, np.ndarray)):
-        return type(data)(convert_to_tensor(value, dtype) for value in data)
+        return type(data)(convert_to_tensor(value, dtype, name) for value in data)
     if isinstance(data, np.ndarray):
-        data = torch.from_numpy(np.ascontiguousarray(data))
-    elif not isinstance(data, torch.Tensor):
+        data = from_array(np.ascontiguousarray(data), name)
+    elif isinstance(data, torch.Tensor):
+        data = plain_tensor(data, name)
+    else:
         try:
             data = torch.tensor(data)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgumentError(
-                f"data: expected a tensor, array or list of numbers, got {type(data).__name__}"
+                f"{name}: expected a tensor, array or list of numbers, got {type(data).__name__}"
             ) from error
     return data if dtype is None else data.to(dtype)
+
+
+def from_array(array: np.ndarray[Any, Any], name: str) -> torch.Tensor:
+    """A numpy array as a tensor that will only be read: over the same memory, memory-mapped too, or a copy where torch
+    has no such strides or byte order.
+
+    Raises:
+        InvalidArgumentError: torch has no such dtype; the error begins with ``name``.
+    """
+    native = array.dtype.newbyteorder("=")
+    if array.dtype != native or any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array, native)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of read-only memory, which is wanted here
+            return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{name}: expected an array of numbers, got dtype {array.dtype}") from error
 
 
 def load_tensor(path: str | os.PathLike[str], name: str) -> torch.Tensor:

@@ -193,7 +193,7 @@ def test_unknown_ids_are_errors_and_never_row_0() -> None:
         ((A(1.0),), "feature_tensor"),
         ((torch.zeros(2, 2), None, 0.5), "split_ratio"),
         ((torch.zeros(2, 2), None, 0.0, None, 99), "device"),
-        ((["a"],), "data"),
+        ((["a"],), "feature_tensor"),
     ],
 )
 def test_feature_refuses(arguments: Any, match: str) -> None:

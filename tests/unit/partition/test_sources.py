@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from graphlearn_dist.data import GraphSource
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import InvalidArgumentError, StorageError
 from graphlearn_dist.loader import NeighborLoader
-from graphlearn_dist.partition import partition_pyg, verify
+from graphlearn_dist.partition import partition_pyg, partition_source, verify
 
 EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 0, 0, 3]])
 
@@ -103,10 +104,54 @@ def test_weights_and_times_of_typed_pyg_data() -> None:
             GraphSource.from_pyg(data, **{argument: "cost"})
 
 
+def test_masks_of_typed_pyg_data(tmp_path: Path) -> None:
+    """Of some types, and some splits of these."""
+    data = HeteroData()
+    data["user"].num_nodes, data["item"].num_nodes, data["shop"].num_nodes = 3, 4, 2
+    data["user", "buys", "item"].edge_index = torch.tensor([[0, 1, 2], [3, 0, 1]])
+    data["item", "in", "shop"].edge_index = torch.tensor([[3, 0, 1], [0, 1, 1]])
+    data["user"].train_mask = torch.tensor([True, False, True])
+    data["user"].test_mask = ~data["user"].train_mask
+    data["item"].train_mask = torch.tensor([False, False, True, True])
+    local = GraphSource.from_pyg(data).to_dataset()
+    for dataset in (local, whole(partition_pyg(data, tmp_path / "p", num_parts=1))):
+        assert {key: ids.tolist() for key, ids in dataset.train_idx.items()} == {"user": [0, 2], "item": [2, 3]}
+        assert {key: ids.tolist() for key, ids in dataset.test_idx.items()} == {"user": [1]}
+        assert not dataset.val_idx
+    parts = {"user": torch.tensor([1])}, torch.tensor([1]), None
+    with pytest.raises(InvalidArgumentError, match="node_split: expected each part to be a dictionary by node type"):
+        partition_source(dataclasses.replace(GraphSource.from_pyg(data), node_split=parts), tmp_path / "q", num_parts=1)
+
+
+def test_masks_with_a_column_for_each_split(tmp_path: Path) -> None:
+    data = homogeneous()
+    masks = torch.rand(5, 3) < 0.5
+    masks[:, 1] = data.train_mask
+    data.train_mask, data.test_mask = masks, None
+    assert GraphSource.from_pyg(data).to_dataset().train_idx is None
+    assert GraphSource.from_pyg(data, split_index=1).to_dataset().train_idx.tolist() == [0, 1]
+    partitioned = whole(partition_pyg(data, tmp_path / "p", num_parts=1, split_index=1))
+    assert partitioned.train_idx.tolist() == [0, 1]
+    with pytest.raises(InvalidArgumentError, match="split_index: expected 0 to 2"):
+        GraphSource.from_pyg(data, split_index=3)
+    data.train_mask = masks[:, 1:2]
+    assert GraphSource.from_pyg(data).to_dataset().train_idx.tolist() == [0, 1]
+
+
+def test_what_is_of_the_graph_is_not_taken_for_rows(tmp_path: Path) -> None:
+    """A label of the whole graph, and features that need a gradient."""
+    data = homogeneous()
+    data.y, data.x = torch.tensor([1]), data.x.requires_grad_()
+    for dataset in (GraphSource.from_pyg(data).to_dataset(), whole(partition_pyg(data, tmp_path / "p", num_parts=1))):
+        assert dataset.node_labels is None
+        batch = NeighborLoader(dataset, [-1], torch.arange(5), batch_size=5).batch(0, 0)
+        assert torch.equal(batch.x, data.x.detach()[batch.n_id])
+
+
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("edge_weight", torch.ones(4), "weights: expected"),
+        ("edge_weight", torch.ones(4), "weight_attr: expected one weight for each edge"),
         ("edge_weight", torch.ones(5, 1), "weights: expected"),
         ("edge_weight", torch.tensor([1.0, -1.0, 1.0, 1.0, 1.0]), "weight.*-1"),
         ("edge_weight", torch.full((5,), torch.nan), "weight.*nan"),
