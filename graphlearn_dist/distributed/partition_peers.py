@@ -38,6 +38,16 @@ class PartitionHolders:
     token: bytes | None = field(default=None, repr=False)
 
 
+def _in_loop(answer: Future[Any]) -> asyncio.Future[Any]:
+    """An answer in the running loop. Several are asked for at once, and awaited in turn.
+
+    Where one fails, or the batch is called off, nobody awaits the others; what becomes of them is no error of its own.
+    """
+    future = asyncio.wrap_future(answer)
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
 class _Answer:
     """The answer to a request that was sent, and is sent again should the holder be lost; to be awaited once."""
 
@@ -72,7 +82,7 @@ class EndpointPeers:
 
     def ask(self, partition: int, function: str, request: Any) -> Awaitable[Any]:
         """Sends a request to the holder of a partition; the answer comes in the running loop."""
-        return asyncio.wrap_future(self._send(partition, function, request))
+        return _in_loop(self._send(partition, function, request))
 
     def _send(self, partition: int, function: str, request: Any) -> Future[Any]:
         name, address = function + self._suffix, self._addresses[partition]
@@ -110,7 +120,7 @@ class ServerPeers(EndpointPeers):
         moved.set()
 
     def ask(self, partition: int, function: str, request: Any) -> Awaitable[Any]:
-        future = asyncio.wrap_future(self._send(partition, function, request))
+        future = _in_loop(self._send(partition, function, request))
         return _Answer(future, lambda lost: self._ask_again(partition, function, request, lost))
 
     async def _ask_again(self, partition: int, function: str, request: Any, lost: PeerLostError) -> Any:
