@@ -15,6 +15,7 @@ from ..utils.units import parse_size
 _MAX_CONCURRENCY = 32
 _MAX_RPC_THREADS = 16
 _DEFAULT_BUFFER_BYTES = 1 << 30
+_START_TIMEOUT_S = 300.0  # workers take a second or two; more on a machine that is busy, or short of memory
 
 
 class _BasicDistSamplingWorkerOptions:
@@ -50,9 +51,14 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
     worker_devices: list[torch.device] | None
     worker_concurrency: int
     max_restarts: int
+    start_timeout: float
 
     def _check(self, **at_least: int) -> None:
         super()._check(num_workers=1, worker_concurrency=1, max_restarts=0, **at_least)
+        if not self.start_timeout > 0:
+            raise InvalidArgumentError(
+                f"start_timeout: expected a positive number of seconds, got {self.start_timeout}"
+            )
         if self.worker_concurrency > _MAX_CONCURRENCY:
             raise InvalidArgumentError(
                 f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
@@ -111,6 +117,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
         num_threads: threads of one batch; never changes it.
         max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
+        start_timeout: how long its sampling processes may take to start, in seconds, when the loader is made.
     """
 
     num_workers: int = 1
@@ -124,6 +131,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
     pin_memory: bool = False
     num_threads: int = 1
     max_restarts: int = 3
+    start_timeout: float = _START_TIMEOUT_S
 
     def __post_init__(self) -> None:
         self._check()
@@ -164,6 +172,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
         reconnect_timeout: how long a server that is gone may take to come back, in seconds; 0 waits for none.
+        start_timeout: how long the sampling processes may take to start, in seconds, when the loader is made.
     """
 
     server_rank: int | list[int] | None = None
@@ -183,6 +192,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     max_restarts: int = 3
     reconnect_timeout: float = 60
     prefetch_bytes: int | str | None = None
+    start_timeout: float = _START_TIMEOUT_S
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)
@@ -212,6 +222,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             request_timeout_s=self.rpc_timeout,
             max_restarts=self.max_restarts,
             reconnect_timeout_s=self.reconnect_timeout,
+            start_timeout_s=self.start_timeout,
         )
 
 
@@ -234,6 +245,7 @@ class ProducerRequest:
         reconnect_timeout_s: how long another server that is gone may take to come back.
         key: chosen by the client, which closes by it whatever became of its request. Who asks with the same one again
             did not get the answer, and wants one producer in all; 0: each is another.
+        start_timeout_s: how long the sampling processes may take to start.
     """
 
     num_workers: int
@@ -244,6 +256,7 @@ class ProducerRequest:
     max_restarts: int = 3
     reconnect_timeout_s: float = 0.0
     key: int = 0
+    start_timeout_s: float = _START_TIMEOUT_S
 
     def __post_init__(self) -> None:
         if not self.reconnect_timeout_s >= 0:
@@ -255,10 +268,9 @@ class ProducerRequest:
         for name in ("num_workers", "concurrency", "num_threads", "buffer_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not self.request_timeout_s > 0:
-            raise InvalidArgumentError(
-                f"request_timeout_s: expected a positive number of seconds, got {self.request_timeout_s}"
-            )
+        for name in ("request_timeout_s", "start_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidArgumentError(f"{name}: expected a positive number of seconds, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

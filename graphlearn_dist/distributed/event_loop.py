@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..errors import InvalidArgumentError, NotInitializedError
+from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError
 from ..rpc.threads import post
 
 T = TypeVar("T")
@@ -77,11 +77,17 @@ class LoopThread:
             raise NotInitializedError(f"{self._name} does not run: start it first")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """As ``submit``, and waits for the result; what comes too late or is interrupted is cancelled."""
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None, what: str = "a task") -> T:
+        """As ``submit``, and waits for the result; what comes too late or is interrupted is cancelled.
+
+        Raises:
+            DeadlineExceededError: it was not there within ``timeout_s``; says ``what`` was waited for.
+        """
         future = self.submit(coroutine)
         try:
-            return future.result(timeout_s)
+            if wait((future,), timeout_s).not_done:
+                raise DeadlineExceededError(f"{self._name}: waited {timeout_s:g} s for {what}")
+            return future.result()
         except BaseException:
             future.cancel()
             raise
@@ -185,5 +191,5 @@ class ConcurrentEventLoop:
         self._free.release()
 
     def run_task(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Runs a coroutine and returns its result; raises what it raises, or ``TimeoutError``."""
+        """Runs a coroutine and returns its result; raises what it raises, or ``DeadlineExceededError``."""
         return self._thread.run(coro, timeout)

@@ -145,6 +145,7 @@ class MpProducer(BatchProducer):
                 buffer_bytes=options.buffer_bytes,
                 request_timeout_s=options.rpc_timeout,
                 max_restarts=options.max_restarts,
+                start_timeout_s=options.start_timeout,
             ),
             holders,
         )
@@ -153,7 +154,7 @@ class MpProducer(BatchProducer):
         self._thread = LoopThread("sampling processes")
         self._thread.start()
         try:
-            self._thread.run(self._producer.start(), options.rpc_timeout)
+            self._thread.run(self._producer.start())  # has a limit of its own
         except BaseException:
             self.close()
             raise
@@ -178,7 +179,8 @@ class MpProducer(BatchProducer):
     def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._window.check_open()
         self._window.reset()
-        self._thread.run(self._producer.start_run(run, epoch, indices), self._timeout_s)
+        what = f"its sampling processes to begin epoch {epoch}"
+        self._thread.run(self._producer.start_run(run, epoch, indices), self._timeout_s, what)
         self._window.start(run, epoch, indices)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:

@@ -74,7 +74,8 @@ class RemoteProducer(BatchProducer):
 
     def _open(self, rank: int) -> Future[Any]:
         name = rpc.function_name(DistServer.open_producer)
-        return self._endpoint.request(("server", rank), name, *self._wanted, timeout_s=self._options.rpc_timeout)
+        limit_s = self._options.rpc_timeout + self._options.start_timeout
+        return self._endpoint.request(("server", rank), name, *self._wanted, timeout_s=limit_s)
 
     def _withdraw(self) -> None:
         """Whatever servers have opened for this loader, and whether or not it has heard of that, they close."""

@@ -12,7 +12,7 @@ import contextlib
 import os
 from functools import partial
 
-from ..errors import InvalidArgumentError
+from ..errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..rpc.codec import decode, encode
 from ..rpc.encoded import Encoded, release
@@ -83,18 +83,32 @@ class SamplingProducer:
         return [worker.pid for worker in self._workers]
 
     async def start(self) -> None:
-        """Starts all workers; undone if one fails."""
-        forks = self._resources.enter_context(hold_fork_server())
+        """Starts all workers; undone if one fails.
+
+        Raises:
+            SamplingWorkerError: a worker failed on its way up, or died too often.
+            DeadlineExceededError: some were not up in time.
+        """
         try:
-            await asyncio.gather(
-                *(
-                    worker.start(WorkerOrigin(forks, partial(self._make_setup, rank)))
-                    for rank, worker in enumerate(self._workers)
-                )
-            )
-        except BaseException:
+            await asyncio.wait_for(self._start_workers(), self._request.start_timeout_s)
+        except BaseException as error:
+            late = [str(rank) for rank, worker in enumerate(self._workers) if not worker.is_up]
             await self.close()
-            raise
+            if not isinstance(error, asyncio.TimeoutError) or isinstance(error, GraphLearnError):
+                raise
+            raise DeadlineExceededError(
+                f"{self._name}: workers {', '.join(late)} of {len(self._workers)} were not set up within "
+                f"start_timeout={self._request.start_timeout_s:g} s; a busy machine may take longer to start them"
+            ) from error
+
+    async def _start_workers(self) -> None:
+        forks = self._resources.enter_context(hold_fork_server())
+        await asyncio.gather(
+            *(
+                worker.start(WorkerOrigin(forks, partial(self._make_setup, rank)))
+                for rank, worker in enumerate(self._workers)
+            )
+        )
 
     def _name_of(self, rank: int) -> str:
         return f"{self._name}, worker {rank}"

@@ -76,6 +76,11 @@ class WorkerHandle:
         """Process id; 0 before ``start`` and while it is started again."""
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def is_up(self) -> bool:
+        """Whether its process is set up."""
+        return self._process is not None and self._process.is_up
+
     async def start_run(self, start: StartRun) -> None:
         """Begins a run; what the last one left is dropped."""
         self._start, self._num_announced = start, 0

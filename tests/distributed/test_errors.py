@@ -263,7 +263,7 @@ def test_killed_server(whole: Path) -> None:
                 list(iterator)
             wait_ended([server.pid, *workers], SOON_S)
             with pytest.raises(DeadlineExceededError, match=r"open_producer: no answer from .*server.* within 0.5 s"):
-                make_loader(rpc_timeout=0.5)
+                make_loader(rpc_timeout=0.3, start_timeout=0.2)
         with pytest.raises(ProcessFailure, match="ended with -9"):
             server.wait(SOON_S)
 

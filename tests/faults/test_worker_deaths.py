@@ -23,7 +23,7 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.distributed.worker_forks import ForkedWorker, ForkServer
 from graphlearn_dist.distributed.worker_messages import WorkerReady
 from graphlearn_dist.distributed.worker_process import WorkerProcess
-from graphlearn_dist.errors import SamplingWorkerError
+from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import (
     NUM_FEATURES,
@@ -192,3 +192,30 @@ def test_a_worker_that_dies_when_it_has_said_that_it_is_up(whole: Path, monkeypa
     with make_loader(load(whole), MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")) as loader:
         same_batches(loader, epoch(whole, 0))
     assert len(started) == 2
+
+
+LATE = """
+import asyncio, os
+from graphlearn_dist.distributed import fork_server, sampling_worker
+
+async def never_serve(control):
+    await asyncio.get_running_loop().create_future()
+
+sampling_worker._serve = never_serve
+os._exit(fork_server.main())
+"""
+
+
+def test_workers_that_do_not_come_up_in_time(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them is said; how long batches may take has nothing to do with it, and nothing is left of them."""
+    options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB", rpc_timeout=1e-3)
+    with make_loader(load(whole), options):
+        assert len(workers_of(os.getpid())) == 1
+    monkeypatch.setattr(worker_forks, "_PROGRAM", LATE)
+    started = recorded_forks(monkeypatch)
+    options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", start_timeout=1.5)
+    with pytest.raises(DeadlineExceededError, match=r"workers 0, 1 of 2 were not set up within start_timeout=1.5 s"):
+        make_loader(load(whole), options)
+    wait_ended([worker.pid for worker in started], DEADLINE_S)
+    with pytest.raises(InvalidArgumentError, match="start_timeout: expected a positive number of seconds, got 0"):
+        MpDistSamplingWorkerOptions(start_timeout=0)
