@@ -1,4 +1,4 @@
-"""What a closed connection held is given back at once: nothing of it waits for a garbage collection."""
+"""What a closed connection held is given back by itself: nothing of it waits for a garbage collection."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ STRANGERS = {
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Connection]]]:
-    """The connections that a test makes, while nothing collects garbage."""
-    references: list[weakref.ref[Connection]] = []
+def freed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Event]]:
+    """One for each connection that a test makes, set when it is freed, while nothing collects garbage."""
+    events: list[threading.Event] = []
 
     def make(*args: Any, **kwargs: Any) -> Connection:
-        connection = Connection(*args, **kwargs)
-        references.append(weakref.ref(connection))
+        connection, event = Connection(*args, **kwargs), threading.Event()
+        weakref.finalize(connection, event.set)
+        events.append(event)
         return connection
 
     monkeypatch.setattr(links, "Connection", make)
     gc.disable()
-    yield references
+    yield events
     gc.enable()
 
 
@@ -49,7 +50,7 @@ async def fail() -> None:
 
 
 @pytest.mark.parametrize("use_unix", [True, False])
-def test_a_connection_of_a_visitor(made: list[weakref.ref[Connection]], use_unix: bool) -> None:
+def test_a_connection_of_a_visitor(freed: list[threading.Event], use_unix: bool) -> None:
     gone = threading.Event()
     with Endpoint("server", 0, use_unix=use_unix) as server:
         server.register("echo", echo)
@@ -62,11 +63,11 @@ def test_a_connection_of_a_visitor(made: list[weakref.ref[Connection]], use_unix
                 client.call(server.address, "fail")
         assert gone.wait(DEADLINE_S)
         assert server.stats().connections == 0  # and its loop has left what told of the loss
-        assert [reference() for reference in made] == [None, None]
+        assert [event.wait(DEADLINE_S) for event in freed] == [True, True]
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_connection_of_a_stranger(made: list[weakref.ref[Connection]], stranger: str) -> None:
+def test_a_connection_of_a_stranger(freed: list[threading.Event], stranger: str) -> None:
     with Endpoint("server", 0) as server:
         with socket.create_connection((server.address.host, server.address.port), DEADLINE_S) as sock:
             sock.sendall(STRANGERS[stranger])
@@ -74,5 +75,5 @@ def test_a_connection_of_a_stranger(made: list[weakref.ref[Connection]], strange
                 sock.shutdown(socket.SHUT_WR)
             while sock.recv(1000):
                 pass
+        assert [event.wait(DEADLINE_S) for event in freed] == [True]
         assert server.stats().connections == 0
-        assert [reference() for reference in made] == [None]
