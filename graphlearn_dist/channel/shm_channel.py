@@ -9,6 +9,7 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError
+from ..utils.device import can_pin
 from ..utils.units import parse_size
 from .base import ChannelBase, SampleMessage
 
@@ -59,12 +60,9 @@ class ShmChannel(ChannelBase):
     def pin_memory(self) -> None:
         """From now on give received tensors in page-locked memory, which copies to the GPU without waiting.
 
-        Raises:
-            InvalidArgumentError: where torch sees no CUDA device.
+        Where torch sees no CUDA device, a warning says once that nothing changes.
         """
-        if not torch.cuda.is_available():
-            raise InvalidArgumentError("pin_memory(): torch sees no CUDA device on this host; leave pin_memory off")
-        self._pin = True
+        self._pin = can_pin()
 
     def send(self, msg: SampleMessage | Encoded, *, timeout_ms: float | None = None, **kwargs: Any) -> None:
         """Copy a message into the channel; waits while it is full.

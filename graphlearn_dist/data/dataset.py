@@ -269,7 +269,10 @@ class Dataset:
         return [graph.topo for key, graph in graphs if edge_ends(key, self.edge_dir)[1] == node_type]
 
     def init_node_labels(self, node_label_data: Any = None, id2idx: Any = None) -> None:
-        """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type)."""
+        """Sets labels of any shape ``[num_nodes, ...]`` (or a dict by node type).
+
+        Batches have rows of that shape: ``[num_nodes, 1]`` is not squeezed, as PyG's loaders do not.
+        """
         self.node_labels = convert_to_tensor(node_label_data, name="node_label_data")
         self._label_rows = by_type(id2idx)
         _check_types("id2idx", self._label_rows, by_type(self.node_labels), "type")

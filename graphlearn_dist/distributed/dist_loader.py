@@ -16,6 +16,7 @@ from ..messages import EndOfEpoch
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.schedule import BatchIndices
+from ..utils.device import can_pin
 from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
 from .dist_options import (
@@ -96,7 +97,8 @@ class DistLoader(EpochLoader):
         self._config = sampling_config
         self._copies = DeviceCopies(to_device)
         self._transform = transform
-        self._pin = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
+        asked = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
+        self._pin = asked and can_pin()
         self._closed = False
         self._producer = open_producer(data, input_data, sampling_config, worker_options)
 

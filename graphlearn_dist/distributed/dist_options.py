@@ -10,6 +10,7 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..sampler.fingerprint import Settings
+from ..utils.device import can_pin
 from ..utils.units import parse_size
 
 _MAX_CONCURRENCY = 32
@@ -113,7 +114,8 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
         rpc_timeout: deadline of each request, and of each batch, in seconds.
         channel_size: shared memory for finished batches of all workers, as bytes or as text such as ``"64MB"``;
             committed as it is used. It bounds how many batches a training loop can hold without copies.
-        pin_memory: batches come in page-locked memory, which copies to the GPU without waiting.
+        pin_memory: batches come in page-locked memory, which copies to the GPU without waiting. Without a GPU a
+            warning says once that nothing changes.
         num_threads: threads of one batch; never changes it.
         max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
@@ -135,8 +137,8 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
 
     def __post_init__(self) -> None:
         self._check()
-        if self.pin_memory and not torch.cuda.is_available():
-            raise InvalidArgumentError("pin_memory: torch sees no CUDA device on this host; leave pin_memory off")
+        if self.pin_memory:
+            can_pin()  # warns where nothing is to be gained
         if self.channel_size is not None:
             parse_size(self.channel_size, name="channel_size")
 

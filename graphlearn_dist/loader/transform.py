@@ -199,7 +199,8 @@ def to_hetero_data(
     features = {message_type(name, edge_dir): rows for name, rows in (edge_feat_dict or {}).items()}
     for name, edge_index in out.get_edge_index().items():
         data[name].edge_index = edge_index
-    for key, node in out.node.items():
+    unreached = torch.empty(0, dtype=torch.int64, device=out.device)
+    for key, node in (dict.fromkeys(out.num_sampled_nodes or (), unreached) | out.node).items():
         data[key].n_id = data[key].node = node
         data[key].num_nodes = node.numel()
     by_name: dict[str, Any] = {"x": node_feat_dict, "y": batch_label_dict, "edge_attr": features, "e_id": out.edge}

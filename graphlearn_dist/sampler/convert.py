@@ -52,7 +52,7 @@ def to_sampler_output(batch: SampledBatch) -> SamplerOutput:
 
 
 def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> HeteroSamplerOutput:
-    """A batch of a typed graph. Types that the batch did not reach are left out."""
+    """A batch of a typed graph. Types that the batch did not reach are left out, but for their counts per hop."""
     sampled, links = batch.subgraph, batch.links
     node_types = [name or "" for name in schema.node_types]
     nodes = {name: i for i, name in enumerate(node_types) if sampled.nodes[i].numel()}
@@ -64,16 +64,17 @@ def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> Hetero
     edge_ids = {name: ids for name, i in edges.items() if (ids := sampled.edge_ids[i]) is not None}
     trees = {name: tree for name, i in nodes.items() if (tree := sampled.trees[i]) is not None}
     seed_type = node_types[batch.seed_type]
-    by_hop = {name: list(sampled.num_sampled_edges[i]) for name, i in edges.items()}
+    edge_types = [message_type(name, schema.edge_dir) for name in schema.edge_types if name is not None]
+    edges_by_hop = dict(zip(edge_types, map(list, sampled.num_sampled_edges), strict=True))
     return HeteroSamplerOutput(
         node={name: sampled.nodes[i] for name, i in nodes.items()},
         row={name: sampled.rows[i] for name, i in edges.items()},
         col={name: sampled.cols[i] for name, i in edges.items()},
         edge=edge_ids or None,
         batch=trees or {seed_type: _seeds(batch)},
-        num_sampled_nodes={name: list(sampled.num_sampled_nodes[i]) for name, i in nodes.items()},
-        num_sampled_edges=by_hop if any(by_hop.values()) else None,
-        edge_types=[message_type(name, schema.edge_dir) for name in schema.edge_types if name is not None],
+        num_sampled_nodes=dict(zip(node_types, map(list, sampled.num_sampled_nodes), strict=True)),
+        num_sampled_edges=edges_by_hop if any(edges_by_hop.values()) else None,
+        edge_types=edge_types,
         input_type=seed_type if links is None else schema.edge_types[links.edge_type],
         device=torch.device("cpu"),
         metadata=_metadata(batch),

@@ -65,8 +65,8 @@ class HeteroSamplerOutput(CastMixin):
         col: by edge type int64 ``[num_edges]``, local position of the node it was sampled for.
         edge: by edge type int64 ``[num_edges]``, global edge ids, or None.
         batch: by node type, as in ``SamplerOutput``.
-        num_sampled_nodes: by node type, new nodes per hop.
-        num_sampled_edges: by edge type, edges per hop; None where they are not by hop.
+        num_sampled_nodes: by node type (all of them), new nodes per hop.
+        num_sampled_edges: by edge type (all of them), edges per hop; None where they are not by hop.
         edge_types: the edge types.
         input_type: type of the seeds or links.
         device: where the tensors are.

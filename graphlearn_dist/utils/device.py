@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+
 import torch
 
 from ..errors import InvalidArgumentError
@@ -34,6 +37,16 @@ def ensure_device(device: torch.device | str | None) -> None:
     """Makes a GPU the current one; does nothing for the CPU and for None."""
     if device is not None and torch.device(device).type == "cuda":
         torch.cuda.set_device(get_available_device(device))
+
+
+@functools.cache
+def can_pin() -> bool:
+    """Whether there is a GPU to lock pages of host memory for. Where there is none, a warning says so, once a process:
+    ``pin_memory`` changes nothing then, as with torch's ``DataLoader``."""
+    if not torch.cuda.is_available():
+        warnings.warn("pin_memory: torch sees no CUDA device on this host; memory is not page-locked", stacklevel=3)
+        return False
+    return True
 
 
 def device_number(device: torch.device) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from graphlearn_dist.errors import (
     UnknownIdError,
 )
 from graphlearn_dist.typing import Split
+from graphlearn_dist.utils.device import can_pin
 from tests.support.jobs import (
     NUM_NODES,
     children,
@@ -204,7 +206,6 @@ def test_data_and_options_that_contradict_each_other(whole: Path, halves: Path, 
         (lambda: MpDistSamplingWorkerOptions(num_workers=0), "num_workers: expected at least 1, got 0"),
         (lambda: MpDistSamplingWorkerOptions(worker_concurrency=33), "worker_concurrency: expected at most 32"),
         (lambda: MpDistSamplingWorkerOptions(channel_size="much"), "channel_size: expected a size"),
-        (lambda: MpDistSamplingWorkerOptions(pin_memory=True), "pin_memory: torch sees no CUDA device"),
         (lambda: MpDistSamplingWorkerOptions(3, [torch.device("cpu")] * 2), "worker_devices: expected one for each"),
         (lambda: MpDistSamplingWorkerOptions(1, [torch.device("cuda:0")]), "worker_devices: expected CPUs"),
         (lambda: CollocatedDistSamplingWorkerOptions(rpc_timeout=0), "rpc_timeout: expected a positive number"),
@@ -213,10 +214,23 @@ def test_data_and_options_that_contradict_each_other(whole: Path, halves: Path, 
     ],
 )
 def test_options_that_cannot_be(make: Any, message: str) -> None:
-    if "CUDA" in message and torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
     with pytest.raises(InvalidArgumentError, match=message):
         make()
+
+
+def test_pinned_batches_without_a_gpu(whole: Path) -> None:
+    """A warning, once, and the same batches: a script runs where its GPU is missing, as with torch's loaders."""
+    can_pin.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options = MpDistSamplingWorkerOptions(channel_size="16MB", pin_memory=True)
+        MpDistSamplingWorkerOptions(pin_memory=True)
+        with make_loader(load(whole, 0), options) as pinned, make_loader(load(whole, 0), MP) as plain:
+            for one, other in zip(pinned, plain, strict=True):
+                assert torch.equal(one.x, other.x)
+                assert one.x.is_pinned() == torch.cuda.is_available()
+    said = [warning for warning in caught if str(warning.message).startswith("pin_memory: torch sees no CUDA device")]
+    assert len(said) == (0 if torch.cuda.is_available() else 1)
 
 
 # --- other workers that do not come, or go ---------------------------------------------------------------------

@@ -49,14 +49,13 @@ def assert_same(one: Any, other: Any) -> None:
     stores = [(one, other)]
     if hasattr(one, "node_types"):
         names = (*other.node_types, *other.edge_types)
-        stores = [(one[name], other[name]) for name in names if name in (*one.node_types, *one.edge_types)]
-        missing = set(names) - {*one.node_types, *one.edge_types}
-        assert all(other[name].get("num_nodes", 0) == 0 for name in missing)
+        stores = [(one[name], other[name]) for name in names]
+        assert set(names) == {*one.node_types, *one.edge_types}
     for left, right in stores:
         for name in COMMON:
             if name not in right or (name not in left and right.get("num_nodes", 1) == 0):
                 continue
-            if name in ("num_sampled_edges", "e_id", "edge") and name not in left and right.edge_index.size(1) == 0:
+            if name in ("e_id", "edge") and name not in left and right.edge_index.size(1) == 0:
                 continue
             same = (
                 torch.equal(left[name], right[name])
