@@ -67,6 +67,7 @@ class Csr:
         edge_ids: Any,
         num_cols: int,
         times: Any = None,
+        weights: Any = None,
         weight_sums: Any = None,
         positive_counts: Any = None,
     ) -> None: ...
@@ -89,6 +90,7 @@ class DeviceCsr:
         num_cols: int,
         device: int,
         times: Any = None,
+        weights: Any = None,
         weight_sums: Any = None,
         positive_counts: Any = None,
     ) -> None: ...
@@ -210,6 +212,7 @@ class DrawnEnd:
     def __init__(
         self,
         num_nodes: int,
+        weights: Any,
         sums: Any,
         times: Any,
         limits: Any,
@@ -295,7 +298,7 @@ def induced_edges(
     csr: Csr, ids: Any, rows: Any, members: Any, with_edge_ids: bool, pool: ThreadPool
 ) -> tuple[Capsule, Capsule, Capsule | None]: ...
 def has_edges(csr: Csr, rows: Any, cols: Any, pool: ThreadPool) -> Capsule: ...
-def random_ids(key: int, positions: Any, bound: int, cumulative: Any = None) -> Capsule: ...
+def random_ids(key: int, positions: Any, bound: int, weights: Any = None, sums: Any = None) -> Capsule: ...
 def ppr_topk(
     csr: Csr, seeds: Any, alpha: float, epsilon: float, top_k: int, pool: ThreadPool
 ) -> tuple[Capsule, Capsule, Capsule]: ...

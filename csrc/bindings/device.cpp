@@ -98,20 +98,22 @@ void bind_batches(py::module_& m) {
   py::class_<DeviceCsr, std::shared_ptr<DeviceCsr>>(
       m, "DeviceCsr", "As Csr, in memory that a GPU can read. Entries are not checked: the caller has done so.")
       .def(py::init([](py::object indptr, py::object indices, py::object edge_ids, int64_t num_cols, int device,
-                       py::object times, py::object weight_sums, py::object positive_counts) {
+                       py::object times, py::object weights, py::object weight_sums, py::object positive_counts) {
              Csr csr;
              csr.indptr = from_python_on(indptr, "indptr", device);
              csr.indices = from_python_on(indices, "indices", device);
              csr.edge_ids = from_python_optional_on(edge_ids, "edge_ids", device);
              csr.num_cols = num_cols;
              csr.times = from_python_optional_on(times, "times", device);
+             csr.weights = from_python_optional_on(weights, "edge_weights", device);
              csr.weight_sums = from_python_optional_on(weight_sums, "weight_sums", device);
              csr.positive_counts = from_python_optional_on(positive_counts, "positive_counts", device);
              check_csr_arrays(csr);
              return std::make_shared<DeviceCsr>(DeviceCsr{std::move(csr), device});
            }),
            py::arg("indptr"), py::arg("indices"), py::arg("edge_ids"), py::arg("num_cols"), py::arg("device"),
-           py::arg("times") = py::none(), py::arg("weight_sums") = py::none(), py::arg("positive_counts") = py::none());
+           py::arg("times") = py::none(), py::arg("weights") = py::none(), py::arg("weight_sums") = py::none(),
+           py::arg("positive_counts") = py::none());
 
   py::class_<DeviceBatchPlan>(
       m, "DeviceBatchPlan",

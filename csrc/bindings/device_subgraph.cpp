@@ -42,9 +42,11 @@ void draw_negatives(const DeviceCsr* edges, bool rows_are_sources, const py::obj
 void bind_negatives(py::module_& m) {
   py::class_<DrawnEnd>(m, "DrawnEnd",
                        "Sources or targets of negatives that a GPU draws (see csrc/sampling/device_negative.h).")
-      .def(py::init([](int64_t num_nodes, const py::object& sums, const py::object& times, const py::object& limits,
-                       int64_t earliest, int64_t stride, int64_t first, const py::object& nodes, int device) {
+      .def(py::init([](int64_t num_nodes, const py::object& weights, const py::object& sums, const py::object& times,
+                       const py::object& limits, int64_t earliest, int64_t stride, int64_t first,
+                       const py::object& nodes, int device) {
              return DrawnEnd{num_nodes,
+                             from_python_optional_on(weights, "weights", device),
                              from_python_optional_on(sums, "sums", device),
                              from_python_optional_on(times, "times", device),
                              from_python_optional_on(limits, "limits", device),
@@ -53,8 +55,8 @@ void bind_negatives(py::module_& m) {
                              first,
                              from_python_on(nodes, "nodes", device)};
            }),
-           py::arg("num_nodes"), py::arg("sums"), py::arg("times"), py::arg("limits"), py::arg("earliest"),
-           py::arg("stride"), py::arg("first"), py::arg("nodes"), py::arg("device"));
+           py::arg("num_nodes"), py::arg("weights"), py::arg("sums"), py::arg("times"), py::arg("limits"),
+           py::arg("earliest"), py::arg("stride"), py::arg("first"), py::arg("nodes"), py::arg("device"));
   m.def("draw_negatives_on_device", &draw_negatives, py::arg("edges"), py::arg("rows_are_sources"), py::arg("sources"),
         py::arg("targets"), py::arg("key"), py::arg("num_trials"), py::arg("is_open"), py::arg("device"),
         py::arg("stream"),

@@ -23,24 +23,27 @@ py::tuple to_tuple(Csr csr) {
 }  // namespace
 
 void bind_graph(py::module_& m) {
-  py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr",
-                                        "Borrowed compressed sparse rows: indptr int64, indices and edge ids "
-                                        "int32 or int64; edge_ids None where an id is its position. Optional, by edge: "
-                                        "times int64, weight_sums float64 and positive_counts int32 (sum_weights).")
+  py::class_<Csr, std::shared_ptr<Csr>>(
+      m, "Csr",
+      "Borrowed compressed sparse rows: indptr int64, indices and edge ids "
+      "int32 or int64; edge_ids None where an id is its position. Optional, by edge: "
+      "times int64, weights, their weight_sums float64 and positive_counts int32 (sum_weights).")
       .def(py::init([](py::object indptr, py::object indices, py::object edge_ids, int64_t num_cols, py::object times,
-                       py::object weight_sums, py::object positive_counts) {
+                       py::object weights, py::object weight_sums, py::object positive_counts) {
              Csr csr;
              csr.indptr = from_python(indptr, "indptr");
              csr.indices = from_python(indices, "indices");
              csr.edge_ids = from_python_optional(edge_ids, "edge_ids");
              csr.num_cols = num_cols;
              csr.times = from_python_optional(times, "times");
+             csr.weights = from_python_optional(weights, "edge_weights");
              csr.weight_sums = from_python_optional(weight_sums, "weight_sums");
              csr.positive_counts = from_python_optional(positive_counts, "positive_counts");
              return std::make_shared<Csr>(make_csr(std::move(csr)));
            }),
            py::arg("indptr"), py::arg("indices"), py::arg("edge_ids"), py::arg("num_cols"),
-           py::arg("times") = py::none(), py::arg("weight_sums") = py::none(), py::arg("positive_counts") = py::none())
+           py::arg("times") = py::none(), py::arg("weights") = py::none(), py::arg("weight_sums") = py::none(),
+           py::arg("positive_counts") = py::none())
       .def_property_readonly("num_rows", &Csr::num_rows)
       .def_readonly("num_cols", &Csr::num_cols)
       .def_property_readonly("num_edges", &Csr::num_edges)

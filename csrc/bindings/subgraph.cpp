@@ -41,19 +41,21 @@ void bind_subgraph(py::module_& m) {
       "uint8 [n]: whether row rows[i] holds the neighbor cols[i].");
   m.def(
       "random_ids",
-      [](uint64_t key, py::object positions, int64_t bound, py::object cumulative) {
+      [](uint64_t key, py::object positions, int64_t bound, py::object weights, py::object sums) {
         const Tensor at = from_python(positions, "positions");
-        const Tensor sums = from_python_optional(cumulative, "cumulative");
+        const Tensor by = from_python_optional(weights, "weights"), units = from_python_optional(sums, "sums");
         Tensor out;
         {
           py::gil_scoped_release nogil;
-          out = random_ids(key, at, bound, sums);
+          out = random_ids(key, at, bound, by, units);
         }
         return to_python(std::move(out));
       },
-      py::arg("key"), py::arg("positions"), py::arg("bound"), py::arg("cumulative") = py::none(),
-      "Ids below bound, int64 [n], the i-th a function of (key, positions[i]); uniform, or by float64 sums of "
-      "weights.");
+      py::arg("key"), py::arg("positions"), py::arg("bound"), py::arg("weights") = py::none(),
+      py::arg("sums") = py::none(),
+      "Ids below bound, int64 [n], the i-th a function of (key, positions[i]); uniform, or by weights and their sums "
+      "as "
+      "of one row (sum_weights).");
   m.def(
       "ppr_topk",
       [](const Csr& csr, py::object seeds, double alpha, double epsilon, int64_t top_k, ThreadPool& pool) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <tuple>
@@ -17,6 +16,7 @@ namespace {
 constexpr int64_t kInt32Limit = std::numeric_limits<int32_t>::max();
 constexpr int64_t kRowGrain = 4096;
 constexpr DType kFloat64{Kind::kFloat, 64};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 DType narrowest(int64_t largest) { return largest < kInt32Limit ? kInt32 : kInt64; }
 
@@ -191,8 +191,10 @@ void validate_sums(const Csr& csr) {
   const double* sums = csr.weight_sums.as<double>();
   for (int64_t v = 0; v < csr.num_rows(); ++v)
     for (int64_t e = indptr[v]; e < indptr[v + 1]; ++e)
-      if (!(sums[e] >= (e > indptr[v] ? sums[e - 1] : 0.0)) || std::isinf(sums[e]))
-        throw InvalidArgument(message("weight_sums: row ", v, " holds ", sums[e], ", expected ascending finite sums"));
+      if (UnitSum(sums[e]).unit() != UnitSum(sums[indptr[v]]).unit() || !(sums[e] >= 0 && sums[e] < kInfinity) ||
+          (e > indptr[v] && sums[e] < sums[e - 1]))
+        throw InvalidArgument(
+            message("weight_sums: row ", v, " holds ", sums[e], ", expected ascending sums in one unit (sum_weights)"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct Csr {
   Tensor times;            // int64, ascending within each row
   Tensor weight_sums;      // float64, see weights.h
   Tensor positive_counts;  // int32, see weights.h
-  Tensor weights;          // any float dtype, finite and >= 0; sampling reads weight_sums instead
+  Tensor weights;          // any float dtype, finite and >= 0
 
   int64_t num_rows() const { return indptr.shape[0] - 1; }
   int64_t num_edges() const { return indices.shape[0]; }
@@ -41,7 +41,7 @@ void check_csr_arrays(const Csr& parts);
 Csr make_csr(Csr parts);
 
 // Checks that indptr ascends, that indices lie in [0, num_cols), that each row is in canonical order, and that sums of
-// weights are finite and do not descend. O(edges).
+// weights ascend in one unit (weights.h). O(edges).
 void validate_csr(const Csr& csr, ThreadPool& pool);
 
 // Builds the canonical form of a COO list. `row`, `col` int32 or int64 [E]. Indices are stored as int32 where num_cols

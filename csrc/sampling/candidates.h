@@ -39,6 +39,10 @@ GLD_HOST_DEVICE inline int64_t num_positive(const int32_t* positive_counts, Cand
   return from.count == 0 || positive_counts == nullptr ? from.count : positive_counts[from.start + from.count - 1];
 }
 
+GLD_HOST_DEVICE inline const int32_t* counts_of_row(const int32_t* positive_counts, Candidates from) {
+  return positive_counts == nullptr ? nullptr : positive_counts + from.start;
+}
+
 // Asks for the values at positions [from.start, from.start + from.count) of an array, or the first kilobyte of them.
 template <typename Value>
 inline void prefetch_values(const Value* values, Candidates from) {

@@ -13,6 +13,8 @@ NegativeEnd checked_end(const DrawnEnd& end, int64_t num_slots) {
   if (num_slots > 0 && end.num_nodes < 1)
     throw InvalidArgument(message("num_nodes: expected at least 1 to draw from, got ", end.num_nodes));
   check_vector(end.nodes, kInt64, num_slots, "nodes");
+  if (end.weights.defined() != end.sums.defined()) throw InvalidArgument("weights, sums: expected both or none");
+  check_weight_type(end.weights, end.num_nodes);
   if (end.sums.defined()) check_vector(end.sums, kFloat64, end.num_nodes, "sums");
   if (end.times.defined() != end.limits.defined()) throw InvalidArgument("times, limits: expected both or none");
   if (end.times.defined()) {
@@ -22,7 +24,7 @@ NegativeEnd checked_end(const DrawnEnd& end, int64_t num_slots) {
       throw InvalidArgument(message("earliest: expected a node in [0, ", end.num_nodes, "), got ", end.earliest));
   }
   return {end.num_nodes,
-          end.sums.as<double>(),
+          {end.sums.as<double>(), WeightReader(end.weights)},
           end.times.as<int64_t>(),
           end.limits.as<int64_t>(),
           end.earliest,

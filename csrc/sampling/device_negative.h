@@ -11,7 +11,7 @@ namespace gld {
 // Sources or targets that are drawn. All tensors lie in memory that the GPU reads.
 struct DrawnEnd {
   int64_t num_nodes = 0;  // drawn are ids below it, of which there is one at least
-  Tensor sums;            // float64 [num_nodes], ascending sums of weights of which the last is positive; or undefined
+  Tensor weights, sums;   // [num_nodes], as those of random_ids(); or both undefined
   Tensor times, limits;   // int64 [num_nodes] and [slots]: nodes not later than a slot's limit; or both undefined
   int64_t earliest = -1;  // with times: the node that came first
   int64_t stride = 1, first = 0;  // draw d of the slots is at position stride * d + first of the key's

@@ -1,7 +1,6 @@
 #include "sampling/negative.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace gld {
 namespace {
@@ -38,12 +37,10 @@ struct HasEdgesKernel {
   }
 };
 
-void check_cumulative(const Tensor& cumulative, int64_t bound) {
-  if (cumulative.shape.size() != 1 || cumulative.dtype != DType{Kind::kFloat, 64} || cumulative.shape[0] != bound)
-    throw InvalidArgument(message("cumulative: expected float64 [", bound, "], one sum for each id"));
-  const double total = cumulative.as<double>()[bound - 1];
-  if (!(total > 0) || !std::isfinite(total))
-    throw InvalidArgument(message("cumulative: expected a positive and finite sum of weights, got ", total));
+void check_id_weights(const Tensor& weights, const Tensor& sums, int64_t bound) {
+  check_weight_type(weights, bound);
+  check_vector(sums, DType{Kind::kFloat, 64}, bound, "sums");
+  if (!(sums.as<double>()[bound - 1] > 0)) throw InvalidArgument("weights: expected a positive one, got none");
 }
 
 }  // namespace
@@ -70,18 +67,19 @@ Tensor has_edges(const Csr& csr, const Tensor& rows, const Tensor& cols, ThreadP
   return out;
 }
 
-Tensor random_ids(uint64_t key, const Tensor& positions, int64_t bound, const Tensor& cumulative) {
+Tensor random_ids(uint64_t key, const Tensor& positions, int64_t bound, const Tensor& weights, const Tensor& sums) {
   check_index_vector(positions, "positions");
   if (positions.dtype != kInt64) throw InvalidArgument("positions: expected dtype int64, got int32");
   const int64_t count = positions.shape[0];
   if (bound < 0 || (bound == 0 && count > 0))
     throw InvalidArgument(message("bound: expected at least 1 id to choose from, got ", bound));
-  if (cumulative.defined() && bound > 0) check_cumulative(cumulative, bound);
+  if (weights.defined() != sums.defined()) throw InvalidArgument("weights, sums: expected both or none");
+  if (weights.defined() && bound > 0) check_id_weights(weights, sums, bound);
   Tensor out = empty({count}, kInt64);
   int64_t* ids = out.as<int64_t>();
   const int64_t* at = positions.as<int64_t>();
-  const double* sums = cumulative.as<double>();
-  for (int64_t i = 0; i < count; ++i) ids[i] = random_id(key, at[i], bound, sums);
+  const IdWeights by{sums.as<double>(), WeightReader(weights)};
+  for (int64_t i = 0; i < count; ++i) ids[i] = random_id(key, at[i], bound, by);
   return out;
 }
 

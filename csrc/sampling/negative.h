@@ -7,7 +7,7 @@
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "graph/csr.h"
-#include "sampling/pickers.h"
+#include "sampling/weighted_picks.h"
 
 namespace gld {
 
@@ -15,16 +15,22 @@ namespace gld {
 // uint8 [n]. Rows and neighbors outside the graph throw UnknownId.
 Tensor has_edges(const Csr& csr, const Tensor& rows, const Tensor& cols, ThreadPool& pool);
 
-// An id below `bound`, a function of (key, position) alone: uniform, or by the ascending sums of weights `sums`
-// [bound].
-GLD_HOST_DEVICE inline int64_t random_id(uint64_t key, int64_t position, int64_t bound, const double* sums) {
+// Weights of ids, as of a row that has them all as neighbors (graph/weights.h).
+struct IdWeights {
+  const double* sums;  // null: all ids are alike
+  WeightReader weight_at;
+};
+
+// An id below `bound`, a function of (key, position) alone: uniform, or by weight.
+GLD_HOST_DEVICE inline int64_t random_id(uint64_t key, int64_t position, int64_t bound, const IdWeights& by) {
   const NodeStream stream(key, position);
-  return sums == nullptr ? stream.below(0, bound) : weighted_position(sums, bound, stream.bits(0));
+  if (by.sums == nullptr) return stream.below(0, bound);
+  return pick_by_weight(stream, WeightedRow{by.sums, by.weight_at, 0, bound}, 0);
 }
 
-// Ids below `bound`, int64 [n]: the i-th is random_id() of (key, positions[i]). Uniform, or where `cumulative`
-// (float64 [bound], ascending sums of weights, of which the last is positive) is defined, id v with a probability
-// proportional to cumulative[v] - cumulative[v - 1]; an id without weight never comes. `positions` int64 [n].
-Tensor random_ids(uint64_t key, const Tensor& positions, int64_t bound, const Tensor& cumulative);
+// Ids below `bound`, int64 [n]: the i-th is random_id() of (key, positions[i]). Uniform, or where `weights` ([bound],
+// any float dtype, one of them positive) are defined with their `sums` (sum_weights() of one row), id v with a
+// probability proportional to weights[v]; an id without weight never comes. `positions` int64 [n].
+Tensor random_ids(uint64_t key, const Tensor& positions, int64_t bound, const Tensor& weights, const Tensor& sums);
 
 }  // namespace gld

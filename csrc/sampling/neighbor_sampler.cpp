@@ -80,7 +80,7 @@ void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times) {
   if (draw.fanout < kTakeAll)
     throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 0, got ", draw.fanout));
   const DrawMethod how = draw.how;
-  if (how.method == Method::kWeighted && !csr.weight_sums.defined())
+  if (how.method == Method::kWeighted && !(csr.weight_sums.defined() && csr.weights.defined()))
     throw InvalidArgument("with_weight: weighted sampling was asked for, but the graph has no edge weights");
   if (how.method == Method::kLabor && how.replace)
     throw InvalidArgument("replace: LABOR samples without replacement; expected False, got True");

@@ -4,6 +4,7 @@
 // picker says otherwise. Memory is the caller's. Floating point is confined to operations that every IEEE machine
 // rounds alike and no compiler can contract into others: sums are formed once when a graph is built, and pickers
 // compare, multiply and divide.
+// Pickers by weight are in weighted_picks.h.
 #pragma once
 #include <cstdint>
 
@@ -72,13 +73,18 @@ GLD_HOST_DEVICE inline void pick_without_replacement(NodeStream stream, int64_t 
 
 // --- the smallest of many --------------------------------------------------------------------------------------------
 
+// Of equal keys the one at the smaller position comes first.
+struct InRowOrder {
+  GLD_HOST_DEVICE bool operator()(int64_t position, int64_t other) const { return position < other; }
+};
+
 // Keeps the `capacity` smallest (key, position) pairs of those offered, in two arrays of the caller: a heap whose root
-// is the largest kept.
-template <typename Key, typename Position>
+// is the largest kept. `tie_before` orders the positions of equal keys.
+template <typename Key, typename Position, typename TieBefore = InRowOrder>
 class SmallestKeys {
  public:
-  GLD_HOST_DEVICE SmallestKeys(Key* keys, Position* positions, int64_t capacity)
-      : keys_(keys), positions_(positions), capacity_(capacity) {}
+  GLD_HOST_DEVICE SmallestKeys(Key* keys, Position* positions, int64_t capacity, TieBefore tie_before = {})
+      : keys_(keys), positions_(positions), capacity_(capacity), tie_before_(tie_before) {}
 
   GLD_HOST_DEVICE void offer(Key key, Position position) {
     if (size_ < capacity_) return push(key, position);
@@ -97,7 +103,7 @@ class SmallestKeys {
 
  private:
   GLD_HOST_DEVICE bool before(Key key, Position position, int64_t slot) const {
-    return key < keys_[slot] || (key == keys_[slot] && position < positions_[slot]);
+    return key < keys_[slot] || (key == keys_[slot] && tie_before_(position, positions_[slot]));
   }
   GLD_HOST_DEVICE void place(int64_t slot, Key key, Position position) {
     keys_[slot] = key;
@@ -126,9 +132,8 @@ class SmallestKeys {
   Key* keys_;
   Position* positions_;
   int64_t capacity_, size_ = 0;
+  TieBefore tie_before_;
 };
-
-// --- by weight -------------------------------------------------------------------------------------------------------
 
 // How many of the ascending `values` [count] are not above `limit`.
 template <typename Value>
@@ -143,96 +148,6 @@ GLD_HOST_DEVICE inline int64_t count_up_to(const Value* values, int64_t count, V
   return first;
 }
 
-// Up to this length of a row, counting the sums that are not above a number finds its place faster than bisection.
-constexpr int64_t kCountLimit = 48;
-
-// Uniform in [0, 1): a multiple of 2^-53, exact.
-GLD_HOST_DEVICE inline double unit_of(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
-
-// The position that a draw leads to by the inverse of the cumulative weights `sums` [count], whose last is positive:
-// the first whose sum exceeds a uniform number in [0, total). Edges of weight 0 raise no sum and are never found.
-GLD_HOST_DEVICE inline int64_t weighted_position(const double* sums, int64_t count, uint64_t bits) {
-  const double total = sums[count - 1];
-  double drawn = unit_of(bits) * total;
-  // The product is below the total, but among the subnormal numbers it may be rounded to it.
-  if (!(drawn < total)) drawn = 0;
-  if (count > kCountLimit) return count_up_to(sums, count, drawn);
-  int64_t first = 0;
-  for (int64_t i = 0; i < count; ++i) first += sums[i] <= drawn;  // no branch: the loop vectorises
-  return first;
-}
-
-template <typename Position>
-GLD_HOST_DEVICE inline void pick_weighted_with_replacement(NodeStream stream, const double* sums, int64_t count,
-                                                           int64_t fanout, Position* positions) {
-  for (int64_t i = 0; i < fanout; ++i)
-    positions[i] = static_cast<Position>(weighted_position(sums, count, stream.bits(i)));
-}
-
-// All edges of positive weight, in row order.
-template <typename Position>
-GLD_HOST_DEVICE inline void pick_all_positive(const double* sums, int64_t count, Position* positions) {
-  double before = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (sums[i] > before) *positions++ = static_cast<Position>(i);
-    before = sums[i];
-  }
-}
-
-// A number of the exponential distribution of mean 1, by comparisons alone (von Neumann: "Various techniques used in
-// connection with random digits", 1951): a run u1 > u2 > ... that ends at an odd length has probability exp(-u1). No
-// logarithm, which no two libraries round alike.
-GLD_HOST_DEVICE inline double exponential_of(NodeStream stream) {
-  int64_t draw = 0;
-  for (int64_t whole = 0;; ++whole) {
-    const uint64_t first = stream.bits(draw++);
-    uint64_t last = first, next = stream.bits(draw++);
-    bool is_odd = true;
-    for (; next < last; next = stream.bits(draw++)) {
-      last = next;
-      is_odd = !is_odd;
-    }
-    if (is_odd) return static_cast<double>(whole) + unit_of(first);
-  }
-}
-
-// Draws of inverse cumulative weights after which what is missing is picked in another way.
-GLD_HOST_DEVICE inline int64_t weighted_draws(int64_t fanout) { return 4 * fanout + 16; }
-
-// `fanout` positions, fewer than there are edges of positive weight, by successive sampling: each pick is one of the
-// edges left with a probability proportional to its weight. `keys` [fanout] is scratch memory; for `contains` and
-// `record` see pick_without_replacement().
-//
-// Draws with replacement of which repeated edges are passed over are a successive sample. A row in which few edges have
-// nearly all the weight would need too many of them, so that after weighted_draws(fanout) the picks still missing are
-// the edges left with the smallest keys, exponential numbers divided by weights (Efraimidis, Spirakis: "Weighted random
-// sampling with a reservoir", IPL 2006, in the form of a race). Given all draws so far, either continuation picks from
-// the same edges with the same successive probabilities, from numbers that nothing before has used: so does the whole.
-template <typename Position, typename Contains, typename Record>
-GLD_HOST_DEVICE inline void pick_weighted_without_replacement(NodeStream stream, const double* sums, int64_t count,
-                                                              int64_t fanout, Position* positions, double* keys,
-                                                              Contains contains, Record record) {
-  const int64_t num_draws = weighted_draws(fanout);
-  int64_t found = 0;
-  for (int64_t draw = 0; found < fanout && draw < num_draws; ++draw) {
-    const int64_t position = weighted_position(sums, count, stream.bits(draw));
-    if (contains(found, position)) continue;
-    positions[found] = static_cast<Position>(position);
-    record(found++, position);
-  }
-  if (found == fanout) return;
-  SmallestKeys<double, Position> race(keys, positions + found, fanout - found);
-  const uint64_t race_key = stream.bits(num_draws);
-  double before = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const double weight = sums[i] - before;
-    before = sums[i];
-    if (weight > 0 && !contains(found, i))
-      race.offer(exponential_of(NodeStream(race_key, i)) / weight, static_cast<Position>(i));
-  }
-  race.sort();
-}
-
 // --- LABOR -----------------------------------------------------------------------------------------------------------
 
 // The one random number of a neighbor, the same for every node of the frontier (and tree) that `key` belongs to.
@@ -240,16 +155,24 @@ GLD_HOST_DEVICE inline uint64_t labor_number(uint64_t key, int64_t neighbor) {
   return absorb(key, static_cast<uint64_t>(neighbor));
 }
 
+// Edges of equal number come in a random order, which is the node's own.
+struct InStreamOrder {
+  NodeStream stream;
+  GLD_HOST_DEVICE bool operator()(int64_t position, int64_t other) const {
+    return stream.bits(position) < stream.bits(other);
+  }
+};
+
 // The `fanout` < `count` neighbors of smallest number, in row order: LABOR-0 (Balin, Catalyurek: "Layer-Neighbor
 // Sampling: Defusing Neighborhood Explosion in GNNs", NeurIPS 2023) in the form of sequential Poisson sampling
 // (Ohlsson, Journal of Official Statistics 14, 1998), which takes exactly `fanout` where Poisson sampling takes
 // `fanout` on average: each neighbor is included with probability fanout / count. Nodes share numbers, and so many of
-// their picks. Among repeated edges the first positions win. `neighbor_at(i)` is the id of the row's i-th neighbor;
-// `keys` [fanout] is scratch memory.
+// their picks. Edges to the same neighbor share its number: where only some of them fit, the node's own stream decides,
+// so that each is as likely. `neighbor_at(i)` is the id of the row's i-th neighbor; `keys` [fanout] is scratch memory.
 template <typename Position, typename NeighborAt>
-GLD_HOST_DEVICE inline void pick_labor(uint64_t key, NeighborAt neighbor_at, int64_t count, int64_t fanout,
-                                       Position* positions, uint64_t* keys) {
-  SmallestKeys<uint64_t, Position> smallest(keys, positions, fanout);
+GLD_HOST_DEVICE inline void pick_labor(uint64_t key, NodeStream stream, NeighborAt neighbor_at, int64_t count,
+                                       int64_t fanout, Position* positions, uint64_t* keys) {
+  SmallestKeys<uint64_t, Position, InStreamOrder> smallest(keys, positions, fanout, InStreamOrder{stream});
   for (int64_t i = 0; i < count; ++i) smallest.offer(labor_number(key, neighbor_at(i)), static_cast<Position>(i));
   SmallestKeys<uint64_t, Position> by_position(keys, positions, fanout);  // what is kept, in place
   for (int64_t j = 0; j < fanout; ++j) by_position.offer(static_cast<uint64_t>(positions[j]), positions[j]);

@@ -75,6 +75,7 @@ class DeviceTopology:
             topo.num_cols,
             device_number(self.device),
             self._place("edge_times", topo.edge_times),
+            self._place("edge_weights", topo.edge_weights if weighted else None),
             self._place("weight_sums", None if sums is None else sums.sums),
             self._place("positive_counts", None if sums is None else sums.positive_counts),
         )

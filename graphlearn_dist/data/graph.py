@@ -98,7 +98,7 @@ class Graph:
 
     @property
     def weighted_handler(self) -> _C.Csr:
-        """The native graph with its cumulative weights, which are made when this is first asked for.
+        """The native graph with its counted weights, which are made when this is first asked for.
 
         Raises:
             InvalidArgumentError: the graph has no edge weights.
@@ -113,6 +113,7 @@ class Graph:
                 topo.edge_ids,
                 topo.num_cols,
                 topo.edge_times,
+                topo.edge_weights,
                 weights.sums,
                 weights.positive_counts,
             )

@@ -209,10 +209,10 @@ class Topology:
 
     @property
     def weight_sums(self) -> WeightSums | None:
-        """The cumulative weights that weighted sampling reads, made when first asked for; None without weights.
+        """The counted weights that weighted sampling reads, made when first asked for; None without weights.
 
         Raises:
-            InvalidArgumentError: a weight is negative, infinite or not a number, or a row sums to infinity.
+            InvalidArgumentError: a weight is negative, infinite or not a number.
         """
         if self._weight_sums is None and self._edge_weights is not None:
             sums, counts = _C.sum_weights(self._indptr, self._edge_weights, thread_pool(available_cores()))

@@ -90,7 +90,8 @@ class DeviceNegatives:
         limit = end.limit
         return _C.DrawnEnd(
             end.num_nodes,
-            self._copied(end.sums),
+            None if end.weights is None else self._copied(end.weights.weights),
+            None if end.weights is None else self._copied(end.weights.sums),
             None if limit is None else self._copied(self._node_times[node_type]),
             None if limit is None else limit.limits.to(self._device),
             -1 if limit is None else limit.earliest,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from .. import _C
-from ..core import check_index_tensor, to_tensor
+from ..core import available_cores, check_index_tensor, thread_pool, to_optional_tensor, to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.coroutines import run_local
-from .negative_sampling import NegativeSampling, cumulative_weights
+from .negative_sampling import NegativeSampling, NodeWeights
 from .negative_slots import AsyncHasEdge, DrawnEnd, FilledSlots, FillSlots, NegativeSlots, TimeLimit, fill_by_asking
 
 HasEdge = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -23,7 +23,6 @@ DEFAULT_TRIALS = 5
 _NEGATIVE_HOP = (1 << 31) - 2
 # Pairs that the exact search asks about at once.
 _EXACT_PAIRS = 1 << 20
-_MANTISSA = 1 << 53
 
 
 def negative_key(seed: int, epoch: int, index: int, edge_type: int) -> int:
@@ -44,14 +43,14 @@ class NegativePool:
     Attributes:
         num_src: sources are below this.
         num_dst: targets are below this.
-        src_sums: float64 ``[num_src]``, see ``cumulative_weights``; None for sources that are all alike.
-        dst_sums: float64 ``[num_dst]``, likewise for the targets.
+        src_weights: of the sources; None for sources that are all alike.
+        dst_weights: of the targets, likewise.
     """
 
     num_src: int
     num_dst: int
-    src_sums: torch.Tensor | None = None
-    dst_sums: torch.Tensor | None = None
+    src_weights: NodeWeights | None = None
+    dst_weights: NodeWeights | None = None
 
     @classmethod
     def of(cls, num_src: int, num_dst: int, sampling: NegativeSampling) -> NegativePool:
@@ -61,8 +60,8 @@ class NegativePool:
             InvalidArgumentError: there are not as many weights as nodes.
         """
         weights = (("src_weight", sampling.src_weight, num_src), ("weight", sampling.weight, num_dst))
-        sums = [None if weight is None else cumulative_weights(weight, name, n) for name, weight, n in weights]
-        return cls(num_src, num_dst, *sums)
+        made = [None if weight is None else NodeWeights.of(weight, name, n) for name, weight, n in weights]
+        return cls(num_src, num_dst, *made)
 
     def binary(
         self, count: int, key: int, *, has_edge: HasEdge | None = None, trials: int = DEFAULT_TRIALS
@@ -100,8 +99,8 @@ class NegativePool:
         _check_counts(count, trials)
         if self.num_src == 0 or self.num_dst == 0:
             count = 0
-        sources = DrawnEnd(self.num_src, self.src_sums, limits[0], stride=2)
-        targets = DrawnEnd(self.num_dst, self.dst_sums, limits[1], stride=2, first=1)
+        sources = DrawnEnd(self.num_src, self.src_weights, limits[0], stride=2)
+        targets = DrawnEnd(self.num_dst, self.dst_weights, limits[1], stride=2, first=1)
         slots = NegativeSlots(count, key, trials, has_edge is not None, sources, targets)
         filled = await _filled(slots, has_edge, fill)
         if filled.open.numel() == 0:
@@ -161,13 +160,12 @@ class NegativePool:
         count = sources.numel()
         if count and self.num_dst == 0:
             raise InvalidArgumentError(f"src: source {int(sources[0])} has no negative: there are no targets")
-        ends = sources, DrawnEnd(self.num_dst, self.dst_sums, limit)
+        ends = sources, DrawnEnd(self.num_dst, self.dst_weights, limit)
         filled = await _filled(NegativeSlots(count, key, trials, has_edge is not None, *ends), has_edge, fill)
         if has_edge is not None and filled.open.numel() > 0:
-            # The search adds up weights in the order of nodes, which a GPU does not: it is the host's in any case.
-            slots = filled.open.cpu()
-            shares = _shares(key, trials * count + slots)
-            found = await self._search(sources[filled.open].cpu(), slots, shares, has_edge, limit)
+            slots = filled.open.cpu()  # the search is the host's in any case
+            draws = _Draws(key, trials * count + slots)
+            found = await self._search(sources[filled.open].cpu(), slots, draws, has_edge, limit)
             filled.targets[filled.open] = found.to(filled.targets.device)
         return filled.targets.view(src.numel(), amount)
 
@@ -175,24 +173,18 @@ class NegativePool:
         self,
         sources: torch.Tensor,
         slots: torch.Tensor,
-        shares: torch.Tensor,
+        draws: _Draws,
         has_edge: AsyncHasEdge,
         limit: TimeLimit | None,
     ) -> torch.Tensor:
-        """One target for each slot, at its share of the weight of all targets that are negatives of its source."""
+        """One target for each slot, by weight from all targets that are negatives of its source."""
         weight = torch.ones(self.num_dst, dtype=torch.float64)
-        if self.dst_sums is not None:
-            weight = torch.diff(self.dst_sums, prepend=self.dst_sums.new_zeros(1))
+        if self.dst_weights is not None:
+            weight = self.dst_weights.weights
         # Slots of one source, and of one time, choose from the same targets.
         limits = torch.zeros_like(sources) if limit is None else limit.limits.cpu()[slots]
         times = None if limit is None else await limit.times_of(torch.arange(self.num_dst))
-        (distinct, latest), slot_group, num_slots = torch.unique(
-            torch.stack([sources, limits]), dim=1, return_inverse=True, return_counts=True
-        )
-        first_slot = num_slots.cumsum(0) - num_slots
-        by_group = torch.argsort(slot_group, stable=True)
-        rank = torch.empty_like(by_group)  # of a slot among those of its group
-        rank[by_group] = torch.arange(by_group.numel()) - first_slot.repeat_interleave(num_slots)
+        (distinct, latest), slot_group = torch.unique(torch.stack([sources, limits]), dim=1, return_inverse=True)
         found = torch.empty_like(sources)
         at_once = max(1, _EXACT_PAIRS // self.num_dst)
         for begin in range(0, distinct.numel(), at_once):
@@ -200,19 +192,16 @@ class NegativePool:
             allowed = await self._is_negative(distinct[group], has_edge)
             if times is not None:
                 allowed &= times <= latest[group].view(-1, 1)
-            sums = (allowed * weight).cumsum(1)
-            none = (sums[:, -1] <= 0).nonzero()
+            weights = allowed * weight
+            none = (weights.amax(1) <= 0).nonzero()
             if none.numel():
                 raise self._no_negative(int(distinct[group][none[0]]), limit)
-            here = by_group[int(first_slot[begin]) :][: int(num_slots[group].sum())]
-            place = (slot_group[here] - begin, rank[here])
-            wanted = sums.new_zeros(sums.size(0), int(num_slots[group].max()))
-            wanted[place] = shares[here]
-            found[here] = torch.searchsorted(sums, wanted * sums[:, -1:], right=True)[place]
+            here = ((slot_group >= begin) & (slot_group < begin + at_once)).nonzero().view(-1)
+            found[here] = draws.from_rows(weights, slot_group[here] - begin, here)
         return found
 
     def _no_negative(self, source: int, limit: TimeLimit | None) -> InvalidArgumentError:
-        weighted = "" if self.dst_sums is None else " that have a weight"
+        weighted = "" if self.dst_weights is None else " that have a weight"
         in_time = "" if limit is None else " that are not later than its link"
         return InvalidArgumentError(
             f"src: source {source} has no negative: it has an edge to each of {self.num_dst} targets{weighted}{in_time}"
@@ -250,6 +239,27 @@ def _check_counts(count: int, trials: int) -> None:
         raise InvalidArgumentError(f"trials: expected at least 1, got {trials}")
 
 
-def _shares(key: int, positions: torch.Tensor) -> torch.Tensor:
-    """Uniform in [0, 1), float64 ``[n]``."""
-    return to_tensor(_C.random_ids(key, positions, _MANTISSA)).to(torch.float64) / _MANTISSA
+@dataclass(frozen=True)
+class _Draws:
+    """The numbered draws of a key, one for each slot.
+
+    Attributes:
+        key: of them all.
+        numbers: int64 ``[slots]``.
+    """
+
+    key: int
+    numbers: torch.Tensor
+
+    def from_rows(self, weights: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """For each of some slots a column drawn by the weights (float64 ``[n, columns]``) of its row, int64.
+
+        Slots of a row are nodes that have all columns as neighbors, and draw one of them.
+        """
+        pool = thread_pool(available_cores())
+        indptr = torch.arange(weights.size(0) + 1) * weights.size(1)
+        columns = torch.arange(weights.size(1)).repeat(weights.size(0))
+        sums = map(to_optional_tensor, _C.sum_weights(indptr, weights.view(-1), pool))
+        graph = _C.Csr(indptr, columns, None, weights.size(1), None, weights.view(-1), *sums)
+        how = _C.DrawMethod(_C.Method.WEIGHTED, True)
+        return to_tensor(_C.sample_neighbors(graph, self.numbers[slots], rows, 1, how, self.key, False, pool)[1])

@@ -8,6 +8,8 @@ from enum import Enum
 
 import torch
 
+from .. import _C
+from ..core import available_cores, thread_pool, to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.mixin import CastMixin
 from ..utils.tensor import plain_tensor
@@ -57,7 +59,7 @@ class NegativeSampling(CastMixin):
             raise InvalidArgumentError("src_weight: expected None in triplet mode, where sources are given")
         for name in ("weight", "src_weight"):
             if (weight := getattr(self, name)) is not None:
-                cumulative_weights(weight, name)
+                checked_weights(weight, name)
                 object.__setattr__(self, name, plain_tensor(weight, name))
 
     def is_binary(self) -> bool:
@@ -86,24 +88,45 @@ class NegativeSampling(CastMixin):
         return NegativeSampling(self.mode, self.amount, weight, strict=self.strict, src_weight=src_weight)
 
 
-def cumulative_weights(weight: torch.Tensor, name: str, num_nodes: int | None = None) -> torch.Tensor:
-    """Sums of weights up to each node, float64 ``[num_nodes]``.
+@dataclass(frozen=True)
+class NodeWeights:
+    """Weights of the nodes of one type, from which nodes are drawn.
 
-    Raises:
-        InvalidArgumentError: not one weight for each node, a weight that is negative or not a number, or a sum that is
-            zero or not finite.
+    Attributes:
+        weights: float64 ``[num_nodes]``, finite and at least 0; one of them is positive.
+        sums: float64 ``[num_nodes]``, see csrc/graph/weights.h.
     """
+
+    weights: torch.Tensor
+    sums: torch.Tensor
+
+    @classmethod
+    def of(cls, weight: torch.Tensor, name: str, num_nodes: int | None = None) -> NodeWeights:
+        """The weights that a user gave as argument ``name``.
+
+        Raises:
+            InvalidArgumentError: not one weight for each node, a weight that is negative or not finite, or none that
+                is positive.
+        """
+        weights = checked_weights(weight, name, num_nodes)
+        row = torch.tensor([0, weights.numel()])
+        return cls(weights, to_tensor(_C.sum_weights(row, weights, thread_pool(available_cores()))[0]))
+
+
+def checked_weights(weight: torch.Tensor, name: str, num_nodes: int | None = None) -> torch.Tensor:
+    """Weights in host memory, float64 ``[num_nodes]``; raises as ``NodeWeights.of``."""
     if not isinstance(weight, torch.Tensor) or weight.dim() != 1 or weight.is_complex():
         got = tuple(weight.shape) if isinstance(weight, torch.Tensor) else type(weight).__name__
         raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor of weights, got {got}")
     if num_nodes is not None and weight.numel() != num_nodes:
         raise InvalidArgumentError(f"{name}: expected one weight for each of {num_nodes} nodes, got {weight.numel()}")
-    weight = plain_tensor(weight, name).to("cpu", torch.float64)
-    bad = ~(weight >= 0)
+    weights = plain_tensor(weight, name).to("cpu", torch.float64).contiguous()
+    bad = ~((weights >= 0) & (weights < math.inf))
     if bool(bad.any()):
         node = int(bad.nonzero()[0])
-        raise InvalidArgumentError(f"{name}[{node}]: expected a weight of at least 0, got {float(weight[node])}")
-    sums = weight.cumsum(0)
-    if sums.numel() and not 0 < float(sums[-1]) < math.inf:
-        raise InvalidArgumentError(f"{name}: expected a positive and finite sum of weights, got {float(sums[-1])}")
-    return sums
+        raise InvalidArgumentError(
+            f"{name}[{node}]: expected a finite weight of at least 0, got {float(weights[node])}"
+        )
+    if weights.numel() and not bool((weights > 0).any()):
+        raise InvalidArgumentError(f"{name}: expected a positive weight, got {weights.numel()} of 0")
+    return weights

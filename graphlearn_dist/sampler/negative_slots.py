@@ -9,6 +9,7 @@ import torch
 
 from .. import _C
 from ..core import to_tensor
+from .negative_sampling import NodeWeights
 
 AsyncHasEdge = Callable[[torch.Tensor, torch.Tensor], Awaitable[torch.Tensor]]
 """(sources int64 [n], targets int64 [n]), global ids, to bool [n]: whether there is an edge. Answered by whoever owns
@@ -43,20 +44,23 @@ class DrawnEnd:
 
     Attributes:
         num_nodes: nodes are below this; at least 1 where there are slots.
-        sums: float64 ``[num_nodes]``, see ``cumulative_weights``; None for nodes that are all alike.
+        weights: of the nodes; None for nodes that are all alike.
         limit: of their times; None where any node may be drawn.
         stride, first: draw ``d`` of a batch is a function of its key and of ``stride * d + first``.
     """
 
     num_nodes: int
-    sums: torch.Tensor | None
+    weights: NodeWeights | None
     limit: TimeLimit | None
     stride: int = 1
     first: int = 0
 
     def draw(self, key: int, numbers: torch.Tensor) -> torch.Tensor:
         """The nodes of some draws, int64 ``[n]``."""
-        return to_tensor(_C.random_ids(key, self.stride * numbers + self.first, self.num_nodes, self.sums))
+        positions = self.stride * numbers + self.first
+        if self.weights is None:
+            return to_tensor(_C.random_ids(key, positions, self.num_nodes))
+        return to_tensor(_C.random_ids(key, positions, self.num_nodes, self.weights.weights, self.weights.sums))
 
 
 @dataclass(frozen=True)

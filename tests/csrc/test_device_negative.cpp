@@ -14,7 +14,7 @@ constexpr uint64_t kKey = 77;
 
 struct End {
   int64_t num_nodes, stride, first;
-  Tensor sums{}, times{}, limits{};
+  Tensor weights{}, sums{}, times{}, limits{};
   int64_t earliest = -1;
 };
 
@@ -62,7 +62,7 @@ class Rounds {
     for (int64_t i = 0; i < request_.num_slots; ++i) {
       if (!open[i]) continue;
       const int64_t position = end.stride * (trial * request_.num_slots + i) + end.first;
-      nodes[i] = random_ids(kKey, ids({position}), end.num_nodes, end.sums).as<int64_t>()[0];
+      nodes[i] = random_ids(kKey, ids({position}), end.num_nodes, end.weights, end.sums).as<int64_t>()[0];
       open[i] = end.times.defined() && end.times.as<int64_t>()[nodes[i]] > end.limits.as<int64_t>()[i];
     }
   }
@@ -86,9 +86,14 @@ class Rounds {
 };
 
 NegativeEnd kernel_end(const End& end, std::vector<int64_t>& nodes) {
-  return {
-      end.num_nodes, end.sums.as<double>(), end.times.as<int64_t>(), end.limits.as<int64_t>(), end.earliest, end.stride,
-      end.first,     nodes.data()};
+  return {end.num_nodes,
+          {end.sums.as<double>(), WeightReader(end.weights)},
+          end.times.as<int64_t>(),
+          end.limits.as<int64_t>(),
+          end.earliest,
+          end.stride,
+          end.first,
+          nodes.data()};
 }
 
 int64_t check_request(const Request& request) {
@@ -124,11 +129,13 @@ Csr small_graph(ThreadPool& pool, bool with_times) {
   return build_csr(ids(row), ids(col), data, 60, 60, pool);
 }
 
-Tensor sums_of_weights(int64_t count) {
-  std::vector<double> sums;
-  double sum = 0;
-  for (int64_t weight : random_numbers(count, 4, 44)) sums.push_back(sum += static_cast<double>(weight) / 3);
-  return tensor(sums, {Kind::kFloat, 64});
+End weighted_end(int64_t count, int64_t stride, int64_t first) {
+  std::vector<double> numbers;
+  for (int64_t weight : random_numbers(count, 4, 44)) numbers.push_back(static_cast<double>(weight) / 3);
+  numbers[7] = 1e-30;  // has no whole unit
+  const Tensor weights = tensor(numbers, {Kind::kFloat, 64});
+  ThreadPool pool(1);
+  return {count, stride, first, weights, sum_weights(ids({0, count}), weights, pool).first};
 }
 
 TEST("device negatives: pairs are those of the rounds, strict or not, in graphs by sources or by targets") {
@@ -138,8 +145,7 @@ TEST("device negatives: pairs are those of the rounds, strict or not, in graphs 
     for (bool strict : {false, true})
       for (bool rows_are_sources : {false, true}) {
         check_request({graph, 500, 5, {60, 2, 1}, {60, 2, 0}, {}, strict, rows_are_sources});
-        check_request(
-            {graph, 500, 2, {60, 2, 1, sums_of_weights(60)}, {60, 2, 0, sums_of_weights(60)}, {}, strict, true});
+        check_request({graph, 500, 2, weighted_end(60, 2, 1), weighted_end(60, 2, 0), {}, strict, true});
       }
   }
 }
@@ -149,7 +155,7 @@ TEST("device negatives: targets for given sources; a slot of a source with edges
   const Csr graph = small_graph(pool, false);
   const std::vector<int64_t> sources = random_numbers(400, 60, 45);
   check_request({graph, 400, 5, {60, 1, 0}, {}, ids(sources)});
-  check_request({graph, 400, 5, {60, 1, 0, sums_of_weights(60)}, {}, ids(sources), false});
+  check_request({graph, 400, 5, weighted_end(60, 1, 0), {}, ids(sources), false});
   CHECK(check_request({graph, 40, 2, {60, 1, 0}, {}, ids(std::vector<int64_t>(40, 0))}) > 0);
 }
 
@@ -160,10 +166,11 @@ TEST("device negatives: no node is later than its slot allows, or it is the earl
   times[13] = -1;
   const Tensor limits = ids(random_numbers(300, 30, 47)), none = ids(std::vector<int64_t>(300, -2));
   for (bool strict : {false, true}) {
-    const End sources{60, 2, 0, {}, ids(times), limits, 13}, targets{60, 2, 1, {}, ids(times), limits, 13};
+    const End sources{60, 2, 0, {}, {}, ids(times), limits, 13}, targets{60, 2, 1, {}, {}, ids(times), limits, 13};
     check_request({graph, 300, 3, targets, sources, {}, strict});
     check_request({graph, 300, 3, {60, 2, 1}, sources, {}, strict});  // of one end
-    const int64_t num_open = check_request({graph, 300, 3, {60, 2, 1, {}, ids(times), none, 13}, sources, {}, strict});
+    const int64_t num_open =
+        check_request({graph, 300, 3, {60, 2, 1, {}, {}, ids(times), none, 13}, sources, {}, strict});
     CHECK_EQUAL(num_open, strict ? 300 : 0);
   }
 }

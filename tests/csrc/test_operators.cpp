@@ -84,13 +84,15 @@ TEST("edge look-up: every pair, in rows sorted by neighbor and by time") {
 TEST("drawn ids: below the bound, whatever the key; extreme weights stay inside") {
   const std::vector<int64_t> positions = random_numbers(2000, INT64_MAX, 41);
   for (int64_t bound : {int64_t{1}, int64_t{3}, INT64_MAX}) {
-    for (int64_t id : values<int64_t>(random_ids(7, ids(positions), bound, {}))) CHECK(id >= 0 && id < bound);
+    for (int64_t id : values<int64_t>(random_ids(7, ids(positions), bound, {}, {}))) CHECK(id >= 0 && id < bound);
   }
-  for (double tiny : {1e-300, 1.0, 1e300}) {
-    const Tensor sums = tensor(std::vector<double>{0, tiny, tiny, 3 * tiny, 3 * tiny}, {Kind::kFloat, 64});
-    for (int64_t id : values<int64_t>(random_ids(8, ids(positions), 5, sums))) CHECK(id == 1 || id == 3);
+  ThreadPool pool(1);
+  for (double size : {5e-324, 1e-300, 1.0, 1e300, 1.7e308}) {
+    const Tensor weights = tensor(std::vector<double>{0, size, 0, size, -0.0}, {Kind::kFloat, 64});
+    const Tensor sums = sum_weights(ids({0, 5}), weights, pool).first;
+    for (int64_t id : values<int64_t>(random_ids(8, ids(positions), 5, weights, sums))) CHECK(id == 1 || id == 3);
   }
-  CHECK_THROWS(InvalidArgument, random_ids(8, ids({1}), 0, {}));
+  CHECK_THROWS(InvalidArgument, random_ids(8, ids({1}), 0, {}, {}));
 }
 
 TEST("pagerank: equal with any number of threads and callers") {

@@ -31,9 +31,18 @@ def native_graph(graph: TestGraph, edge_type: Any, edge_dir: Direction) -> _C.Cs
     arrays = _C.build_csr(row, col, ids, num_rows, num_cols, POOLS[2], times, weights)
     indptr, indices, edge_ids, *rest = map(to_tensor, arrays)
     sorted_times = None if times is None else rest.pop(0)
-    sums = (None, None) if weights is None else _C.sum_weights(indptr, rest.pop(), POOLS[2])
-    sums_and_counts = tuple(map(to_optional_tensor, sums))
-    return _C.Csr(indptr, indices, edge_ids, num_cols, sorted_times, *sums_and_counts)
+    if weights is None:
+        return _C.Csr(indptr, indices, edge_ids, num_cols, sorted_times)
+    return weighted_csr(indptr, indices, edge_ids, num_cols, sorted_times, rest.pop())
+
+
+def weighted_csr(
+    indptr: torch.Tensor, indices: torch.Tensor, edge_ids: torch.Tensor | None, num_cols: int,
+    times: torch.Tensor | None, weights: torch.Tensor,
+) -> _C.Csr:  # fmt: skip
+    """A graph in canonical order, with what draws by weight read."""
+    sums_and_counts = map(to_optional_tensor, _C.sum_weights(indptr, weights, POOLS[2]))
+    return _C.Csr(indptr, indices, edge_ids, num_cols, times, weights, *sums_and_counts)
 
 
 def one_hop(

@@ -5,9 +5,12 @@ Slow and obvious. The core has to agree with it bit by bit.
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -37,20 +40,19 @@ def draw_key(seed: int, *counter: int) -> int:
     return key
 
 
+def stream_bits(state: int, position: int) -> int:
+    """The position-th 64 bits of a stream."""
+    return mix64((state + 0xD1342543DE82EF95 * (position + 1)) & MASK64)
+
+
 def bits(key: int, node: int, position: int) -> int:
     """The position-th 64 bits of a node's stream."""
-    state = absorb(key, node)
-    return mix64((state + 0xD1342543DE82EF95 * (position + 1)) & MASK64)
+    return stream_bits(absorb(key, node), position)
 
 
 def below(key: int, node: int, position: int, bound: int) -> int:
     """The position-th draw of a node's stream, uniform in [0, bound)."""
     return (bits(key, node, position) * bound) >> 64
-
-
-def unit(number: int) -> float:
-    """64 bits as a number in [0, 1)."""
-    return (number >> 11) / 2**53
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,69 @@ def pick(key: int, node: int, degree: int, fanout: int, replace: bool) -> list[i
     return picked
 
 
-def by_inverse(weights: Sequence[float], number: int) -> int:
-    """The position that 64 random bits lead to by the inverse of the cumulative weights."""
-    sums = list(itertools.accumulate(weights))
-    drawn = unit(number) * sums[-1]
-    if drawn == sums[-1]:  # rounded up, which happens among subnormal numbers alone
-        drawn = 0.0
-    return next(i for i, total in enumerate(sums) if total > drawn)
+def unit_of(weights: Sequence[float]) -> Fraction:
+    """The unit in which a row's weights are counted: a power of two, at least 2**-1034.
+
+    A row has 2**51 of them or nearly so, and fewer than 2**52: as their sum in a finer unit says, in which the largest
+    has 63 bits.
+    """
+    largest = Fraction(max(weights))
+    fine = Fraction(2) ** (floor_log2(largest) - 62)
+    bits_too_many = sum(int(Fraction(weight) / fine) for weight in weights).bit_length() - 52
+    return max(fine * 2**bits_too_many, Fraction(1, 2**1034))
+
+
+def floor_log2(number: Fraction) -> int:
+    """Of a positive one."""
+    log = number.numerator.bit_length() - number.denominator.bit_length()
+    return log if Fraction(2) ** log <= number else log - 1
+
+
+@dataclass(frozen=True)
+class CountedRow:
+    """Weights in the unit of their row: how many whole ones, and 2**64 times what each has besides, rounded down."""
+
+    weights: Sequence[float]
+    sums: list[int]
+    rests: list[int]
+
+    @classmethod
+    def of(cls, weights: Sequence[float], row: Sequence[float]) -> CountedRow:
+        """``weights`` are the beginning of those of the ``row``."""
+        unit = unit_of(row)
+        counted = [divmod(Fraction(weight) / unit, 1) for weight in weights]
+        sums = itertools.accumulate(int(whole) for whole, _ in counted)
+        return cls(weights, list(sums), [int(rest * 2**64) for _, rest in counted])
+
+    def attempt(self, number: int) -> int | None:
+        """The position that 64 random bits lead to: an edge has as many numbers as its weight has whole units, in the
+        order of the row, and behind all of them one that it takes with a probability of what its weight has besides."""
+        drawn = (number * (self.sums[-1] + len(self.weights))) >> 64
+        if drawn < self.sums[-1]:
+            return bisect.bisect_right(self.sums, drawn)
+        position = drawn - self.sums[-1]
+        return position if stream_bits(number, 0) < self.rests[position] else None
+
+    def draw(self, number: int) -> int:
+        """A position drawn with replacement: attempts, each from bits of its own, and after eight that fail a race."""
+        for _ in range(8):
+            position = self.attempt(number)
+            if position is not None:
+                return position
+            number = stream_bits(number, 1)
+        return race(number, self.weights, [])[0]
+
+
+def race(key: int, weights: Sequence[float], without: Sequence[int]) -> list[int]:
+    """The positions of positive weight in the order in which exponential clocks ring."""
+    left = [i for i, weight in enumerate(weights) if weight > 0 and i not in without]
+    return sorted(left, key=lambda i: (clock(exponential(key, i), weights[i]), i))
+
+
+def clock(exponential: float, weight: float) -> Fraction:
+    """exponential / weight, of which the digits are rounded as a double's, whatever the exponent."""
+    digits, exponent = math.frexp(weight)
+    return Fraction(exponential / digits) / Fraction(2) ** exponent
 
 
 def exponential(key: int, item: int) -> float:
@@ -106,49 +164,56 @@ def exponential(key: int, item: int) -> float:
         while (number := next(numbers)) < run[-1]:
             run.append(number)
         if len(run) % 2 == 1:
-            return whole + unit(run[0])
+            return whole + (float(run[0]) + 0.5) * 2.0**-64
     raise AssertionError("endless")
 
 
-def pick_weighted(key: int, node: int, weights: Sequence[float], fanout: int, replace: bool) -> list[int]:
-    """Positions picked by weight: draws by inverse cumulative weights, of which repeats are passed over; what is
-    missing after 4 * fanout + 16 of them comes from a race of exponential clocks."""
-    sums = [0.0, *itertools.accumulate(weights)]
-    positive = [i for i in range(len(weights)) if sums[i + 1] > sums[i]]
-    if replace and fanout != -1:
-        return [by_inverse(weights, bits(key, node, i)) for i in range(fanout)] if positive else []
-    if fanout == -1 or len(positive) <= fanout:
+def pick_weighted(
+    key: int, node: int, weights: Sequence[float], fanout: int, replace: bool, row: Sequence[float] | None = None
+) -> list[int]:
+    """Positions picked by weight; ``weights`` are the beginning of those of a whole ``row``, which decide its unit.
+
+    Without replacement the positions of 4 * fanout + 16 attempts are taken, of which repeats are passed over; what is
+    missing comes from a race.
+    """
+    positive = [i for i, weight in enumerate(weights) if weight > 0]
+    if fanout == -1 or not positive or (len(positive) <= fanout and not replace):
         return positive
+    counted = CountedRow.of(weights, weights if row is None else row)
+    if replace:
+        return [counted.draw(bits(key, node, i)) for i in range(fanout)]
     picked: list[int] = []
-    num_draws = 4 * fanout + 16
-    for i in range(num_draws):
-        position = by_inverse(weights, bits(key, node, i))
-        if position not in picked and len(picked) < fanout:
+    num_attempts = 4 * fanout + 16
+    for i in range(num_attempts):
+        position = counted.attempt(bits(key, node, i))
+        if position is not None and position not in picked and len(picked) < fanout:
             picked.append(position)
-    race_key = bits(key, node, num_draws)
-    clocks = [(exponential(race_key, i) / (sums[i + 1] - sums[i]), i) for i in positive if i not in picked]
-    return picked + [i for _, i in sorted(clocks)[: fanout - len(picked)]]
+    return picked + race(bits(key, node, num_attempts), weights, picked)[: fanout - len(picked)]
 
 
-def pick_labor(key: int, neighbors: Sequence[int], fanout: int) -> list[int]:
-    """Positions of the ``fanout`` neighbors with the smallest numbers, a function of key and neighbor alone."""
+def pick_labor(key: int, node: int, neighbors: Sequence[int], fanout: int) -> list[int]:
+    """Positions of the ``fanout`` neighbors with the smallest numbers, a function of key and neighbor alone.
+
+    Edges to one neighbor come in the order of the node's own numbers.
+    """
     if fanout == -1:
         return list(range(len(neighbors)))
-    ranked = sorted(range(len(neighbors)), key=lambda i: (absorb(key, neighbors[i]), i))
+    ranked = sorted(range(len(neighbors)), key=lambda i: (absorb(key, neighbors[i]), bits(key, node, i)))
     return sorted(ranked[:fanout])
 
 
 def pick_edges(key: int, node: int, row: Sequence[Edge], fanout: int, draw: Draw, time: int | None) -> list[Edge]:
     """The edges picked from a node's row, which is in canonical order; ``key`` is that of the node's tree."""
+    whole = [edge.weight for edge in row]
     if draw.times != "ignore":
         assert time is not None
         row = [edge for edge in row if edge.time <= time]
     if draw.times == "latest":
         return list(row[max(0, len(row) - fanout) :]) if fanout != -1 else list(row)
     if draw.method == "weighted":
-        positions = pick_weighted(key, node, [edge.weight for edge in row], fanout, draw.replace)
+        positions = pick_weighted(key, node, [edge.weight for edge in row], fanout, draw.replace, whole)
     elif draw.method == "labor":
-        positions = pick_labor(key, [edge.neighbor for edge in row], fanout)
+        positions = pick_labor(key, node, [edge.neighbor for edge in row], fanout)
     else:
         positions = pick(key, node, len(row), fanout, draw.replace)
     return [row[position] for position in positions]

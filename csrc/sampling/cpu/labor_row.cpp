@@ -64,17 +64,33 @@ GLD_INLINE uint64_t nth_number(const Shortlist& list, int64_t fanout) {
   return largest;
 }
 
-// Calls keep(entry) for the `fanout` smallest of a list, in row order. Repeated edges share a number: of those with the
-// largest, the first, as many as the smaller ones leave room for.
+// Of edges to the one neighbor whose number is `largest`, the greatest number of the stream that is kept, where there
+// is room for `num_kept` of them and there are more.
+uint64_t last_tie(const Shortlist& list, NodeStream stream, uint64_t largest, int64_t num_kept) {
+  std::vector<uint64_t> ties;
+  for (int64_t i = 0; i < list.size; ++i)
+    if (list.numbers[i] == largest) ties.push_back(stream.bits(list.positions[i]));
+  std::nth_element(ties.begin(), ties.begin() + (num_kept - 1), ties.end());
+  return ties[num_kept - 1];
+}
+
+// Calls keep(entry, kept before, whether it is kept) for a list in row order, of which the `fanout` smallest are kept.
+// Edges to the same neighbor share a number: see pick_labor().
 template <typename Keep>
-GLD_INLINE void for_smallest(const Shortlist& list, int64_t fanout, uint64_t largest, Keep&& keep) {
-  int64_t num_largest = fanout;
-  for (int64_t i = 0; i < list.size; ++i) num_largest -= list.numbers[i] < largest;
-  for (int64_t i = 0, kept = 0; kept < fanout; ++i) {
-    const bool is_largest = list.numbers[i] == largest && num_largest > 0;
-    num_largest -= is_largest;
-    kept += keep(i, kept, list.numbers[i] < largest || is_largest);
+GLD_INLINE void for_smallest(const Shortlist& list, NodeStream stream, int64_t fanout, uint64_t largest, Keep&& keep) {
+  int64_t num_kept = fanout, num_largest = 0;
+  for (int64_t i = 0; i < list.size; ++i) {
+    num_kept -= list.numbers[i] < largest;
+    num_largest += list.numbers[i] == largest;
   }
+  if (num_largest > num_kept) {
+    const uint64_t last = last_tie(list, stream, largest, num_kept);
+    for (int64_t i = 0, kept = 0; kept < fanout; ++i)
+      kept += keep(i, kept,
+                   list.numbers[i] < largest || (list.numbers[i] == largest && stream.bits(list.positions[i]) <= last));
+    return;
+  }
+  for (int64_t i = 0, kept = 0; kept < fanout; ++i) kept += keep(i, kept, list.numbers[i] <= largest);
 }
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "flags are read from the low end of a word");
@@ -102,19 +118,19 @@ GLD_INLINE uint64_t low_numbers(uint64_t key, const Id* ids, int64_t count, uint
 
 // Lists the neighbors whose number is at most `limit`; where the list would overflow, no more than can be picked.
 template <typename Id>
-GLD_INLINE void shortlist(uint64_t key, const Id* ids, int64_t count, int64_t fanout, uint64_t limit, Shortlist& list) {
+GLD_INLINE void shortlist(uint64_t key, NodeStream stream, const Id* ids, int64_t count, int64_t fanout, uint64_t limit,
+                          Shortlist& list) {
   list.size = 0;
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     if (list.size + kBlock > list.capacity) {
       const uint64_t largest = nth_number(list, fanout);
-      for_smallest(list, fanout, largest, [&list](int64_t i, int64_t kept, bool is_kept) {
+      for_smallest(list, stream, fanout, largest, [&list](int64_t i, int64_t kept, bool is_kept) {
         list.numbers[kept] = list.numbers[i];
         list.positions[kept] = list.positions[i];
         return is_kept;
       });
       list.size = fanout;
-      if (largest == 0) return;  // nothing is smaller
-      limit = largest - 1;       // what comes later loses against what is there
+      limit = largest;  // another edge to the same neighbor may come before one that is there
     }
     const int64_t size = std::min(kBlock, count - begin);
     uint64_t numbers[kBlock];
@@ -128,41 +144,44 @@ GLD_INLINE void shortlist(uint64_t key, const Id* ids, int64_t count, int64_t fa
 }
 
 template <typename Id>
-GLD_INLINE void pick_row(uint64_t key, const Id* ids, int64_t count, int64_t fanout, int64_t* positions,
-                         Shortlist list) {
+GLD_INLINE void pick_row(uint64_t key, NodeStream stream, const Id* ids, int64_t count, int64_t fanout,
+                         int64_t* positions, Shortlist list) {
   uint64_t limit = first_limit(count, fanout);
-  shortlist(key, ids, count, fanout, limit, list);
+  shortlist(key, stream, ids, count, fanout, limit, list);
   while (list.size < fanout) {
     limit = limit > kAll / 4 ? kAll : 4 * limit;
-    shortlist(key, ids, count, fanout, limit, list);
+    shortlist(key, stream, ids, count, fanout, limit, list);
   }
-  for_smallest(list, fanout, nth_number(list, fanout), [&](int64_t i, int64_t kept, bool is_kept) {
+  for_smallest(list, stream, fanout, nth_number(list, fanout), [&](int64_t i, int64_t kept, bool is_kept) {
     positions[kept] = list.positions[i];
     return is_kept;
   });
 }
 
 template <typename Id>
-GLD_INLINE void pick_with_memory(uint64_t key, const Id* ids, int64_t count, int64_t fanout, int64_t* positions) {
+GLD_INLINE void pick_with_memory(uint64_t key, NodeStream stream, const Id* ids, int64_t count, int64_t fanout,
+                                 int64_t* positions) {
   const int64_t capacity = 2 * static_cast<int64_t>(generous(fanout)) + 2 * kBlock;
   if (capacity <= kStackEntries) {
     uint64_t numbers[kStackEntries];
     int64_t listed[kStackEntries];
-    return pick_row(key, ids, count, fanout, positions, Shortlist{numbers, listed, kStackEntries});
+    return pick_row(key, stream, ids, count, fanout, positions, Shortlist{numbers, listed, kStackEntries});
   }
   std::vector<uint64_t> numbers(capacity);
   std::vector<int64_t> listed(capacity);
-  pick_row(key, ids, count, fanout, positions, Shortlist{numbers.data(), listed.data(), capacity});
+  pick_row(key, stream, ids, count, fanout, positions, Shortlist{numbers.data(), listed.data(), capacity});
 }
 
 }  // namespace
 
-GLD_SIMD void pick_labor_row(uint64_t key, const int32_t* ids, int64_t count, int64_t fanout, int64_t* positions) {
-  pick_with_memory(key, ids, count, fanout, positions);
+GLD_SIMD void pick_labor_row(uint64_t key, NodeStream stream, const int32_t* ids, int64_t count, int64_t fanout,
+                             int64_t* positions) {
+  pick_with_memory(key, stream, ids, count, fanout, positions);
 }
 
-GLD_SIMD void pick_labor_row(uint64_t key, const int64_t* ids, int64_t count, int64_t fanout, int64_t* positions) {
-  pick_with_memory(key, ids, count, fanout, positions);
+GLD_SIMD void pick_labor_row(uint64_t key, NodeStream stream, const int64_t* ids, int64_t count, int64_t fanout,
+                             int64_t* positions) {
+  pick_with_memory(key, stream, ids, count, fanout, positions);
 }
 
 }  // namespace gld

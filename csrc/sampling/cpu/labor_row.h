@@ -3,11 +3,15 @@
 #pragma once
 #include <cstdint>
 
+#include "common/rng.h"
+
 namespace gld {
 
-// positions [fanout]: of the `fanout` < `count` neighbors of smallest number among ids [count], ascending. Fan-outs
-// from 1.
-void pick_labor_row(uint64_t key, const int32_t* ids, int64_t count, int64_t fanout, int64_t* positions);
-void pick_labor_row(uint64_t key, const int64_t* ids, int64_t count, int64_t fanout, int64_t* positions);
+// positions [fanout]: of the `fanout` < `count` neighbors of smallest number among ids [count], ascending. `stream` is
+// the node's. Fan-outs from 1.
+void pick_labor_row(uint64_t key, NodeStream stream, const int32_t* ids, int64_t count, int64_t fanout,
+                    int64_t* positions);
+void pick_labor_row(uint64_t key, NodeStream stream, const int64_t* ids, int64_t count, int64_t fanout,
+                    int64_t* positions);
 
 }  // namespace gld

@@ -11,6 +11,7 @@
 #include "sampling/cpu/labor_row.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/pickers.h"
+#include "sampling/weighted_picks.h"
 
 namespace gld {
 
@@ -95,6 +96,7 @@ template <typename Rows>
 struct WeightedPicker {
   Rows rows;
   const double* sums;
+  WeightReader weight_at;
   const int32_t* positive_counts;  // null: all weights are positive
   int64_t fanout;
   bool replace;
@@ -103,15 +105,18 @@ struct WeightedPicker {
   int64_t num_picks(Candidates from) const { return pick_count(num_positive(positive_counts, from), fanout, replace); }
   void prefetch(Candidates from) const { prefetch_values(sums, from); }
   void pick(NodeStream stream, Candidates from, int64_t* positions) const {
-    const double* row_sums = sums + from.start;
     const int64_t num_candidates = num_positive(positive_counts, from);
     if (num_candidates == 0) return;
-    if (replace && fanout != kTakeAll)
-      return pick_weighted_with_replacement(stream, row_sums, from.count, fanout, positions);
-    if (fanout == kTakeAll || num_candidates <= fanout) return pick_all_positive(row_sums, from.count, positions);
+    const WeightedRow row{sums + from.start, weight_at, from.start, from.count};
+    if (replace && fanout != kTakeAll) {
+      for (int64_t i = 0; i < fanout; ++i) positions[i] = pick_by_weight(stream, row, i);
+      return;
+    }
+    if (fanout == kTakeAll || num_candidates <= fanout)
+      return pick_all_positive(counts_of_row(positive_counts, from), from.count, positions);
     with_memory_of_picks(from.count, fanout, positions, [&](auto contains, auto record) {
-      with_scratch<double>(fanout, [&](double* keys) {
-        pick_weighted_without_replacement(stream, row_sums, from.count, fanout, positions, keys, contains, record);
+      with_scratch<uint64_t>(fanout, [&](uint64_t* clocks) {
+        pick_weighted_without_replacement(stream, row, fanout, positions, clocks, contains, record);
       });
     });
   }
@@ -128,8 +133,9 @@ struct LaborPicker {
   void prefetch(Candidates from) const { neighbors.prefetch(from); }
   void pick(const PickStream& stream, Candidates from, int64_t* positions) const {
     if (fanout == kTakeAll || from.count <= fanout) return pick_all(from.count, positions);
-    neighbors.with_ids(
-        [&](const auto* ids) { pick_labor_row(stream.tree_key, ids + from.start, from.count, fanout, positions); });
+    neighbors.with_ids([&](const auto* ids) {
+      pick_labor_row(stream.tree_key, stream, ids + from.start, from.count, fanout, positions);
+    });
   }
 };
 
@@ -154,7 +160,8 @@ void with_picker_of(const Csr& csr, const HopDraw& draw, Rows rows, Body&& body)
       return body(UniformPickerOf<Rows>{rows, draw.fanout, draw.how.replace});
     case Method::kWeighted: {
       const int32_t* counts = csr.positive_counts.defined() ? csr.positive_counts.as<int32_t>() : nullptr;
-      return body(WeightedPicker<Rows>{rows, csr.weight_sums.as<double>(), counts, draw.fanout, draw.how.replace});
+      return body(WeightedPicker<Rows>{rows, csr.weight_sums.as<double>(), WeightReader(csr.weights), counts,
+                                       draw.fanout, draw.how.replace});
     }
     case Method::kLabor:
       return body(LaborPicker<Rows>{rows, IdReader(csr.indices), draw.fanout});

@@ -66,14 +66,14 @@ struct HasEdges {
 // Sources or targets that are drawn: the nodes of one type.
 struct NegativeEnd {
   int64_t num_nodes;
-  const double* sums;             // [num_nodes], ascending, of weights; null: all alike
+  IdWeights weights;              // [num_nodes]
   const int64_t *times, *limits;  // [num_nodes], [slots]: no node may be later than its slot allows; null: any may
   int64_t earliest;               // node that stands in for those that are; -1 without times
   int64_t stride, first;          // draw number d is at position stride * d + first of the key's
   int64_t* nodes;                 // [slots], out
 
   GLD_HOST_DEVICE int64_t draw(uint64_t key, int64_t number) const {
-    return random_id(key, stride * number + first, num_nodes, sums);
+    return random_id(key, stride * number + first, num_nodes, weights);
   }
   GLD_HOST_DEVICE bool is_late(int64_t node, int64_t slot) const {
     return times != nullptr && times[node] > limits[slot];

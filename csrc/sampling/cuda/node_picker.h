@@ -7,14 +7,16 @@
 #include "sampling/candidates.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/pickers.h"
+#include "sampling/weighted_picks.h"
 
 namespace gld {
 
 struct NodePicker {
   const int64_t* indptr;
   IdReader neighbor_at;
-  const int64_t* edge_times;       // read by a TimeRule alone
-  const double* sums;              // read by Method::kWeighted alone, as is the next; see graph/weights.h
+  const int64_t* edge_times;  // read by a TimeRule alone
+  const double* sums;         // read by Method::kWeighted alone, as are the next two; see graph/weights.h
+  WeightReader weight_at;
   const int32_t* positive_counts;  // null: all weights are positive
   int64_t fanout;
   DrawMethod how;
@@ -24,6 +26,7 @@ struct NodePicker {
         neighbor_at(csr.indices),
         edge_times(csr.times.as<int64_t>()),
         sums(csr.weight_sums.as<double>()),
+        weight_at(csr.weights),
         positive_counts(csr.positive_counts.as<int32_t>()),
         fanout(fanout),
         how(how) {}
@@ -52,7 +55,7 @@ struct NodePicker {
   GLD_HOST_DEVICE int64_t pick_one(const PickStream& stream, Candidates from, int64_t pick) const {
     const bool is_weighted = how.method == Method::kWeighted;
     if (how.replace && fanout != kTakeAll) {
-      if (is_weighted) return weighted_position(sums + from.start, from.count, stream.bits(pick));
+      if (is_weighted) return pick_by_weight(stream, weighted_row(from), pick);
       return stream.below(pick, from.count);
     }
     if (!is_weighted || positive_counts == nullptr) return pick;
@@ -66,17 +69,20 @@ struct NodePicker {
       case Method::kUniform:
         return pick_without_replacement(stream, from.count, fanout, positions);
       case Method::kWeighted:
-        return pick_weighted_without_replacement(stream, sums + from.start, from.count, fanout, positions,
-                                                 static_cast<double*>(scratch), ScanOfPicks<int64_t>{positions},
+        return pick_weighted_without_replacement(stream, weighted_row(from), fanout, positions,
+                                                 static_cast<uint64_t*>(scratch), ScanOfPicks<int64_t>{positions},
                                                  RecordNothing{});
       case Method::kLabor:
         return pick_labor(
-            stream.tree_key, [this, from](int64_t i) { return neighbor_at(from.start + i); }, from.count, fanout,
-            positions, static_cast<uint64_t*>(scratch));
+            stream.tree_key, stream, [this, from](int64_t i) { return neighbor_at(from.start + i); }, from.count,
+            fanout, positions, static_cast<uint64_t*>(scratch));
     }
   }
 
  private:
+  GLD_HOST_DEVICE WeightedRow weighted_row(Candidates from) const {
+    return {sums + from.start, weight_at, from.start, from.count};
+  }
   GLD_HOST_DEVICE int64_t num_drawable(Candidates from) const {
     return how.method == Method::kWeighted ? num_positive(positive_counts, from) : from.count;
   }

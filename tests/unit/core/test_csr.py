@@ -143,12 +143,14 @@ def test_offsets_beyond_32_bits() -> None:
     rows lie beyond what 32 bits count. The arrays are files with holes: only pages that are read exist."""
     num_edges, tail = 2**31 + 50, 40
     indptr = torch.tensor([0, num_edges - tail, num_edges - 10, num_edges])
-    arrays = {dtype: _sparse(num_edges, dtype) for dtype in (torch.int32, torch.int64, torch.float64)}
+    arrays = {dtype: _sparse(num_edges, dtype) for dtype in (torch.int32, torch.int64, torch.float64, torch.float16)}
     indices, times, sums = arrays[torch.int32], arrays[torch.int64], arrays[torch.float64]
     indices[-tail:] = torch.arange(tail)
     times[-tail:] = torch.cat([torch.arange(30), torch.arange(10)])
-    sums[-tail:] = torch.cat([torch.arange(1.0, 31), torch.arange(1.0, 11)])
-    csr = _C.Csr(indptr, indices, None, 100, times, sums)
+    weights = arrays[torch.float16]
+    weights[-tail:] = 1
+    sums[-tail:] = to_tensor(_C.sum_weights(torch.tensor([0, 30, 40]), weights[-tail:], POOLS[1])[0])
+    csr = _C.Csr(indptr, indices, None, 100, times, weights, sums)
     assert csr.num_edges == num_edges
     first = num_edges - tail
     for method in (_C.Method.UNIFORM, _C.Method.WEIGHTED, _C.Method.LABOR):

@@ -46,14 +46,14 @@ def test_picks_equal_the_definition(rows: list[list[int]], fanout: int, key: int
     """Repeated edges, too; positions are seen through edge ids, which are positions of the whole."""
     csr, ids = csr_of(rows, 10_000 if narrow else 2**40), torch.arange(len(rows))
     starts = [0, *np.cumsum([len(row) for row in rows]).tolist()]
-    expected = [reference.pick_labor(key, row, fanout) for row in rows]
+    expected = [reference.pick_labor(key, v, row, fanout) for v, row in enumerate(rows)]
     neighbors, edges = one_hop(csr, ids, fanout, key, LABOR, threads=threads)
     assert edges == [[starts[v] + i for i in picks] for v, picks in enumerate(expected)]
     assert neighbors == [[rows[v][i] for i in picks] for v, picks in enumerate(expected)]
     trees = torch.arange(len(rows)) % 3
     in_trees, _ = one_hop(csr, ids, fanout, key, LABOR, trees=trees, threads=threads)
     keys = [absorb(key, tree) for tree in trees.tolist()]
-    assert in_trees == [[row[i] for i in reference.pick_labor(keys[v], row, fanout)] for v, row in enumerate(rows)]
+    assert in_trees == [[row[i] for i in reference.pick_labor(keys[v], v, row, fanout)] for v, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize("num_ids", [1, 2, 7, 40, 3000])
@@ -67,10 +67,8 @@ def test_long_rows_equal_the_definition(num_ids: int) -> None:
     for key, fanout in itertools.product(range(4), (1, 5, 20, 62, 300)):
         _, edges = one_hop(csr, ids, fanout, key, LABOR)
         picks = [[edge - start for edge in row] for row, start in zip(edges, starts.tolist(), strict=False)]
-        numbers = {v: absorb(key, v) for v in range(num_ids)}
-        for row, picked in zip(rows, picks, strict=True):
-            ranked = sorted(range(len(row)), key=lambda i: (numbers[row[i]], i))
-            assert picked == sorted(ranked[:fanout])
+        for v, (row, picked) in enumerate(zip(rows, picks, strict=True)):
+            assert picked == reference.pick_labor(key, v, row, fanout)
 
 
 def test_nodes_with_the_same_neighbors_pick_the_same() -> None:
@@ -112,6 +110,26 @@ def test_each_neighbor_is_included_with_the_same_probability(degree: int, fanout
     statistic = ((counts - trials * p) ** 2).sum() / (trials * p * (1 - p) * degree / (degree - 1))
     assert stats.chi2.sf(statistic, degree - 1) > ALPHA
     assert stats.chi2.cdf(statistic, degree - 1) > ALPHA
+
+
+@pytest.mark.parametrize("row", [[5, 5, 5], [1, 5, 5, 5, 9], [4] * 100], ids=["one", "among-others", "many"])
+def test_edges_to_one_neighbor_are_as_likely(row: list[int]) -> None:
+    """Parallel edges share a number; which of them fit is random, and of each node anew."""
+    trials, fanout = 20_000, max(1, len(row) // 4)
+    csr, nodes, how = csr_of([row]), torch.arange(trials), native_draw(LABOR)
+    rows = torch.zeros(trials, dtype=torch.int64)
+    picked = to_tensor(_C.sample_neighbors(csr, nodes, rows, fanout, how, 9, True, POOLS[1])[2]).view(trials, fanout)
+    shared = max(set(row), key=row.count)
+    parallel = np.array([i for i, neighbor in enumerate(row) if neighbor == shared])
+    counts = np.array([0] * len(parallel))
+    for key in range(20):  # with another number of the neighbor in each
+        found = _C.sample_neighbors(csr, nodes[:1000], rows[:1000], fanout, how, key, True, POOLS[1])[2]
+        counts += np.bincount(to_tensor(found).numpy(), minlength=len(row))[parallel]
+    assert stats.chisquare(counts).pvalue > ALPHA
+    if fanout > 1:  # pairs: the second edge among the others
+        together = ((picked == 0).any(1) & (picked == 1).any(1)).sum()
+        chance = fanout * (fanout - 1) / (len(row) * (len(row) - 1))
+        assert stats.binomtest(int(together), trials, chance).pvalue > ALPHA
 
 
 def test_nodes_that_share_no_neighbor_are_independent() -> None:

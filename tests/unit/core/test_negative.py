@@ -32,8 +32,12 @@ def has_edges(csr: Any, rows: Any, cols: Any, threads: int = 1) -> list[int]:
     return found.tolist()
 
 
-def random_ids(key: int, positions: Any, bound: int, sums: Any = None) -> torch.Tensor:
-    return to_tensor(_C.random_ids(key, positions, bound, sums))
+def random_ids(key: int, positions: Any, bound: int, weights: Any = None, sums: Any = None) -> torch.Tensor:
+    return to_tensor(_C.random_ids(key, positions, bound, weights, sums))
+
+
+def sums_of(weights: torch.Tensor) -> torch.Tensor:
+    return to_tensor(_C.sum_weights(A([0, weights.numel()]), weights, POOLS[1])[0])
 
 
 @given(graph=graphs(typed=False), threads=st.integers(1, 3), dtype=st.sampled_from([torch.int32, torch.int64]))
@@ -87,7 +91,7 @@ def test_uniform_draws_are_uniform() -> None:
 def test_weighted_draws_follow_the_weights() -> None:
     """Nodes without weight, at both ends and between, never come."""
     weight = A([0.0, 3.0, 0.0, 0.0, 1.0, 0.25, 10.0, 0.0], dtype=torch.float64)
-    counts = torch.bincount(random_ids(12, torch.arange(60_000), 8, weight.cumsum(0)), minlength=8)
+    counts = torch.bincount(random_ids(12, torch.arange(60_000), 8, weight, sums_of(weight)), minlength=8)
     assert counts[weight == 0].tolist() == [0, 0, 0, 0]
     kept = weight > 0
     assert chisquare(counts[kept], weight[kept] / weight.sum() * 60_000).pvalue > FALSE_ALARM
@@ -107,22 +111,32 @@ def test_keys_and_positions_give_independent_draws() -> None:
 def test_no_draws() -> None:
     none = torch.empty(0, dtype=torch.int64)
     assert random_ids(1, none, 0).numel() == random_ids(1, none, 3).numel() == 0
-    assert random_ids(1, none, 0, torch.empty(0, dtype=torch.float64)).numel() == 0
+    empty = torch.empty(0, dtype=torch.float64)
+    assert random_ids(1, none, 0, empty, empty).numel() == 0
 
 
 @pytest.mark.parametrize(
-    ("positions", "bound", "sums", "match"),
+    ("positions", "bound", "weights", "match"),
     [
         (A([0]), 0, None, "bound: expected at least 1"),
         (A([0]), -1, None, "bound: expected at least 1"),
         (A([0], dtype=torch.int32), 2, None, "positions: expected dtype int64"),
-        (A([0]), 2, A([1.0]).double(), r"cumulative: expected float64 \[2\]"),
-        (A([0]), 2, A([1.0, 2.0]), r"cumulative: expected float64 \[2\]"),
-        (A([0]), 2, A([0.0, 0.0]).double(), "cumulative: expected a positive"),
-        (A([0]), 2, A([0.0, torch.inf]).double(), "cumulative: expected a positive"),
-        (A([0]), 2, A([0.0, torch.nan]).double(), "cumulative: expected a positive"),
+        (A([0]), 2, A([1.0]).double(), r"edge_weights: expected \[2\]"),
+        (A([0]), 2, A([0.0, 0.0]).double(), "weights: expected a positive one, got none"),
     ],
 )
-def test_draws_refuse(positions: Any, bound: int, sums: Any, match: str) -> None:
+def test_draws_refuse(positions: Any, bound: int, weights: Any, match: str) -> None:
     with pytest.raises(InvalidArgumentError, match=match):
-        random_ids(1, positions, bound, sums)
+        random_ids(1, positions, bound, weights, None if weights is None else sums_of(weights))
+
+
+def test_draws_need_weights_and_sums_that_fit() -> None:
+    weights = A([1.0, 2.0])
+    for one, other, match in (
+        (weights, None, "weights, sums: expected both or none"),
+        (None, sums_of(weights), "weights, sums: expected both or none"),
+        (weights, A([1.0, 2.0]), "sums: expected"),
+        (weights, A([1.0]).double(), "sums: expected"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=match):
+            random_ids(1, A([0]), 2, one, other)

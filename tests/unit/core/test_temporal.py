@@ -15,7 +15,7 @@ from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
 from graphlearn_dist.errors import InvalidArgumentError
 from tests.support.graphs import MAX_TIME, random_graph, typed_graph, with_times, with_weights
-from tests.support.hops import POOLS, NativeBatches, native_graph, one_hop
+from tests.support.hops import POOLS, NativeBatches, native_graph, one_hop, weighted_csr
 from tests.support.reference import Draw
 
 ALPHA = 1e-6 / 10  # one false alarm in a million among at most ten p-values
@@ -31,7 +31,7 @@ def clock(times: list[int]) -> _C.Csr:
     ends = torch.zeros(n, dtype=torch.int64), torch.arange(n)
     arrays = _C.build_csr(*ends, None, 1, n, POOLS[1], torch.tensor(times), torch.arange(1.0, n + 1))
     indptr, indices, ids, sorted_times, weights = map(to_tensor, arrays)
-    return _C.Csr(indptr, indices, ids, n, sorted_times, to_tensor(_C.sum_weights(indptr, weights, POOLS[1])[0]))
+    return weighted_csr(indptr, indices, ids, n, sorted_times, weights)
 
 
 def asked(times: list[int], **trees: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ p-values of this file; seeds are fixed besides, so a run never differs from the 
 from __future__ import annotations
 
 import itertools
-import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,10 @@ from graphlearn_dist.core import to_optional_tensor, to_tensor
 from graphlearn_dist.errors import InvalidArgumentError
 from tests.support import reference
 from tests.support.graphs import WEIGHT_DTYPES
-from tests.support.hops import POOLS, native_draw, one_hop
+from tests.support.hops import POOLS, native_draw, one_hop, weighted_csr
 from tests.support.reference import Draw
 
-NUM_P_VALUES = 60
+NUM_P_VALUES = 140
 ALPHA = 1e-6 / NUM_P_VALUES
 DENORMAL = 5e-324
 
@@ -41,11 +41,16 @@ def ladder(rows: list[list[float]]) -> _C.Csr:
     """Row v has the neighbors 0, 1, ... of the given weights: a neighbor is its position."""
     indptr = torch.tensor([0, *map(len, rows)]).cumsum(0)
     indices = torch.tensor([i for row in rows for i in range(len(row))], dtype=torch.int32)
-    return _C.Csr(indptr, indices, None, 10_000, None, *sums_of(rows))
+    weights = torch.tensor([weight for row in rows for weight in row], dtype=torch.float64)
+    return weighted_csr(indptr, indices, None, 10_000, None, weights)
 
 
+LARGEST = 1.7976931348623157e308
 WEIGHT = st.one_of(
-    st.just(0.0), st.floats(1e-3, 1e3), st.sampled_from([1.0, 1e-30, 1e12, 1e300, DENORMAL, 2 * DENORMAL])
+    st.just(0.0),
+    st.floats(1e-3, 1e3),
+    st.floats(0, LARGEST),
+    st.sampled_from([-0.0, 1.0, 1e-30, 1e12, 1e300, DENORMAL, 2 * DENORMAL, LARGEST]),
 )
 
 
@@ -58,7 +63,7 @@ WEIGHT = st.one_of(
 )
 @settings(max_examples=250, deadline=None, derandomize=True)
 def test_picks_equal_the_definition(rows: Any, fanout: int, replace: bool, key: int, threads: int) -> None:
-    """Weights of all sizes: edges that weigh nothing beside the others, zeros, sums among the smallest doubles."""
+    """Weights of all sizes, which no sum of doubles tells apart, zeros, the smallest and the largest doubles."""
     draw = Draw("weighted", replace)
     neighbors, _ = one_hop(ladder(rows), torch.arange(len(rows)), fanout, key, draw, threads=threads)
     assert neighbors == [reference.pick_weighted(key, v, row, fanout, replace) for v, row in enumerate(rows)]
@@ -93,11 +98,11 @@ def successive(weights: tuple[float, ...], size: int) -> dict[tuple[int, ...], f
     """Probability of each ordered sample of successive sampling, by enumeration."""
     found = {}
     for sample in itertools.permutations(range(len(weights)), size):
-        left, probability = math.fsum(weights), 1.0
+        left, probability = sum(map(Fraction, weights)), Fraction(1)
         for i in sample:
-            probability *= weights[i] / left
-            left -= weights[i]
-        found[sample] = probability
+            probability *= Fraction(weights[i]) / left
+            left -= Fraction(weights[i])
+        found[sample] = float(probability)
     return found
 
 
@@ -172,25 +177,110 @@ def test_exponential_numbers() -> None:
     assert float(stats.chisquare(counts).pvalue) > ALPHA
 
 
-# --- cumulative weights ----------------------------------------------------------------------------------------------
+# --- weights that no sum of doubles tells apart ----------------------------------------------------------------------
+
+# Each row in its order and reversed: what is drawn does not depend on the order of neighbors. Positions are named by
+# those of the first order.
+FAR_APART = [
+    (1e16, 1.0, 3.0),
+    (1e30, 2e-30, 1e-30),
+    (1e300, 1.0, 2.0, 5.0),
+    (3.0, 1e308, 1e308, 1.5e308, 1.0),  # sum to infinity
+    (DENORMAL, 2 * DENORMAL, 3 * DENORMAL),
+    (1.0, DENORMAL, 3 * DENORMAL, 1e-310),
+    (1e16, *[1.0] * 4),
+]
+
+
+@pytest.mark.parametrize("weights", FAR_APART, ids=str)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_weights_far_apart_have_their_probabilities(weights: tuple[float, ...], reverse: bool) -> None:
+    """All but one of the row, in order, against the enumeration with exact numbers."""
+    trials, fanout = 20_000, len(weights) - 1
+    order = weights[::-1] if reverse else weights
+    expected = successive(order, fanout)
+    index = {sample: i for i, sample in enumerate(expected)}
+    counts = np.bincount([index[tuple(row)] for row in picks_of(order, fanout, trials, 5).tolist()], None, len(index))
+    assert p_of(counts, trials * np.array(list(expected.values()))) > ALPHA
+
+
+def test_small_weights_are_drawn_whatever_the_order_of_neighbors() -> None:
+    """The rows of the report: edges that a running sum loses."""
+    rows = [[1e16] + [1.0] * 10, [1.0] * 10 + [1e16], [1e30, 1e-30], [1e-30, 1e30]]
+    ids = torch.arange(4)
+    for fanout, lengths in ((5, [5, 5, 2, 2]), (-1, [11, 11, 2, 2]), (20, [11, 11, 2, 2])):
+        neighbors, _ = one_hop(ladder(rows), ids, fanout, 3, Draw("weighted"))
+        assert [len(set(row)) for row in neighbors] == lengths
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_draws_with_replacement_among_edges_of_one_heavy_row(reverse: bool) -> None:
+    """Light edges that weigh a fifth together, alike among themselves, in a row that is searched by bisection."""
+    n = 4000
+    weights = [4.0 * n, *[1.0] * n]
+    order = weights[::-1] if reverse else weights
+    picked = picks_of(tuple(order), 1, 40_000, 6, replace=True)[:, 0]
+    heavy = n if reverse else 0
+    assert stats.binomtest(int((picked != heavy).sum()), 40_000, 1 / 5).pvalue > ALPHA
+    light = picked[picked != heavy] - (0 if reverse else 1)
+    assert float(stats.chisquare(np.bincount(light // 400, minlength=10)).pvalue) > ALPHA
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_beginning_of_a_row_before_its_heavy_edge(replace: bool) -> None:
+    """Of a row in the order of times, a node sees edges that have no whole unit, or few: it draws by their weights."""
+    trials = 20_000
+    for weights in ((1.0, 2.0, 5.0, 1e30), (1.0, 2.0, 5.0, 3e15), (1e-200, 2e-200, 5e-200, LARGEST)):
+        indptr, indices = torch.tensor([0, 4]), torch.arange(4, dtype=torch.int32)
+        csr = weighted_csr(indptr, indices, None, 10, torch.arange(4), torch.tensor(weights, dtype=torch.float64))
+        ids, rows, times = torch.arange(trials), torch.zeros(trials, dtype=torch.int64), torch.full((trials,), 2)
+        how = native_draw(Draw("weighted", replace, "before"))
+        found = _C.sample_neighbors(csr, ids, rows, 2, how, 77, False, POOLS[1], None, times)
+        pairs = to_tensor(found[1]).view(trials, 2).tolist()
+        seen = [weight / 8 / weights[0] for weight in weights[:3]]
+        expected = successive(tuple(seen), 2)
+        if replace:
+            expected = {(i, j): seen[i] * seen[j] for i in range(3) for j in range(3)}
+        index = {sample: i for i, sample in enumerate(expected)}
+        counts = np.bincount([index[tuple(pair)] for pair in pairs], None, len(index))
+        assert p_of(counts, trials * np.array(list(expected.values()))) > ALPHA
+
+
+# --- counted weights -------------------------------------------------------------------------------------------------
+
+
+def counted(packed: torch.Tensor) -> tuple[list[int], set[int]]:
+    """The numbers of units in sums of one row, and which units those are."""
+    bits = packed.view(torch.int64)
+    return (bits & (2**52 - 1)).tolist(), set((bits >> 52).tolist())
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
-def test_sums_are_added_in_order(dtype: torch.dtype) -> None:
+def test_sums_count_units_exactly(dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(0)
-    rows = [torch.rand(n, generator=draw).to(dtype).tolist() for n in (0, 1, 7, 0, 300)]
+    rows = [(10 ** (3 * torch.rand(n, generator=draw))).to(dtype).tolist() for n in (0, 1, 7, 0, 300)]
     sums, counts = sums_of(rows, dtype)
-    assert sums.tolist() == [total for row in rows for total in itertools.accumulate(row)]
     assert counts is None
+    for row, packed in zip(rows, sums.split(list(map(len, rows))), strict=True):
+        if row:
+            numbers, units = counted(packed)
+            assert numbers == reference.CountedRow.of(row, row).sums
+            assert len(units) == 1
+            assert 2**51 - len(row) <= numbers[-1] < 2**52
+
+
+def test_a_rows_unit_does_not_depend_on_the_order() -> None:
+    row = [10.0**i for i in range(-30, 30)]
+    units = [counted(sums_of([order])[0])[1] for order in (row, row[::-1], row[20:] + row[:20])]
+    assert units[0] == units[1] == units[2]
 
 
 def test_counts_of_positive_weights() -> None:
-    """A weight that changes no sum counts as zero."""
-    sums, counts = sums_of([[0.0, 1.0, 0.0], [], [1e17, 1.0, 1e17], [0.5]])
-    assert sums.tolist() == [0, 1, 1, 1e17, 1e17, 2e17, 0.5]
+    """However small beside the others; -0.0 is 0."""
+    _, counts = sums_of([[0.0, 1.0, -0.0], [], [1e17, DENORMAL, 0.0], [0.5]])
     assert counts is not None
     assert counts.dtype == torch.int32
-    assert counts.tolist() == [0, 1, 1, 1, 1, 2, 1]
+    assert counts.tolist() == [0, 1, 1, 1, 2, 2, 1]
 
 
 NAN, INF = float("nan"), float("inf")
@@ -219,9 +309,11 @@ def test_weights_that_make_no_sense(weights: torch.Tensor, match: str) -> None:
         _C.build_csr(ends, ends, None, 1, 1, POOLS[1], None, weights)
 
 
-def test_sums_that_are_infinite() -> None:
-    with pytest.raises(InvalidArgumentError, match="row 0 sum to infinity"):
-        sums_of([[1e308, 1e308]])
+def test_offsets_that_do_not_ascend() -> None:
+    weights = torch.ones(3)
+    for indptr, match in (([0, 4, 3], "ascending offsets, got 4 before 3"), ([1, 3], "start at 0, got 1")):
+        with pytest.raises(InvalidArgumentError, match=match):
+            _C.sum_weights(torch.tensor(indptr), weights, POOLS[1])
 
 
 def test_graphs_without_weights_or_with_foreign_sums() -> None:
@@ -229,14 +321,18 @@ def test_graphs_without_weights_or_with_foreign_sums() -> None:
     plain = _C.Csr(indptr, indices, None, 2)
     with pytest.raises(InvalidArgumentError, match=r"with_weight: .* no edge weights"):
         one_hop(plain, torch.tensor([0]), 1, 0, Draw("weighted"))
+    weights = torch.ones(2)
+    sums_alone = _C.Csr(indptr, indices, None, 2, None, None, *sums_of([[1.0, 1.0]]))
+    with pytest.raises(InvalidArgumentError, match=r"with_weight: .* no edge weights"):
+        one_hop(sums_alone, torch.tensor([0]), 1, 0, Draw("weighted"))
     for sums, counts, match in (
         (torch.tensor([1.0, 2.0]), None, "weight_sums: expected dtype float64"),
         (torch.tensor([1.0]).double(), None, r"weight_sums: expected \[2\]"),
         (torch.tensor([1.0, 2.0]).double(), torch.tensor([1, 2]), "positive_counts: expected dtype int32"),
     ):
         with pytest.raises(InvalidArgumentError, match=match):
-            _C.Csr(indptr, indices, None, 2, None, sums, counts)
-    for bad in ([2.0, 1.0], [-1.0, 1.0], [0.0, INF], [0.0, NAN]):
-        csr = _C.Csr(indptr, indices, None, 2, None, torch.tensor(bad).double())
+            _C.Csr(indptr, indices, None, 2, None, weights, sums, counts)
+    for bad in ([1.5, 1.0], [-1.0, 1.0], [1.0, 2.0], [INF, INF], [NAN, NAN]):
+        csr = _C.Csr(indptr, indices, None, 2, None, weights, torch.tensor(bad).double())
         with pytest.raises(InvalidArgumentError, match="weight_sums: row 0"):
             csr.validate(POOLS[1])

@@ -132,7 +132,8 @@ def test_draws_refuse_what_does_not_fit_together() -> None:
     flags, nodes = torch.empty(3, dtype=torch.uint8), torch.empty(3, dtype=torch.int64)
 
     def draw(**changes: Any) -> None:
-        end = {"num_nodes": 2, "sums": None, "times": None, "limits": None, "earliest": -1, "nodes": nodes}
+        end = {"num_nodes": 2, "weights": None, "sums": None, "times": None, "limits": None, "earliest": -1}
+        end |= {"nodes": nodes}
         end |= {name: changes.pop(name) for name in list(changes) if name in end}
         arguments = {"edges": graph, "sources": torch.tensor([0, 1, 0]), "is_open": flags, "num_trials": 5, **changes}
         targets = _C.DrawnEnd(**end, stride=1, first=0, device=-1)
@@ -146,7 +147,9 @@ def test_draws_refuse_what_does_not_fit_together() -> None:
         ({"nodes": nodes[1:]}, r"nodes: expected int64 \[3\]"),
         ({"nodes": nodes.int()}, r"nodes: expected int64 \[3\]"),
         ({"num_nodes": 0}, "expected at least 1 to draw from"),
-        ({"sums": torch.ones(2)}, r"sums: expected float64 \[2\]"),
+        ({"sums": torch.ones(2)}, "weights, sums: expected both or none"),
+        ({"weights": torch.ones(2), "sums": torch.ones(2)}, r"sums: expected float64 \[2\]"),
+        ({"weights": torch.ones(3), "sums": torch.ones(2).double()}, r"edge_weights: expected \[2\]"),
         ({"times": times}, "times, limits: expected both or none"),
         ({"times": times, "limits": limits[1:], "earliest": 0}, r"limits: expected int64 \[3\]"),
         ({"times": times, "limits": limits}, "earliest: expected a node"),

@@ -267,6 +267,19 @@ def test_targets_follow_the_weights_of_those_that_are_no_neighbors(trials: int, 
     assert chisquare(counts[wanted > 0], wanted[wanted > 0]).pvalue > FALSE_ALARM
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("trials", [1, 50])
+def test_weights_far_apart(reverse: bool, trials: int) -> None:
+    """A target that outweighs all others is an edge: those are drawn by their weights, which no running sum holds."""
+    has_edge = local_has_edge(graph_of(A([[1], [0 if not reverse else 3]]), 2, 4), "out")
+    weight = torch.tensor([1e300, 1.0, 2.0, 5.0], dtype=torch.float64)
+    pool = NegativePool.of(2, 4, NegativeSampling("triplet", weight=weight.flip(0) if reverse else weight))
+    targets = pool.triplet(A([1] * 20_000), 1, 3, has_edge=has_edge, trials=trials).flatten()
+    counts = torch.bincount(3 - targets if reverse else targets, minlength=4)
+    assert counts[0] == 0
+    assert chisquare(counts[1:], A([1, 2, 5]) / 8 * 20_000).pvalue > FALSE_ALARM
+
+
 def test_targets_need_no_has_edge() -> None:
     targets = NegativePool(5, 3).triplet(A([4, 0]), 500, 7)
     assert targets.shape == (2, 500)
@@ -361,10 +374,16 @@ def test_settings() -> None:
         ({"mode": "triplet", "amount": 0.5}, "amount: expected a whole number"),
         ({"mode": "triplet", "amount": 1.5}, "amount: expected a whole number"),
         ({"mode": "triplet", "src_weight": A([1.0])}, "src_weight: expected None in triplet mode"),
-        ({"mode": "binary", "weight": A([1.0, -2.0])}, r"weight\[1\]: expected a weight of at least 0, got -2.0"),
-        ({"mode": "binary", "weight": A([1.0, float("nan")])}, r"weight\[1\]: expected a weight"),
-        ({"mode": "binary", "weight": A([0.0, 0.0])}, "weight: expected a positive and finite sum of weights, got 0.0"),
-        ({"mode": "binary", "weight": A([float("inf")])}, "weight: expected a positive and finite sum"),
+        (
+            {"mode": "binary", "weight": A([1.0, -2.0])},
+            r"weight\[1\]: expected a finite weight of at least 0, got -2.0",
+        ),
+        ({"mode": "binary", "weight": A([1.0, float("nan")])}, r"weight\[1\]: expected a finite weight"),
+        ({"mode": "binary", "weight": A([0.0, 0.0])}, "weight: expected a positive weight, got 2 of 0"),
+        (
+            {"mode": "binary", "weight": A([float("inf")])},
+            r"weight\[0\]: expected a finite weight of at least 0, got inf",
+        ),
         ({"mode": "binary", "weight": A([[1.0]])}, "weight: expected a one-dimensional tensor"),
         ({"mode": "binary", "weight": [1.0]}, "weight: expected a one-dimensional tensor of weights, got list"),
         ({"mode": "binary", "src_weight": A([-1])}, r"src_weight\[0\]: expected"),
