@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "bindings/dlpack.h"
+#include "bindings/long_work.h"
 #include "bindings/module.h"
 #include "common/rng.h"
 #include "sampling/batch_builder.h"
@@ -90,20 +91,34 @@ void bind_sampling(py::module_& m) {
              return std::make_unique<BatchBuilder>(std::move(num_nodes), std::move(specs));
            }),
            py::arg("num_nodes"), py::arg("edge_types"))
-      .def("begin", &BatchBuilder::begin, py::arg("num_seeds"), py::arg("max_new_nodes"), py::arg("with_edge_ids"),
-           py::arg("disjoint") = false)
+      .def(
+          "begin",
+          [](BatchBuilder& self, int64_t num_seeds, int64_t max_new_nodes, bool with_edge_ids, bool disjoint) {
+            const LongWork nogil(self.begin_clears(num_seeds, max_new_nodes, disjoint));
+            self.begin(num_seeds, max_new_nodes, with_edge_ids, disjoint);
+          },
+          py::arg("num_seeds"), py::arg("max_new_nodes"), py::arg("with_edge_ids"), py::arg("disjoint") = false)
       .def(
           "add_seeds",
           [](BatchBuilder& self, int node_type, py::object seeds, py::object times, bool unique) {
-            return to_python(
-                self.add_seeds(node_type, from_python(seeds, "seeds"), from_python_optional(times, "times"), unique));
+            const Tensor ids = from_python(seeds, "seeds"), seed_times = from_python_optional(times, "times");
+            Tensor local_ids;
+            {
+              const LongWork nogil(ids.numel() > kManyIds);
+              local_ids = self.add_seeds(node_type, ids, seed_times, unique);
+            }
+            return to_python(std::move(local_ids));
           },
           py::arg("node_type"), py::arg("seeds"), py::arg("times") = py::none(), py::arg("unique") = false,
           "Local ids of the seeds, int64 [n].")
       .def(
           "frontier",
           [](const BatchBuilder& self, int type) {
-            HopNodes nodes = self.frontier(type);
+            HopNodes nodes;
+            {
+              const LongWork nogil(self.frontier_size(type) > kManyIds);
+              nodes = self.frontier(type);
+            }
             return py::make_tuple(to_python(std::move(nodes.ids)), to_python_optional(std::move(nodes.trees)),
                                   to_python_optional(std::move(nodes.times)));
           },

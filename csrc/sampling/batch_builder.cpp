@@ -177,6 +177,22 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
   }
 }
 
+int64_t BatchBuilder::max_local(const NodeState& node, int64_t num_seeds, int64_t max_new_nodes) const {
+  if (num_seeds < 0) throw InvalidArgument(message("num_seeds: expected at least 0, got ", num_seeds));
+  const int64_t added = max_new_nodes < 0 ? node.num_nodes : std::min(node.num_nodes, max_new_nodes);
+  if (num_seeds > std::numeric_limits<int64_t>::max() - added)
+    throw InvalidArgument(message("num_seeds: expected fewer than 2^63 nodes in a batch, got ", num_seeds, " seeds"));
+  return num_seeds + added;
+}
+
+bool BatchBuilder::begin_clears(int64_t num_seeds, int64_t max_new_nodes, bool disjoint) const {
+  if (disjoint) return false;
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const NodeState& node) {
+    const auto* table = std::get_if<DenseRelabelTable>(&node.table);
+    return table != nullptr && table->begin_clears(max_local(node, num_seeds, max_new_nodes));
+  });
+}
+
 void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edge_ids, bool disjoint) {
   with_edge_ids_ = with_edge_ids;
   disjoint_ = disjoint;
@@ -184,11 +200,16 @@ void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edg
   num_announced_ = num_seeds;
   tree_times_.clear();
   for (NodeState& node : nodes_) {
-    const int64_t added = max_new_nodes < 0 ? node.num_nodes : std::min(node.num_nodes, max_new_nodes);
-    if (disjoint)
-      node.tree_table.begin(num_seeds + std::max<int64_t>(max_new_nodes, 0));
-    else
-      std::visit([&](auto& table) { table.begin(num_seeds + added); }, node.table);
+    const int64_t limit = max_local(node, num_seeds, max_new_nodes);
+    if (disjoint) {
+      // Trees and nodes are told apart by one number.
+      if (num_seeds > std::numeric_limits<int64_t>::max() / std::max<int64_t>(node.num_nodes, 1))
+        throw InvalidArgument(message("num_seeds: expected fewer trees in a disjoint batch, got ", num_seeds, " over ",
+                                      node.num_nodes, " nodes: their product exceeds 2^63"));
+      node.tree_table.begin(std::max(num_seeds, max_new_nodes));
+    } else {
+      std::visit([&](auto& table) { table.begin(limit); }, node.table);
+    }
     node.nodes.clear();
     if (disjoint) node.trees.clear();
     node.frontier_begin = node.frontier_end = 0;
@@ -280,6 +301,11 @@ HopNodes BatchBuilder::frontier(int node_type) const {
   if (disjoint_) out.trees = node.trees.view(node.frontier_begin, node.frontier_end);
   out.times = frontier_times(node);
   return out;
+}
+
+int64_t BatchBuilder::frontier_size(int node_type) const {
+  const NodeState& node = node_state(node_type);
+  return node.frontier_end - node.frontier_begin;
 }
 
 int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {

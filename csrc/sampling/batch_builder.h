@@ -80,6 +80,8 @@ class BatchBuilder {
   // Starts a batch of at most `num_seeds` seeds. `max_new_nodes` bounds the nodes that hops may add (-1: no bound but
   // the graph).
   void begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edge_ids, bool disjoint);
+  // Whether begin() will clear a table as large as the graph, which takes a while.
+  bool begin_clears(int64_t num_seeds, int64_t max_new_nodes, bool disjoint) const;
 
   // Adds seeds of one node type, int32/int64 [n], before the first hop; gives their local ids, int64 [n]. `unique`
   // collapses those that were added before (not in a disjoint batch, where each seed starts a tree, numbered through
@@ -90,6 +92,7 @@ class BatchBuilder {
   // The nodes of a type whose neighbors the current hop samples. Views of the builder's memory; trees undefined unless
   // the batch is disjoint, times unless the seeds have them.
   HopNodes frontier(int node_type) const;
+  int64_t frontier_size(int node_type) const;
 
   // Samples the frontier's neighbors along `edge_type` from `csr`, whose rows are global ids, or from a graph in
   // pieces.
@@ -124,6 +127,8 @@ class BatchBuilder {
     std::vector<int64_t> per_hop;
   };
 
+  // What bounds the nodes of a type in a batch.
+  int64_t max_local(const NodeState& node, int64_t num_seeds, int64_t max_new_nodes) const;
   int64_t add_seed(NodeState& node, int64_t id, bool unique);
   // Extends the edge arrays by `count` slots and the neighbor type's nodes likewise; gives the first slot.
   int64_t extend(EdgeState& edge, int64_t count);

@@ -17,8 +17,14 @@ class DenseRelabelTable {
  public:
   explicit DenseRelabelTable(int64_t num_nodes);
 
-  // Forgets the last batch; the next one will hold fewer than `max_local` nodes.
+  // Forgets the last batch; the next one will hold fewer than `max_local` nodes. Batches of other sizes may come in any
+  // order: an entry is split for the largest one since the table was last cleared.
   void begin(int64_t max_local);
+  // Whether begin(max_local) will clear the table, which takes a while.
+  bool begin_clears(int64_t max_local) const;
+  // How often that was.
+  int64_t num_clears() const { return num_clears_; }
+  const uint32_t* entries() const { return entries_.get(); }
 
   class View {
    public:
@@ -50,9 +56,13 @@ class DenseRelabelTable {
   uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) { return view(1).insert(id, next, is_new); }
 
  private:
+  size_t num_bytes() const;
+  void clear();
+
   std::shared_ptr<uint32_t> entries_;
-  int64_t num_nodes_;
-  uint32_t local_bits_ = 31, local_mask_ = 0x7FFFFFFF, stamp_ = 0;
+  int64_t num_nodes_, num_clears_ = 0;
+  uint32_t local_bits_ = 0, local_mask_ = 0, stamp_ = 0;
+  uint32_t wanted_bits_ = 0;  // most that a batch asked for since the entries were last split
 };
 
 class HashRelabelTable {
