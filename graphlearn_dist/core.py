@@ -28,10 +28,14 @@ def to_optional_tensor(capsule: Any) -> torch.Tensor | None:
     return None if capsule is None else from_dlpack(capsule)
 
 
-@functools.lru_cache(maxsize=8)
 def thread_pool(num_threads: int) -> _C.ThreadPool:
     """The process's pool of that many threads (the caller counts as one). A result never depends on the number."""
-    return _C.ThreadPool(num_threads)
+    return _pool_of_process(os.getpid(), num_threads)
+
+
+@functools.lru_cache(maxsize=8)
+def _pool_of_process(process_id: int, num_threads: int) -> _C.ThreadPool:
+    return _C.ThreadPool(num_threads)  # a forked child's copy of a pool has no threads
 
 
 def return_large_blocks(environ: Mapping[str, str] = os.environ) -> bool:

@@ -2,9 +2,18 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/error.h"
 
@@ -22,25 +31,67 @@ void look_out_for(Condition&& holds) {
   while (!holds() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
 }
 
+int checked(int num_threads) {
+  if (num_threads < 1) throw InvalidArgument(message("num_threads: expected at least 1, got ", num_threads));
+  return num_threads;
+}
+
 }  // namespace
 
-struct ThreadPool::Loop {
-  int64_t count, chunk;
-  const std::function<void(int64_t, int64_t)>* body;
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
+class ThreadPool::Crew {
+ public:
+  explicit Crew(int num_threads);
+  ~Crew();
+  // As parallel_for(). False, with nothing done, while the crew serves another caller.
+  bool share(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body);
+
+ private:
+  struct Loop {
+    int64_t count, chunk;
+    const std::function<void(int64_t, int64_t)>* body;
+    std::atomic<int64_t> next{0};
+    std::mutex mutex;
+    std::exception_ptr error;
+  };
+  void dismiss();
+  void work(Loop& loop);
+  void run_thread(int index);
+  bool has_news(uint64_t seen) const { return stopping_ || generation_ != seen; }
+  // Moves threads that were woken on the caller's core to others. The system tends to wake a thread where its waker
+  // runs; a loop of a millisecond is over before it would be moved, and both would share one core for good.
+  void spread();
+
+  std::unique_ptr<std::atomic<int>[]> last_cpus_;  // per thread, the core of its last loop; -1 before
+  std::vector<std::thread> threads_;
+  std::mutex callers_;  // one loop at a time
+  std::mutex mutex_;    // guards the fields below; those that are atomic are also read without it, by who looks out
+  std::condition_variable wake_, done_;
+  Loop* loop_ = nullptr;
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> busy_{0};
+  std::atomic<bool> stopping_{false};
 };
 
-ThreadPool::ThreadPool(int num_threads) : last_cpus_(new std::atomic<int>[std::max(num_threads, 1)]) {
-  if (num_threads < 1) throw InvalidArgument(message("num_threads: expected at least 1, got ", num_threads));
-  for (int i = 0; i + 1 < num_threads; ++i) {
+ThreadPool::Crew::Crew(int num_threads) : last_cpus_(new std::atomic<int>[num_threads]) {
+  threads_.reserve(num_threads);
+  for (int i = 0; i < num_threads; ++i) {
     last_cpus_[i] = -1;
-    threads_.emplace_back([this, i] { run_thread(i); });
+    try {
+      threads_.emplace_back([this, i] { run_thread(i); });
+    } catch (const std::system_error& error) {
+      dismiss();
+      throw InvalidArgument(message("num_threads: expected at most ", i + 1, ", as many as the system starts now (",
+                                    error.code().message(), "), got ", num_threads + 1));
+    } catch (...) {
+      dismiss();
+      throw;
+    }
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::Crew::~Crew() { dismiss(); }
+
+void ThreadPool::Crew::dismiss() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
@@ -49,7 +100,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::work(Loop& loop) {
+void ThreadPool::Crew::work(Loop& loop) {
   for (;;) {
     const int64_t begin = loop.next.fetch_add(loop.chunk, std::memory_order_relaxed);
     if (begin >= loop.count) return;
@@ -63,7 +114,7 @@ void ThreadPool::work(Loop& loop) {
   }
 }
 
-void ThreadPool::run_thread(int index) {
+void ThreadPool::Crew::run_thread(int index) {
   uint64_t seen = 0;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
@@ -83,7 +134,7 @@ void ThreadPool::run_thread(int index) {
   }
 }
 
-void ThreadPool::spread() {
+void ThreadPool::Crew::spread() {
   const int here = sched_getcpu();
   cpu_set_t allowed;
   bool is_known = false;
@@ -101,13 +152,9 @@ void ThreadPool::spread() {
   }
 }
 
-void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-  if (count <= 0) return;
-  // Four chunks a thread even out chunks of unequal cost.
-  const int64_t chunk = std::max(grain, (count + 4 * size() - 1) / (4 * size()));
-  if (threads_.empty() || chunk >= count) return body(0, count);
+bool ThreadPool::Crew::share(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body) {
   std::unique_lock<std::mutex> turn(callers_, std::try_to_lock);
-  if (!turn.owns_lock()) return body(0, count);
+  if (!turn.owns_lock()) return false;
   Loop loop{count, chunk, &body, {0}, {}, nullptr};
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -127,6 +174,26 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<
     done_.wait(lock, [&] { return busy_ == 0; });
   }
   if (loop.error) std::rethrow_exception(loop.error);
+  return true;
+}
+
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(checked(num_threads)),
+      owner_(getpid()),
+      crew_(num_threads > 1 ? std::make_unique<Crew>(num_threads - 1) : nullptr) {}
+
+ThreadPool::~ThreadPool() {
+  // Never freed in a forked child: nobody ends the threads there, and destroying what they wait for would wait for
+  // them.
+  if (getpid() != owner_) (void)crew_.release();
+}
+
+void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  if (count <= 0) return;
+  // Four chunks a thread even out chunks of unequal cost.
+  const int64_t chunk = std::max(grain, (count + 4 * size() - 1) / (4 * size()));
+  const bool is_shared = crew_ != nullptr && chunk < count && getpid() == owner_ && crew_->share(count, chunk, body);
+  if (!is_shared) body(0, count);
 }
 
 void ThreadPool::on_all_threads(int64_t limit, const std::function<void()>& body) {

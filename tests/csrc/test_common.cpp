@@ -1,7 +1,11 @@
 // The buffer pool and the thread pool, used by several threads at once.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <thread>
 
@@ -157,6 +161,70 @@ TEST("thread pool: ends at once, used or not") {
     if (round % 2 == 0) pool.parallel_for(100, 1, [](int64_t, int64_t) {});
   }
   CHECK_THROWS(InvalidArgument, ThreadPool(0));
+}
+
+// Forks; the child's exit code is 0 where `body` gives true. One that hangs is killed by its alarm.
+template <typename Body>
+int exit_code_of_child(Body&& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    bool is_good = false;
+    try {
+      is_good = body();
+    } catch (...) {
+    }
+    _exit(is_good ? 0 : 1);
+  }
+  int status = 0;
+  CHECK_EQUAL(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+int64_t sum_of_numbers(ThreadPool& pool, int64_t count) {
+  std::atomic<int64_t> sum{0};
+  pool.parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) sum += i;
+  });
+  return sum;
+}
+
+// What a child does with the pool of its parent, and with one of its own.
+int child_with(std::unique_ptr<ThreadPool>& pool) {
+  return exit_code_of_child([&] {
+    const bool goes_on = sum_of_numbers(*pool, 1000) == 499'500;
+    pool.reset();
+    ThreadPool own(3);
+    return goes_on && sum_of_numbers(own, 1000) == 499'500;
+  });
+}
+
+TEST("thread pool: a forked child ends its parent's idle pool, and has loops and pools of its own") {
+  auto pool = std::make_unique<ThreadPool>(4);
+  CHECK_EQUAL(child_with(pool), 0);  // not yet used
+  for (int round = 0; round < 20; ++round) {
+    CHECK_EQUAL(sum_of_numbers(*pool, 1000), 499'500);
+    CHECK_EQUAL(child_with(pool), 0);  // threads that look out, or sleep
+  }
+  CHECK_EQUAL(sum_of_numbers(*pool, 1000), 499'500);
+}
+
+TEST("thread pool: a forked child ends a pool that is busy in its parent") {
+  auto pool = std::make_unique<ThreadPool>(3);
+  std::atomic<int> num_inside{0};
+  std::atomic<bool> may_end{false};
+  std::thread caller([&] {
+    pool->on_all_threads(3, [&] {
+      ++num_inside;
+      while (!may_end) std::this_thread::yield();
+    });
+  });
+  while (num_inside < 3) std::this_thread::yield();
+  const int code = child_with(pool);
+  may_end = true;
+  caller.join();
+  CHECK_EQUAL(code, 0);
+  CHECK_EQUAL(sum_of_numbers(*pool, 1000), 499'500);
 }
 
 TEST("copy_bytes: any size, from any place to any place, and nothing beside it") {
