@@ -14,7 +14,7 @@ from ..sampler.base import (
     SamplerInput,
     SamplingConfig,
     SamplingType,
-    temporal_strategy_of,
+    time_settings,
 )
 from ..sampler.inputs import has_negatives, has_times, to_remote_link_input
 from ..sampler.plan import check_num_neighbors
@@ -53,7 +53,9 @@ class DistLinkNeighborLoader(DistLoader):
         strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
         disjoint: both ends of each link grow trees of their own; ``batch`` says which link each node belongs to.
         edge_label_time: int64 ``[n]``, times of the links: no later edge is sampled for them, in disjoint batches.
+            Where the data set has times, they are needed.
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
+            None looks at no times.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
 
@@ -83,7 +85,7 @@ class DistLinkNeighborLoader(DistLoader):
         strategy: str = "random",
         disjoint: bool = False,
         edge_label_time: torch.Tensor | None = None,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: str | None = "uniform",
         shard: tuple[int, int] = (0, 1),
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -103,7 +105,7 @@ class DistLinkNeighborLoader(DistLoader):
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
-            temporal_strategy=temporal_strategy_of(temporal_strategy, timed=has_times(links)),
+            **time_settings(temporal_strategy, timed=has_times(links)),
         )
         super().__init__(data, links, config, to_device, worker_options, shard=shard, transform=transform)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..sampler.base import SamplingConfig, SamplingType, temporal_strategy_of
+from ..sampler.base import SamplingConfig, SamplingType, time_settings
 from ..sampler.inputs import has_times, to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
@@ -53,7 +53,9 @@ class DistNeighborLoader(DistLoader):
         strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
         disjoint: every seed grows a tree of its own; ``batch`` says which seed each node belongs to.
         input_time: int64 ``[n]``, times of the seeds: no later edge is sampled for them. Batches are disjoint then.
+            Where the data set has times, the nodes' own are the default, and it is an error if they have none.
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
+            None looks at no times.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``. With the rank and the
             world size of a trainer, all trainers together see every seed once per epoch.
         transform: called with each batch.
@@ -89,7 +91,7 @@ class DistNeighborLoader(DistLoader):
         strategy: str = "random",
         disjoint: bool = False,
         input_time: torch.Tensor | None = None,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: str | None = "uniform",
         shard: tuple[int, int] = (0, 1),
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -109,7 +111,7 @@ class DistNeighborLoader(DistLoader):
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
-            temporal_strategy=temporal_strategy_of(temporal_strategy, timed=has_times(seeds)),
+            **time_settings(temporal_strategy, timed=has_times(seeds)),
         )
         super().__init__(
             data,

@@ -17,6 +17,7 @@ from ..rpc.codec import byte_array, decode
 from ..rpc.encoded import Encoded
 from ..rpc.loans import Loans
 from ..sampler.base import SamplerInput, SamplingConfig
+from ..sampler.batches import with_own_times
 from ..sampler.fingerprint import Settings, input_settings
 from ..sampler.schedule import BatchIndices
 from ..utils.coroutines import run_local
@@ -61,6 +62,7 @@ class CollocatedProducer(BatchProducer):
         holders = find_holders(dataset, options)
         self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
         services, peers = open_peers(dataset, options, holders)
+        config = with_own_times(config, self._input, dataset)
         self._batches = PartitionedBatches(dataset, self._input, config, services, peers, options.num_threads)
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(peers, NoPeers)

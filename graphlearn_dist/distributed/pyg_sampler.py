@@ -17,10 +17,10 @@ from ..sampler.base import (
     NodeSamplerInput,
     SamplingConfig,
     SamplingType,
-    temporal_strategy_of,
+    time_settings,
 )
 from ..sampler.batch_maker import BatchMaker
-from ..sampler.batches import make_plan
+from ..sampler.batches import make_plan, with_own_times
 from ..sampler.inputs import resolve_input
 from ..sampler.local_graph import LocalGraph
 from ..sampler.tasks import GraphAccess
@@ -80,7 +80,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         seed: int = 0,
         replace: bool = False,
         disjoint: bool = False,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: str | None = "uniform",
         strict_negatives: bool = False,
         num_threads: int = 1,
     ) -> None:
@@ -161,8 +161,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         return self._output(batch, (positions, *found, batch.seed_times))
 
     def _config(self, kind: SamplingType, *, timed: bool, with_neg: bool = False) -> SamplingConfig:
-        strategy = temporal_strategy_of(self._temporal_strategy, timed=timed)
-        return SamplingConfig(sampling_type=kind, with_neg=with_neg, temporal_strategy=strategy, **self._settings)
+        times = time_settings(self._temporal_strategy, timed=timed)
+        return SamplingConfig(sampling_type=kind, with_neg=with_neg, **times, **self._settings)
 
     def _graph(self, config: SamplingConfig) -> GraphAccess:
         """The graph as sampled with a config of this sampler; kept for the next batch."""
@@ -181,7 +181,9 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         """A batch of all the seeds, and their positions in the loader's input."""
         with_neg = isinstance(inputs, EdgeSamplerInput) and inputs.neg_sampling is not None
         inputs = resolve_input(inputs, self._data)
-        config = self._config(kind, timed=inputs.time is not None, with_neg=with_neg)
+        config = with_own_times(
+            self._config(kind, timed=inputs.time is not None, with_neg=with_neg), inputs, self._data
+        )
         maker = BatchMaker(self._graph(config), self._data.schema, inputs, config)
         here = torch.arange(len(inputs))
         positions = here if input_id is None else input_id

@@ -17,7 +17,7 @@ from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..rpc.codec import decode, encode
 from ..rpc.encoded import Encoded, release
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
-from ..sampler.batches import make_plan, make_schedule
+from ..sampler.batches import make_plan, make_schedule, with_own_times
 from ..sampler.schedule import BatchIndices
 from .byte_credit import ByteCredit
 from .dataset_handle import DatasetHandle
@@ -56,6 +56,7 @@ class SamplingProducer:
         request: ProducerRequest,
         holders: PartitionHolders,
     ) -> None:
+        config = with_own_times(config, sampler_input, dataset)
         make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
         self.schedule = make_schedule(sampler_input, config)
         self._name = name

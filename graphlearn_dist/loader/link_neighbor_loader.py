@@ -42,7 +42,9 @@ class LinkNeighborLoader(LinkLoader):
         replace: sample with replacement.
         disjoint: both ends of each link grow trees of their own; ``batch`` says which link each node belongs to.
         edge_label_time: int64 ``[n]``, times of the links: no later edge is sampled for them, in disjoint batches.
+            Where the data set has times, they are needed.
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
+            None looks at no times.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
@@ -75,7 +77,7 @@ class LinkNeighborLoader(LinkLoader):
         replace: bool = False,
         disjoint: bool = False,
         edge_label_time: torch.Tensor | None = None,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: str | None = "uniform",
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,

@@ -13,7 +13,7 @@ from ..data.dataset import Dataset
 from ..data.device_copies import Copy, DeviceCopies
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
-from ..sampler.batches import LocalBatches
+from ..sampler.batches import LocalBatches, with_own_times
 from ..sampler.convert import to_pyg_v1
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import resolve_input
@@ -70,7 +70,8 @@ class LocalLoader(EpochLoader):
         self.data = data
         self.config = config
         self._input = resolve_input(sampler_input, data)
-        self.batches = LocalBatches(data, self._input, config, num_threads)
+        self._resolved = with_own_times(config, self._input, data)
+        self.batches = LocalBatches(data, self._input, self._resolved, num_threads)
         self._schema = data.schema
         self._copies = DeviceCopies(device)
         self._transform = transform
@@ -84,7 +85,7 @@ class LocalLoader(EpochLoader):
         if self._as_pyg_v1 or not isinstance(self._input, NodeSamplerInput):
             raise InvalidArgumentError("static_shapes: expected a loader of nodes that yields PyG objects")
         sizes = StaticShapes() if shapes is True else shapes
-        return make_static_batches(self.data, self._input, self.config, self.batches, sizes)
+        return make_static_batches(self.data, self._input, self._resolved, self.batches, sizes)
 
     @property
     def _num_batches(self) -> int:

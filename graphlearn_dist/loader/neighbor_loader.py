@@ -39,7 +39,9 @@ class NeighborLoader(NodeLoader):
         replace: sample with replacement.
         disjoint: every seed grows a tree of its own; ``batch`` says which seed each node belongs to.
         input_time: int64 ``[n]``, times of the seeds: no later edge is sampled for them. Batches are disjoint then.
+            Where the data set has times, the nodes' own are the default, and it is an error if they have none.
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
+            None looks at no times.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
@@ -73,7 +75,7 @@ class NeighborLoader(NodeLoader):
         replace: bool = False,
         disjoint: bool = False,
         input_time: torch.Tensor | None = None,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: str | None = "uniform",
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,

@@ -34,7 +34,7 @@ class NodeLoader(LocalLoader):
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
-        input_time: int64 ``[n]``, times of the seeds; None where they have none.
+        input_time: int64 ``[n]``, times of the seeds; the nodes' own unless given, see ``NeighborLoader``.
         sampling_type: neighborhoods, or induced subgraphs of them.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import torch
 
@@ -142,6 +142,8 @@ class SamplingConfig:
         disjoint: every seed grows a tree of its own.
         temporal_strategy: how neighbors not later than the seed's time are drawn, ``"uniform"`` or ``"last"`` (the most
             recent ones), along the edge types that have times; None where seeds have no times.
+        own_times: the same for seeds that are given without times: where the data set has times, each seed has its
+            node's own (see ``with_own_times``). None looks at no time.
     """
 
     sampling_type: SamplingType
@@ -159,6 +161,7 @@ class SamplingConfig:
     strategy: str = "random"
     disjoint: bool = False
     temporal_strategy: str | None = None
+    own_times: str | None = None
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out"):
@@ -167,8 +170,11 @@ class SamplingConfig:
             raise InvalidArgumentError(f"seed: expected an int of 64 bits, got {self.seed!r}")
         if self.strategy not in _STRATEGIES:
             raise InvalidArgumentError(f"strategy: expected one of {_STRATEGIES}, got {self.strategy!r}")
-        if self.temporal_strategy is not None:
-            temporal_strategy_of(self.temporal_strategy, timed=True)
+        for strategy in (self.temporal_strategy, self.own_times):
+            if strategy is not None and strategy not in _TEMPORAL_STRATEGIES:
+                raise InvalidArgumentError(
+                    f"temporal_strategy: expected one of {_TEMPORAL_STRATEGIES} or None, got {strategy!r}"
+                )
         self._check_combination()
 
     def _check_combination(self) -> None:
@@ -180,7 +186,8 @@ class SamplingConfig:
             raise InvalidArgumentError(
                 "strategy: 'labor' draws without weights or replacement; expected with_weight and replace False"
             )
-        if self.temporal_strategy == "last" and (self.replace or self.with_weight or self.strategy != "random"):
+        takes_last = "last" in (self.temporal_strategy, self.own_times)
+        if takes_last and (self.replace or self.with_weight or self.strategy != "random"):
             raise InvalidArgumentError(
                 "temporal_strategy: 'last' takes the most recent neighbors and draws nothing; expected replace and "
                 "with_weight False and strategy 'random'"
@@ -196,18 +203,26 @@ class SamplingConfig:
         return self.disjoint or self.temporal_strategy is not None
 
 
-def temporal_strategy_of(strategy: str, *, timed: bool) -> str | None:
-    """The strategy for seeds that have times, None for others.
+class TimeSettings(TypedDict):
+    """The two fields of a ``SamplingConfig`` that say what times of seeds do."""
+
+    temporal_strategy: str | None
+    own_times: str | None
+
+
+def time_settings(strategy: str | None, *, timed: bool) -> TimeSettings:
+    """Of a loader whose ``temporal_strategy`` this is, and whose seeds are given with times or without.
 
     Raises:
-        InvalidArgumentError: there is no such strategy, whether seeds have times or not; or the last neighbors are
-            asked for of seeds without times.
+        InvalidArgumentError: times are given, and are not to be looked at.
     """
-    if strategy not in _TEMPORAL_STRATEGIES:
-        raise InvalidArgumentError(f"temporal_strategy: expected one of {_TEMPORAL_STRATEGIES}, got {strategy!r}")
-    if strategy == "last" and not timed:
-        raise InvalidArgumentError("temporal_strategy: 'last' expects seeds with times, got seeds without")
-    return strategy if timed else None
+    if not timed:
+        return {"temporal_strategy": None, "own_times": strategy}
+    if strategy is None:
+        raise InvalidArgumentError(
+            "temporal_strategy: None looks at no times; expected no input_time or edge_label_time"
+        )
+    return {"temporal_strategy": strategy, "own_times": None}
 
 
 class BaseSampler(ABC):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..data.dataset import Dataset
 from ..data.schema import by_type
 from ..errors import InvalidArgumentError
@@ -15,7 +17,7 @@ from .local_graph import LocalGraph
 from .plan import Draw, SamplingPlan, build_plan
 from .tasks import GraphAccess
 
-__all__ = ["LocalBatches", "make_plan", "make_schedule", "resolve_draws"]
+__all__ = ["LocalBatches", "make_plan", "make_schedule", "resolve_draws", "with_own_times"]
 
 _TIME_RULES = {None: "ignore", "uniform": "before", "last": "latest"}
 
@@ -37,6 +39,34 @@ def make_plan(dataset: Dataset, config: SamplingConfig) -> SamplingPlan:
         with_edge_ids=config.with_edge or (config.collect_features and dataset.edge_features is not None),
         seed=config.seed,
     )
+
+
+def with_own_times(
+    config: SamplingConfig, sampler_input: NodeSamplerInput | EdgeSamplerInput, dataset: Dataset
+) -> SamplingConfig:
+    """The config for seeds of which it is known now whether they have times: nodes without have their own, as in PyG.
+
+    Raises:
+        InvalidArgumentError: the data set has times and the seeds have none; or the last neighbors are asked for, and
+            it has none.
+    """
+    if config.own_times is None or sampler_input.time is not None or config.sampling_type is SamplingType.SUBGRAPH:
+        return config
+    has_times = any(graph.topo.edge_times is not None for graph in by_type(dataset.graph).values())
+    if not has_times:
+        if config.own_times == "last":
+            raise InvalidArgumentError("temporal_strategy: 'last' expects a data set with times, got one without")
+        return config
+    remedy = "or temporal_strategy=None to sample whatever the time"
+    if isinstance(sampler_input, EdgeSamplerInput):
+        raise InvalidArgumentError(f"edge_label_time: expected times of the links, as the data set has times; {remedy}")
+    node_type = sampler_input.input_type
+    if node_type not in dataset.node_times and node_type not in dataset.earliest_nodes:
+        typed = "" if node_type is None else f" of type {node_type!r}"
+        raise InvalidArgumentError(
+            f"input_time: expected times of the seeds, as the data set has times and nodes{typed} have none; {remedy}"
+        )
+    return replace(config, temporal_strategy=config.own_times)
 
 
 def resolve_draws(dataset: Dataset, config: SamplingConfig) -> list[Draw]:

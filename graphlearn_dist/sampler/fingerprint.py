@@ -10,7 +10,7 @@ import torch
 
 from ..data.schema import GraphSchema
 from ..typing import NumNeighbors
-from .base import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig
+from .base import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig, SamplingType
 
 Settings = dict[str, int | str]
 """Settings by name. Two loaders whose settings are equal make the same batches of the same data set."""
@@ -23,7 +23,7 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
 
     What batches carry besides (features, edge ids) is not among it: that may change without changing a draw.
     """
-    return {
+    settings: Settings = {
         "sampling_type": config.sampling_type.value,
         "num_neighbors": _short(str(_listed(config.num_neighbors))),
         "batch_size": config.batch_size,
@@ -38,6 +38,9 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
         "temporal_strategy": str(config.temporal_strategy),
         "num_nodes": _short(", ".join(map(str, schema.num_nodes))),
     }
+    # Named only where it is not what loaders have by default: whether there are times is known to the data set alone.
+    has_own = config.temporal_strategy is None and config.sampling_type is not SamplingType.SUBGRAPH
+    return settings | {"own_times": str(config.own_times)} if has_own and config.own_times != "uniform" else settings
 
 
 def _listed(fanouts: NumNeighbors | None) -> object:

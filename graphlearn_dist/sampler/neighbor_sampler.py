@@ -17,9 +17,9 @@ from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..typing import EdgeType, NodeType, NumNeighbors
 from ..utils.coroutines import run_local
-from .base import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType, temporal_strategy_of
+from .base import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType, time_settings
 from .batch_maker import BatchMaker
-from .batches import make_plan, resolve_draws
+from .batches import make_plan, resolve_draws, with_own_times
 from .convert import to_hetero_sampler_output, to_pyg_v1, to_sampler_output
 from .inducer import Inducer
 from .inputs import edge_type_index, resolve_input
@@ -50,7 +50,7 @@ class NeighborSampler(BaseSampler):
         replace: sample with replacement (False on every device by default).
         num_threads: threads of one batch.
         disjoint: every seed grows a tree of its own.
-        temporal_strategy: ``"uniform"`` or ``"last"``, for seeds that have times.
+        temporal_strategy: ``"uniform"`` or ``"last"``, for seeds that have times; None looks at no times.
 
     Raises:
         InvalidArgumentError: settings that contradict each other or the graph.
@@ -71,7 +71,7 @@ class NeighborSampler(BaseSampler):
         num_threads: int = 1,
         *,
         disjoint: bool = False,
-        temporal_strategy: str = "uniform",
+        temporal_strategy: str | None = "uniform",
     ) -> None:
         if device is not None and torch.device(device).type != "cpu":
             raise InvalidArgumentError(
@@ -121,8 +121,8 @@ class NeighborSampler(BaseSampler):
 
     def config_of(self, sampling_type: SamplingType, *, timed: bool, **changes: Any) -> SamplingConfig:
         """The settings of this sampler for one kind of input, with ``changes``."""
-        strategy = temporal_strategy_of(self.temporal_strategy, timed=timed)
-        return replace(self.config, sampling_type=sampling_type, temporal_strategy=strategy, **changes)
+        times = time_settings(self.temporal_strategy, timed=timed)
+        return replace(self.config, sampling_type=sampling_type, **times, **changes)
 
     @property
     def _is_partition(self) -> bool:
@@ -196,7 +196,7 @@ class NeighborSampler(BaseSampler):
         if unknown := kwargs.keys() - {"epoch", "index"}:
             raise InvalidArgumentError(f"expected the keywords epoch and index, got {sorted(unknown)}")
         inputs = resolve_input(inputs, self._dataset)
-        config = self.config_of(sampling_type, timed=inputs.time is not None)
+        config = with_own_times(self.config_of(sampling_type, timed=inputs.time is not None), inputs, self._dataset)
         maker = BatchMaker(self._graph_for(config), self._schema, inputs, config)
         index = kwargs["index"] if "index" in kwargs else next(self._calls)
         return run_local(maker.make_of(torch.arange(len(inputs)), kwargs.get("epoch", 0), index))

@@ -270,4 +270,6 @@ def make_static_batches(
         return HostStaticBatches(batches, plan, BatchSizes.of(native, config.batch_size))
     stores = dataset.stores() if config.collect_features else {}
     topologies = [graph.on_device() for graph in ordered]
+    if inputs.time is None and config.temporal_strategy is not None:  # the nodes' own
+        inputs = replace(inputs, time=dataset.node_times[inputs.input_type][inputs.node])
     return DeviceStaticBatches(plan, topologies, device, inputs, batches.schedule, stores, shapes)

@@ -98,17 +98,23 @@ class TaskResult:
 
 
 class NodeTask:
-    """Neighborhoods of nodes: seeds come first, each as often as it was asked for."""
+    """Neighborhoods of nodes: seeds come first, each as often as it was asked for.
 
-    def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema) -> None:
+    With ``own_times``, the time of a seed is that of its node, looked up where it lies.
+    """
+
+    def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema, *, own_times: bool = False) -> None:
         self._inputs = inputs
+        self._own_times = own_times
         self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
 
     async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
         inputs = self._inputs[positions]
-        seeds = SeedList(self.seed_type, inputs.node, inputs.time)
-        subgraph, _ = await graph.sample((seeds,), epoch=epoch, index=index)
-        return TaskResult(subgraph, inputs.time)
+        nodes, times = inputs.node, inputs.time
+        if self._own_times:
+            times = await graph.node_times(self.seed_type, nodes)
+        subgraph, _ = await graph.sample((SeedList(self.seed_type, nodes, times),), epoch=epoch, index=index)
+        return TaskResult(subgraph, times)
 
 
 class SubgraphTask:
@@ -242,14 +248,15 @@ def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, 
         InvalidArgumentError: links where nodes were expected or the other way round, a type that the data set does not
             have, or times without ``temporal_strategy`` (or that without times).
     """
-    if (inputs.time is None) != (config.temporal_strategy is None):
+    own_times = inputs.time is None and None not in (config.temporal_strategy, config.own_times)
+    if not own_times and (inputs.time is None) != (config.temporal_strategy is None):
         raise InvalidArgumentError(
             f"time, temporal_strategy: expected both or none, got {'no ' if inputs.time is None else ''}times and "
             f"{config.temporal_strategy!r}"
         )
     match config.sampling_type, inputs:
         case SamplingType.NODE, NodeSamplerInput():
-            return NodeTask(inputs, schema)
+            return NodeTask(inputs, schema, own_times=own_times)
         case SamplingType.SUBGRAPH, NodeSamplerInput():
             return SubgraphTask(inputs, schema)
         case SamplingType.LINK, EdgeSamplerInput():

@@ -120,7 +120,7 @@ BAD_LOADERS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_neighbors": 3}, InvalidArgumentError, "num_neighbors: expected a list .* got 3"),
     ({"num_neighbors": {("a", "b", "c"): [1]}}, InvalidArgumentError, "num_neighbors: unknown edge type"),
     ({"temporal_strategy": "first"}, InvalidArgumentError, "temporal_strategy: expected one of .*, got 'first'"),
-    ({"temporal_strategy": "last"}, InvalidArgumentError, "temporal_strategy: 'last' expects seeds with times"),
+    ({"temporal_strategy": "last"}, InvalidArgumentError, "temporal_strategy: 'last' expects a data set with times"),
     ({"edge_dir": "out"}, InvalidArgumentError, "edge_dir: the data set holds 'in'-neighbors.*'out'"),
     ({"edge_dir": "both"}, InvalidArgumentError, "edge_dir: expected 'in' or 'out', got 'both'"),
     ({"batch_size": 0}, InvalidArgumentError, "batch_size: expected at least 1, got 0"),

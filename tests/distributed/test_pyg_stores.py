@@ -249,7 +249,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_batches_from_servers_are_those_of_the_data(served: Served, settings: str) -> None:
     count = served.graph.num_nodes[served.seed_type]
     ids = torch.cat([torch.arange(count), torch.arange(4)])
-    dataset, arguments = make_dataset(served.graph, "in"), {"seed": SEED, **SETTINGS[settings]}
+    dataset, arguments = (
+        make_dataset(served.graph, "in"),
+        {"seed": SEED, "temporal_strategy": None, **SETTINGS[settings]},
+    )
     local = NodeLoader(pyg_data(served.graph), PyGSampler(dataset, **arguments), served.inputs(ids), batch_size=30)
     remote = NodeLoader(
         (served.features, served.edges), PyGSampler(served.data, **arguments), served.inputs(ids), batch_size=30
@@ -264,7 +267,7 @@ def test_batches_from_servers_are_those_of_the_data(served: Served, settings: st
 def test_times_of_seeds(served: Served) -> None:
     if not served.graph.times:
         with pytest.raises(InvalidArgumentError, match="input_time: expected edge times"):
-            PyGSampler(served.data, [2]).sample_from_nodes(
+            PyGSampler(served.data, [2], temporal_strategy=None).sample_from_nodes(
                 PygNodes(None, torch.tensor([0]), torch.tensor([3]), served.seed_type)
             )
         return
@@ -292,10 +295,12 @@ def test_links(served: Served, mode: str) -> None:
         options["neg_sampling"] = (mode, 2.0)
     if mode == "binary":
         options["edge_label"] = torch.arange(33) % 3
-    remote = LinkLoader((served.features, served.edges), PyGSampler(served.data, [3, 2], seed=SEED), **options)
+    remote = LinkLoader(
+        (served.features, served.edges), PyGSampler(served.data, [3, 2], seed=SEED, temporal_strategy=None), **options
+    )
     if served.link_type is None:
         options["edge_label_index"] = links
-    local_sampler = PyGSampler(make_dataset(served.graph, "in"), [3, 2], seed=SEED)
+    local_sampler = PyGSampler(make_dataset(served.graph, "in"), [3, 2], seed=SEED, temporal_strategy=None)
     local = LinkLoader(pyg_data(served.graph), local_sampler, **options)
     ends = (None, None) if served.link_type is None else served.link_type[::2]
     for batch, expected in zip(remote, local, strict=True):
@@ -350,7 +355,7 @@ HOMOGENEOUS = GRAPHS["homogeneous"]
 
 def test_draws_are_those_of_the_sampler() -> None:
     dataset, ids = make_dataset(HOMOGENEOUS, "in"), torch.tensor([4, 90, 4, 7])
-    adapter = PyGSampler(dataset, [3, 2], seed=SEED)
+    adapter = PyGSampler(dataset, [3, 2], seed=SEED, temporal_strategy=None)
     own = NeighborSampler(dataset.graph, [3, 2], with_edge=True, edge_dir="in", seed=SEED)
     for epoch in (0, 5):
         adapter.set_epoch(epoch)
@@ -379,7 +384,7 @@ def test_neither_workers_nor_order_matter() -> None:
     data, dataset = pyg_data(HOMOGENEOUS), make_dataset(HOMOGENEOUS, "in")
 
     def epochs(num_workers: int, **options: Any) -> list[list[dict[str, Any]]]:
-        sampler = PyGSampler(dataset, [3, 2], seed=SEED)
+        sampler = PyGSampler(dataset, [3, 2], seed=SEED, temporal_strategy=None)
         loader = NodeLoader(data, sampler, None, batch_size=16, num_workers=num_workers, **options)
         found = []
         for epoch in range(2):
@@ -392,14 +397,16 @@ def test_neither_workers_nor_order_matter() -> None:
         for batch, other in zip(batches, others, strict=True):
             assert_same(batch, other)
     assert not torch.equal(here[0][0]["n_id."], here[1][0]["n_id."])  # another epoch, other draws
-    shuffled = PyGSampler(dataset, [3, 2], seed=SEED)
+    shuffled = PyGSampler(dataset, [3, 2], seed=SEED, temporal_strategy=None)
     one = shuffled.sample_from_nodes(PygNodes(torch.arange(16), torch.arange(16)))
     assert torch.equal(one.node, here[0][0]["n_id."])
 
 
 def test_full_neighborhoods_are_pygs() -> None:
     data, ids = pyg_data(HOMOGENEOUS), torch.tensor([3, 50])
-    (batch,) = NodeLoader(data, PyGSampler(make_dataset(HOMOGENEOUS, "in"), [-1, -1]), ids, batch_size=2)
+    (batch,) = NodeLoader(
+        data, PyGSampler(make_dataset(HOMOGENEOUS, "in"), [-1, -1], temporal_strategy=None), ids, batch_size=2
+    )
     expected, _, _, _ = k_hop_subgraph(ids, 2, data.edge_index, flow="source_to_target")
     assert sorted(batch.n_id.tolist()) == expected.tolist()
     assert torch.equal(batch.x, data.x[batch.n_id])
@@ -416,4 +423,6 @@ def test_wrong_data() -> None:
     with pytest.raises(InvalidArgumentError, match="with_weight: expected edge weights"):
         PyGSampler(make_dataset(random_graph(20, 50, 1), "in"), [2], with_weight=True)
     with pytest.raises(UnknownIdError, match="120"):
-        PyGSampler(make_dataset(HOMOGENEOUS, "in"), [2]).sample_from_nodes(PygNodes(None, torch.tensor([120])))
+        PyGSampler(make_dataset(HOMOGENEOUS, "in"), [2], temporal_strategy=None).sample_from_nodes(
+            PygNodes(None, torch.tensor([120]))
+        )

@@ -101,6 +101,8 @@ def _arguments(graph: TestGraph, sampling: tuple[str, str], part: tuple[int, int
         arguments["input_nodes"], count = _typed(seed_type, seeds), seeds.numel()
     if draw == "temporal":
         arguments["edge_label_time" if task == "link" else "input_time"] = torch.arange(count) % (MAX_TIME + 1)
+    elif task != "subgraph":
+        arguments["temporal_strategy"] = None
     return arguments
 
 

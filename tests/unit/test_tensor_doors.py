@@ -81,9 +81,9 @@ NOT_IDS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-def dataset() -> Dataset:
+def dataset(*, timed: bool = False) -> Dataset:
     made = Dataset(edge_dir="in")
-    made.init_graph(EDGES, edge_times=TIMES)
+    made.init_graph(EDGES, edge_times=TIMES if timed else None)
     made.init_node_features(ROWS)
     made.init_node_labels(IDS)
     return made
@@ -106,7 +106,8 @@ def batches(loader: Any) -> Any:
 
 
 def links(**arguments: Any) -> Any:
-    loader = LinkNeighborLoader(dataset(), [2], **{"edge_label_index": EDGES, "batch_size": 3, **arguments})
+    timed = dataset(timed="edge_label_time" in arguments)
+    loader = LinkNeighborLoader(timed, [2], **{"edge_label_index": EDGES, "batch_size": 3, **arguments})
     names = ("edge_index", "edge_label_index", "edge_label", "edge_label_time", "dst_neg_index")
     return [[batch.get(name) for name in names] for batch in loader]
 
@@ -221,7 +222,7 @@ DOORS: dict[str, Door] = {
     "input_time": Door(
         "input_time",
         A([6, 5, 4, 3]),
-        lambda t: batches(NeighborLoader(dataset(), [2], IDS, input_time=t)),
+        lambda t: batches(NeighborLoader(dataset(timed=True), [2], IDS, input_time=t)),
         of_ids=True,
     ),
     "edge_label_index": Door("edge_label_index", EDGES, lambda t: links(edge_label_index=t), of_ids=True),

@@ -250,7 +250,7 @@ REFUSED = {
     "prefetch: expected": {"prefetch": -1},
     "temporal_strategy: expected one of": {"temporal_strategy": "first", "input_time": torch.zeros(6).long()},
     "temporal_strategy: expected one of .*, got 'First'": {"temporal_strategy": "First"},
-    "temporal_strategy: 'last' expects seeds with times": {"temporal_strategy": "last"},
+    "temporal_strategy: 'last' expects a data set with times": {"temporal_strategy": "last"},
     "temporal_strategy: 'last' takes": {
         "temporal_strategy": "last",
         "input_time": torch.zeros(6).long(),
