@@ -12,11 +12,12 @@ from types import FrameType
 from typing import NoReturn
 
 from .config import DEFAULT_SSH, LaunchContext
-from .errors import GraphLearnError, InvalidArgumentError
+from .errors import GraphLearnError, InvalidArgumentError, LaunchError
 
 
 def _launch(args: argparse.Namespace) -> int:
     from .cluster import LaunchPlan, launch, read_hosts
+    from .cluster.checks import misplaced_options
 
     plan = LaunchPlan(
         script=args.script,
@@ -28,6 +29,7 @@ def _launch(args: argparse.Namespace) -> int:
         hosts=read_hosts(args.hosts) if args.hosts else (),
         ssh=args.ssh,
         port=args.port,
+        port_range=args.port_range,
         log_dir=args.log_dir,
         server_script=args.server_script,
         env=dict(args.env),
@@ -35,7 +37,11 @@ def _launch(args: argparse.Namespace) -> int:
         max_restarts=args.max_restarts,
         heartbeat_timeout_s=args.heartbeat_timeout,
         interpreter_timeout_s=args.interpreter_timeout,
+        launcher_timeout_s=args.launcher_timeout,
     )
+    for option in misplaced_options(plan, args.options):
+        note = f"{option} stands after {args.script} and is the script's; the launcher's options stand before it"
+        print(f"graphlearn-dist: {note}", file=sys.stderr)
     return launch(plan)
 
 
@@ -108,6 +114,13 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _port_range(text: str) -> tuple[int, int]:
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected LOW-HIGH, got {text!r}")
+    return int(low), int(high)
+
+
 def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="partition directory for the servers")
     parser.add_argument("--servers", type=int, default=1, metavar="N", help="servers to start (default 1)")
@@ -115,7 +128,11 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", choices=("local", "ssh", "ray"), default="local", help="where they run (default local)")
     parser.add_argument("--hosts", metavar="FILE", help="for ssh: one host to a line, optionally 'slots=N'")
     parser.add_argument("--ssh", default=DEFAULT_SSH, metavar="COMMAND", help="ssh with its options")
-    parser.add_argument("--port", type=int, default=29400, help="for ssh: port of the registry, on the first host")
+    parser.add_argument("--port", type=int, metavar="N", help="for ssh: the registry's, on the first host (29400)")
+    parser.add_argument(
+        "--port-range", type=_port_range, metavar="LOW-HIGH",
+        help="ports that servers and trainers listen on, the registry's first (for firewalls)",
+    )  # fmt: skip
     parser.add_argument("--trainer-gpus", type=float, default=0, metavar="N", help="for ray: GPUs of each trainer")
     parser.add_argument("--log-dir", metavar="DIR", help="write each process's output to a file there as well")
     parser.add_argument("--server-script", metavar="FILE", help="run this as a server instead of `serve`")
@@ -130,10 +147,15 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
         "--interpreter-timeout", type=float, default=30.0, metavar="S",
         help="so too one whose interpreter runs nothing for so long; 0: never (default 30)",
     )  # fmt: skip
+    parser.add_argument(
+        "--launcher-timeout", type=float, default=30.0, metavar="S",
+        help="for ssh: a host is lost that is silent for so long, and ends what it runs; 0: never (default 30)",
+    )  # fmt: skip
     parser.add_argument("--env", type=_assignment, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("script", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its arguments", metavar="...")
-    parser.set_defaults(run=_launch)
+    options = [option for action in parser._actions for option in action.option_strings]
+    parser.set_defaults(run=_launch, options=options)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -176,4 +198,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except GraphLearnError as error:
         print(f"graphlearn-dist: {error}", file=sys.stderr)
-        return 1
+        return error.code if isinstance(error, LaunchError) else 1

@@ -14,7 +14,8 @@ from .errors import InvalidArgumentError
 _log = logging.getLogger(__name__)
 
 MIB = 1 << 20
-DEFAULT_SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=3"  # a lost host is noticed in 4 s
+DEFAULT_SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
+SILENCE_S = 3.0  # without a sign of life of a host, over ssh, after which the launcher says so
 PULSE_INTERVAL_S = 1.0  # of the signs of life that a watched process gives
 
 
@@ -254,6 +255,22 @@ def master_from_environ(environ: Mapping[str, str] = os.environ) -> tuple[str | 
     """Where workers meet by default: ``MASTER_ADDR``, and the port after ``MASTER_PORT``, which torch itself uses."""
     port = _integer(environ, "MASTER_PORT", -1)
     return environ.get("MASTER_ADDR"), port + 1 if port >= 0 else None
+
+
+def port_range(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """``GLD_PORT_RANGE``: first and last port that this process may listen on, as ``29400-29499``; None for any."""
+    text = environ.get("GLD_PORT_RANGE")
+    if not text:
+        return None
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high) <= 65535):
+        raise InvalidArgumentError(f"environment variable GLD_PORT_RANGE: expected LOW-HIGH, got {text!r}")
+    return int(low), int(high)
+
+
+def port_range_environ(low: int, high: int) -> dict[str, str]:
+    """The variable that ``port_range`` reads back."""
+    return {"GLD_PORT_RANGE": f"{low}-{high}"}
 
 
 def share_partitions(environ: Mapping[str, str] = os.environ) -> bool:

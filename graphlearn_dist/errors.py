@@ -152,7 +152,18 @@ class SamplingWorkerError(GraphLearnError):
 
 
 class LaunchError(GraphLearnError):
-    """A launched process failed; the message says which one and how."""
+    """A launched process failed; the message says which one and how.
+
+    Attributes:
+        code: its exit code, 128 + n after signal n; 1 where none has ended.
+    """
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ResourceInsufficientError(GraphLearnError):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .backend import Backend, Listener, LocalBackend, RunningProcess, SshBackend
+from .backend import Backend, Listener, LocalBackend, RunningProcess
 from .launcher import launch
 from .plan import Host, LaunchPlan, Master, ProcessSpec, plan_processes, read_hosts
+from .ssh_backend import SshBackend
 
 if TYPE_CHECKING:
     from .actors.shell import heartbeat, idempotent

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ..config import TLS_VARIABLES, job_token
+from ..config import job_token
 from ..errors import InvalidArgumentError, LaunchError
 from ..utils.ports import reserved_port
+from .checks import check_local
+from .child import SIGN_BEGINS, SIGN_ENDS
 from .plan import JobPlacement, LaunchPlan, Master, ProcessSpec
 
 _CHILD = str(Path(__file__).with_name("child.py"))
-_FORWARDED = ("PYTHONPATH", "OMP_NUM_THREADS", *TLS_VARIABLES)
+LOST = 256  # the exit code of a process whose connection is gone: more than any process can have
 _LONGEST_LINE = 64 << 10
+_LONGEST_SIGN = 100
+_SIGN = re.compile(b"(" + re.escape(SIGN_BEGINS) + b"[ -~]{0,98}" + re.escape(SIGN_ENDS) + b")")
 
 
 class Listener(Protocol):
@@ -32,8 +36,14 @@ class Listener(Protocol):
     def on_line(self, spec: ProcessSpec, line: str) -> None:
         """The process wrote a line (without its end)."""
 
+    def on_sign(self, spec: ProcessSpec, sign: str) -> None:
+        """The process's wrapper says how it is: ``started``, ``ready``, ``.`` for alive; see child.py."""
+
     def on_exit(self, spec: ProcessSpec, code: int) -> None:
-        """The process and all it started are gone; ``code`` is 128 + n where signal n killed it. The last call."""
+        """The process and all it started are gone; ``code`` is 128 + n where signal n killed it. The last call.
+
+        ``LOST``: the connection to its host is gone, and nobody knows what has become of it.
+        """
 
 
 class RunningProcess(ABC):
@@ -46,6 +56,10 @@ class RunningProcess(ABC):
     @abstractmethod
     def kill(self) -> None:
         """End it and all it started, now."""
+
+    def abandon(self) -> None:
+        """As ``kill``, for a process from whose host nothing comes: its end is not waited for."""
+        self.kill()
 
     @abstractmethod
     def tell(self, line: str) -> None:
@@ -61,6 +75,14 @@ class Backend(ABC):
     """
 
     notices_loss_s: float = 0.0
+
+    def check(self, plan: LaunchPlan, is_called_off: Callable[[], bool]) -> None:  # noqa: B027 nothing, unless said
+        """Sees whether a job can run here, before anything of it is started; returns when it is called off.
+
+        Raises:
+            InvalidArgumentError: something that the job needs is not there.
+            LaunchError: a host cannot be asked.
+        """
 
     @abstractmethod
     def master(self, plan: LaunchPlan) -> contextlib.AbstractContextManager[Master]:
@@ -84,7 +106,7 @@ class Backend(ABC):
         """
 
 
-class _Subprocess(RunningProcess):
+class Subprocess(RunningProcess):
     """A child.py of this machine, whose signals it is that do the work."""
 
     def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes], listener: Listener) -> None:
@@ -103,10 +125,20 @@ class _Subprocess(RunningProcess):
             raise RuntimeError("started without a pipe")
         try:
             with stream:
-                for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
-                    listener.on_line(spec, line.decode(errors="replace").rstrip("\r\n"))
+                for line, sign in OutputReader(stream.fileno()):
+                    if sign:
+                        self._on_sign(spec, listener, sign)
+                    else:
+                        listener.on_line(spec, line)
         finally:  # whatever became of a line: who is not told of the end waits for ever
-            listener.on_exit(spec, self._reap())
+            listener.on_exit(spec, self._exit_code(self._reap()))
+
+    def _on_sign(self, spec: ProcessSpec, listener: Listener, sign: str) -> None:
+        listener.on_sign(spec, sign)
+
+    def _exit_code(self, code: int) -> int:
+        """The command's exit code, as that of the process here says it."""
+        return code
 
     def _reap(self) -> int:
         """Waits for the end; returns the exit code, 128 + n for signal n."""
@@ -137,14 +169,62 @@ class _Subprocess(RunningProcess):
         self._signal(signal.SIGHUP)
 
 
-def _wrapper(spec: ProcessSpec, *options: str) -> list[str]:
+class OutputReader:
+    """Reads what a wrapper writes: lines of the command, and signs of its own anywhere between and within them.
+
+    Args:
+        descriptor: the reading end.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._text = b""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Gives (line, "") or ("", sign), in order."""
+        rest = b""  # a sign that is not complete yet
+        while text := os.read(self._descriptor, _LONGEST_LINE):
+            *pieces, rest = self._split(rest + text)
+            for piece in pieces:
+                if piece.startswith(SIGN_BEGINS):
+                    yield "", piece.strip(SIGN_BEGINS + SIGN_ENDS).decode(errors="replace")
+                else:
+                    yield from self._lines(piece)
+        yield from self._lines(rest)
+        if self._text:
+            yield self._line(self._text)
+
+    @staticmethod
+    def _split(text: bytes) -> list[bytes]:
+        """Signs and what is between them; the last piece is the beginning of a sign, or empty."""
+        pieces = _SIGN.split(text)
+        last = pieces.pop()
+        begins = last.rfind(SIGN_BEGINS)
+        if begins < 0 or len(last) - begins > _LONGEST_SIGN:
+            begins = len(last)
+        return [*pieces, last[:begins], last[begins:]]
+
+    def _lines(self, text: bytes) -> Iterator[tuple[str, str]]:
+        *lines, self._text = (self._text + text).split(b"\n")
+        yield from (self._line(line) for line in lines)
+        while len(self._text) >= _LONGEST_LINE:
+            line, self._text = self._text[:_LONGEST_LINE], self._text[_LONGEST_LINE:]
+            yield self._line(line)
+
+    @staticmethod
+    def _line(line: bytes) -> tuple[str, str]:
+        return line.decode(errors="replace").rstrip("\r"), ""
+
+
+def wrapper(spec: ProcessSpec, *options: str) -> list[str]:
     times = ["--share-cores", str(spec.share_cores), "--stop-s", str(spec.stop_s)]
-    return [sys.executable, "-I", "-S", _CHILD, *times, *options]
+    return [sys.executable, "-I", "-S", _CHILD, "--name", spec.name.replace(" ", "-"), *times, *options]
 
 
-def _watching(spec: ProcessSpec) -> list[str]:
+def watching(spec: ProcessSpec) -> list[str]:
     """Options of the wrapper that is next to the command."""
-    return ["--pulse-s", str(spec.heartbeat_timeout_s), "--interpreter-s", str(spec.interpreter_timeout_s)]
+    limits = ["--pulse-s", str(spec.heartbeat_timeout_s), "--interpreter-s", str(spec.interpreter_timeout_s)]
+    return ["--pulse", str(int(spec.role == "server")), *limits]
 
 
 class LocalBackend(Backend):
@@ -169,63 +249,43 @@ class LocalBackend(Backend):
         with socket.create_server(("127.0.0.1", 0), backlog=128) as server, reserved_port() as torch_port:
             yield Master("127.0.0.1", server.getsockname()[1], torch_port, server.fileno())
 
+    def check(self, plan: LaunchPlan, is_called_off: Callable[[], bool]) -> None:
+        check_local(plan)
+
     def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
-        return self._run(spec, spec.command, {**os.environ, **spec.env}, listener)
+        popen = self.open(spec, spec.command, {**os.environ, **spec.env}, watching(spec))
+        return Subprocess(spec, popen, listener)
 
-    def _run(
-        self,
-        spec: ProcessSpec,
-        command: Sequence[str],
-        env: Mapping[str, str],
-        listener: Listener,
-        *,
-        leads_on: bool = False,
-    ) -> RunningProcess:
-        """Starts a command of this machine; its standard input, the link, begins with the token and stays open.
+    def open(
+        self, spec: ProcessSpec, command: Sequence[str], env: Mapping[str, str], options: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        """Starts a command of this machine in a wrapper with these options.
 
-        ``leads_on``: the link is that of the wrapper at the other end, which the command reaches.
+        Its standard input, the link, begins with the token and stays open.
         """
-        options = ["--link", "0"] if leads_on else _watching(spec)
-        argv = [*_wrapper(spec, *options), "--parent", str(os.getpid()), "--", *command]
+        reading, writing = os.pipe()
+        # The wrapper of an ssh writes to the link as well.
+        beat = ["--beat", str(writing)] if "--link" in options else []
+        argv = [*wrapper(spec, *options, *beat), "--parent", str(os.getpid()), "--", *command]
+        descriptors = [spec.inherited_fd] if spec.inherited_fd >= 0 else []
         try:
             popen = subprocess.Popen(
                 argv,
                 env=dict(env),
-                stdin=subprocess.PIPE,
+                stdin=reading,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[spec.inherited_fd] if spec.inherited_fd >= 0 else [],
+                pass_fds=[*descriptors, writing] if beat else descriptors,
                 start_new_session=True,
             )
         except OSError as error:
+            os.close(writing)
             raise LaunchError(f"cannot start {spec.name}: {error}") from error
-        process = _Subprocess(spec, popen, listener)
-        process.tell(self._token.decode())
-        return process
-
-
-class SshBackend(LocalBackend):
-    """Processes on other machines, each at the end of an ssh connection that takes it down when it closes.
-
-    Python, the package and the working directory must be at the same paths on every host. A process's link, and with it
-    the job's token, goes through its ssh connection.
-    """
-
-    def __init__(self, ssh: str) -> None:
-        super().__init__()
-        self._ssh = shlex.split(ssh)
-        if not self._ssh:
-            raise InvalidArgumentError(f"ssh: expected a command, got {ssh!r}")
-
-    @contextlib.contextmanager
-    def master(self, plan: LaunchPlan) -> Iterator[Master]:
-        """The given port of the host of server 0."""
-        yield Master(plan.placement_hosts()[0], plan.port, plan.port + 1)
-
-    def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
-        # No terminal: the standard input stays a pipe, whose end tells the other side that we are gone.
-        command = [*self._ssh, "-T", spec.host, remote_command(spec)]
-        return self._run(spec, command, os.environ, listener, leads_on=True)
+        finally:
+            os.close(reading)
+        popen.stdin = open(writing, "wb", buffering=0)  # noqa: SIM115 who follows the process closes it
+        os.write(writing, self._token + b"\n")
+        return popen
 
 
 def make_token() -> bytes:
@@ -233,19 +293,13 @@ def make_token() -> bytes:
     return job_token() or secrets.token_hex(32).encode()
 
 
-def remote_command(spec: ProcessSpec) -> str:
-    """The command line for the shell of another host."""
-    forwarded = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
-    assignments = [f"{name}={value}" for name, value in {**forwarded, **spec.env}.items()]
-    command = shlex.join(["env", *assignments, *_wrapper(spec, *_watching(spec)), "--", *spec.command])
-    return f"cd {shlex.quote(os.getcwd())} && exec {command}"
-
-
 def backend_for(plan: LaunchPlan) -> Backend:
     """The backend that ``plan.backend`` names."""
     if plan.backend == "local":
         return LocalBackend()
     if plan.backend == "ssh":
+        from .ssh_backend import SshBackend
+
         return SshBackend(plan.ssh)
     if plan.backend == "ray":
         from .ray_launch import RayLaunchBackend

@@ -5,24 +5,34 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TypeAlias
 
-from ..errors import InvalidArgumentError, LaunchError
+from ..errors import LaunchError
 from ..utils.restarts import RestartBudget
-from .backend import Backend, RunningProcess, backend_for
+from .backend import LOST, Backend, RunningProcess, backend_for
 from .child import FROZEN
+from .host_watch import HostWatch
+from .job_output import JobOutput
 from .plan import LaunchPlan, Master, ProcessSpec, plan_processes
 
-_TAIL_LINES = 20
 _GIVE_UP_S = 10.0  # what trainers get to raise their exceptions, once a server is given up
+_REACH_S = 60.0  # how long a host is tried that cannot be reached
+_RETRY_S = 1.0
+_CAUSE_S = 5.0  # for what has made another process fail to show itself
+_EXIT_CODE_OF_LOST = 255  # ssh's own
+# What a process says last that fails since another one has failed, or is not what it should be.
+_CONSEQUENCE = re.compile(
+    r"\b(PeerLostError|AuthenticationError|DeadlineExceededError|DistNetworkError|DistStoreError"
+    r"|no registry at|could not prove that it knows|[Cc]onnection (closed|reset|refused))\b"
+)
+_OWN_ERROR = re.compile(r"(graphlearn_dist\.errors\.)(\w+: .+)")  # the last line of a traceback
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -40,111 +50,82 @@ class _Interrupted:
 _Event: TypeAlias = "_Exited | _Interrupted"
 
 
-class _Output:
-    """Prefixes the lines of all processes, writes them out, and remembers the last ones of each."""
-
-    def __init__(self, log_dir: str | None, out: IO[str]) -> None:
-        self._out = out
-        self._lock = threading.Lock()
-        self._tails: dict[str, deque[str]] = {}
-        self._logs: dict[str, IO[bytes]] = {}
-        self._log_dir = Path(log_dir) if log_dir is not None else None
-        if self._log_dir is not None:
-            try:
-                self._log_dir.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InvalidArgumentError(f"log_dir: cannot create {log_dir}: {error.strerror}") from error
-
-    def note(self, text: str) -> None:
-        """A line of the launcher itself."""
-        with self._lock:
-            self._print(f"[launcher] {text}")
-
-    def open(self, spec: ProcessSpec) -> None:
-        self._tails[spec.name] = deque(maxlen=_TAIL_LINES)
-        if self._log_dir is not None:
-            self._logs[spec.name] = (self._log_dir / f"{spec.role}-{spec.rank}.log").open("wb", buffering=0)
-
-    def write(self, spec: ProcessSpec, line: str) -> None:
-        with self._lock:
-            self._tails[spec.name].append(line)
-            self._write_log(spec, line)
-            self._print(f"[{spec.name}] {line}")
-
-    def _print(self, text: str) -> None:
-        """A reader that went away, a full disk and strange characters must not end a job; it runs on, and logs."""
-        if encoding := getattr(self._out, "encoding", None):
-            text = text.encode(encoding, "backslashreplace").decode(encoding)
-        with contextlib.suppress(OSError):
-            print(text, file=self._out, flush=True)
-
-    def _write_log(self, spec: ProcessSpec, line: str) -> None:
-        """A log that cannot be written (a full disk) is given up, and that is said: it must not end a job."""
-        log = self._logs.get(spec.name)
-        if log is None:
-            return
-        try:
-            log.write(f"{line}\n".encode())
-        except OSError as error:
-            del self._logs[spec.name]
-            log.close()
-            why = f"its log cannot be written any more: {error.strerror}"
-            self._print(f"[launcher] {spec.name}: {why}; it goes on without")
-
-    def tail(self, spec: ProcessSpec) -> list[str]:
-        with self._lock:
-            return list(self._tails[spec.name])
-
-    def close(self) -> None:
-        with self._lock:
-            for log in self._logs.values():
-                log.close()
-            self._logs.clear()
-
-
 def describe_exit(code: int) -> str:
     """An exit code in words; 128 + n means signal n."""
     if code == FROZEN:
         return "froze and was killed"
+    if code == LOST:
+        return "was lost: its connection broke"
     if code > 128 and code - 128 in set(signal.Signals):
         return f"was killed by {signal.Signals(code - 128).name}"
     return f"exited with code {code}"
 
 
 class _Supervisor:
-    """Follows the processes of one job. All but ``on_line`` and ``on_exit`` runs in the launching thread."""
+    """Follows the processes of one job. All but what the backend's threads call runs in the launching thread."""
 
-    def __init__(self, plan: LaunchPlan, backend: Backend, output: _Output) -> None:
+    def __init__(self, plan: LaunchPlan, backend: Backend, output: JobOutput) -> None:
         self._plan = plan
         self._backend = backend
         self._output = output
         # Exits and signals: a few for each process and its restarts, which are limited.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._running: dict[str, RunningProcess] = {}  # by name
+        self._specs: dict[str, ProcessSpec] = {}  # by name
         self._budgets: dict[str, RestartBudget] = {}  # of servers, by name
         self._trainers_left = plan.num_trainers  # that have not ended well
+        self._hosts = HostWatch(plan.launcher_timeout_s, output.note)
+        self._reached: set[str] = set()  # processes that have started on another host
+        self._unreached: dict[str, float] = {}  # since when others could not be, by name
+        self._retries: dict[str, float] = {}  # and when to try them again
+        self._unconfirmed: dict[str, ProcessSpec] = {}  # whose end nobody has seen
 
     # Listener, called by the backend's threads
     def on_line(self, spec: ProcessSpec, line: str) -> None:
+        if spec.name in self._unreached and line in self._output.tail(spec)[-1:]:
+            return  # the same as at the last attempt
         self._output.write(spec, line)
 
+    def on_sign(self, spec: ProcessSpec, sign: str) -> None:
+        if sign == "ready":
+            self._output.note(f"{self._name(spec)} is ready")
+            return
+        if sign == "started":
+            self._reached.add(spec.name)
+            self._unreached.pop(spec.name, None)
+        self._hosts.heard(spec)
+
     def on_exit(self, spec: ProcessSpec, code: int) -> None:
+        self._hosts.ended(spec)
         self._events.put(_Exited(spec, code))
 
     def interrupt(self, signum: int) -> None:
         """Called by a signal handler."""
         self._events.put(_Interrupted(signum))
 
+    def is_interrupted(self) -> bool:
+        """Whether a signal has come that nobody has taken up; before anything is started."""
+        return not self._events.empty()
+
+    def _name(self, spec: ProcessSpec) -> str:
+        return spec.name if self._plan.backend == "local" else f"{spec.name} on {spec.host}"
+
     def start(self, master: Master) -> None:
         for spec in plan_processes(self._plan, master, self._backend.place(self._plan)):
             self._output.open(spec)
+            self._specs[spec.name] = spec
             self._budgets[spec.name] = RestartBudget(self._plan.max_restarts)
-            self._running[spec.name] = self._backend.start(spec, self)
+            self._start(spec)
+
+    def _start(self, spec: ProcessSpec) -> None:
+        self._reached.discard(spec.name)
+        self._running[spec.name] = self._backend.start(spec, self)
 
     def _next(self, deadline: float | None = None) -> _Event | None:
         """The next event; None where the deadline (monotonic seconds) passes first."""
         while True:
-            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+            self._look_at_hosts()
+            left = _RETRY_S if deadline is None else min(_RETRY_S, deadline - time.monotonic())
             try:
                 event = self._events.get(timeout=max(0.0, left))
             except queue.Empty:
@@ -153,13 +134,41 @@ class _Supervisor:
                 continue
             if isinstance(event, _Exited):
                 del self._running[event.spec.name]
+                if self._is_unreached(event):
+                    continue
                 self._trainers_left -= event.spec.role == "trainer" and event.code == 0
+                if event.code == LOST:
+                    self._unconfirmed[event.spec.name] = event.spec
+                else:  # that one too, if there was one before
+                    self._unconfirmed.pop(event.spec.name, None)
             return event
+
+    def _look_at_hosts(self) -> None:
+        for host in self._hosts.lost():
+            for name, process in list(self._running.items()):
+                if self._specs[name].host == host:
+                    process.abandon()
+        now = time.monotonic()
+        for name in [name for name, at in self._retries.items() if at <= now]:
+            del self._retries[name]
+            self._start(self._specs[name])
+
+    def _is_unreached(self, event: _Exited) -> bool:
+        """Whether a process ended before it came to its host, and will be tried again."""
+        name, now = event.spec.name, time.monotonic()
+        if event.code != LOST or name in self._reached:
+            return False
+        if name not in self._unreached:
+            self._output.note(f"{event.spec.host} cannot be reached for {name}; trying it again for {_REACH_S:g} s")
+        if now - self._unreached.setdefault(name, now) > _REACH_S:
+            return False
+        self._retries[name] = now + _RETRY_S
+        return True
 
     def run(self) -> int:
         """Until the trainers have ended well, then the servers; returns 0, or 128 + n after signal n."""
         deadline: float | None = None
-        while self._running:
+        while self._running or (self._retries and self._trainers_left):
             event = self._next(deadline)
             if event is None:  # servers that do not end by themselves
                 break
@@ -184,9 +193,9 @@ class _Supervisor:
         if spec.role == "server" and not self._trainers_left and (was_killed or self._budgets[spec.name].used):
             self._output.note(f"{spec.name} {how}; the trainers have ended: it is not started again")
         elif spec.role != "server" or not was_killed:
-            raise self._failure(event, how)
+            raise self._failure(self._cause(event))
         elif (why := self._start_again(spec, how)) and not self._end_without(spec, f"it {how}; {why}"):
-            raise self._failure(event, f"{how}; {why}")
+            raise self._failure(event, why)
 
     def _start_again(self, spec: ProcessSpec, how: str) -> str:
         """Starts a server again, or says why that is not possible."""
@@ -195,7 +204,7 @@ class _Supervisor:
             return f"max_restarts={budget.limit} within an hour are used up"
         self._output.note(f"{spec.name} {how}; starting it again ({budget.used} of {budget.limit} times)")
         try:
-            self._running[spec.name] = self._backend.start(spec, self)
+            self._start(spec)
         except LaunchError as error:
             return str(error)
         return ""
@@ -211,35 +220,100 @@ class _Supervisor:
                 break
         return not self._trainers_left
 
+    def called_off(self) -> int:
+        """Takes up the signal that ``is_interrupted`` tells of; returns 128 + n."""
+        event = self._events.get()
+        if not isinstance(event, _Interrupted):
+            raise RuntimeError(f"{event.spec.name} ended before it was started")
+        return self._end_by_signal(event)
+
     def _end_by_signal(self, event: _Interrupted) -> int:
         print(f"graphlearn-dist: {signal.Signals(event.signum).name}: stopping", file=sys.stderr, flush=True)
         self.stop_all()
         return 128 + event.signum
 
-    def _failure(self, event: _Exited, how: str) -> LaunchError:
-        spec = event.spec
-        place = "" if self._plan.backend == "local" else f" on {spec.host}"
-        tail = self._output.tail(spec)
-        said = [f"its last {len(tail)} lines of output:", *("  " + line for line in tail)] if tail else ["no output"]
-        return LaunchError("\n".join([f"{spec.name}{place} {how}; {said[0]}", *said[1:]]))
+    def _cause(self, first: _Exited) -> list[_Exited]:
+        """What has failed, the likely cause first.
+
+        A process that fails as it lost another one, or met a stranger, may be faster than the one that is the cause.
+        """
+        failed = [first]
+        deadline = time.monotonic() + _CAUSE_S
+        while self._is_consequence(failed[-1]) and self._running:
+            event = self._next(deadline)
+            if not isinstance(event, _Exited):  # the time is over, or somebody is impatient
+                if event is not None:
+                    self._events.put(event)
+                break
+            if event.code != 0:
+                failed.append(event)
+        if not self._is_consequence(failed[-1]):
+            failed.insert(0, failed.pop())
+        return failed
+
+    def _is_consequence(self, event: _Exited) -> bool:
+        return event.code == 1 and any(_CONSEQUENCE.search(line) for line in self._output.tail(event.spec)[-3:])
+
+    def _failure(self, failed: _Exited | list[_Exited], why: str = "") -> LaunchError:
+        event, *others = failed if isinstance(failed, list) else [failed]
+        what = f"{self._name(event.spec)} {describe_exit(event.code)}" + (f"; {why}" if why else "")
+        tail = self._output.tail(event.spec)
+        own_error = _OWN_ERROR.fullmatch(tail[-1]) if tail else None
+        if own_error is not None and not self._is_consequence(event):  # its traceback is the user's, and was printed
+            lines = [f"{what}: {own_error[2]}"]
+        elif tail:
+            lines = [f"{what}; its last {len(tail)} lines of output:", *("  " + line for line in tail)]
+        else:
+            lines = [f"{what}; no output"]
+        lines += [f"then {self._name(other.spec)} {describe_exit(other.code)}" for other in others]
+        return LaunchError("\n".join(lines), _EXIT_CODE_OF_LOST if event.code == LOST else event.code)
 
     def stop_all(self) -> None:
-        """Returns when all processes are gone: asked at first, killed after ``stop_s`` or at a further signal."""
+        """Returns when all processes are gone: asked at first, killed after ``stop_s`` or at a further signal.
+
+        Those on a host from which nothing comes are let go of then; that is said.
+        """
+        self._retries.clear()
         self._tell(lambda process: process.stop())
         # child.py keeps the time between both; the second deadline is for one that was stopped or is stuck itself, or
         # whose machine is lost.
         wait_s = self._plan.stop_s + 2
         for limit_s in (wait_s, max(wait_s, self._backend.notices_loss_s)):
-            deadline = time.monotonic() + limit_s
-            while self._running and (event := self._next(deadline)) is not None:
-                if isinstance(event, _Interrupted):
-                    self._tell(lambda process: process.kill())
-            if not self._running:
-                return
+            self._wait_for_ends(limit_s)
             self._tell(lambda process: process.kill())
-        names = ", ".join(self._running)
-        self._running.clear()  # reported once
-        raise LaunchError(f"still running after SIGKILL: {names}")
+            self._abandon_silent()
+        if self._running:
+            self._tell(lambda process: process.abandon())
+            self._wait_for_ends(wait_s)
+        self._tell_unconfirmed()
+        if self._running:
+            names = ", ".join(self._running)
+            self._running.clear()  # reported once
+            raise LaunchError(f"still running after SIGKILL: {names}")
+
+    def _wait_for_ends(self, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while self._running and (event := self._next(deadline)) is not None:
+            self._retries.clear()
+            if isinstance(event, _Interrupted):
+                self._tell(lambda process: process.kill())
+                self._abandon_silent()
+
+    def _abandon_silent(self) -> None:
+        for name, process in list(self._running.items()):
+            if self._hosts.is_silent(self._specs[name]):
+                process.abandon()
+
+    def _tell_unconfirmed(self) -> None:
+        hosts: dict[str, list[str]] = {}
+        for name, spec in self._unconfirmed.items():
+            hosts.setdefault(spec.host, []).append(name)
+        self._unconfirmed.clear()
+        limit_s = self._plan.launcher_timeout_s
+        ends_s = limit_s + self._plan.stop_s
+        rest = f"what is left there ends by itself within {ends_s:g} s" if limit_s else "it may go on there"
+        for host, names in hosts.items():
+            self._output.note(f"{host} did not confirm the end of {', '.join(sorted(names))}; {rest}")
 
     def _tell(self, action: Callable[[RunningProcess], None]) -> None:
         for process in list(self._running.values()):
@@ -278,22 +352,32 @@ def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | N
         0, or 128 + n where this process was sent signal n (SIGINT, SIGTERM, SIGHUP); a second one kills at once.
 
     Raises:
-        LaunchError: a process failed or could not be started; the message has its rank, exit and last output.
-        InvalidArgumentError: the plan cannot be carried out.
+        LaunchError: a process failed or could not be started; the message has its rank, exit and last output, and
+            ``code`` its exit code.
+        InvalidArgumentError: the plan cannot be carried out, or something that it needs is not there.
     """
     chosen = backend if backend is not None else backend_for(plan)
-    output = _Output(plan.log_dir, out if out is not None else sys.stdout)
+    output = JobOutput(plan.log_dir, out if out is not None else sys.stdout)
     supervisor = _Supervisor(plan, chosen, output)
-    # What the backend opens may set signal handlers of its own: ours come after it.
-    with contextlib.closing(output), chosen.master(plan) as master, _signals_to(supervisor.interrupt):
+    with contextlib.closing(output):
+        with _signals_to(supervisor.interrupt):
+            chosen.check(plan, supervisor.is_interrupted)
+            if supervisor.is_interrupted():
+                return supervisor.called_off()
+        # What the backend opens may set signal handlers of its own: ours come after it.
+        with chosen.master(plan) as master, _signals_to(supervisor.interrupt):
+            return _run(supervisor, master)
+
+
+def _run(supervisor: _Supervisor, master: Master) -> int:
+    try:
+        supervisor.start(master)
+        return supervisor.run()
+    except LaunchError as failure:
         try:
-            supervisor.start(master)
-            return supervisor.run()
-        except LaunchError as failure:
-            try:
-                supervisor.stop_all()
-            except LaunchError as leftover:
-                raise LaunchError(f"{failure}\n{leftover}") from failure
-            raise
-        finally:
             supervisor.stop_all()
+        except LaunchError as leftover:
+            raise LaunchError(f"{failure}\n{leftover}", failure.code) from failure
+        raise
+    finally:
+        supervisor.stop_all()

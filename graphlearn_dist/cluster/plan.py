@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config import DEFAULT_SSH, PULSE_INTERVAL_S, LaunchContext
+from ..config import DEFAULT_SSH, PULSE_INTERVAL_S, SILENCE_S, LaunchContext, port_range_environ
 from ..errors import InvalidArgumentError
 
 DEFAULT_PORT = 29400
+_PORTS_OF_JOB = ("registry", "torch")  # the first ones of a range
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,12 @@ class LaunchPlan:
         backend: ``"local"``, ``"ssh"`` or ``"ray"``.
         hosts: machines for ``ssh``; servers go one to each in turn, trainers likewise.
         ssh: the ssh command with its options.
-        port: port of the registry on the first host (``ssh``); the next one is torch's ``MASTER_PORT``. Locally both
-            are chosen freely.
-        log_dir: where each process's output goes as well, as ``server-0.log`` and so on.
+        port: port of the registry on the first host (``ssh``); the next one is torch's ``MASTER_PORT``. None: the first
+            one of ``port_range``, else 29400. Locally both are chosen freely.
+        port_range: first and last port that servers and trainers listen on, those two among them; None for any. A
+            host needs as many as it has processes, the first one two more.
+        log_dir: where each process's output goes as well, as ``server-0.log`` and so on, and what the launcher says, as
+            ``launcher.log``. Logs of an earlier job there are kept, as ``server-0.log.1`` and so on.
         server_script: Python file to run as a server instead of ``graphlearn-dist serve``.
         env: variables for every process, above the launcher's own.
         trainer_gpus: GPUs that Ray gives each trainer, or a fraction of one; elsewhere trainers see all of them.
@@ -52,6 +57,8 @@ class LaunchPlan:
             code of its own is not.
         heartbeat_timeout_s: a server that gives no sign of life for so long has frozen, and is killed; 0: never.
         interpreter_timeout_s: so does one that lives, and whose interpreter runs nothing for so long; 0: never.
+        launcher_timeout_s: over ssh, what was started on a host ends by itself when it had no sign of life from the
+            launcher for so long, and counts as lost when the launcher had none from it; 0: never.
         server_exit_s: how long servers may take to end by themselves when all trainers have ended.
         stop_s: time between SIGTERM and SIGKILL.
     """
@@ -64,7 +71,8 @@ class LaunchPlan:
     backend: str = "local"
     hosts: Sequence[Host] = ()
     ssh: str = DEFAULT_SSH
-    port: int = DEFAULT_PORT
+    port: int | None = None
+    port_range: tuple[int, int] | None = None
     log_dir: str | None = None
     server_script: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +80,7 @@ class LaunchPlan:
     max_restarts: int = 3
     heartbeat_timeout_s: float = 3.0
     interpreter_timeout_s: float = 30.0
+    launcher_timeout_s: float = 30.0
     server_exit_s: float = 10.0
     stop_s: float = 5.0
 
@@ -90,12 +99,27 @@ class LaunchPlan:
         for name in ("server_exit_s", "stop_s", "trainer_gpus"):
             if not getattr(self, name) >= 0:
                 raise InvalidArgumentError(f"{name}: expected at least 0, got {getattr(self, name)}")
-        if not 1 <= self.port < 65535:
+        if not (self.launcher_timeout_s == 0 or self.launcher_timeout_s >= SILENCE_S):
+            raise InvalidArgumentError(
+                f"launcher_timeout_s: expected 0, or at least {SILENCE_S:g}, got {self.launcher_timeout_s}"
+            )
+        if self.port_range is not None and not 1 <= self.port_range[0] < self.port_range[1] <= 65535:
+            raise InvalidArgumentError(f"port_range: expected two ports, the lower one first, got {self.port_range}")
+        if self.port_range is not None and self.port is not None:
+            raise InvalidArgumentError(f"port: expected None with a port_range, which has it, got {self.port}")
+        if not 1 <= self.registry_port < 65535:
             raise InvalidArgumentError(f"port: expected between 1 and 65534, got {self.port}")
         if self.data is None and self.server_script is None:
             raise InvalidArgumentError("data: expected a partition directory (or a server_script), got None")
         if self.backend == "ssh" and not self.hosts:
             raise InvalidArgumentError("hosts: expected at least one host for ssh, got none")
+
+    @property
+    def registry_port(self) -> int:
+        """The registry's port on the first host, over ssh."""
+        if self.port is not None:
+            return self.port
+        return self.port_range[0] if self.port_range is not None else DEFAULT_PORT
 
     def placement_hosts(self) -> list[str]:
         """Hosts in the order in which they are given processes, each repeated by its slots."""
@@ -106,10 +130,19 @@ class LaunchPlan:
     def placement(self) -> JobPlacement:
         """Servers on the hosts in turn, and trainers likewise."""
         hosts = self.placement_hosts()
-        return JobPlacement(
-            [hosts[rank % len(hosts)] for rank in range(self.num_servers)],
-            [hosts[rank % len(hosts)] for rank in range(self.num_trainers)],
-        )
+        servers = [hosts[rank % len(hosts)] for rank in range(self.num_servers)]
+        trainers = [hosts[rank % len(hosts)] for rank in range(self.num_trainers)]
+        self._check_ports([*servers, *trainers])
+        return JobPlacement(servers, trainers)
+
+    def _check_ports(self, hosts_of_processes: Sequence[str]) -> None:
+        if self.port_range is None:
+            return
+        room = self.port_range[1] - self.port_range[0] + 1
+        for host, needed in Counter(hosts_of_processes).items():
+            needed += len(_PORTS_OF_JOB)
+            if room < needed:
+                raise InvalidArgumentError(f"port_range: expected {needed} ports, for what runs on {host}, got {room}")
 
 
 @dataclass(frozen=True)
@@ -168,6 +201,7 @@ class ProcessSpec:
     stop_s: float = 5.0
     heartbeat_timeout_s: float = 0.0
     interpreter_timeout_s: float = 0.0
+    launcher_timeout_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -211,7 +245,8 @@ def _server(plan: LaunchPlan, master: Master, rank: int, host: str) -> ProcessSp
     if plan.server_script is not None:
         command = [sys.executable, plan.server_script]
     else:
-        command = [sys.executable, "-m", "graphlearn_dist", "serve", "--data", os.path.abspath(str(plan.data))]
+        serve = [sys.executable, "-m", "graphlearn_dist", "serve"]
+        command = [*serve, "--rank", str(rank), "--data", os.path.abspath(str(plan.data))]  # what ps shows
     fd = master.fd if rank == 0 else -1
     env = _environ(plan, master, "server", rank, fd)
     return ProcessSpec(
@@ -224,6 +259,7 @@ def _server(plan: LaunchPlan, master: Master, rank: int, host: str) -> ProcessSp
         stop_s=plan.stop_s,
         heartbeat_timeout_s=plan.heartbeat_timeout_s,
         interpreter_timeout_s=plan.interpreter_timeout_s,
+        launcher_timeout_s=plan.launcher_timeout_s,
     )
 
 
@@ -239,7 +275,14 @@ def _trainer(plan: LaunchPlan, master: Master, rank: int, hosts: Sequence[str]) 
     }
     command = [sys.executable, plan.script, *plan.script_args]
     return ProcessSpec(
-        "trainer", rank, host, command, env | dict(plan.env), share_cores=hosts.count(host), stop_s=plan.stop_s
+        "trainer",
+        rank,
+        host,
+        command,
+        env | dict(plan.env),
+        share_cores=hosts.count(host),
+        stop_s=plan.stop_s,
+        launcher_timeout_s=plan.launcher_timeout_s,
     )
 
 
@@ -254,4 +297,7 @@ def _environ(plan: LaunchPlan, master: Master, role: str, rank: int, fd: int) ->
         master_fd=fd,
         launcher_has_registry=master.has_registry,
     )
-    return {"PYTHONUNBUFFERED": "1", **plan.env, **context.to_environ()}
+    ports = {}
+    if plan.port_range is not None:
+        ports = port_range_environ(plan.port_range[0] + len(_PORTS_OF_JOB), plan.port_range[1])
+    return {"PYTHONUNBUFFERED": "1", **ports, **plan.env, **context.to_environ()}

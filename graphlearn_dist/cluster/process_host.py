@@ -45,6 +45,9 @@ class _Events:
     def on_line(self, spec: ProcessSpec, line: str) -> None:
         self._queue.put(line)
 
+    def on_sign(self, spec: ProcessSpec, sign: str) -> None:
+        pass  # Ray says how its actors are
+
     def on_exit(self, spec: ProcessSpec, code: int) -> None:
         self._queue.put(code)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..config import RpcSettings, TlsSettings, job_token
+from ..config import RpcSettings, TlsSettings, job_token, port_range
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
 from ..rpc.links import default_listen_host
@@ -126,6 +126,7 @@ def _make_endpoint(
     context: DistContext, settings: RpcSettings, token: bytes | None, master_addr: str, listen_host: str | None
 ) -> Endpoint:
     """This process's endpoint, with all registered functions; not open yet."""
+    ports = port_range()
     silent = context.is_client() and settings.tls is not None and settings.tls.certificate is None
     endpoint = Endpoint(
         context.role_name,
@@ -134,6 +135,7 @@ def _make_endpoint(
         settings=settings,
         token=token,
         listen_host=listen_host or default_listen_host(master_addr, silent=silent),
+        listen_port=range(ports[0], ports[1] + 1) if ports is not None else 0,
     )
     for name, function in _functions.items():
         endpoint.register(name, function)

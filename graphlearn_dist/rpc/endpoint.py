@@ -50,7 +50,7 @@ class Endpoint:
         settings: times, sizes and limits.
         token: shared secret of the job. Without it only this host is served.
         listen_host: TCP address to listen on; None for no TCP listener. ``"0.0.0.0"`` needs a token.
-        listen_port: TCP port; 0 for any.
+        listen_port: TCP port; 0 for any, or a range, of which the first free one is taken.
         use_unix: whether to listen on, and prefer, unix sockets between processes of one host.
     """
 
@@ -63,7 +63,7 @@ class Endpoint:
         settings: RpcSettings = RpcSettings(),  # noqa: B008 it is frozen
         token: bytes | None = None,
         listen_host: str | None = "127.0.0.1",
-        listen_port: int = 0,
+        listen_port: int | range = 0,
         use_unix: bool = True,
     ) -> None:
         if not role or rank < 0:
@@ -73,7 +73,7 @@ class Endpoint:
         self.settings = settings
         self.peer = Peer(name or f"{role}-{rank}", role, rank, time.time_ns(), os.getpid(), socket.gethostname()[:200])
         self.token = token
-        self._listen = (listen_host, listen_port)
+        self._listen = (listen_host, listen_port if isinstance(listen_port, range) else [listen_port])
         self._use_unix = use_unix
         self._introduction = Introduction(
             self.peer, boot_id(), settings.max_payload_bytes, max_inflight=settings.max_inflight
@@ -115,9 +115,9 @@ class Endpoint:
             raise NotInitializedError(f"{self.peer.name} was closed; make a new endpoint")
         if self._loop is not None:
             return self
-        host, port = self._listen
+        host, ports = self._listen
         listeners, self._address = open_listeners(
-            host, port, self.peer.name, use_unix=self._use_unix, has_token=self.token is not None
+            host, ports, self.peer.name, use_unix=self._use_unix, has_token=self.token is not None
         )
         loop = EndpointLoop()
         started = threading.Event()

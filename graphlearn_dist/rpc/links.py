@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any
 
-from ..errors import AuthenticationError, InvalidArgumentError, PeerLostError
+from ..errors import AuthenticationError, InvalidArgumentError, PeerLostError, ResourceInsufficientError
 from .connection import Connection, Owner
 from .handshake import MAX_PENDING, MAX_TIME_S, Handshake, Introduction
 from .peers import Peer, PeerAddress, boot_id, describe_origin, is_loopback
@@ -23,19 +25,22 @@ _ACCEPT_PAUSE_S = 0.1
 
 
 def open_listeners(
-    host: str | None, port: int, name: str, *, use_unix: bool, has_token: bool
+    host: str | None, ports: Sequence[int], name: str, *, use_unix: bool, has_token: bool
 ) -> tuple[list[socket.socket], PeerAddress]:
     """The listening sockets of an endpoint of that name, and where they are reached; no TCP listener without a host.
 
+    The first of ``ports`` that is free is taken; 0 is any.
+
     Raises:
         InvalidArgumentError: the listener would be open to the network without a token.
+        ResourceInsufficientError: all ports are taken.
         OSError: the address cannot be bound, or no descriptors are left.
     """
     with contextlib.ExitStack() as undo:
         listeners = []
         tcp_port, unix = 0, ""
         if host is not None:
-            tcp = undo.enter_context(listen_tcp(host, port, has_token=has_token))
+            tcp = undo.enter_context(_listen_on_first(host, ports, has_token=has_token))
             tcp_port = tcp.getsockname()[1]
             listeners.append(tcp)
         if use_unix:
@@ -44,6 +49,16 @@ def open_listeners(
             listeners.append(local)
         undo.pop_all()
         return listeners, PeerAddress(host or "", tcp_port, unix, boot_id(), name)
+
+
+def _listen_on_first(host: str, ports: Sequence[int], *, has_token: bool) -> socket.socket:
+    for port in ports:
+        try:
+            return listen_tcp(host, port, has_token=has_token)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or len(ports) == 1:
+                raise
+    raise ResourceInsufficientError(f"listen_port: expected a free one of {ports[0]} to {ports[-1]}, all are taken")
 
 
 def listen_tcp(host: str, port: int, *, has_token: bool, fd: int = -1) -> socket.socket:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster.actors.wire import Answer, dump_answer, load_answer
-from graphlearn_dist.cluster.backend import _Subprocess
-from graphlearn_dist.cluster.launcher import _Output
+from graphlearn_dist.cluster.backend import Subprocess
+from graphlearn_dist.cluster.job_output import JobOutput
 from graphlearn_dist.cluster.plan import ProcessSpec
 
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -45,9 +45,9 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     return found
 
 
-def run(script: str, listener: Listener) -> _Subprocess:
+def run(script: str, listener: Listener) -> Subprocess:
     popen = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    return _Subprocess(SPEC, popen, listener)
+    return Subprocess(SPEC, popen, listener)
 
 
 def test_a_process_that_reads_no_news(failures: list[BaseException | None]) -> None:
@@ -79,13 +79,13 @@ class FullDisk(io.StringIO):
 
 def test_output_that_cannot_be_written() -> None:
     """A full disk ends no job, nor do characters that the terminal does not know."""
-    output = _Output(None, FullDisk())
+    output = JobOutput(None, FullDisk())
     output.open(SPEC)
     output.write(SPEC, "line")
     output.note("note")
     assert output.tail(SPEC) == ["line"]
     raw = io.BytesIO()
-    output = _Output(None, io.TextIOWrapper(raw, encoding="ascii"))
+    output = JobOutput(None, io.TextIOWrapper(raw, encoding="ascii"))
     output.open(SPEC)
     output.write(SPEC, "caf\u00e9")
     assert raw.getvalue() == b"[trainer 0] caf\\xe9\n"
