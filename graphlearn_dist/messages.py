@@ -71,7 +71,8 @@ class SampledBatch:
         epoch: the epoch whose draws it has.
         index: its index in the epoch's global list of batches.
         seed_type: node type of the seeds (of the sources, where links are sampled).
-        input_positions: int64 ``[num_seeds]``, positions of the seeds in the loader's list of input nodes or links.
+        input_positions: int64 ``[num_seeds]``, positions of the seeds in the loader's list of input nodes or links, or
+            what that calls them (``NodeSamplerInput.input_id``).
         subgraph: the sampled neighborhood.
         node_features: by node type, ``[num_nodes, dim]``; None where a type has none.
         node_labels: by node type, ``[num_nodes, ...]``; None where a type has none.

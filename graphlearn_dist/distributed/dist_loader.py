@@ -138,7 +138,7 @@ class DistLoader(EpochLoader):
         item = self._producer.recv()
         if isinstance(item, EndOfEpoch):
             raise StopIteration
-        batch = to_pyg(item, self._producer.schema, with_edge_ids=self._config.with_edge)
+        batch = to_pyg(item, self._producer.schema)
         return item.index, self._copies.begin(pinned(batch) if self._pin else batch)
 
     def finish(self, copy: Copy) -> Data | HeteroData:

@@ -128,7 +128,7 @@ class LocalLoader(EpochLoader):
         if self.static_batches is None:
             raise InvalidArgumentError("static_shapes: expected a loader with static shapes")
         padded = self.static_batches.sample(request)
-        return padded_to_pyg(padded, self._schema, with_edge_ids=self.config.with_edge)
+        return padded_to_pyg(padded, self._schema)
 
     def _make(self, epoch: int, index: int) -> Copy:
         """A batch on its way to the device: what background threads do."""
@@ -140,7 +140,7 @@ class LocalLoader(EpochLoader):
             batch = self.batches.make(epoch, index)
             if self._as_pyg_v1:
                 return Copy(to_pyg_v1(batch))
-            return self._copies.begin(to_pyg(batch, self._schema, with_edge_ids=self.config.with_edge))
+            return self._copies.begin(to_pyg(batch, self._schema))
 
     def _finish(self, copy: Copy) -> Any:
         batch = self._copies.finish(copy)

@@ -11,7 +11,7 @@ from ..data.schema import GraphSchema
 from ..messages import LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
 from ..sampler.outputs import HeteroSamplerOutput, SamplerOutput
-from ..sampler.padding import PADDING_ID, PaddedBatch
+from ..sampler.padding import PaddedBatch
 from ..typing import EdgeType, NodeType
 
 if TYPE_CHECKING:  # importing it takes as long as importing torch, and sampling workers never need it
@@ -21,7 +21,7 @@ _ONLY_NODE = "node"
 _ONLY_EDGE = ("node", "to", "node")
 
 
-def to_pyg(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> Data | HeteroData:
+def to_pyg(batch: SampledBatch, schema: GraphSchema) -> Data | HeteroData:
     """Makes ``Data`` of a homogeneous batch and ``HeteroData`` of any other.
 
     In PyG's convention: ``edge_index`` int64 ``[2, E]`` runs from neighbor to seed in local ids, ``n_id`` and ``e_id``
@@ -29,25 +29,26 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> 
     beside them.
 
     - Nodes: the first ``batch_size`` nodes are the seeds, ``input_id`` are their positions in the loader's list of
-      input nodes, ``batch`` the seeds themselves, or in a disjoint batch the seed that each node belongs to.
+      input nodes, or where that is a mask their ids. ``batch`` is there in disjoint batches only: the seed that each
+      node belongs to, by its position in the batch.
     - Links: ``input_id``, ``batch_size`` and ``edge_label_index``, ``edge_label``, ``edge_label_time``, from source to
       target whatever the direction of sampling, stand in the batch, or where it is typed in the store of the links' own
       edge type; triplets are ``src_index``, ``dst_pos_index``, ``dst_neg_index`` and ``seed_time`` in the stores of
       their nodes.
     - Induced subgraphs: ``mapping`` are the local ids of the seeds; edges belong to no hop.
     """
-    typed = _to_hetero_data(batch, schema, with_edge_ids=with_edge_ids)
+    typed = _to_hetero_data(batch, schema)
     return _single_type(typed) if schema.is_homogeneous else typed
 
 
-def padded_to_pyg(padded: PaddedBatch, schema: GraphSchema, *, with_edge_ids: bool) -> Data | HeteroData:
+def padded_to_pyg(padded: PaddedBatch, schema: GraphSchema) -> Data | HeteroData:
     """As ``to_pyg``, of a padded batch; nothing waits for a GPU.
 
     ``node_mask`` and ``edge_mask`` say what is real, and beside the seeds ``seed_mask`` which of the first
     ``batch_size`` nodes are seeds: all of them but in a short last batch. ``num_sampled_nodes`` and
     ``num_sampled_edges`` are tensors where the batch lies.
     """
-    typed = _to_hetero_data(padded.batch, schema, with_edge_ids=with_edge_ids)
+    typed = _to_hetero_data(padded.batch, schema)
     for index, node_type in enumerate(schema.node_types):
         store = typed[node_type or _ONLY_NODE]
         store.node_mask, store.num_sampled_nodes = padded.node_masks[index], padded.num_sampled_nodes[index]
@@ -56,8 +57,6 @@ def padded_to_pyg(padded: PaddedBatch, schema: GraphSchema, *, with_edge_ids: bo
         store.edge_mask, store.num_sampled_edges = padded.edge_masks[index], padded.num_sampled_edges[index]
     seeds = typed[schema.node_types[padded.batch.seed_type] or _ONLY_NODE]
     seeds.seed_mask = padded.seed_mask
-    if padded.batch.subgraph.trees[padded.batch.seed_type] is None:
-        seeds.batch = seeds.batch.masked_fill(~padded.seed_mask, PADDING_ID)
     return _single_type(typed) if schema.is_homogeneous else typed
 
 
@@ -65,14 +64,14 @@ def _message_type(schema: GraphSchema, edge_type: EdgeType | None) -> EdgeType:
     return _ONLY_EDGE if edge_type is None else message_type(edge_type, schema.edge_dir)
 
 
-def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, *, with_edge_ids: bool) -> HeteroData:
+def _to_hetero_data(batch: SampledBatch, schema: GraphSchema) -> HeteroData:
     from torch_geometric.data import HeteroData
 
     data = HeteroData()
     for index, node_type in enumerate(schema.node_types):
         _fill_nodes(data[node_type or _ONLY_NODE], batch, index)
     for index, edge_type in enumerate(schema.edge_types):
-        _fill_edges(data[_message_type(schema, edge_type)], batch, index, with_edge_ids=with_edge_ids)
+        _fill_edges(data[_message_type(schema, edge_type)], batch, index)
     if batch.links is None:
         _fill_seeds(data[schema.node_types[batch.seed_type] or _ONLY_NODE], batch)
     else:
@@ -92,12 +91,13 @@ def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:
         store.y = labels
 
 
-def _fill_edges(store: Any, batch: SampledBatch, index: int, *, with_edge_ids: bool) -> None:
+def _fill_edges(store: Any, batch: SampledBatch, index: int) -> None:
     subgraph = batch.subgraph
     store.edge_index = stack_pair(subgraph.rows[index], subgraph.cols[index])
     if batch.mapping is None:
         store.num_sampled_edges = list(subgraph.num_sampled_edges[index])
-    if with_edge_ids and (edge_ids := subgraph.edge_ids[index]) is not None:
+    # Where features of edges were looked up, their ids are there.
+    if (edge_ids := subgraph.edge_ids[index]) is not None:
         store.e_id = store.edge = edge_ids
     if (features := batch.edge_features[index]) is not None:
         store.edge_attr = features
@@ -108,9 +108,6 @@ def _fill_seeds(store: Any, batch: SampledBatch) -> None:
     store.input_id = batch.input_positions
     if batch.mapping is not None:
         store.mapping = batch.mapping
-        store.batch = store.n_id[batch.mapping]
-    elif "batch" not in store:
-        store.batch = store.n_id[: store.batch_size]
     if batch.seed_times is not None:
         store.seed_time = batch.seed_times
 

@@ -79,11 +79,13 @@ class NodeSamplerInput(_InputTensors):
         node: int ``[num_seeds]``, global ids.
         input_type: their node type; None where the graph has one unnamed type.
         time: int64 ``[num_seeds]``: no edge that is later is sampled for the seed; None samples all edges.
+        input_id: int64 ``[num_seeds]``, what batches call each seed; its position unless given.
     """
 
     node: torch.Tensor
     input_type: NodeType | None = None
     time: torch.Tensor | None = None
+    input_id: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return self.node.numel()

@@ -42,6 +42,7 @@ class BatchMaker:
         self.schedule = make_schedule(sampler_input, config)
         self._graph = graph
         self._task = make_task(sampler_input, schema, config)
+        self._input_id = sampler_input.input_id if isinstance(sampler_input, NodeSamplerInput) else None
 
     async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch`` without the rows that are looked up for it (see ``wanted_rows``)."""
@@ -56,7 +57,7 @@ class BatchMaker:
             epoch=epoch,
             index=index,
             seed_type=self._task.seed_type,
-            input_positions=positions,
+            input_positions=positions if self._input_id is None else self._input_id[positions],
             subgraph=made.subgraph,
             node_features=node_rows,
             node_labels=node_rows,

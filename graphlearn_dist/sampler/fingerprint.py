@@ -46,7 +46,7 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
 def _listed(fanouts: NumNeighbors | None) -> object:
     """The same for the same fan-outs, however they were given: by type in any order, as lists or as tuples."""
     if isinstance(fanouts, Mapping):
-        return sorted((edge_type, list(hops)) for edge_type, hops in fanouts.items())
+        return sorted(((edge_type, list(hops)) for edge_type, hops in fanouts.items()), key=lambda item: item[0] or ())
     return None if fanouts is None else list(fanouts)
 
 
@@ -55,7 +55,7 @@ def input_settings(sampler_input: NodeSamplerInput | EdgeSamplerInput) -> Settin
     parts: list[object] = [sampler_input.input_type]
     for field in fields(sampler_input):
         value = getattr(sampler_input, field.name)
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and field.name != "input_id":  # it changes no draw
             parts += [field.name, value.to(torch.int64) if field.name in ("node", "row", "col") else value]
     negatives = sampler_input.neg_sampling if isinstance(sampler_input, EdgeSamplerInput) else None
     return {"num_inputs": len(sampler_input), "inputs": _digest(*parts), "neg_sampling": _describe(negatives)}

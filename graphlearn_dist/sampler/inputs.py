@@ -63,13 +63,15 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
                 return RemoteNodeSplitSamplerInput(input_nodes, node_type)
             case _:
                 return RemoteNodePathSamplerInput(str(input_nodes), node_type)
-    if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
+    is_mask = isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool
+    if is_mask:
         input_nodes = plain_tensor(input_nodes, "input_nodes")
         if input_nodes.dim() != 1:
             raise InvalidArgumentError(f"input_nodes: expected a mask [num_nodes], got {tuple(input_nodes.shape)}")
         input_nodes = input_nodes.nonzero().view(-1)
     node = check_index_tensor(input_nodes, "input_nodes", what="node id").to(torch.int64)
-    return NodeSamplerInput(node, node_type, _checked_times(input_time, node.numel(), "input_time"))
+    times = _checked_times(input_time, node.numel(), "input_time")
+    return NodeSamplerInput(node, node_type, times, node if is_mask else None)  # in PyG too, a mask's seed is its node
 
 
 def to_sampler_inputs(input_nodes: Any, input_time: Any = None) -> SamplerInput | list[SamplerInput]:
@@ -118,6 +120,8 @@ def concatenate_inputs(inputs: Sequence[NodeSamplerInput | EdgeSamplerInput]) ->
         raise InvalidArgumentError(
             f"input_nodes: expected inputs of one kind, got {kinds[0]} at position 0 and {kinds[other]} at {other}"
         )
+    if any(getattr(one, "input_id", None) is None for one in inputs):  # then they are positions in the whole
+        inputs = [replace(one, input_id=None) if isinstance(one, NodeSamplerInput) else one for one in inputs]
     first = inputs[0]
     names = [field.name for field in fields(first) if isinstance(getattr(first, field.name), torch.Tensor)]
     joined: dict[str, Any] = {name: torch.cat([getattr(one, name) for one in inputs]) for name in names}
@@ -138,7 +142,7 @@ def has_negatives(sampler_input: SamplerInput | list[SamplerInput]) -> bool:
 
 def _kind_of(one: NodeSamplerInput | EdgeSamplerInput) -> dict[str, Any]:
     """What inputs that can be concatenated have in common."""
-    values = {field.name: getattr(one, field.name) for field in fields(one)}
+    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name != "input_id"}
     given = {name: isinstance(value, torch.Tensor) or value for name, value in values.items()}
     return {"class": type(one).__name__, **{name: value for name, value in given.items() if value is not None}}
 

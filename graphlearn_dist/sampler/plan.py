@@ -110,7 +110,8 @@ def build_plan(
     None means no hop at all.
 
     Raises:
-        InvalidArgumentError: a fan-out is below -1, lists differ in length, or an edge type is unknown.
+        InvalidArgumentError: a fan-out is below -1, lists differ in length, or an edge type is unknown, or has no
+            fan-outs.
     """
     per_type = {} if optional and num_neighbors is None else _lists_by_edge_type(schema, num_neighbors)
     lengths = {len(hops) for hops in per_type.values()}
@@ -126,12 +127,36 @@ def build_plan(
 
 
 def _lists_by_edge_type(schema: GraphSchema, num_neighbors: Any) -> dict[Any, list[int]]:
-    if isinstance(num_neighbors, Mapping):
-        for edge_type in num_neighbors:
-            if edge_type not in schema.edge_types:
-                raise InvalidArgumentError(f"num_neighbors: unknown edge type {edge_type!r}")
-        return {edge_type: _checked(hops) for edge_type, hops in num_neighbors.items()}
-    return {edge_type: _checked(num_neighbors) for edge_type in schema.edge_types}
+    given = plain_num_neighbors(num_neighbors)
+    if not isinstance(given, Mapping):
+        return {edge_type: _checked(given) for edge_type in schema.edge_types}
+    by_type = {edge_type: _checked(hops) for edge_type, hops in given.items()}
+    default = None if schema.is_homogeneous else by_type.pop(None, None)
+    for edge_type in by_type:
+        if edge_type not in schema.edge_types:
+            raise InvalidArgumentError(f"num_neighbors: unknown edge type {edge_type!r}")
+    missing = [edge_type for edge_type in schema.edge_types if edge_type not in by_type]
+    if missing and default is None:
+        raise InvalidArgumentError(
+            f"num_neighbors: expected fan-outs for every edge type, or a default under the key None, got none for "
+            f"{missing[0]!r}; [0, ...] samples no neighbors along a type"
+        )
+    return {edge_type: by_type.get(edge_type, default or []) for edge_type in schema.edge_types}
+
+
+def plain_num_neighbors(num_neighbors: Any) -> Any:
+    """Fan-outs as a list, or a dict by edge type in which None stands for all types that are not named.
+
+    PyG's ``NumNeighbors`` says the same by its ``values`` and its ``default``.
+    """
+    if num_neighbors is None or isinstance(num_neighbors, (Mapping, Sequence)):
+        return num_neighbors
+    values = getattr(num_neighbors, "values", None)
+    if not isinstance(values, Mapping):
+        return num_neighbors if values is None or callable(values) else values
+    by_type = {key.to_tuple() if hasattr(key, "to_tuple") else key: list(hops) for key, hops in values.items()}
+    default = getattr(num_neighbors, "default", None)
+    return by_type if default is None else {**by_type, None: list(default)}
 
 
 def _checked(hops: Any) -> list[int]:
@@ -151,6 +176,7 @@ def check_num_neighbors(num_neighbors: Any, *, optional: bool = False) -> Any:
     """Checks fan-outs as far as that goes without a data set, and returns them; None only where it is allowed."""
     if optional and num_neighbors is None:
         return None
+    num_neighbors = plain_num_neighbors(num_neighbors)
     for hops in num_neighbors.values() if isinstance(num_neighbors, Mapping) else [num_neighbors]:
         _checked(hops)
     return num_neighbors

@@ -125,6 +125,7 @@ class DeviceStaticBatches:
         self._native = padded_plan(plan, native_edge_types(plan, topologies), seeds, shapes.bounds(schema))
         self._sizes = BatchSizes.of(self._native, schedule.batch_size)
         self._inputs = inputs.node.contiguous().to(device)
+        self._input_id = None if inputs.input_id is None else inputs.input_id.contiguous().to(device)
         self._times = None if inputs.time is None else inputs.time.contiguous().to(device)
         names = {store_name(EDGE_FEATURE, i): topology.num_edge_ids for i, topology in enumerate(topologies)}
         for kind in (NODE_FEATURE, NODE_LABEL):
@@ -202,7 +203,7 @@ class DeviceStaticBatches:
             epoch=-1,
             index=-1,
             seed_type=self._seed_type,
-            input_positions=part(positions, count),
+            input_positions=self._named(part(positions, count)),
             subgraph=subgraph,
             node_features=no_nodes,
             node_labels=no_nodes,
@@ -217,6 +218,12 @@ class DeviceStaticBatches:
             num_sampled_nodes=num_nodes,
             num_sampled_edges=num_edges,
         )
+
+    def _named(self, positions: torch.Tensor) -> torch.Tensor:
+        """What the input calls the seeds at some positions; padding stays what it is."""
+        if self._input_id is None or not self._input_id.numel():
+            return positions
+        return torch.where(positions < 0, positions, self._input_id[positions.clamp(min=0)])
 
     def _empty(self, num_bytes: int) -> torch.Tensor:
         return torch.empty(num_bytes // 8, dtype=torch.int64, device=self.device)

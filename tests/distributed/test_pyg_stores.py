@@ -356,7 +356,7 @@ HOMOGENEOUS = GRAPHS["homogeneous"]
 def test_draws_are_those_of_the_sampler() -> None:
     dataset, ids = make_dataset(HOMOGENEOUS, "in"), torch.tensor([4, 90, 4, 7])
     adapter = PyGSampler(dataset, [3, 2], seed=SEED, temporal_strategy=None)
-    own = NeighborSampler(dataset.graph, [3, 2], with_edge=True, edge_dir="in", seed=SEED)
+    own = NeighborSampler(dataset.graph, [3, 2], with_edge=True, edge_dir="in", seed=SEED, temporal_strategy=None)
     for epoch in (0, 5):
         adapter.set_epoch(epoch)
         positions = torch.tensor([8, 2, 1, 0])

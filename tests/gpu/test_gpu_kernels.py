@@ -56,7 +56,7 @@ def test_padding(kind: str) -> None:
     kernels, request = batches_of_kernels(loader, StaticShapes(), GPU), new_request(loader.config.seed, GPU)
     for index in (0, loader.batches.schedule.num_batches - 1):  # the last one is short
         ask(request, 1, index)
-        made = padded_to_pyg(kernels.sample(request), loader.data.schema, with_edge_ids=True)
+        made = padded_to_pyg(kernels.sample(request), loader.data.schema)
         assert_same_data(made, loader.batch(1, index))
     kernels.check()
 

@@ -30,7 +30,7 @@ def test_batches_are_those_of_the_host(kind: str, way: str) -> None:
     kernels, request = batches_of_kernels(loader, StaticShapes(), GPU), new_request(loader.config.seed, GPU)
     for epoch, index in ((0, 0), (0, 2), (3, 1)):
         ask(request, epoch, index)
-        made = padded_to_pyg(kernels.sample(request), loader.data.schema, with_edge_ids=True)
+        made = padded_to_pyg(kernels.sample(request), loader.data.schema)
         assert_same_data(made, loader.batch(epoch, index))
     kernels.check()
 

@@ -124,11 +124,11 @@ def loop(loader: Any, node_type: str | None) -> list[list[int]]:
         seeds: list[int] = []
         for batch in loader:
             store = batch if node_type is None else batch[node_type]
-            assert torch.equal(store.node[: store.batch_size], store.batch)
+            assert torch.equal(store.node[: store.batch_size], store.n_id[: store.batch_size])
             assert torch.equal(store.x[:, 0], store.node.float())
-            assert torch.equal(store.y[: store.batch_size], store.batch)
+            assert torch.equal(store.y[: store.batch_size], store.node[: store.batch_size])
             check_edges(batch, node_type)
-            seeds += store.batch.tolist()
+            seeds += store.node[: store.batch_size].tolist()
         epochs.append(seeds)
         if dist.is_initialized():
             dist.barrier()

@@ -53,7 +53,7 @@ def test_kernels_make_the_batches_of_the_host(kind: str, way: str) -> None:
     request = new_request(loader.config.seed, HOST)
     for epoch, index in ((0, 0), (0, 2), (3, 1), (0, 0)):
         ask(request, epoch, index)
-        made = padded_to_pyg(kernels.sample(request), loader.data.schema, with_edge_ids=True)
+        made = padded_to_pyg(kernels.sample(request), loader.data.schema)
         assert_same_data(made, loader.batch(epoch, index))
     kernels.check()
 
@@ -67,9 +67,7 @@ def test_kernels_look_up_the_rows_of_scattered_ids(explicit: bool) -> None:
     loader = NeighborLoader(loader.data, [3, 2], torch.arange(20), batch_size=8, with_edge=True, static_shapes=True)
     request = new_request(0, HOST)
     ask(request, 0, 1)
-    made = padded_to_pyg(
-        batches_of_kernels(loader, StaticShapes(), HOST).sample(request), loader.data.schema, with_edge_ids=True
-    )
+    made = padded_to_pyg(batches_of_kernels(loader, StaticShapes(), HOST).sample(request), loader.data.schema)
     assert_same_data(made, loader.batch(0, 1))
     assert torch.equal(made.x[made.node_mask][:, 0], made.n_id[made.node_mask].float())
 
@@ -155,7 +153,7 @@ def test_what_does_not_fit_is_told_and_nothing_else_is_touched(kind: str, what: 
         kernels, request = batches_of_kernels(loader, shapes, HOST), new_request(loader.config.seed, HOST)
         for epoch, index in ((1, 0), (1, 1), (1, 2)):
             ask(request, epoch, index)
-            made = padded_to_pyg(kernels.sample(request), loader.data.schema, with_edge_ids=True)
+            made = padded_to_pyg(kernels.sample(request), loader.data.schema)
             told = [raised_by(lambda: loader.batch(epoch, index)), raised_by(kernels.check)]  # noqa: B023
             assert told[0] == told[1]
             if told[0] is None:
