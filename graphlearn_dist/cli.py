@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import platform
 import signal
@@ -47,6 +48,7 @@ def _launch(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     context = _serve_context(args)
+    _log_to_stderr()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _exit_cleanly)
     from .distributed import DistDataset, init_server, wait_and_shutdown_server
@@ -63,6 +65,15 @@ def _serve(args: argparse.Namespace) -> int:
     )
     wait_and_shutdown_server()
     return 0
+
+
+def _log_to_stderr() -> None:
+    """Has what the package logs written, with the time, to where errors go."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logger = logging.getLogger(__package__)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 def _serve_context(args: argparse.Namespace) -> LaunchContext:

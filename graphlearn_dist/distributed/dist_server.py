@@ -15,6 +15,7 @@ from ..core import check_index_tensor, return_large_blocks
 from ..data.graph import Graph
 from ..data.schema import by_type
 from ..errors import (
+    AuthenticationError,
     GraphLearnError,
     InvalidArgumentError,
     NotInitializedError,
@@ -49,6 +50,7 @@ from .placing import ReplyRegion
 from .producer_leases import ProducerLeases
 from .sampling_producer import SamplingProducer
 from .server_holders import SHARE_PARTITION, ServerHolders
+from .server_log import log_members, log_start
 from .worker_pulse import start_pulse
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
@@ -87,6 +89,7 @@ class DistServer:
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
         self._holders = ServerHolders(dataset, self._leases)
         self._name = "server"
+        self._refused = ""
         self._clients = ClientRoll(num_clients, is_supervised=is_supervised)
 
     # --- life --------------------------------------------------------------------------------------------------
@@ -102,6 +105,8 @@ class DistServer:
         endpoint.on_member_lost(self._on_member_lost)
         endpoint.on_member_left(lambda member: self._clients.done(member.peer))
         endpoint.on_member_joined(self._on_member_joined)
+        endpoint.on_refused(self._on_refused)
+        log_members(endpoint)
 
     def set_ready(self) -> None:
         """This process has joined the job: what came before is answered from now on."""
@@ -120,8 +125,14 @@ class DistServer:
             post(self._loop, self._leases.end_of, current_peer())
 
     def wait_for_exit(self) -> None:
-        """Waits until every client that was announced is done, or lost for a while, or ``exit`` was called."""
+        """Waits until every client that was announced is done, or lost for a while, or ``exit`` was called.
+
+        Raises:
+            AuthenticationError: where the registry was, that of another job is now; this server's job is gone.
+        """
         self._clients.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
+        if self._refused:
+            raise AuthenticationError(self._refused)
 
     def shutdown(self) -> None:
         """Ends every producer. Idempotent; call it before the endpoint closes."""
@@ -132,6 +143,10 @@ class DistServer:
     async def _end_all(self) -> None:
         self._holders.close()
         await self._leases.close_all()
+
+    def _on_refused(self, why: str) -> None:
+        self._refused = why
+        self._clients.end()
 
     def _on_peer_lost(self, peer: Peer, why: str) -> None:
         if self._loop is not None:
@@ -454,6 +469,7 @@ def init_server(
         )
     _server = server
     server.set_ready()
+    log_start(rpc.get_endpoint(), num_servers, dataset, server.memory)
     if launched is not None and (pulse := pulse_fd()) >= 0:
         start_pulse(pulse)
 

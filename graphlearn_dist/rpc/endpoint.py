@@ -253,6 +253,13 @@ class Endpoint:
         """Call ``callback(member)``, in a thread of its own, whenever a member joins, or joins again."""
         self._membership.on_joined.append(callback)
 
+    def on_refused(self, callback: Callable[[str], None]) -> None:
+        """Call ``callback(why)``, in a thread of its own, when another job's registry is where this one's was.
+
+        The endpoint then looks for its own no more.
+        """
+        self._membership.on_refused.append(callback)
+
     def subscribe(self, topic: str, handler: Callable[[Connection, Any], None]) -> None:
         """Take events of a topic; ``handler`` runs on the loop's thread."""
         self._topics[topic] = handler

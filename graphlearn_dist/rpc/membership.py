@@ -1,7 +1,8 @@
 """A member's side of the registry: its view of who is there, and its part in collectives.
 
 A member that loses the registry looks for it at the same address until it is back, and joins again. Until then it
-keeps what it knew of the others: their connections are their own, and do not end with the registry's process.
+keeps what it knew of the others: their connections are their own, and do not end with the registry's process. Where the
+registry of another job, with another token, answers there now, its own is gone for good, and it looks no more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import (
+    AuthenticationError,
     DeadlineExceededError,
     GraphLearnError,
     InvalidArgumentError,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from .outgoing import Target
 
 _REJOIN_PAUSE_S = 0.5
+_REFUSALS = 3  # one after another: noise in a handshake looks like one of them
 _UNCONFIRMED_S = 10.0  # within which a member should have come to a registry that is back, if it lives
 LEAVE_TIMEOUT_S = 5.0
 _LEAST_S = 0.001  # a deadline that has just passed
@@ -75,6 +78,7 @@ class Membership:
         self.on_lost: list[Callable[[Member, str], None]] = []
         self.on_left: list[Callable[[Member], None]] = []
         self.on_joined: list[Callable[[Member], None]] = []
+        self.on_refused: list[Callable[[str], None]] = []
         self._endpoint = endpoint
         self._members: dict[str, Member] = {}
         self._last: LastKnown[Peer] = LastKnown()
@@ -198,6 +202,7 @@ class Membership:
             self._rejoining = asyncio.get_running_loop().create_task(self._join_again())
 
     async def _join_again(self) -> None:
+        refusals = 0
         while self._joined and self._registry_lost is not None and self._master is not None:
             try:
                 hello = self._endpoint.request(self._master, HELLO, timeout_s=_GRACE_S)
@@ -208,10 +213,19 @@ class Membership:
             except GraphLearnError as error:  # nobody there yet, or somebody who hosts nothing
                 with self._condition:
                     self._registry_lost = f"{type(error).__name__}: {error}"
+                refusals = refusals + 1 if isinstance(error, AuthenticationError) else 0
+                if refusals == _REFUSALS:
+                    self._stay_out(str(error))
+                    return
                 # The request waits for somebody to listen there; one who refuses us tells nobody of a change of mind.
                 await asyncio.sleep(_REJOIN_PAUSE_S)
             else:
                 self._have_joined_again()
+
+    def _stay_out(self, why: str) -> None:
+        """Whoever answers where our registry was is of another job."""
+        for callback in self.on_refused:
+            self._endpoint.run_callback(callback, f"{self._master} is another job's registry now: {why}")
 
     def _have_joined_again(self) -> None:
         """The registry has us, unless it was lost once more between its answer and this moment."""

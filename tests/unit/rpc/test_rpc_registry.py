@@ -241,6 +241,32 @@ def test_a_registry_that_comes_back() -> None:
         assert changes.get(timeout=DEADLINE_S) == ("lost", b.peer)
 
 
+def test_a_registry_in_whose_place_another_jobs_is() -> None:
+    """Who belongs to the job that is gone says so, and knocks there no more."""
+    with contextlib.ExitStack() as stack:
+        reserved = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def host(token: bytes) -> Endpoint:
+            endpoint = stack.enter_context(Endpoint("server", 0, settings=SETTINGS, token=token))
+            endpoint.join("127.0.0.1", 0, host_registry=True, master_fd=os.dup(reserved.fileno()))
+            return endpoint
+
+        first = host(b"one job's")
+        member = stack.enter_context(Endpoint("server", 1, settings=SETTINGS, token=b"one job's"))
+        refused: queue.Queue[str] = queue.Queue()
+        member.on_refused(refused.put)
+        member.join("127.0.0.1", first.master_port)
+        first.close()
+        second = host(b"another job's")
+        assert "is another job's registry now: token: _" in refused.get(timeout=DEADLINE_S).replace("server-0", "_")
+        looking = member._membership._rejoining
+        assert looking is not None
+        asyncio.run_coroutine_threadsafe(asyncio.wait_for(asyncio.shield(looking), DEADLINE_S), member.loop).result()
+        assert second.members("server") == [second.members()[0]]
+        with pytest.raises(PeerLostError, match="AuthenticationError"):
+            member.wait_for_members("server", 3, DEADLINE_S)
+
+
 def test_a_registry_whose_place_another_one_takes(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who listens there meanwhile is no registry: its members go on looking."""
     monkeypatch.setattr(membership, "_REJOIN_PAUSE_S", 0.05)
