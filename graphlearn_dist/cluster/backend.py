@@ -182,27 +182,20 @@ class OutputReader:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Gives (line, "") or ("", sign), in order."""
-        rest = b""  # a sign that is not complete yet
+        rest = b""  # what may be the beginning of a sign
         while text := os.read(self._descriptor, _LONGEST_LINE):
-            *pieces, rest = self._split(rest + text)
-            for piece in pieces:
-                if piece.startswith(SIGN_BEGINS):
-                    yield "", piece.strip(SIGN_BEGINS + SIGN_ENDS).decode(errors="replace")
-                else:
-                    yield from self._lines(piece)
+            *pieces, last = _SIGN.split(rest + text)
+            for between, sign in zip(pieces[::2], pieces[1::2], strict=True):
+                yield from self._lines(between)
+                yield "", sign[1:-1].decode()
+            begins = last.rfind(SIGN_BEGINS)
+            if begins < 0 or len(last) - begins > _LONGEST_SIGN:
+                begins = len(last)
+            yield from self._lines(last[:begins])
+            rest = last[begins:]
         yield from self._lines(rest)
         if self._text:
             yield self._line(self._text)
-
-    @staticmethod
-    def _split(text: bytes) -> list[bytes]:
-        """Signs and what is between them; the last piece is the beginning of a sign, or empty."""
-        pieces = _SIGN.split(text)
-        last = pieces.pop()
-        begins = last.rfind(SIGN_BEGINS)
-        if begins < 0 or len(last) - begins > _LONGEST_SIGN:
-            begins = len(last)
-        return [*pieces, last[:begins], last[begins:]]
 
     def _lines(self, text: bytes) -> Iterator[tuple[str, str]]:
         *lines, self._text = (self._text + text).split(b"\n")

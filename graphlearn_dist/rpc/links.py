@@ -56,7 +56,7 @@ def _listen_on_first(host: str, ports: Sequence[int], *, has_token: bool) -> soc
         try:
             return listen_tcp(host, port, has_token=has_token)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or len(ports) == 1:
+            if error.errno != errno.EADDRINUSE or not isinstance(ports, range):
                 raise
     raise ResourceInsufficientError(f"listen_port: expected a free one of {ports[0]} to {ports[-1]}, all are taken")
 
