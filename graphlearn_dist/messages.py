@@ -229,6 +229,13 @@ class FeatureRequest:
 
 
 @dataclass(frozen=True)
+class OwnedReply:
+    """Which ids of a ``FeatureRequest`` the receiver owns, bool ``[num_ids]``, entry by entry."""
+
+    owned: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
 class FeatureReply:
     """The rows, entry by entry of the request."""
 
@@ -267,5 +274,6 @@ MESSAGES = (
     InducedRequest,
     FeatureRequest,
     FeatureReply,
+    OwnedReply,
     TensorHandle,
 )

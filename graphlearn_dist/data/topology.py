@@ -32,11 +32,8 @@ def _expand(indptr: torch.Tensor) -> torch.Tensor:
 
 def _check_offsets(indptr: torch.Tensor, num_edges: int) -> None:
     """InvalidArgumentError unless these are bounds of rows that hold ``num_edges`` edges."""
-    is_vector = indptr.dim() == 1 and indptr.numel() > 0 and indptr.dtype in (torch.int32, torch.int64)
-    if not is_vector or int(indptr[0]) != 0 or int(indptr[-1]) != num_edges or bool((indptr.diff() < 0).any()):
-        found = f"{indptr.dtype} {list(indptr.shape)}"
-        if is_vector:
-            found += f" from {int(indptr[0])} to {int(indptr[-1])}"
+    if not indptr.numel() or int(indptr[0]) != 0 or int(indptr[-1]) != num_edges or bool((indptr.diff() < 0).any()):
+        found = f"{indptr.numel()} from {indptr[:1].tolist()} to {indptr[-1:].tolist()}"
         raise InvalidArgumentError(
             f"edge_index: expected offsets of rows that ascend from 0 to the number of edges, {num_edges}, got {found}"
         )

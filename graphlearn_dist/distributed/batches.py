@@ -80,7 +80,8 @@ class PartitionedSampler:
             place: given the batch with looked-up rows still unwritten, returns the same batch in the memory where it
                 is wanted; the rows are then written there, once.
         """
-        lookup = self._collector.start(wanted_rows(batch, self._stores))
+        wanted = wanted_rows(batch, self._stores)
+        lookup = self._collector.start(wanted, self._collector.owners_in(batch.subgraph) if wanted else None)
         # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
         unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         placed = place(with_rows(batch, unwritten))

@@ -14,7 +14,8 @@ from ..data.handles import TopologyHandle
 from ..data.schema import EdgeDirection, by_type
 from ..data.topology import Topology
 from ..messages import TensorHandle
-from ..partition import CachedRows, PartitionBook
+from ..partition import CachedRows, OwnedEdgesBook, PartitionBook
+from ..partition.edge_book import edge_book_from_dict
 from ..partition.partition_book import TablePartitionBook, from_dict
 from ..typing import EdgeType, NodeType
 from .partition_parts import PartitionParts
@@ -47,7 +48,10 @@ class NodeHandle:
 
 @dataclass(frozen=True)
 class EdgeHandle:
-    """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``."""
+    """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``.
+
+    Where that says that features lie with their edges, its one table are the ids of those, ascending.
+    """
 
     edge_type: EdgeType | None
     topology: TopologyHandle
@@ -110,6 +114,27 @@ def open_book(handle: BookHandle, partition_idx: int) -> PartitionBook:
     return from_dict(handle.description, partition_idx, tables)
 
 
+def edge_book_handle(book: PartitionBook, *, with_ids: bool) -> BookHandle:
+    """Describes a book of edge features; of those that lie with their edges, the ids of the edges if asked for."""
+    if not isinstance(book, OwnedEdgesBook):
+        return book_handle(book)
+    ids = book.share_ids() if with_ids else None
+    return BookHandle(book.to_dict(), () if ids is None else (shared_memory.to_handle(ids),))
+
+
+def open_edge_book(handle: BookHandle, partition_idx: int, topology: Topology) -> PartitionBook:
+    """The book that ``edge_book_handle`` described; ``topology`` has the edges of the partition."""
+    if handle.description["kind"] != "edges":
+        return open_book(handle, partition_idx)
+    ids = {partition_idx: shared_memory.from_handle(handle.tables[0])} if handle.tables else {}
+    return edge_book_from_dict(
+        handle.description,
+        partition_idx,
+        ids=ids,
+        open_ids=lambda partition: topology.edge_ids.sort().values if partition == partition_idx else None,
+    )
+
+
 def cache_handle(store: str, rows: CachedRows) -> CacheHandle:
     """Where copies of rows lie that are shared already."""
     return CacheHandle(store, shared_memory.to_handle(rows.ids), shared_memory.to_handle(rows.feats))
@@ -139,6 +164,7 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
     index, open_tensor = handle.partition_idx, shared_memory.from_handle
     nodes, edges = handle.nodes, handle.edges
     node_books = {node.node_type: open_book(node.book, index) for node in nodes}
+    graphs = {edge.edge_type: Topology.from_handle(edge.topology) for edge in edges}
     own_feature_books = {
         node.node_type: open_book(node.feature_book, index) for node in nodes if node.feature_book is not None
     }
@@ -147,8 +173,8 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
         num_nodes={node.node_type: node.count for node in nodes},
         node_books=node_books,
         node_feature_books={**node_books, **own_feature_books},
-        edge_books={edge.edge_type: open_book(edge.feature_book, index) for edge in edges},
-        graphs={edge.edge_type: Topology.from_handle(edge.topology) for edge in edges},
+        edge_books={edge.edge_type: open_edge_book(edge.feature_book, index, graphs[edge.edge_type]) for edge in edges},
+        graphs=graphs,
         node_features={node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
         node_labels={node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
         edge_features={edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},

@@ -39,6 +39,7 @@ from .dataset_handle import (
     NodeHandle,
     book_handle,
     cache_handle,
+    edge_book_handle,
     open_cache,
     open_parts,
     open_split,
@@ -296,9 +297,8 @@ class DistDataset(Dataset):
 
     def _edge_handle(self, edge_type: EdgeType | None) -> EdgeHandle:
         topology, features = by_type(self.graph)[edge_type].topo, self.get_edge_feature(edge_type)
-        return EdgeHandle(
-            edge_type, topology.to_handle(), book_handle(self._edge_books[edge_type]), rows_handle(features)
-        )
+        book = edge_book_handle(self._edge_books[edge_type], with_ids=features is not None)
+        return EdgeHandle(edge_type, topology.to_handle(), book, rows_handle(features))
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:

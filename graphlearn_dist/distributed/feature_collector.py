@@ -8,14 +8,17 @@ from typing import Any
 
 import torch
 
-from ..core import thread_pool
+from ..core import thread_pool, to_tensor
+from ..data.schema import EDGE_FEATURE, store_name
 from ..data.unified_tensor import UnifiedTensor, gather_located, view_rows
-from ..messages import FeatureReply, FeatureRequest
+from ..errors import UnknownIdError
+from ..messages import FeatureReply, FeatureRequest, Subgraph
+from ..partition import OwnedEdgesBook
 from .dist_dataset import DistDataset
-from .partition_service import LOOKUP, PartitionService
+from .partition_service import LOOKUP, OWNED, PartitionService
 from .partitioned_sampler import Peers
 from .row_cache import RowCache
-from .row_lookup import LocatedRows, locate_rows
+from .row_lookup import LocatedRows, locate_owned, locate_rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,16 @@ class FeatureCollector:
         self._num_partitions = dataset.num_partitions
         self._whole = dataset.is_whole
         self._stores = dataset.stores()
-        self._books = {name: book.native for name, book in dataset.store_books().items()}
+        books = dataset.store_books()
+        self._with_edges = frozenset(name for name, book in books.items() if isinstance(book, OwnedEdgesBook))
+        self._books = {name: book.native for name, book in books.items() if name not in self._with_edges}
+        specs, row_books = dataset.schema.edge_specs, dataset.row_books()
+        # Where edge features lie with their edges: edge type, type of the nodes in whose rows those are, their book.
+        self._row_ends = {
+            store_name(EDGE_FEATURE, i): (i, seed_type, row_books[i].native)
+            for i, (seed_type, _) in enumerate(specs)
+            if store_name(EDGE_FEATURE, i) in self._with_edges & self._stores.keys()
+        }
         # Where all partitions are at hand, a copy of their rows is no closer than the rows.
         caches = dataset.row_caches() if len(self._services) < self._num_partitions else {}
         self._caches = {name: RowCache(rows) for name, rows in caches.items() if len(rows.ids)}
@@ -54,11 +66,48 @@ class FeatureCollector:
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)
 
-    def start(self, wanted: Mapping[str, torch.Tensor]) -> Lookup:
-        """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers."""
+    def owners_in(self, subgraph: Subgraph) -> dict[str, torch.Tensor]:
+        """For stores of edge features that lie with their edges: who has each edge of a batch, int64 ``[num_edges]``.
+
+        That is whoever has the node it was sampled for, which no request is needed to know.
+        """
+        ends = {name: subgraph.nodes[seed][subgraph.cols[i]] for name, (i, seed, _) in self._row_ends.items()}
+        return {name: to_tensor(self._row_ends[name][2].locate(nodes)[0]).long() for name, nodes in ends.items()}
+
+    async def ask_owners(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The same where no more is known of edges than their ids (by store): every partition is asked which it has.
+
+        Raises:
+            UnknownIdError: no partition has an edge of such an id.
+        """
+        names = tuple(sorted(wanted.keys() & self._with_edges))
+        if not names:
+            return {}
+        request = FeatureRequest(names, tuple(wanted[name] for name in names))
+        others = [p for p in range(self._num_partitions) if p not in self._services]
+        asked = {partition: self._peers.ask(partition, OWNED, request) for partition in others}
+        replies = {partition: service.owned(request) for partition, service in self._services.items()}
+        replies |= {partition: await answer for partition, answer in asked.items()}
+        owners = {name: torch.full((wanted[name].numel(),), -1, dtype=torch.int64) for name in names}
+        for partition, reply in replies.items():
+            for name, is_owned in zip(names, reply.owned, strict=True):
+                owners[name][is_owned.to(torch.bool)] = partition
+        for name, found in owners.items():
+            if found.numel() and int(found.min()) < 0:
+                place = int(found.argmin())
+                raise UnknownIdError(f"ids[{place}]: no partition has an edge {int(wanted[name][place])}")
+        return owners
+
+    def start(self, wanted: Mapping[str, torch.Tensor], owners: Mapping[str, torch.Tensor] | None = None) -> Lookup:
+        """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers.
+
+        ``owners`` are those of ``owners_in`` or ``ask_owners``.
+        """
         if self._whole:
             return Lookup(self, wanted)
-        located = self._locate(wanted)
+        located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
+        for name in wanted.keys() & self._with_edges:
+            located[name] = self._locate_edges(name, wanted[name], (owners or {})[name])
         for name in located.keys() & self._caches.keys():
             located[name] = self._caches[name].take(located[name], self._num_partitions)
         asked = {}
@@ -79,6 +128,14 @@ class FeatureCollector:
             if key not in made:
                 made[key] = locate_rows(self._books[name], ids, is_asked, self._pool)
             located[name] = made[key]
+        return located
+
+    def _locate_edges(self, name: str, ids: torch.Tensor, owners: torch.Tensor) -> LocatedRows:
+        located = locate_owned(owners, ids, [p not in self._services for p in range(self._num_partitions)])
+        for partition, service in self._services.items():
+            here = (owners == partition).nonzero().view(-1)
+            if here.numel():
+                located.rows[here] = service.rows_of(name, ids[here])
         return located
 
     def spec(self, name: str, ids: torch.Tensor) -> RowSpec:

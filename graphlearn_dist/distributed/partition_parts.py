@@ -28,7 +28,7 @@ class PartitionParts:
         num_nodes: nodes of the whole data set.
         node_books: who owns which node.
         node_feature_books: who owns which node's features.
-        edge_books: who owns which edge's features.
+        edge_books: who owns which edge's features; an ``OwnedEdgesBook`` where that is whoever has the edge.
         graphs: its rows.
         node_features: its rows ``[n, ...]`` in the order of ``node_feature_books``.
         node_labels: its rows in the order of ``node_books``.

@@ -23,7 +23,9 @@ from ..messages import (
     InducedRequest,
     OneHopReply,
     OneHopRequest,
+    OwnedReply,
 )
+from ..partition import OwnedEdgesBook
 from ..rpc.encoded import Encoded, release
 from ..sampler.plan import Draw
 from .dist_dataset import DistDataset
@@ -34,6 +36,7 @@ LOOKUP = "partition.lookup"
 HAS_EDGES = "partition.has_edges"
 INDUCED = "partition.induced"
 EDGES = "partition.edges"
+OWNED = "partition.owned"
 
 SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
@@ -73,7 +76,7 @@ class PartitionService:
         self._graphs = [graphs[edge_type] for edge_type in schema.edge_types]
         self._row_books = [book.native for book in dataset.row_books()]
         self._stores = dataset.stores()
-        self._store_books = {name: book.native for name, book in dataset.store_books().items()}
+        self._store_books = dataset.store_books()
         self._pool = thread_pool(num_threads)
         self._region = region
 
@@ -86,6 +89,7 @@ class PartitionService:
             HAS_EDGES: self.has_edges,
             INDUCED: self.induced,
             EDGES: self.edges,
+            OWNED: self.owned,
         }
 
     def one_hop(self, request: OneHopRequest) -> OneHopReply:
@@ -182,6 +186,27 @@ class PartitionService:
         """Whether it has the rows of a store; not where its graph alone is at hand."""
         return store in self._stores
 
+    def _checked_store(self, name: str) -> str:
+        if name not in self._stores:
+            raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
+        return name
+
+    def rows_of(self, store: str, ids: torch.Tensor) -> torch.Tensor:
+        """int64 ``[n]``, the rows of ids of this partition in a store; ``UnknownIdError`` for one of another."""
+        book = self._store_books[store]
+        if isinstance(book, OwnedEdgesBook):
+            return book.rows_of(ids, self.partition_idx)
+        return to_tensor(book.native.local_rows(ids, self.partition_idx))
+
+    def owned(self, request: FeatureRequest) -> OwnedReply:
+        """Which edges are of this partition, for those who know no more of an edge than its id."""
+        found = []
+        for name, ids in zip(request.stores, request.ids, strict=True):
+            book = self._store_books[self._checked_store(name)]
+            is_owned = book.owned(ids, self.partition_idx) if isinstance(book, OwnedEdgesBook) else None
+            found.append(book[ids] == self.partition_idx if is_owned is None else is_owned)
+        return OwnedReply(tuple(found))
+
     def lookup(self, request: FeatureRequest) -> FeatureReply | Encoded:
         """Feature rows of ids of this partition, as they are stored; who asks casts them on the way.
 
@@ -194,10 +219,7 @@ class PartitionService:
         """
         found = []
         for name, ids in zip(request.stores, request.ids, strict=True):
-            if name not in self._stores:
-                raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
-            local = to_tensor(self._store_books[name].local_rows(ids, self.partition_idx))
-            found.append((self._stores[name].unified, local))
+            found.append((self._stores[self._checked_store(name)].unified, self.rows_of(name, ids)))
         # Address space only, for the shape: the rows are written once, where the asker will read them.
         unwritten = [torch.empty((local.numel(), *rows.shape[1:]), dtype=rows.dtype) for rows, local in found]
         placed = self._region.place(FeatureReply(tuple(unwritten)), unwritten) if self._region is not None else None

@@ -46,3 +46,15 @@ def locate_rows(
     """
     owners, rows, asked, positions, offsets = map(to_tensor, _C.locate_rows(book, ids, is_asked, pool))
     return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
+
+
+def locate_owned(owners: torch.Tensor, ids: torch.Tensor, is_asked: Sequence[bool]) -> LocatedRows:
+    """The same of ids whose owners (int64 ``[n]``) are known; rows at hand are left for the caller to fill in."""
+    positions = torch.tensor(is_asked)[owners].nonzero().view(-1)
+    asked = owners[positions]
+    positions = positions[asked.argsort(stable=True)]
+    counts = torch.bincount(asked, minlength=len(is_asked))
+    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    rows = torch.zeros(ids.numel(), dtype=torch.int64)
+    rows[positions] = torch.arange(positions.numel()) - offsets[owners[positions]]
+    return LocatedRows(owners.to(torch.int32), rows, ids[positions], positions, offsets, offsets.tolist())

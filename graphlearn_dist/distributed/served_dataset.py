@@ -12,6 +12,7 @@ import torch
 from ..data.topology import Topology
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..partition import PartitionBook
+from ..partition.edge_book import edge_book_from_dict
 from ..partition.partition_book import from_dict
 from ..sampler.plan import SamplingPlan
 from ..sampler.tasks import GraphAccess
@@ -74,7 +75,7 @@ class ServedDataset(DistDataset):
             num_nodes={node.node_type: node.count for node in nodes},
             node_books=books,
             node_feature_books={**books, **own},
-            edge_books={edge.edge_type: _open_book(edge.feature_book) for edge in edges},
+            edge_books={edge.edge_type: _open_edge_book(edge.feature_book) for edge in edges},
             graphs={edge.edge_type: self._no_rows(edge) for edge in edges},
             node_features={node.node_type: node.features for node in nodes if node.features is not None},
             node_labels={node.node_type: node.labels for node in nodes if node.labels is not None},
@@ -153,7 +154,7 @@ class ServedDataset(DistDataset):
             UnknownIdError: an id is outside the data set.
             DeadlineExceededError, PeerLostError: a server did not answer.
         """
-        lookup = self._collector.start(wanted)
+        lookup = self._collector.start(wanted, run_local(self._collector.ask_owners(wanted)))
         found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         run_local(lookup.fill(found))
         return found
@@ -176,3 +177,7 @@ class ServedDataset(DistDataset):
 def _open_book(outline: BookOutline) -> PartitionBook:
     tables = (outline.tables[0], outline.tables[1]) if outline.tables else None
     return from_dict(outline.description, 0, tables)
+
+
+def _open_edge_book(outline: BookOutline) -> PartitionBook:
+    return edge_book_from_dict(outline.description) if outline.description["kind"] == "edges" else _open_book(outline)

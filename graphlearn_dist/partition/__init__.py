@@ -17,6 +17,7 @@ from .base import (
     save_node_feat_pb,
     save_node_pb,
 )
+from .edge_book import OwnedEdgesBook
 from .frequency_partitioner import FrequencyPartitioner
 from .layout import CachedRows, GraphArrays, PartitionArrays, PartitionLayout, load_partition_layout
 from .partition_book import (
@@ -35,6 +36,7 @@ __all__ = [
     "GLTPartitionBook",
     "GraphArrays",
     "OffsetId2Index",
+    "OwnedEdgesBook",
     "PartitionArrays",
     "PartitionBook",
     "PartitionLayout",

@@ -12,6 +12,7 @@ import torch
 from .. import _C
 from ..errors import InvalidArgumentError, StorageError
 from .book_base import PartitionBook
+from .edge_book import EdgeBook, OwnedEdgesBook
 from .ingest import check_distinct, label_of
 from .layout import AnyBook, EdgeKey, NodeKey, array_path
 from .partition_book import GLTPartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
@@ -39,7 +40,15 @@ def as_stored_book(book: PartitionBook | torch.Tensor, num_parts: int) -> AnyBoo
     return TablePartitionBook.from_owners(book[torch.arange(book.num_ids)], num_parts)
 
 
-def write_tables(root: Path, group: str, key: NodeKey | EdgeKey, book: AnyBook) -> list[ArrayFile]:
+def write_edge_ids(root: Path, key: EdgeKey, partition_idx: int, book: OwnedEdgesBook) -> ArrayFile:
+    """Writes the edge ids that stand beside a partition's edge features, ascending."""
+    ids = book.ids_at_hand(partition_idx)
+    if ids is None:
+        raise InvalidArgumentError(f"partition_idx: the edges of partition {partition_idx} are not on this machine")
+    return write_tensor(root, array_path("edge_feat", key, "ids", partition_idx), ids)
+
+
+def write_tables(root: Path, group: str, key: NodeKey | EdgeKey, book: EdgeBook) -> list[ArrayFile]:
     """Writes the tables of a book, if it has any; ``group`` is ``node_book``, ``node_feat_book`` or ``edge_book``."""
     if not isinstance(book, TablePartitionBook):
         return []

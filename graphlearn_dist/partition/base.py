@@ -17,8 +17,10 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
+from .assembly import write_edge_ids
 from .book_base import PartitionBook as PartitionBook
 from .book_base import check_partition_idx
+from .edge_book import OwnedEdgesBook
 from .ingest import by_type, id_vector, label_of, rows_tensor, times_tensor, to_tensor, weights_tensor
 from .layout import array_path, load_partition_layout
 from .loading import cat_feature_cache as cat_feature_cache
@@ -92,7 +94,7 @@ def save_node_feat_pb(
 def save_edge_pb(
     output_dir: str | os.PathLike[str], edge_pb: PartitionBook | torch.Tensor, etype: EdgeType | None = None
 ) -> None:
-    """Says who owns which edge *feature*, by edge id; without it, near-equal ranges of the ids.
+    """Says who owns which edge *feature*, by edge id; without it, whoever has the edge.
 
     An edge itself lies with its source node, or its target node, whatever this book says.
     """
@@ -242,6 +244,8 @@ def build_partition_feature(
             ids, stored = books[key].local_ids(partition_idx), dtype or rows.dtype
             chunks = row_chunks(rows, ids, stored, chunk_size)
             written.append(write_array(layout.root, path, chunks, stored, (len(ids), *rows.shape[1:])))
+            if isinstance(book := books[key], OwnedEdgesBook):
+                written.append(write_edge_ids(layout.root, key, partition_idx, book))
     register_files(layout.root, written)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +16,13 @@ import torch
 from ..errors import PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
 from .book_base import PartitionBook, check_partition_idx
+from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
 from .storage import ArrayFile, check_size, dtype_name, open_array
 
 FORMAT_NAME = "graphlearn-dist-partition"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 META_FILE = "META.json"
 VERIFY_UP_TO_BYTES = 1 << 30
 
@@ -56,11 +59,12 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class EdgeInfo:
-    """Edges of one type: how many, how many in each partition, and who owns which edge feature (by edge id)."""
+    """Edges of one type: how many, how many in each partition, and who owns which edge feature: by edge id, or (an
+    ``OwnedEdgesBook``) whoever has the edge."""
 
     count: int
     part_counts: tuple[int, ...]
-    feature_book: AnyBook
+    feature_book: EdgeBook
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ class _PartitionReader:
             graphs=self.graphs(),
             node_feats=self._rows("node_feat", "x", feat_sizes),
             node_labels=self._rows("node_label", "y", node_sizes),
-            edge_feats=self._rows("edge_feat", "x", edge_sizes),
+            edge_feats=self._edge_feats(edge_sizes),
             node_caches=self._caches("node_feat", layout.nodes),
             edge_caches=self._caches("edge_feat", layout.edges),
             node_times=self._rows("node_time", "t", node_sizes),
@@ -256,6 +260,22 @@ class _PartitionReader:
     def _rows(self, group: str, name: str, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
         opened = {key: self._open(group, key, name, size) for key, size in sizes.items()}
         return {key: tensor for key, tensor in opened.items() if tensor is not None}
+
+    def _edge_feats(self, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
+        found = self._rows("edge_feat", "x", sizes)
+        for key in found:
+            if isinstance(self.layout.edges[key].feature_book, OwnedEdgesBook):
+                self._check_edge_ids(key, sizes[key])
+        return found
+
+    def _check_edge_ids(self, key: EdgeKey, size: int) -> None:
+        """The ids beside features are there, and of as many edges; that they ascend ``verify`` says."""
+        ids, path = self._open("edge_feat", key, "ids", size), array_path("edge_feat", key, "ids", self.partition_idx)
+        if ids is None or ids.dtype not in (torch.int32, torch.int64):
+            found = "none" if ids is None else ids.dtype
+            raise PartitionFormatError(f"{self.layout.root / path}: expected int32 or int64 edge ids, found {found}")
+        if self.verify and bool((ids.diff() <= 0).any()):
+            raise PartitionFormatError(f"{self.layout.root / path}: expected ascending edge ids")
 
     def _caches(self, group: str, keys: Iterable[Any]) -> dict[Any, CachedRows]:
         caches = {}
@@ -317,8 +337,9 @@ def _read_meta(root: Path) -> dict[str, Any]:
     if not isinstance(meta, dict) or meta.get("format") != FORMAT_NAME:
         found = meta.get("format") if isinstance(meta, dict) else type(meta).__name__
         raise PartitionFormatError(f"{path}: expected format {FORMAT_NAME!r}, found {found!r}")
-    if meta.get("version") != FORMAT_VERSION:
-        raise PartitionFormatError(f"{path}: expected version {FORMAT_VERSION}, found {meta.get('version')!r}")
+    if meta.get("version") not in READABLE_VERSIONS:
+        versions = " or ".join(map(str, READABLE_VERSIONS))
+        raise PartitionFormatError(f"{path}: expected version {versions}, found {meta.get('version')!r}")
     return meta
 
 
@@ -344,12 +365,14 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
     edges: dict[EdgeKey, EdgeInfo] = {}
     for entry in meta["edges"]:
         etype = None if entry["type"] is None else _edge_type(entry["type"])
-        book = _read_book(root, entry["feature_book"], "edge_book", etype, files, verify)
         part_counts = tuple(map(int, entry["part_counts"]))
-        _check_book(f"edges of type {etype}", book, num_parts, book.num_ids)
+        edge_book = _read_edge_book(root, entry["feature_book"], etype, files, verify)
+        _check_book(f"edges of type {etype}", edge_book, num_parts, edge_book.num_ids)
         if len(part_counts) != num_parts or sum(part_counts) != entry["count"]:
             raise ValueError(f"edges of type {etype}: part_counts {part_counts} do not add up to {entry['count']}")
-        edges[etype] = EdgeInfo(int(entry["count"]), part_counts, book)
+        if isinstance(edge_book, OwnedEdgesBook) and edge_book.to_dict()["sizes"] != list(part_counts):
+            raise ValueError(f"edges of type {etype}: sizes of the book are not part_counts {part_counts}")
+        edges[etype] = EdgeInfo(int(entry["count"]), part_counts, edge_book)
     return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files)
 
 
@@ -358,7 +381,7 @@ def _edge_type(parts: list[str]) -> EdgeType:
     return source, relation, target
 
 
-def _check_book(what: str, book: AnyBook, num_parts: int, num_ids: int) -> None:
+def _check_book(what: str, book: EdgeBook, num_parts: int, num_ids: int) -> None:
     if book.num_partitions != num_parts or book.num_ids != num_ids:
         raise ValueError(
             f"{what}: expected a book of {num_ids} ids in {num_parts} partitions, "
@@ -380,6 +403,25 @@ def _read_book(
     return from_dict(description, tables=(owners, rows))
 
 
+def _read_edge_book(
+    root: Path, description: dict[str, Any], key: EdgeKey, files: Mapping[str, ArrayFile], verify: bool
+) -> EdgeBook:
+    if description["kind"] != "edges":
+        return _read_book(root, description, "edge_book", key, files, verify)
+    return edge_book_from_dict(description, open_ids=functools.partial(open_edge_ids, root, files, key))
+
+
+def open_edge_ids(root: Path, files: Mapping[str, ArrayFile], key: EdgeKey, partition_idx: int) -> torch.Tensor | None:
+    """The edge ids of a partition, ascending: those that stand beside its features, else of its graph; None where the
+    partition is not on this machine."""
+    beside = files.get(array_path("edge_feat", key, "ids", partition_idx))
+    file = beside or files.get(array_path("graph", key, "edge_ids", partition_idx))
+    if file is None or not (root / file.path).exists():
+        return None
+    ids = open_array(root, file, verify=False)
+    return ids if beside is not None else ids.sort().values
+
+
 # --- what META.json says, for writers --------------------------------------------------------------------------------
 
 
@@ -397,7 +439,7 @@ def node_entry(
     return entry if earliest is None else {**entry, "earliest": earliest}
 
 
-def edge_entry(key: EdgeKey, part_counts: Sequence[int], feature_book: AnyBook) -> dict[str, Any]:
+def edge_entry(key: EdgeKey, part_counts: Sequence[int], feature_book: EdgeBook) -> dict[str, Any]:
     """The entry of an edge type in META.json."""
     return {
         "type": None if key is None else list(key),

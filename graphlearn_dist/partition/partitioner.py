@@ -18,8 +18,9 @@ from ..data.schema import earliest
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.tensor import convert_to_tensor
-from .assembly import as_stored_book, write_tables
+from .assembly import as_stored_book, write_edge_ids, write_tables
 from .book_base import PartitionBook
+from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
 from .ingest import (
     EdgeInput,
     NodeInput,
@@ -71,7 +72,8 @@ class PartitionerBase(ABC):
             sampling reaches.
         node_feat_pb: who keeps which node's features, where that is not who has the node: a book, or the partition of
             each node, any integer dtype ``[num_nodes]`` (by node type).
-        edge_feat_pb: who keeps which edge's features, by edge id, likewise (by edge type); default: near-equal ranges.
+        edge_feat_pb: who keeps which edge's features, by edge id, likewise (by edge type); default: whoever has the
+            edge.
 
     Raises:
         InvalidArgumentError: an argument is wrong.
@@ -318,22 +320,28 @@ class _Writer:
         names = ["indptr", "indices", "edge_ids"]
         names += ["times"] * (edge.times is not None) + ["weights"] * (edge.weights is not None)
         whole = dict(zip(names, _from_core(csr), strict=True))
-        part_counts = []
+        part_counts, edge_ids = [], []
         for p in range(self.source.num_parts):
             ids, data = self.books[row_type].local_ids(p), (whole.get("times"), whole.get("weights"))
             taken = _C.take_csr_rows(whole["indptr"], whole["indices"], whole["edge_ids"], ids, num_cols, pool, *data)
             arrays = dict(zip(names, _from_core(taken), strict=True))
             part_counts.append(len(arrays["indices"]))
+            if edge.feat is not None and self.with_feature and key not in self.source._edge_feat_books:
+                edge_ids.append(arrays["edge_ids"].sort().values)
             for name, tensor in arrays.items():
                 self._add(array_path("graph", key, name, p), tensor)
-        return edge_entry(key, part_counts, self._write_edge_feat(key, edge))
+        book: EdgeBook | None = self.source._edge_feat_books.get(key)
+        if book is None:
+            book = default_edge_book(edge.num_edge_ids, part_counts, dict(enumerate(edge_ids)).get)
+        self._write_edge_feat(key, edge, book)
+        return edge_entry(key, part_counts, book)
 
-    def _write_edge_feat(self, key: EdgeKey, edge: EdgeInput) -> AnyBook:
-        given = self.source._edge_feat_books.get(key)
-        book = given or RangePartitionBook.near_equal(edge.num_edge_ids, self.source.num_parts)
+    def _write_edge_feat(self, key: EdgeKey, edge: EdgeInput, book: EdgeBook) -> None:
         self.files += write_tables(self.root, "edge_book", key, book)
-        if edge.feat is not None and self.with_feature:
-            for p in range(self.source.num_parts):
-                path = array_path("edge_feat", key, "x", p)
-                self._add_rows(path, edge.feat, book.local_ids(p), self.source.edge_feat_dtype)
-        return book
+        if edge.feat is None or not self.with_feature:
+            return
+        for p in range(self.source.num_parts):
+            ids = book.local_ids(p)
+            self._add_rows(array_path("edge_feat", key, "x", p), edge.feat, ids, self.source.edge_feat_dtype)
+            if isinstance(book, OwnedEdgesBook):
+                self.files.append(write_edge_ids(self.root, key, p, book))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -12,10 +13,21 @@ import torch
 
 from ..core import available_cores, thread_pool
 from ..errors import InvalidArgumentError, PartitionFormatError
-from .assembly import PartitionEdges, RowsFile, as_stored_book, write_graph, write_tables
+from .assembly import PartitionEdges, RowsFile, as_stored_book, write_edge_ids, write_graph, write_tables
+from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book, edge_book_from_dict
 from .ingest import check_distinct, label_of
-from .layout import META_FILE, AnyBook, EdgeKey, array_path, edge_entry, make_meta, node_entry, write_meta
-from .partition_book import RangePartitionBook, from_dict
+from .layout import (
+    META_FILE,
+    AnyBook,
+    EdgeKey,
+    array_path,
+    edge_entry,
+    make_meta,
+    node_entry,
+    open_edge_ids,
+    write_meta,
+)
+from .partition_book import from_dict
 from .piece_store import PIECES, Draft, Piece, PieceStore
 from .storage import ArrayFile, dtype_name, open_array, write_tensor
 
@@ -126,7 +138,7 @@ class PieceAssembler:
                     raise InvalidArgumentError(f"{piece}: features that it places are written already: {path}")
         return self._take_book(draft, piece, _FEATURE_BOOKS[group])
 
-    def _book(self, draft: Draft, group: str, key: Any) -> AnyBook | None:
+    def _book(self, draft: Draft, group: str, key: Any) -> EdgeBook | None:
         books: dict[str, Mapping[Any, dict[str, Any] | None]] = {
             "node_book": draft.node_books,
             "node_feat_book": draft.node_feat_books,
@@ -134,19 +146,20 @@ class PieceAssembler:
         }
         description = books[group][key]
         if description is None or description["kind"] != "table":
-            return None if description is None else from_dict(description)
+            open_ids = functools.partial(open_edge_ids, self.root, draft.files, key)
+            return None if description is None else edge_book_from_dict(description, open_ids=open_ids)
         tables = [draft.files[array_path(group, key, name)] for name in ("owners", "rows")]
         owners, rows = (open_array(self.root, file, verify=False) for file in tables)
         return from_dict(description, tables=(owners, rows))
 
-    def _row_book(self, draft: Draft, group: str, key: Any) -> AnyBook | None:
+    def _row_book(self, draft: Draft, group: str, key: Any) -> EdgeBook | None:
         """Who has the rows of a group: its feature book, else, for nodes, whoever has the node."""
         book = self._book(draft, _FEATURE_BOOKS[group], key) if group in _FEATURE_BOOKS else None
         return book if book is not None or group == "edge_feat" else self._book(draft, "node_book", key)
 
     def _node_book(self, draft: Draft, key: Any) -> AnyBook:
         book = self._book(draft, "node_book", key)
-        if book is None:
+        if book is None or isinstance(book, OwnedEdgesBook):
             raise PartitionFormatError(f"node_pb of type {key!r}: not saved yet")
         return book
 
@@ -247,6 +260,8 @@ class PieceAssembler:
             rows = torch.arange(size) if ids is None else book.for_partition(p).id2index[ids]
             file.put(rows.long(), piece.tensor("feats"), f"{piece}: ids")
         self._add_files(draft, [file.close()])
+        if isinstance(book, OwnedEdgesBook):
+            self._add_files(draft, [write_edge_ids(self.root, key, p, book)])
         for piece in pieces:
             piece.drop()
 
@@ -284,18 +299,19 @@ class PieceAssembler:
         return books + graphs
 
     def _meta(self, draft: Draft) -> dict[str, Any]:
-        nodes = [
-            node_entry(key, self._node_book(draft, key), self._book(draft, "node_feat_book", key))
-            for key in draft.node_books
-        ]
+        nodes = []
+        for node_type in draft.node_books:
+            own_book = self._book(draft, "node_feat_book", node_type)
+            assert not isinstance(own_book, OwnedEdgesBook)  # nodes have owners by id
+            nodes.append(node_entry(node_type, self._node_book(draft, node_type), own_book))
         edges = []
         for key, counts in draft.part_counts.items():
-            end = draft.end_edge_ids[key]
-            book = self._book(draft, "edge_book", key) or RangePartitionBook.near_equal(end, draft.num_parts)
+            end, sizes = draft.end_edge_ids[key], [count or 0 for count in counts]
+            book = self._book(draft, "edge_book", key) or default_edge_book(end, sizes)
             if book.num_ids < end:
                 name = label_of("edge_pb", key)
                 raise InvalidArgumentError(f"{name}: expected {end} ids at least, got {book.num_ids}")
-            edges.append(edge_entry(key, [count or 0 for count in counts], book))
+            edges.append(edge_entry(key, sizes, book))
         return make_meta(draft.num_parts, draft.edge_dir or "out", nodes, edges, draft.files.values())
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from .. import _C
 from ..core import available_cores, thread_pool
 from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError, PartitionFormatError
+from .edge_book import OwnedEdgesBook
 from .layout import load_partition_layout
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner
 from .piece_assembler import check_complete
@@ -112,6 +115,15 @@ def verify(root_dir: str | Path) -> str:
                     _C.sum_weights(graph.indptr, graph.weights, pool)
             except InvalidArgumentError as error:
                 raise PartitionFormatError(f"{layout.root}: partition {index}, edges {edge_type}: {error}") from error
+        for edge_type in arrays.edge_feats:
+            book, graph = layout.edges[edge_type].feature_book, arrays.graphs[edge_type]
+            if isinstance(book, OwnedEdgesBook) and not torch.equal(
+                book.local_ids(index), graph.edge_ids.sort().values.long()
+            ):
+                raise PartitionFormatError(
+                    f"{layout.root}: partition {index}, edges {edge_type}: the ids beside edge features are not those "
+                    "of its edges"
+                )
         num_bytes = sum(file.num_bytes for file in layout.partition_files(index))
         num_edges = sum(graph.indices.numel() for graph in arrays.graphs.values())
         lines.append(f"  partition {index}: {num_edges:,} edges, {num_bytes / 2**20:,.1f} MiB, good")

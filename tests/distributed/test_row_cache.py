@@ -12,9 +12,9 @@ import torch
 
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.distributed.feature_collector import FeatureCollector
-from graphlearn_dist.distributed.partition_service import PartitionService
+from graphlearn_dist.distributed.partition_service import LOOKUP, PartitionService
 from graphlearn_dist.errors import PartitionFormatError
-from graphlearn_dist.messages import FeatureReply, FeatureRequest
+from graphlearn_dist.messages import FeatureReply, FeatureRequest, OwnedReply
 from graphlearn_dist.partition import FrequencyPartitioner, layout, load_partition_layout
 from graphlearn_dist.partition.storage import write_tensor
 from tests.unit.partition.graphs import homo_inputs
@@ -30,11 +30,12 @@ class DirectPeers:
         self.asked: list[FeatureRequest] = []
 
     def ask(self, partition: int, function: str, request: FeatureRequest) -> Awaitable[Any]:
-        self.asked.append(request)
+        if function == LOOKUP:
+            self.asked.append(request)
 
         async def answer() -> Any:
-            reply = self.services[partition].lookup(request)
-            assert isinstance(reply, FeatureReply)
+            reply = self.services[partition].functions[function](request)
+            assert isinstance(reply, FeatureReply if function == LOOKUP else OwnedReply)
             return reply
 
         return answer()
@@ -73,7 +74,7 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
     for p, dataset in enumerate(datasets):
         peers = DirectPeers(services)
         collector = FeatureCollector(dataset, [services[p]], peers)  # type: ignore[arg-type]
-        lookup = collector.start(wanted)
+        lookup = collector.start(wanted, asyncio.run(collector.ask_owners(wanted)))
         outputs = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         asyncio.run(lookup.fill(outputs))
         for name, rows in expected.items():

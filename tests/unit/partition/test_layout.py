@@ -113,7 +113,7 @@ def test_not_a_partition_directory(tmp_path: Path) -> None:
 
 Edit = Callable[[dict[str, Any]], Any]
 EDITS: list[tuple[Edit, str]] = [
-    (lambda meta: meta.update(version=2), "expected version 1, found 2"),
+    (lambda meta: meta.update(version=3), "expected version 1 or 2, found 3"),
     (lambda meta: meta.pop("edges"), "META.json: damaged: KeyError"),
     (lambda meta: meta.update(num_parts=3), "expected a book of 53 ids in 3 partitions, found 53 in 2"),
     (lambda meta: meta.update(edge_dir="both"), "edge_dir 'both'"),

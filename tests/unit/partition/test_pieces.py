@@ -170,6 +170,7 @@ def test_typed(tmp_path: Path) -> None:
         PARTS,
         node_owners={key: owners_of(count) for key, count in NUM_NODES.items()},
         edge_assign_strategy="by_dst",
+        edge_feat_pb={EDGE_TYPES[0]: RangePartitionBook.near_equal(90, PARTS)},
         **inputs,
     ).partition()
     root = tmp_path / "g"
