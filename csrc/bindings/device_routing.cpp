@@ -96,8 +96,8 @@ void bind_device_routing(py::module_& m) {
       py::arg("edge_ids"), py::arg("status"), py::arg("scratch"), py::arg("device"), py::arg("stream"),
       "Launches stitch_neighbors on the stream. status int64 [3] is -1 thrice afterwards, or tells the first count "
       "that "
-      "is negative, the first position that is wrong (by place in the buckets) and the first part that does not add "
-      "up.");
+      "is negative or above its part's neighbors, the first position that is wrong (both by place in the buckets) and "
+      "the first part that does not add up.");
 }
 
 }  // namespace gld

@@ -41,9 +41,9 @@ struct StitchShape {
 StitchShape stitch_shape(const StitchInput& input);
 
 // Fills `out`, launched on the stream and not waited for. `status` int64 [3] is -1 three times afterwards, or names the
-// first count that is negative, the first position that is outside or stands there twice (both by their place in the
-// order of the buckets), and the first part whose counts do not add up; then `out` means nothing. `scratch` has
-// StitchLayout(n).num_bytes. Otherwise as above.
+// first count that is negative or above its part's neighbors, the first position that is outside or stands there twice
+// (both by their place in the order of the buckets), and the first part whose counts do not add up; then `out` means
+// nothing. `scratch` has StitchLayout(n).num_bytes. Otherwise as above.
 void stitch_on_device(const StitchInput& input, const Neighbors& out, const Tensor& status, const Tensor& scratch,
                       CudaStream stream);
 

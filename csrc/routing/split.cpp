@@ -198,12 +198,14 @@ void collect_counts(const Tensor& positions, const int64_t* bounds, const std::v
     if (!parts[p].counts.defined()) continue;
     dispatch_index(parts[p].counts.dtype, "counts", [&](auto type) {
       const auto* source = parts[p].counts.as<decltype(type)>();
-      const int64_t first = bounds[p];
+      const int64_t first = bounds[p], num_neighbors = parts[p].neighbors.numel();
       for_range(pool, bounds[p + 1] - first, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t where = position[first + i], count = source[i];
-          if (count < 0)
-            throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": expected no negative count"));
+          // Each is bounded by itself, too: a sum that wraps around may be right by chance.
+          if (count < 0 || count > num_neighbors)
+            throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": expected 0 <= count <= ",
+                                          num_neighbors, ", the neighbors that partition ", p, " sent"));
           if (where < 0 || where >= n)
             throw InvalidArgument(message("positions[", first + i, "]=", where, ": expected 0 <= position < ", n));
           bucketed[first + i] = counts[where] = count;

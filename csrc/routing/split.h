@@ -52,7 +52,7 @@ struct Neighbors {
 };
 
 // `positions` and `offsets` as in Split; parts in the order of the owners. Raises InvalidArgument, naming the
-// partition, if the lengths do not add up, or if one part lacks the edge ids that another has.
+// partition, if a count is negative or the lengths do not add up, or if one part lacks the edge ids that another has.
 Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
                            ThreadPool* pool);
 

@@ -107,7 +107,9 @@ def stitch_on_device(
     _C.stitch_on_device(*answers, *out, device_number(device), stream_handle(device))
     bad_count, bad_position, bad_part = status.tolist()  # waits for the stream
     if bad_count >= 0:
-        raise InvalidArgumentError(f"parts: the count at place {bad_count} of the buckets is negative")
+        raise InvalidArgumentError(
+            f"parts: the count at place {bad_count} of the buckets is negative, or above the neighbors of its part"
+        )
     if bad_position >= 0:
         raise InvalidArgumentError(
             f"positions[{bad_position}]: expected each of 0 to {counts.numel() - 1} once, got "

@@ -1,5 +1,6 @@
 // The kernels that divide a frontier among its owners and put their answers back, run on the host: what the CPU makes,
 // bit by bit.
+#include <limits>
 #include <vector>
 
 #include "arrays.h"
@@ -148,11 +149,19 @@ TEST("device stitch: wrong counts and positions are told, and nothing is written
     return stitch(input, 59, pool).status;
   };
   const uint64_t good = ~uint64_t{0};
-  const StitchStatus too_many = spoiled(1, 1000, -1, 0), negative = spoiled(1, -2, -1, 0);
-  CHECK(too_many.count == good && too_many.position == good && too_many.part == 1);
-  CHECK(negative.count == 2 && negative.part == 1);  // two ids of the first part stand before it
+  const StitchStatus one_more = spoiled(1, 2, -1, 0);
+  CHECK(one_more.count == good && one_more.position == good && one_more.part == 1);
+  // Two ids of the first part stand before it. It has three neighbors.
+  for (int64_t impossible : {int64_t{-2}, int64_t{4}, int64_t{1} << 60, std::numeric_limits<int64_t>::max()}) {
+    const StitchStatus status = spoiled(1, impossible, -1, 0);
+    CHECK(status.count == 2 && status.part == 1);
+  }
   for (int64_t bad : {int64_t{-1}, int64_t{5}}) CHECK_EQUAL(spoiled(0, 0, 3, bad).position, 3u);
   CHECK(spoiled(0, 0, 0, 1).position < 5);  // twice; whose it is depends on the order
+  StitchInput wrapped = answered(book, std::vector<int64_t>(18, 5), {false}, true);              // a neighbor each
+  for (int64_t i = 1; i < 17; ++i) wrapped.parts[1].counts.as<int64_t>()[i] = int64_t{1} << 60;  // in all 2^64 + 18
+  wrapped.parts[1].counts.as<int64_t>()[0] = 17;
+  CHECK_EQUAL(stitch(wrapped, 60, pool).status.count, 1u);
   StitchInput input = answered(book, {1, 5}, {false}, false);
   input.parts[2] = input.parts[1];
   CHECK_THROWS(InvalidArgument, stitch_shape(input));

@@ -69,6 +69,22 @@ TEST("routing: neighbors asked of three owners are those of the whole graph") {
     }
 }
 
+TEST("routing: counts that a peer sent are refused where only their wrapped sum is right") {
+  ThreadPool pool(3);
+  constexpr int64_t kHuge = int64_t{1} << 60;
+  std::vector<int64_t> counts(17, kHuge), asked(17);
+  for (int64_t i = 0; i < 17; ++i) asked[i] = i;
+  counts[16] = 5;  // 16 * 2^60 + 5 is 5 in 64 bits
+  const Tensor neighbors = ids({1, 2, 3, 4, 5});
+  CHECK_THROWS(InvalidArgument, stitch_neighbors(ids(asked), ids({0, 17}), {{ids(counts), neighbors, {}}}, &pool));
+  for (int64_t impossible : {int64_t{-1}, int64_t{6}, kHuge})
+    CHECK_THROWS(InvalidArgument, stitch_neighbors(ids({0, 1}), ids({0, 2}),
+                                                   {{ids({impossible, 5 - impossible}), neighbors, {}}}, &pool));
+  const Neighbors fits = stitch_neighbors(ids({1, 0}), ids({0, 2}), {{ids({5, 0}), neighbors, {}}}, &pool);
+  CHECK(values<int64_t>(fits.counts) == std::vector<int64_t>({0, 5}));
+  CHECK(values<int64_t>(fits.neighbors) == std::vector<int64_t>({1, 2, 3, 4, 5}));
+}
+
 TEST("routing: rows are scattered to their places; what does not fit is refused") {
   ThreadPool pool(3);
   const int64_t count = 20000;

@@ -97,8 +97,10 @@ class StitchChain {
   int64_t bucket_size(size_t part) const { return first(part + 1) - first(part); }
 
   void collect_counts(size_t p) {
+    const NeighborPart& part = input_.parts[p];
+    const int64_t num_neighbors = part.neighbors.defined() ? part.neighbors.numel() : 0;
     executor_.for_each(bucket_size(p),
-                       CollectCounts{IdReader(input_.parts[p].counts), first(p), bucket_size(p), num_ids_,
+                       CollectCounts{IdReader(part.counts), first(p), bucket_size(p), num_neighbors, num_ids_,
                                      input_.positions.as<int64_t>(), bucketed_, out_.counts.as<int64_t>(), status_});
   }
 

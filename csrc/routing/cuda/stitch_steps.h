@@ -14,7 +14,7 @@ namespace gld {
 
 // What is wrong with answers, lowered to the first of each; all bits set: nothing.
 struct StitchStatus {
-  uint64_t count;     // place, in the order of the buckets, of a count that is negative
+  uint64_t count;     // place, in the order of the buckets, of a count that is negative or above its part's neighbors
   uint64_t position;  // place of a position that is outside [0, n), or stands there twice
   uint64_t part;      // part whose counts do not add up to its neighbors
 
@@ -24,7 +24,7 @@ struct StitchStatus {
 // The counts of one part, to the order of the buckets and to that of the ids.
 struct CollectCounts {
   IdReader part_counts;
-  int64_t first, bucket_size, num_ids;
+  int64_t first, bucket_size, num_neighbors, num_ids;
   const int64_t* positions;    // [num_ids]
   int64_t *bucketed, *counts;  // [num_ids]; counts are -1 beforehand
   StitchStatus* status;
@@ -32,8 +32,10 @@ struct CollectCounts {
   GLD_HOST_DEVICE int64_t count() const { return bucket_size; }
   GLD_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t place = first + i, where = positions[place], count = part_counts(i);
-    bucketed[place] = count < 0 ? 0 : count;
-    if (count < 0) atomic_lower(&status->count, static_cast<uint64_t>(place));
+    // Each is bounded by itself, too: a sum that wraps around may be right by chance.
+    const bool is_possible = count >= 0 && count <= num_neighbors;
+    bucketed[place] = is_possible ? count : 0;
+    if (!is_possible) atomic_lower(&status->count, static_cast<uint64_t>(place));
     if (where < 0 || where >= num_ids)
       atomic_lower(&status->position, static_cast<uint64_t>(place));
     else if (atomic_claim(reinterpret_cast<uint64_t*>(counts + where), ~uint64_t{0},

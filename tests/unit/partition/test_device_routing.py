@@ -37,8 +37,9 @@ def test_answers_that_do_not_add_up_are_named() -> None:
     last = len(good) - 1
     for parts, match in [
         (changed(0, "counts", torch.tensor([3])), "partition 0 was asked for 2 ids and answered for 1"),
-        (changed(0, "counts", torch.tensor([3, -1])), "count at place 1 of the buckets is negative"),
-        (changed(last, "counts", torch.tensor([0, 9])), rf"parts\[{last}\]: its counts do not add up"),
+        (changed(0, "counts", torch.tensor([0, -1])), "count at place 1 of the buckets is negative"),
+        (changed(last, "counts", torch.tensor([0, 9])), "count at place 3 of the buckets is negative, or above"),
+        (changed(last, "counts", torch.tensor([0, 0])), rf"parts\[{last}\]: its counts do not add up"),
         (changed(0, "edge_ids", torch.tensor([3])), "edge ids for"),
         ([None, *good[1:]], "no answer from partition 0"),
     ]:

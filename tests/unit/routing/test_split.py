@@ -125,7 +125,11 @@ def test_stitch_refuses_what_does_not_add_up() -> None:
         ([good[0], (two, two, one)], "partition 1 sent 1 edge ids for 2 neighbors"),
         ([good[0], (two, two, two)], "partition 0 sent none, others did"),
         ([good[0], None], "no answer from partition 1 for its 2 ids"),
-        ([good[0], (torch.tensor([3, -1]), two, None)], r"counts\[1\]=-1"),
+        ([good[0], (torch.tensor([0, -1]), two, None)], r"counts\[1\]=-1"),
+        (
+            [good[0], (torch.tensor([2**63 - 1, 1]), two, None)],
+            r"counts\[0\]=9223372036854775807: expected 0 <= count <= 2",
+        ),
         ([good[0]], "expected 2 entries for 1 parts, got 3"),
         ([good[0], (two, two)], "expected \\(counts, neighbors"),
     ]
