@@ -251,7 +251,9 @@ void Stream::read_until_settled(uint64_t request_id, Clock::time_point deadline,
 
 bool Stream::begin_waiting() {
   std::lock_guard<std::mutex> lock(receiving_);
-  if (reader_ != Reader::kLoop) return false;
+  // One thread at a time, until it ends: one that lost its turn may be about to do so, and would take the bell and the
+  // turn of the next.
+  if (reader_ != Reader::kLoop || is_polled_) return false;
   try {
     if (to_waiter_ == nullptr) to_waiter_ = std::make_unique<Bell>();
   } catch (const std::system_error&) {  // no descriptors are left: others read

@@ -1,8 +1,9 @@
 // One socket's frames, both ways.
 //
 // Three may read it, one at a time: the loop, which hands on small frames without another thread in between; the
-// engine's thread, which receives large payloads without the interpreter, and for a while whatever follows them; and a
-// thread that waits for an answer. Whoever reads tells the loop of what is the loop's, in the order in which it came.
+// engine's thread, which receives large payloads without the interpreter, and for a while whatever follows them; and
+// one of the threads that wait for an answer, from begin_waiting() to end_waiting(). Whoever reads tells the loop of
+// what is the loop's, in the order in which it came.
 #pragma once
 #include <sys/uio.h>
 
@@ -118,7 +119,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int least_bytes_ = 1;   // for which the socket counts as readable
 
   std::unique_ptr<const Bell> to_waiter_;  // made before a thread first polls
-  std::atomic<bool> is_polled_{false};     // by a thread that waits
+  std::atomic<bool> is_polled_{false};     // by a thread that waits, whosever turn it is to read
 
   // The engine's thread only.
   enum class State { kNew, kOpen, kClosed };

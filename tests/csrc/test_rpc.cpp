@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -321,6 +322,89 @@ TEST("answers: what a thread has got is its own until it says that it is done") 
   CHECK_EQUAL(answers.count(), size_t{0});
   CHECK(!answers.take(7).has_value());
   CHECK(answers.release(7));
+}
+
+// A thread that waits for an answer. It can be stopped where it looks for signals, or told to give up there.
+class Waiter {
+ public:
+  Waiter(rpc::Stream& stream, uint64_t request_id) {
+    struct sigaction nothing{};
+    nothing.sa_handler = [](int) {};
+    sigaction(SIGUSR1, &nothing, nullptr);  // it ends system calls, and no more
+    stream.expect_answer(request_id);
+    thread_ = std::thread([this, &stream, request_id] {
+      try {
+        answer = stream.await_answer(request_id, rpc::Clock::now() + 1h, [this] { look(); });
+      } catch (const std::runtime_error&) {
+      }
+      is_done_ = true;
+    });
+  }
+  ~Waiter() {
+    is_held_ = false;
+    gives_up_ = true;
+    while (!is_done_) interrupt();
+    thread_.join();
+  }
+
+  // Until it waits, asleep.
+  void wait_until_it_looks() {
+    const int before = num_looks_;
+    while (num_looks_ == before && !is_done_) interrupt();
+  }
+  void hold() {
+    is_held_ = true;
+    wait_until_it_looks();
+  }
+  void let_go() { is_held_ = false; }
+  // Fails instead of hanging.
+  bool ends() {
+    for (const auto end = rpc::Clock::now() + 60s; !is_done_ && rpc::Clock::now() < end;) std::this_thread::yield();
+    return is_done_;
+  }
+
+  std::optional<Frame> answer;
+
+ private:
+  void look() {
+    ++num_looks_;
+    while (is_held_) std::this_thread::yield();
+    if (gives_up_) throw std::runtime_error("told to");
+  }
+  void interrupt() {
+    pthread_kill(thread_.native_handle(), SIGUSR1);
+    std::this_thread::yield();
+  }
+
+  std::atomic<int> num_looks_{0};
+  std::atomic<bool> is_held_{false}, gives_up_{false}, is_done_{false};
+  std::thread thread_;
+};
+
+TEST("engine: a thread that lost its turn and ends late takes nothing from the next that waits") {
+  constexpr auto kAnswer = static_cast<uint8_t>(Kind::kResponse);
+  Pair pair({0.02, 1000, 1 << 30});
+  pair.meet();
+  Waiter first(*pair.stream, 11);
+  first.hold();
+  // The engine's thread takes the turn for a large payload.
+  const std::string large = make_frame(kRequest, "large", numbers(2'000'000));
+  std::thread writer([&] { pair.write(large); });
+  pair.stream->taken(pair.expect(Event::What::kFrame).frame.bytes());
+  writer.join();
+  // A ping is four ticks. Two after the payload the turn is the loop's again.
+  for (char bytes[64]; recv(pair.other, bytes, sizeof bytes, MSG_DONTWAIT) == 64;) continue;
+  for (int i = 0; i < 3; ++i) pair.read(64);
+  pair.write(make_frame(kAnswer, "first", "", 11) + make_frame(kRequest, "behind it", "", 12));
+  pair.stream->taken(pair.expect(Event::What::kFrame).frame.bytes());  // the answer is handed over by now
+  Waiter second(*pair.stream, 13);
+  second.wait_until_it_looks();
+  first.let_go();
+  CHECK(first.ends());
+  CHECK(first.answer.has_value());
+  CHECK(pair.stream->release_answer(13));
+  CHECK(second.ends());
+  CHECK(!second.answer.has_value());
 }
 
 TEST("engine: answers pings by itself, and tells who hung up") {
