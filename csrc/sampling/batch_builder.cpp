@@ -52,7 +52,7 @@ struct PickKernel {
   void pick(int64_t block) const {
     if constexpr (kIsUniform<typename Graph::Picker>) {
       const auto& picker = graph.piece(block * kBlock).picker;
-      if (picker.fanout != kTakeAll && picker.fanout <= kScanLimit) return pick_uniform(block);
+      if (picker.fanout != kTakeAll && picker.fanout <= kScanLimit && pick_uniform(block)) return;
     }
     int64_t edge = offsets[block];
     for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, num_nodes); ++i) {
@@ -63,14 +63,20 @@ struct PickKernel {
     }
   }
 
-  void pick_uniform(int64_t block) const {
+  // False, with nothing done, where a row has 2^32 edges or more: such blocks are picked node by node.
+  bool pick_uniform(int64_t block) const {
     const int64_t begin = block * kBlock, end = std::min(begin + kBlock, num_nodes);
     const auto& picker = graph.piece(begin).picker;  // those of all pieces pick alike
     const int64_t fanout = picker.fanout;
     uint64_t states[kBlock];
     uint32_t degrees[kBlock], picks[kScanLimit * kBlock];
+    int64_t all_bits = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      degrees[i - begin] = static_cast<uint32_t>(candidates[i].count);
+      all_bits |= candidates[i].count;
+    }
+    if (all_bits > std::numeric_limits<uint32_t>::max()) return false;
     stream_states(key, ids + begin, trees == nullptr ? nullptr : trees + begin, end - begin, states);
-    for (int64_t i = begin; i < end; ++i) degrees[i - begin] = candidates[i].count;
     pick_uniform_block(states, degrees, fanout, picker.replace, picks);
     int64_t edge = offsets[block];
     for (int64_t i = begin; i < end; ++i) {
@@ -81,6 +87,7 @@ struct PickKernel {
       else if (!picker.replace)
         edge = place(i, edge, count, [](int64_t j) { return j; });
     }
+    return true;
   }
 
   // Writes the picks of the i-th node of the frontier, and asks for the neighbors there. Gives the edge behind them.

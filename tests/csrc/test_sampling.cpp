@@ -1,10 +1,14 @@
 // Batches: equal with any number of threads and callers, sampled here from graphs whole or in pieces, or added from
 // elsewhere.
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <thread>
 
 #include "arrays.h"
 #include "check.h"
 #include "sampling/batch_builder.h"
+#include "sampling/cuda/node_picker.h"
 #include "sampling/neighbor_sampler.h"
 #include "typed_graph.h"
 
@@ -125,9 +129,56 @@ TEST("batches: what cannot be sampled is refused") {
   builder.begin(2, -1, false, false);
   builder.add_seeds(0, ids({3, 4}), {}, false);
   CHECK_THROWS(InvalidArgument, builder.sample_hop(0, graph.knows, {3, {}, 1, false}, pool));
-  CHECK_THROWS(InvalidArgument, builder.sample_hop(0, graph.likes, {0, {}, 1, false}, pool));
+  CHECK_THROWS(InvalidArgument, builder.sample_hop(0, graph.likes, {-2, {}, 1, false}, pool));
   CHECK_THROWS(InvalidArgument, builder.add_hop(0, ids({1}), ids({0}), {}));
   CHECK_THROWS(UnknownId, builder.add_hop(0, ids({1, 0}), ids({kItems}), {}));
+}
+
+// Three rows, the second of 2^32 + 10 edges: int32 ids in memory that nobody wrote, all 0. An edge's id is its
+// position.
+Csr graph_with_a_huge_row() {
+  constexpr int64_t kHuge = (int64_t{1} << 32) + 10;
+  Csr csr;
+  csr.indptr = ids({0, 5, 5 + kHuge, 5 + kHuge + 7});
+  const size_t bytes = (kHuge + 12) * sizeof(int32_t);
+  void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  csr.indices.owner = std::shared_ptr<void>(memory, [bytes](void* mapped) { munmap(mapped, bytes); });
+  csr.indices.data = memory;
+  csr.indices.dtype = kInt32;
+  csr.indices.shape = {kHuge + 12};
+  csr.num_cols = 3;
+  return make_csr(std::move(csr));
+}
+
+TEST("batches: a row of more than 2^32 edges is drawn from as a whole, and as on a GPU") {
+  ThreadPool pool(2);
+  const Csr csr = graph_with_a_huge_row();
+  const Tensor seeds = ids({0, 1, 2});
+  for (const bool replace : {false, true}) {
+    int64_t largest = 0;
+    for (uint64_t key = 0; key < 20; ++key) {
+      const HopDraw draw{8, {Method::kUniform, replace, TimeRule::kIgnore}, key, true};
+      const OneHop expected = sample_neighbors(csr, {seeds, {}, {}, {}}, draw, pool);
+      BatchBuilder builder({3}, {{0, 0}});
+      builder.begin(3, -1, true, false);
+      builder.add_seeds(0, seeds, {}, false);
+      builder.sample_hop(0, csr, draw, pool);
+      builder.next_hop();
+      CHECK(same(builder.finish().edge_ids[0], expected.edge_ids));
+      const NodePicker picker(csr, 8, draw.how);
+      const Candidates from = picker.candidates(1, 0);
+      const PickStream stream = stream_of(key, 1, nullptr, 1);
+      int64_t positions[8];
+      if (!replace) picker.pick_together(stream, from, positions, nullptr);
+      const int64_t* found = expected.edge_ids.as<int64_t>() + expected.counts.as<int64_t>()[0];
+      for (int64_t pick = 0; pick < 8; ++pick) {
+        CHECK_EQUAL(from.start + (replace ? picker.pick_one(stream, from, pick) : positions[pick]), found[pick]);
+        largest = std::max(largest, found[pick]);
+      }
+    }
+    CHECK(largest > int64_t{1} << 31);  // 10 of 2^32 edges only are missed where it is narrowed
+  }
 }
 
 }  // namespace
