@@ -104,7 +104,8 @@ sanitize: $(RUNTIME)
 	    -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) >$$build/configure.log \
 	    || { cat $$build/configure.log; exit 1; }; \
 	  cmake --build $$build --target gld_core_tests -- --quiet; \
-	  TSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=detect_stack_use_after_return=1 $$build/gld_core_tests; \
+	  TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1 \
+	  ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 $$build/gld_core_tests; \
 	done
 
 SECONDS ?= 600

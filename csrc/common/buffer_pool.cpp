@@ -18,6 +18,7 @@ namespace gld {
 namespace {
 
 constexpr size_t kSmallestBlock = 4096;
+constexpr size_t kLargestBlock = size_t{1} << 62;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kDefaultCapacity = size_t{768} << 20;
 // A block may be this many times as large as what it serves: batches differ in size, and a warm block that is too large
@@ -83,16 +84,26 @@ struct BufferPool::State {
         ++stats.hits;
         return {memory, block};
       }
-      count_use(wanted);
-      ++stats.misses;
       if (wanted >= kHugePage) lock_of_new = page_lock;  // smaller blocks share pages with others
     }
-    void* memory = system_allocate(wanted);
-    if (lock_of_new && lock_of_new->lock(memory, wanted)) {
-      std::lock_guard<std::mutex> lock(mutex);
-      locked.insert(memory);
-    }
+    void* memory = system_allocate(wanted);  // may throw: what is counted below is there
+    const bool is_locked = lock_of_new && lock_of_new->lock(memory, wanted);
+    std::lock_guard<std::mutex> lock(mutex);
+    if (is_locked) remember_locked(memory, wanted, *lock_of_new);
+    count_use(wanted);
+    ++stats.misses;
     return {memory, wanted};
+  }
+
+  // With the mutex held.
+  void remember_locked(void* memory, size_t block, const PageLock& lock) {
+    try {
+      locked.insert(memory);
+    } catch (...) {
+      lock.unlock(memory);
+      free_block(memory, block);
+      throw;
+    }
   }
 
   void count_use(size_t block) {
@@ -106,19 +117,33 @@ struct BufferPool::State {
     return kept <= capacity || (has_default_capacity && stats.in_use_bytes + kept <= peak_bytes);
   }
 
-  void give_back(void* memory, size_t block) {
+  // Runs where a tensor dies, and so must not throw.
+  void give_back(void* memory, size_t block) noexcept {
     {
       std::lock_guard<std::mutex> lock(mutex);
       stats.in_use_bytes -= block;
-      if (has_room(block)) {
-        allow_first_bytes(memory, 0, block);
-        idle[block].push_back(memory);
-        stats.idle_bytes += block;
-        return;
-      }
+      if (has_room(block) && keep(memory, block)) return;
       unlock_pages(memory);
     }
     free_block(memory, block);
+  }
+
+  // Whether there was memory to note the block among the idle ones. With the mutex held.
+  bool keep(void* memory, size_t block) {
+    try {
+      const auto place = idle.try_emplace(block).first;
+      try {
+        place->second.push_back(memory);
+      } catch (...) {
+        if (place->second.empty()) idle.erase(place);
+        throw;
+      }
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    allow_first_bytes(memory, 0, block);
+    stats.idle_bytes += block;
+    return true;
   }
 };
 
@@ -134,6 +159,7 @@ BufferPool& BufferPool::global() {
 }
 
 size_t BufferPool::block_size(size_t bytes) {
+  if (bytes > kLargestBlock) throw std::bad_alloc();
   if (bytes <= kSmallestBlock) return kSmallestBlock;
   size_t power = kSmallestBlock;
   while (power * 2 < bytes) power *= 2;

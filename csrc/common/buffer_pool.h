@@ -17,7 +17,8 @@ class BufferPool {
   BufferPool();
 
   // At least `bytes` of uninitialised memory, 64-byte aligned (2 MiB-aligned and advised huge from 2 MiB on).
-  // Returned to the pool when the last reference dies, from whatever thread. Thread-safe.
+  // Returned to the pool when the last reference dies, from whatever thread. Throws std::bad_alloc, and counts nothing
+  // then. Thread-safe.
   std::shared_ptr<void> allocate(size_t bytes);
 
   // Blocks beyond this many idle bytes go back to the system instead of the pool. By default it is 768 MiB, or more
@@ -44,7 +45,7 @@ class BufferPool {
   Stats stats() const;
 
   // Size of a new block for a request; four classes per power of two bound the waste at a quarter. An idle block that
-  // serves it may be up to twice as large.
+  // serves it may be up to twice as large. Throws std::bad_alloc beyond 2^62.
   static size_t block_size(size_t bytes);
 
  private:

@@ -1,5 +1,7 @@
 #include "common/tensor.h"
 
+#include <new>
+
 #include "common/buffer_pool.h"
 
 namespace gld {
@@ -37,6 +39,9 @@ DType parse_dtype(const std::string& name) {
 }
 
 Tensor empty(std::vector<int64_t> shape, DType dtype) {
+  int64_t num_bytes = static_cast<int64_t>(dtype.size());
+  for (const int64_t extent : shape)
+    if (extent < 0 || __builtin_mul_overflow(num_bytes, extent, &num_bytes)) throw std::bad_alloc();
   Tensor tensor;
   tensor.dtype = dtype;
   tensor.shape = std::move(shape);

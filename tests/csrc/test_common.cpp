@@ -75,6 +75,19 @@ TEST("buffer pool: a larger idle block serves, one that is far too large does no
   CHECK_EQUAL(pool.stats().misses, misses + 1);
 }
 
+TEST("buffer pool: an allocation that fails counts as none") {
+  BufferPool pool;
+  CHECK_THROWS(std::bad_alloc, pool.allocate(size_t{1} << 47));
+  CHECK_THROWS(std::bad_alloc, pool.allocate(~size_t{0}));
+  CHECK_THROWS(std::bad_alloc, empty({int64_t{1} << 32, int64_t{1} << 32}, kInt64));
+  CHECK_EQUAL(pool.stats().in_use_bytes, size_t{0});
+  CHECK_EQUAL(pool.stats().misses, size_t{0});
+  constexpr size_t kMiB = size_t{1} << 20;
+  for (const size_t bytes : {600 * kMiB, 100 * kMiB, 30 * kMiB, 200 * kMiB}) pool.allocate(bytes);
+  CHECK(pool.stats().idle_bytes <= 768 * kMiB);  // as much as is kept where never more was in use at once
+  CHECK(pool.stats().idle_bytes >= 600 * kMiB);
+}
+
 TEST("buffer pool: large new blocks are locked, kept so while idle, and unlocked before they go") {
   static std::vector<void*> locked, unlocked;
   static bool refuses = false;
