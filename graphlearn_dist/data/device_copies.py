@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -32,6 +33,9 @@ class Event(Protocol):
     def query(self) -> bool:
         """Whether it was reached."""
 
+    def synchronize(self) -> None:
+        """Waits until it is reached."""
+
 
 class HeldUntilDone:
     """Holds what a stream still reads. Thread-safe."""
@@ -49,6 +53,13 @@ class HeldUntilDone:
             while self._held and self._held[0][0].query():
                 self._held.popleft()
             self._held.append((done, what))
+
+    def wait(self) -> None:
+        """Waits until all is done, and lets go of it: memory that a copy still reads is nobody else's before."""
+        with self._lock:
+            while self._held:
+                self._held[0][0].synchronize()
+                self._held.popleft()
 
 
 class DeviceCopies:
@@ -74,6 +85,7 @@ class DeviceCopies:
             if _C.cuda_is_built():
                 _C.lock_pool_pages()
         self._sources = HeldUntilDone()
+        weakref.finalize(self, self._sources.wait)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
@@ -92,10 +104,12 @@ class DeviceCopies:
         if any(tensor.is_cuda for tensor in _tensors(batch)):
             stream.wait_stream(made_on)
         with torch.cuda.stream(stream):
-            moved = _apply_once(batch, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
-            done = stream.record_event()
-        # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
-        self._sources.hold(batch, done)
+            try:
+                moved = _apply_once(batch, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
+            finally:  # some copies have begun, too, where one could not
+                done = stream.record_event()
+                # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
+                self._sources.hold(batch, done)
         return Copy(moved, done)
 
     def finish(self, copy: Copy) -> Any:

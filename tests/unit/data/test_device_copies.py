@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,51 @@ def test_what_is_copied_from_is_held_until_the_copy_is_done() -> None:
         del source
     assert [ref() is not None for ref in alive] == [False, True, True]
     assert len(held) == 2
+
+
+class CopyUnderWay:
+    """An event that tells when it was waited for, and whether a source was alive then."""
+
+    def __init__(self, source: torch.Tensor) -> None:
+        self._source = weakref.ref(source)
+        self.was_waited_for_with: list[bool] = []
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        self.was_waited_for_with.append(self._source() is not None)
+
+
+def test_who_drops_a_loader_waits_for_the_copies_that_it_began() -> None:
+    copies, sources = DeviceCopies(None), [torch.zeros(1), torch.zeros(1)]
+    events = [CopyUnderWay(source) for source in sources]
+    alive = [weakref.ref(source) for source in sources]
+    for event in events:
+        copies._sources.hold(sources.pop(0), event)
+    assert all(ref() is not None for ref in alive)
+    del copies
+    assert [event.was_waited_for_with for event in events] == [[True], [True]]
+    assert all(ref() is None for ref in alive)
+
+
+def test_a_batch_of_which_only_some_copies_have_begun_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make_batch()
+    copies, event, begun = DeviceCopies("cpu"), CopyUnderWay(batch["user"].x), []
+    copies._stream = SimpleNamespace(record_event=lambda: event)  # type: ignore[assignment]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+
+    def no_memory(tensor: torch.Tensor) -> torch.Tensor:
+        begun.append(tensor)
+        if len(begun) == 2:
+            raise torch.OutOfMemoryError("none is left")
+        return tensor
+
+    monkeypatch.setattr(device_copies, "_pinned", no_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        copies.begin(batch)
+    assert len(copies._sources) == 1
 
 
 def test_where_there_is_no_gpu_batches_stay() -> None:
