@@ -32,7 +32,8 @@ _CONSEQUENCE = re.compile(
     r"\b(PeerLostError|AuthenticationError|DeadlineExceededError|DistNetworkError|DistStoreError"
     r"|no registry at|could not prove that it knows|[Cc]onnection (closed|reset|refused))\b"
 )
-_OWN_ERROR = re.compile(r"(graphlearn_dist\.errors\.)(\w+: .+)")  # the last line of a traceback
+# The last line of a traceback; where torch.distributed is in use it has put the rank in front.
+_OWN_ERROR = re.compile(r"(?:\[rank\d+\]: )?graphlearn_dist\.errors\.(\w+: .+)")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -260,7 +261,7 @@ class _Supervisor:
         tail = self._output.tail(event.spec)
         own_error = _OWN_ERROR.fullmatch(tail[-1]) if tail else None
         if own_error is not None and not self._is_consequence(event):  # its traceback is the user's, and was printed
-            lines = [f"{what}: {own_error[2]}"]
+            lines = [f"{what}: {own_error[1]}"]
         elif tail:
             lines = [f"{what}; its last {len(tail)} lines of output:", *("  " + line for line in tail)]
         else:

@@ -357,10 +357,20 @@ class Dataset:
 
     def split_ids(self, split: Split, node_type: NodeType | None = None) -> torch.Tensor:
         """The ids of one split, int64; an error says if the data set has none."""
-        part = {Split.train: self.train_idx, Split.valid: self.val_idx, Split.test: self.test_idx}[split]
-        ids = by_type(part).get(node_type)
-        if ids is None:
-            raise InvalidArgumentError(f"input_nodes: the data set has no {split.value!r} split")
+        parts = {Split.train: self.train_idx, Split.valid: self.val_idx, Split.test: self.test_idx}
+        if (ids := by_type(parts[split]).get(node_type)) is None:
+            self.schema.node_type_index(node_type, "input_nodes")  # an unknown type is the mistake that is to be told
+            there = [
+                repr(other.value) + ("" if name is None else f" of {name}")
+                for other, part in parts.items()
+                for name, found in by_type(part).items()
+                if found is not None
+            ]
+            of_type = "" if node_type is None else f" of {node_type}"
+            known = ", ".join(there) or "none"
+            raise InvalidArgumentError(
+                f"input_nodes: the data set has no {split.value!r} split{of_type}; its splits: {known}"
+            )
         return check_index_tensor(ids, f"{split.value} split").to(torch.int64)
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph | None:

@@ -46,7 +46,11 @@ def open_producer(
     if isinstance(options, RemoteDistSamplingWorkerOptions):
         if data is not None:
             raise InvalidArgumentError("data: expected None with RemoteDistSamplingWorkerOptions: servers have it")
-        return RemoteProducer(input_data, config, options)
+        try:
+            return RemoteProducer(input_data, config, options)
+        except InvalidArgumentError as error:
+            # What the user got wrong is in the message; two tracebacks, down to the server's depths, would hide it.
+            raise error.with_traceback(None) from None
     if not isinstance(data, DistDataset):
         raise InvalidArgumentError(
             f"data: expected a DistDataset unless servers sample (RemoteDistSamplingWorkerOptions), got "

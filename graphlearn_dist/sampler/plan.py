@@ -134,7 +134,8 @@ def _lists_by_edge_type(schema: GraphSchema, num_neighbors: Any) -> dict[Any, li
     default = None if schema.is_homogeneous else by_type.pop(None, None)
     for edge_type in by_type:
         if edge_type not in schema.edge_types:
-            raise InvalidArgumentError(f"num_neighbors: unknown edge type {edge_type!r}")
+            known = "no named types" if schema.is_homogeneous else ", ".join(map(str, schema.edge_types))
+            raise InvalidArgumentError(f"num_neighbors: unknown edge type {edge_type!r}; the data set has {known}")
     missing = [edge_type for edge_type in schema.edge_types if edge_type not in by_type]
     if missing and default is None:
         raise InvalidArgumentError(

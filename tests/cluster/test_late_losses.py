@@ -134,3 +134,41 @@ def test_a_server_given_up_is_not_missed_by_trainers_that_need_it_no_more(
 def test_what_a_server_says_with_its_exit_code_counts_also_late() -> None:
     with pytest.raises(LaunchError, match="server 0 exited with code 1"):
         run(Scripted([*TRAINED, ("server 0", 1)]))
+
+
+class Talking(Scripted):
+    """Each process says a line before it ends."""
+
+    def __init__(self, ends: Ends, lines: dict[str, str]) -> None:
+        super().__init__(ends)
+        self._lines = lines
+
+    def start(self, spec: ProcessSpec, listener: Listener) -> RunningProcess:
+        listener.on_line(spec, self._lines.get(spec.name, "nothing to say"))
+        return super().start(spec, listener)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (1, 0, 2)])
+def test_the_cause_is_named_before_its_consequences(order: tuple[int, ...]) -> None:
+    """Who meets a stranger, or loses another one, may be faster than the one that could not listen."""
+    lines = {
+        "trainer 0": "graphlearn_dist.errors.AuthenticationError: token: the peer could not prove that it knows ours",
+        "trainer 1": "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:1",
+        "server 1": "graphlearn-dist: server 1 cannot listen there: Address already in use",
+    }
+    ends = [(name, 1) for name in lines]
+    with pytest.raises(LaunchError) as failure:
+        run(Talking([ends[index] for index in order], lines))
+    first, said, *others = str(failure.value).splitlines()
+    assert first == "server 1 exited with code 1; its last 1 lines of output:"
+    assert said == "  " + lines["server 1"]
+    before = [ends[index][0] for index in order[: order.index(2)]]
+    assert others == [f"then {name} exited with code 1" for name in before]
+
+
+def test_consequences_without_a_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is named, and nobody is waited for in vain for long."""
+    monkeypatch.setattr("graphlearn_dist.cluster.launcher._CAUSE_S", 0.1)
+    lines = {"trainer 1": "graphlearn_dist.errors.PeerLostError: lost server 0: connection closed"}
+    with pytest.raises(LaunchError, match="trainer 1 exited with code 1; its last 1 lines"):
+        run(Talking([("trainer 1", 1)], lines))

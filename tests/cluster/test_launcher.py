@@ -139,6 +139,20 @@ def test_a_script_that_is_not_there(job: Job) -> None:
     assert done.stdout == ""  # nothing was started
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_a_users_mistake_is_one_line(job: Job, prefix: str) -> None:
+    """Its traceback stands above, where it was printed."""
+    script = f"""
+        import sys
+        print("{prefix}Traceback (most recent call last):", file=sys.stderr)
+        sys.exit("{prefix}graphlearn_dist.errors.InvalidArgumentError: edge_dir: expected 'in', got 'out'")
+    """
+    done = job.run("--server-script", "linger.py", job.script("wrong.py", script))
+    assert done.stderr == (
+        "graphlearn-dist: trainer 0 exited with code 1: InvalidArgumentError: edge_dir: expected 'in', got 'out'\n"
+    )
+
+
 def test_launch_raises_in_python(job: Job) -> None:
     plan = LaunchPlan(script=job.script("bad.py", "raise SystemExit(9)"), server_script=job.script("quiet.py", ""))
     with pytest.raises(LaunchError, match="trainer 0 exited with code 9; no output") as failure:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,29 @@ def test_a_server_checks_for_itself(
         )
     assert "remote traceback" in str(caught.value.__cause__)
     assert workers_of(job.servers[0].pid) == []
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"edge_dir": "out"}, "edge_dir: the data set holds 'in'-neighbors, the loader asks for 'out'"),
+    ({"input_nodes": Split.train}, "input_nodes: the data set has no 'train' split; its splits: none"),
+    (
+        {"input_nodes": ("paper", Split.train)},
+        "input_nodes: unknown node type 'paper'; the data set has no named types",
+    ),
+    ({"num_neighbors": {("a", "to", "b"): [2]}}, "num_neighbors: unknown edge type ('a', 'to', 'b'); the data set has"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_a_users_mistake_is_told_without_the_servers_depths(job: Job, change: dict[str, Any], message: str) -> None:
+    """What exists is named, and the traceback leads from the user's line to the loader, and no further."""
+    given = {"num_neighbors": [2], "input_nodes": SEEDS, "edge_dir": "in", **change}
+    with pytest.raises(InvalidArgumentError) as caught:
+        DistNeighborLoader(None, batch_size=4, worker_options=RemoteDistSamplingWorkerOptions(), **given)
+    assert str(caught.value).startswith(message)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "remote traceback" not in shown
+    assert shown.count("  File ") <= 4, shown
 
 
 @pytest.mark.parametrize("name", ["num_workers", "concurrency", "num_threads", "buffer_bytes"])
