@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import CallArgumentError, InvalidArgumentError, UnknownIdError
+from ..errors import CallArgumentError
 from .named_sharding import NamedSharding
 
 
@@ -47,13 +47,36 @@ def plan_different(
     """
     if not kwargs:
         raise CallArgumentError("kwargs: expected at least one list; use run_all_workers_single_data without data")
-    lengths = {name: len(values) for name, values in kwargs.items()}
-    if set(lengths.values()) != {len(workers)}:
-        raise CallArgumentError(f"kwargs: expected {len(workers)} items, one for each worker called, got {lengths}")
+    count, each = len(workers), "one for each worker called"
     return [
-        WorkerCall(worker, {**common_kwargs, **{name: values[k] for name, values in kwargs.items()}})
+        WorkerCall(
+            worker, {**common_kwargs, **{name: _item(name, values, k, count, each) for name, values in kwargs.items()}}
+        )
         for k, worker in enumerate(workers)
     ]
+
+
+def _item(name: str, values: Any, index: int, count: int, each: str) -> Any:
+    """Item ``index`` of an argument that has ``count`` of them.
+
+    Raises:
+        CallArgumentError: it has not that many, or no items at all.
+    """
+    try:
+        length = len(values)
+    except TypeError:  # a number, a tensor without dimensions, a generator
+        length = None
+    if length != count:
+        got = f"{type(values).__name__} {values!r}"[:100] if length is None else f"{length} items"
+        raise CallArgumentError(
+            f"{name}: expected {count} items, {each}, got {got}; what is equal on all goes into common_kwargs"
+        )
+    try:
+        return values[index]
+    except (TypeError, KeyError) as error:
+        raise CallArgumentError(
+            f"{name}: expected a list, a tensor or an array of {count} items, {each}, got a {type(values).__name__}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -73,12 +96,17 @@ class ShardedAxes:
     call_free: bool = False
 
     def check(self, layout: NamedSharding) -> None:
-        """Raises ``InvalidArgumentError`` where an axis does not exist, or is both sharded and replicated."""
-        layout.check_axes("in_sharded_axes", self.sharded)
-        layout.check_axes("replicate_on_axes", self.replicated)
-        both = sorted(set(self.sharded) & set(self.replicated))
-        if both:
-            raise InvalidArgumentError(f"replicate_on_axes: expected none of in_sharded_axes, got {both}")
+        """Raises ``CallArgumentError`` where an axis does not exist, or is both sharded and replicated."""
+        given = {
+            "in_sharded_axes": self.sharded,
+            "replicate_on_axes": self.replicated,
+            "output_is_replicated": self.output_replicated,
+        }
+        for argument, axes in given.items():
+            if unknown := [axis for axis in axes if axis not in layout.names]:
+                raise CallArgumentError(f"{argument}: expected axes of {layout.names}, got {unknown}")
+        if both := sorted(set(self.sharded) & set(self.replicated)):
+            raise CallArgumentError(f"replicate_on_axes: expected none of in_sharded_axes, got {both}")
 
 
 def plan_sharded(
@@ -91,8 +119,7 @@ def plan_sharded(
     """Data cut along the sharded axes.
 
     Raises:
-        InvalidArgumentError: the axes are wrong.
-        UnknownIdError: a value has too few items on a sharded axis (an ``IndexError``).
+        CallArgumentError: the axes are wrong, or a value has not one item for each coordinate on a sharded axis.
     """
     axes.check(layout)
     used = {*axes.sharded, *axes.replicated}
@@ -101,7 +128,7 @@ def plan_sharded(
     for rank in range(world_size):
         coords = layout.get_worker_coords(rank)
         if layout.is_axis_zero(coords, free):
-            own = {name: _cut(name, value, coords, axes.sharded) for name, value in kwargs.items()}
+            own = {name: _cut(name, value, coords, axes.sharded, layout) for name, value in kwargs.items()}
             if layout.is_axis_zero(coords, axes.output_replicated):
                 plan.return_from.append(rank)
         elif axes.call_free:
@@ -112,14 +139,11 @@ def plan_sharded(
     return plan
 
 
-def _cut(name: str, value: Any, coords: Mapping[str, int], axes: Sequence[str]) -> Any:
+def _cut(name: str, value: Any, coords: Mapping[str, int], axes: Sequence[str], layout: NamedSharding) -> Any:
     for axis in axes:
-        try:
-            value = value[coords[axis]]
-        except IndexError as error:
-            raise UnknownIdError(
-                f"{name}: expected an item for {axis}={coords[axis]}, got {len(value)} items"
-            ) from error
+        value = _item(
+            name, value, coords[axis], layout.get_axis_size(axis), f"one for each coordinate on axis {axis!r}"
+        )
     return value
 
 
