@@ -6,14 +6,21 @@ micro-batch.
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from ..errors import InvalidArgumentError
 
-PACKING_ALGORITHMS = ("first_fit_decreasing", "concatenative")
+PACKING_ALGORITHMS = (
+    "concatenative",
+    "first_fit_decreasing",
+    "first_fit_shuffle",
+    "modified_first_fit_decreasing",
+)
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,13 @@ class SequencePacking:
 
     Attributes:
         max_tokens_per_microbatch: bound of the sum of lengths.
-        algorithm: one of ``PACKING_ALGORITHMS``.
+        algorithm: ``concatenative`` keeps the order of the rows; ``first_fit_decreasing`` puts the longest rows first
+            into the first bin that has room; ``first_fit_shuffle`` does so in an order drawn from ``seed``;
+            ``modified_first_fit_decreasing`` needs fewer bins where many rows are longer than a sixth of the bound.
         sequence_length_pad_multiple: a row counts as the next multiple of it.
         input_lengths_key: key of the row lengths, int64 ``[num_rows]``.
         input_key: key of the rows themselves; not looked at here.
+        seed: of ``first_fit_shuffle``; equal seeds give equal bins, on every rank.
     """
 
     max_tokens_per_microbatch: int
@@ -53,11 +63,39 @@ class SequencePacking:
     sequence_length_pad_multiple: int = 1
     input_lengths_key: str = "input_lengths"
     input_key: str = "input_ids"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         _check_positive(self, "max_tokens_per_microbatch", "sequence_length_pad_multiple")
         if self.algorithm not in PACKING_ALGORITHMS:
             raise InvalidArgumentError(f"algorithm: expected one of {PACKING_ALGORITHMS}, got {self.algorithm!r}")
+
+
+class _LengthKeys(TypedDict, total=False):
+    input_key: str
+    input_lengths_key: str
+
+
+class _OfDynamicBatching(_LengthKeys, total=False):
+    sequence_length_round: int
+
+
+class DynamicBatchingArgs(_OfDynamicBatching):
+    """``dynamic_batching_args`` of ``BatchedDataDict.shard_by_batch_size``; see ``DynamicBatching``."""
+
+    max_tokens_per_microbatch: int
+
+
+class _OfSequencePacking(_LengthKeys, total=False):
+    algorithm: str
+    sequence_length_pad_multiple: int
+    seed: int
+
+
+class SequencePackingArgs(_OfSequencePacking):
+    """``sequence_packing_args`` of ``BatchedDataDict.shard_by_batch_size``; see ``SequencePacking``."""
+
+    max_tokens_per_microbatch: int
 
 
 @dataclass(frozen=True)
@@ -149,14 +187,28 @@ def _dynamic_micro_batches(costs: Sequence[int], settings: DynamicBatching) -> t
 
 
 def _pack(costs: Sequence[int], settings: SequencePacking) -> list[list[int]]:
-    """Rows in bins no heavier than the bound: in order, or the heaviest first, each where it fits first."""
+    """Rows in bins no heavier than the bound."""
     bound = settings.max_tokens_per_microbatch
-    in_order = settings.algorithm == "concatenative"
-    order = range(len(costs)) if in_order else sorted(range(len(costs)), key=lambda row: -costs[row])
+    decreasing = sorted(range(len(costs)), key=lambda row: -costs[row])
+    match settings.algorithm:
+        case "concatenative":
+            return _first_fit(costs, range(len(costs)), bound, only_last=True)
+        case "first_fit_decreasing":
+            return _first_fit(costs, decreasing, bound)
+        case "first_fit_shuffle":
+            shuffled = list(range(len(costs)))
+            random.Random(settings.seed).shuffle(shuffled)
+            return _first_fit(costs, shuffled, bound)
+        case _:
+            return _modified_first_fit_decreasing(costs, decreasing, bound)
+
+
+def _first_fit(costs: Sequence[int], order: Sequence[int], bound: int, only_last: bool = False) -> list[list[int]]:
+    """Each row in the first bin that has room, in this order; with ``only_last`` only the last bin is tried."""
     bins: list[list[int]] = []
     loads: list[int] = []
     for row in order:
-        open_bins = range(max(0, len(bins) - 1), len(bins)) if in_order else range(len(bins))
+        open_bins = range(max(0, len(bins) - 1), len(bins)) if only_last else range(len(bins))
         place = next((i for i in open_bins if loads[i] + costs[row] <= bound), None)
         if place is None:
             place = len(bins)
@@ -165,6 +217,61 @@ def _pack(costs: Sequence[int], settings: SequencePacking) -> list[list[int]]:
         bins[place].append(row)
         loads[place] += costs[row]
     return bins
+
+
+def _modified_first_fit_decreasing(costs: Sequence[int], decreasing: Sequence[int], bound: int) -> list[list[int]]:
+    """Johnson and Garey, "A 71/60 theorem for bin packing" (Journal of Complexity 1, 1985).
+
+    A bin for each row above half of the bound is filled up with those above a third, then with pairs of those above a
+    sixth, then with whatever fits; what is left after that goes first fit into bins of its own.
+    """
+    bins = [[row] for row in decreasing if 2 * costs[row] > bound]
+    loads = [costs[row] for [row] in bins]
+    medium = _Ascending(costs, [row for row in decreasing if 2 * costs[row] <= bound < 3 * costs[row]])
+    small = _Ascending(costs, [row for row in decreasing if 3 * costs[row] <= bound < 6 * costs[row]])
+    tiny = [row for row in decreasing if 6 * costs[row] <= bound]
+
+    def put(place: int, row: int) -> None:
+        bins[place].append(row)
+        loads[place] += costs[row]
+
+    for place in range(len(bins)):
+        if (row := medium.pop_largest(bound - loads[place])) is not None:
+            put(place, row)
+    for place in reversed(range(len(bins))):
+        if len(bins[place]) == 1 and small.has_two_within(bound - loads[place]):
+            put(place, small.pop_smallest())
+            if (row := small.pop_largest(bound - loads[place])) is not None:
+                put(place, row)
+    left = _Ascending(costs, sorted([*medium.rows, *small.rows, *tiny], key=lambda row: -costs[row]))
+    for place in range(len(bins)):
+        while (row := left.pop_largest(bound - loads[place])) is not None:
+            put(place, row)
+    return bins + _first_fit(costs, left.rows[::-1], bound)
+
+
+class _Ascending:
+    """Rows by ascending cost, made of rows by descending cost; of equal ones the last is the first in the batch."""
+
+    def __init__(self, costs: Sequence[int], decreasing: Sequence[int]) -> None:
+        self.rows = list(reversed(decreasing))
+        self._costs = [costs[row] for row in self.rows]
+
+    def has_two_within(self, room: int) -> bool:
+        """Whether the two smallest fit together."""
+        return len(self.rows) >= 2 and self._costs[0] + self._costs[1] <= room
+
+    def pop_smallest(self) -> int:
+        return self._pop(0)
+
+    def pop_largest(self, room: int) -> int | None:
+        """The largest row that fits, or None."""
+        place = bisect.bisect_right(self._costs, room) - 1
+        return None if place < 0 else self._pop(place)
+
+    def _pop(self, place: int) -> int:
+        del self._costs[place]
+        return self.rows.pop(place)
 
 
 def _split_to_multiple(bins: list[list[int]], multiple: int) -> list[list[int]]:

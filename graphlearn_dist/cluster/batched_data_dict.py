@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed
 
 from ..errors import InvalidArgumentError, MissingKeyError
 from . import batch_packing
-from .batch_packing import DynamicBatching, Plan, SequencePacking
+from .batch_packing import DynamicBatching, DynamicBatchingArgs, Plan, SequencePacking, SequencePackingArgs
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,23 +61,24 @@ class BatchedDataDict(UserDict[str, Value]):
         Tensors of two and more dimensions are padded on dimension 1 to the longest of them.
 
         Args:
-            batches: batches with the same keys; those without any key are passed over.
+            batches: batches with the same keys. One without rows may lack some, or all: it adds nothing. Where no batch
+                has rows, the result has none under all keys that any of them has.
             pad_value_dict: what to pad with, by key; else the batches' own ``pad_values``, else 0.
 
         Raises:
-            MissingKeyError: a batch that has keys lacks one (a ``KeyError``).
+            MissingKeyError: a batch that has rows lacks one that another has (a ``KeyError``).
             InvalidArgumentError: values of a key are not all tensors or all lists, or differ in a later dimension.
         """
-        filled = [batch for batch in batches if len(batch)]
-        keys = list(dict.fromkeys(key for batch in filled for key in batch))
-        first = next((batch for batch in filled if isinstance(batch, BatchedDataDict)), None)
+        first = next((batch for batch in batches if isinstance(batch, BatchedDataDict) and len(batch)), None)
         joined = cls(metadata=first.metadata if first else None, pad_values=first.pad_values if first else None)
         pad_values = {**joined.pad_values, **(pad_value_dict or {})}
-        for key in keys:
-            for number, batch in enumerate(filled):
+        filled = {number: batch for number, batch in enumerate(batches) if _has_rows(batch)}
+        for key in dict.fromkeys(key for batch in batches for key in batch):
+            for number, batch in filled.items():
                 if key not in batch:
                     raise MissingKeyError(f"batches: expected key {key!r} in each, batch {number} has {list(batch)}")
-            joined[key] = _join(key, [batch[key] for batch in filled], pad_values.get(key, 0))
+            values = [batch[key] for batch in filled.values() or batches if key in batch]
+            joined[key] = _join(key, values, pad_values.get(key, 0))
         return joined
 
     def all_gather(self, group: torch.distributed.ProcessGroup | None = None) -> Self:
@@ -84,17 +86,26 @@ class BatchedDataDict(UserDict[str, Value]):
 
         Args:
             group: torch's process group; None means the default one.
+
+        Raises:
+            MissingKeyError: the batches do not fit together, as in ``from_batches``; on every rank.
+            InvalidArgumentError: likewise, or their tensors have different dtypes.
         """
         ranks = torch.distributed.get_world_size(group)
-        outlines: list[Any] = [None] * ranks
-        mine = {k: (v.dtype, v.shape) if isinstance(v, torch.Tensor) else v for k, v in self.data.items()}
+        outlines: list[dict[str, Value]] = [{} for _ in range(ranks)]
+        mine = {k: _Outline(v.dtype, v.shape) if isinstance(v, torch.Tensor) else v for k, v in self.data.items()}
         torch.distributed.all_gather_object(outlines, mine, group)
-        gathered: list[dict[str, Value]] = [{} for _ in range(ranks)]
-        for key, value in self.data.items():
-            theirs = [outline[key] for outline in outlines]
-            values = _gather_tensors(value, theirs, group) if isinstance(value, torch.Tensor) else theirs
-            for batch, gathered_value in zip(gathered, values, strict=True):
-                batch[key] = gathered_value
+        # All ranks know what all of them have, and thus gather the same tensors in the same order, or none.
+        meta = [{k: v.to_empty("meta") if isinstance(v, _Outline) else v for k, v in one.items()} for one in outlines]
+        keys = list(type(self).from_batches(meta))
+        device = next((v.device for v in self.data.values() if isinstance(v, torch.Tensor)), _device_of(group))
+        gathered: list[dict[str, Value]] = [dict(outline) for outline in outlines]
+        for key in keys:
+            if any(isinstance(outline.get(key), _Outline) for outline in outlines):
+                values = _gather_tensors(self.get(key), key, outlines, device, group)
+                for batch, value in zip(gathered, values, strict=True):
+                    if isinstance(batch.get(key), _Outline):
+                        batch[key] = value
         joined = type(self).from_batches(gathered, self.pad_values)
         joined.metadata, joined.pad_values = dict(self.metadata), dict(self.pad_values)
         return joined
@@ -190,8 +201,8 @@ class BatchedDataDict(UserDict[str, Value]):
         shards: int,
         batch_size: int | None = None,
         allow_uneven_shards: bool = False,
-        dynamic_batching_args: Mapping[str, Any] | None = None,
-        sequence_packing_args: Mapping[str, Any] | None = None,
+        dynamic_batching_args: DynamicBatchingArgs | Mapping[str, Any] | None = None,
+        sequence_packing_args: SequencePackingArgs | Mapping[str, Any] | None = None,
     ) -> list[SlicedDataDict] | tuple[list[SlicedDataDict], list[int]]:
         """Cuts the rows into chunks of ``batch_size`` and each chunk into ``shards`` parts; shard s has all parts s.
 
@@ -274,6 +285,18 @@ class BatchedDataDict(UserDict[str, Value]):
         for start, end in self._micro_batches()[0]:
             yield self.slice(start, end)
 
+    def get_microbatch_iterator_dynamic_shapes_len(self) -> int:
+        """How many micro-batches ``make_microbatch_iterator_with_dynamic_shapes`` gives."""
+        return len(self._micro_batches()[0])
+
+    def get_microbatch_iterator_for_packable_sequences_len(self) -> tuple[int, int]:
+        """How many ``make_microbatch_iterator_for_packable_sequences`` gives, and the length of the longest.
+
+        The length is the sum of its rows' padded lengths; 0 without any micro-batch.
+        """
+        spans, lengths = self._micro_batches()
+        return len(spans), max(lengths, default=0)
+
     def _micro_batches(self) -> tuple[list[list[int]], list[int]]:
         if self.micro_batch_indices is None or self.micro_batch_lengths is None or len(self.micro_batch_indices) != 1:
             raise InvalidArgumentError(
@@ -344,6 +367,11 @@ class SlicedDataDict(BatchedDataDict):
     """Some rows of a batch."""
 
 
+def _has_rows(batch: Mapping[str, Value]) -> bool:
+    """Whether anything in it has rows; what has none and no number of them either counts as one that has."""
+    return any(not isinstance(value, (torch.Tensor, list)) or _num_rows(key, value) for key, value in batch.items())
+
+
 def _num_rows(key: str, value: Value) -> int:
     if isinstance(value, torch.Tensor) and value.ndim:
         return int(value.shape[0])
@@ -377,18 +405,44 @@ def _join(key: str, values: Sequence[Value], pad_value: float) -> Value:
     return torch.cat(padded)
 
 
+@dataclass(frozen=True)
+class _Outline:
+    """A tensor of another rank, without its values."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+
+    def to_empty(self, device: str | torch.device) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
 def _gather_tensors(
-    value: torch.Tensor,
-    outlines: Sequence[tuple[torch.dtype, torch.Size]],
+    value: torch.Tensor | None,
+    key: str,
+    outlines: Sequence[Mapping[str, Value]],
+    device: torch.device,
     group: torch.distributed.ProcessGroup | None,
 ) -> list[torch.Tensor]:
     """The tensors of all ranks. They travel flat and filled up to the largest: collectives want equal sizes."""
-    largest = max(shape.numel() for _, shape in outlines)
-    flat = value.new_zeros(largest)
-    flat[: value.numel()] = value.flatten()
+    own = [outline.get(key) for outline in outlines]
+    shapes = [one.shape if isinstance(one, _Outline) else torch.Size([0]) for one in own]
+    dtypes = {one.dtype for one in own if isinstance(one, _Outline) and one.shape.numel()}
+    if len(dtypes) > 1:
+        raise InvalidArgumentError(f"{key}: expected one dtype on all ranks, got {own}")
+    if not dtypes:
+        return [one.to_empty(device) if isinstance(one, _Outline) else torch.empty(0, device=device) for one in own]
+    flat = torch.zeros(max(shape.numel() for shape in shapes), dtype=dtypes.pop(), device=device)
+    if value is not None and value.numel():
+        flat[: value.numel()] = value.flatten()
     received = [torch.empty_like(flat) for _ in outlines]
     torch.distributed.all_gather(received, flat, group)
-    return [tensor[: shape.numel()].reshape(shape) for tensor, (_, shape) in zip(received, outlines, strict=True)]
+    return [tensor[: shape.numel()].reshape(shape) for tensor, shape in zip(received, shapes, strict=True)]
+
+
+def _device_of(group: torch.distributed.ProcessGroup | None) -> torch.device:
+    """Where the tensors of a rank lie that has none to show it."""
+    on_gpu = torch.distributed.get_backend(group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def _packing_settings(
@@ -402,3 +456,6 @@ def _packing_settings(
     elif packing is not None:
         settings = batch_packing.parse(SequencePacking, "sequence_packing_args", packing)
     return settings
+
+
+__all__ = ["BatchedDataDict", "DynamicBatchingArgs", "SequencePackingArgs", "SlicedDataDict"]

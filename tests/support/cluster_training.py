@@ -53,3 +53,19 @@ class Trainer:
             ids=torch.full((rows, rows + 1), self.rank), names=[str(self.rank)] * rows, pad_values={"ids": -1}
         )
         return dict(batch.all_gather())
+
+    def gather_some(self) -> dict[str, Any]:
+        """Rank 0 had nothing to do, and does not know of ``ids``; the others name their keys in another order."""
+        batch = BatchedDataDict(names=[], more=torch.zeros(0))
+        if self.rank:
+            batch = BatchedDataDict(more=torch.ones(2, 1), ids=torch.tensor([7, 8]), names=["a", "b"])
+        return dict(batch.all_gather())
+
+    def gather_what_does_not_fit(self) -> str:
+        """Rank 0 has rows and lacks ``ids``: every rank is told, and none waits for another."""
+        batch = BatchedDataDict(names=["a"]) if self.rank == 0 else BatchedDataDict(names=["b"], ids=torch.ones(1))
+        try:
+            batch.all_gather()
+        except KeyError as error:
+            return str(error)
+        return ""

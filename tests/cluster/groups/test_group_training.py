@@ -30,3 +30,9 @@ def test_gradients_travel_small_and_batches_are_gathered() -> None:
             for gathered in group.run_all_workers_single_data("gather"):
                 assert gathered["ids"].tolist() == [[0, 0, -1], [1, 1, 1], [1, 1, 1]]
                 assert gathered["names"] == ["0", "1", "1"]
+            for gathered in group.run_all_workers_single_data("gather_some"):
+                assert gathered["ids"].tolist() == [7, 8]
+                assert gathered["more"].tolist() == [[1.0], [1.0]]
+                assert gathered["names"] == ["a", "b"]
+            for said in group.run_all_workers_single_data("gather_what_does_not_fit"):
+                assert "expected key 'ids' in each, batch 0 has ['names']" in said

@@ -10,7 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlearn_dist.cluster.batched_data_dict import BatchedDataDict, SlicedDataDict
+from graphlearn_dist.cluster.batch_packing import PACKING_ALGORITHMS, SequencePacking, plan_packed
+from graphlearn_dist.cluster.batched_data_dict import (
+    BatchedDataDict,
+    DynamicBatchingArgs,
+    SequencePackingArgs,
+    SlicedDataDict,
+)
 from graphlearn_dist.errors import InvalidArgumentError
 
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=24)
@@ -71,7 +77,7 @@ def test_dynamic_batching(row_lengths: list[int], shards: int, chunks: int, mult
     if not chunk:
         return
     batch = make(row_lengths)
-    arguments = {"max_tokens_per_microbatch": 24, "sequence_length_round": multiple}
+    arguments = DynamicBatchingArgs(max_tokens_per_microbatch=24, sequence_length_round=multiple)
     cut, order = batch.shard_by_batch_size(shards, chunk, dynamic_batching_args=arguments)
     assert [row for part in cut for row in ids(part)] == order
     for number in range(chunks):
@@ -90,17 +96,17 @@ def test_dynamic_batching(row_lengths: list[int], shards: int, chunks: int, mult
                 assert micro["wide"].shape[1] == min(3, length)
                 seen += micro["id"].tolist()
             assert seen == ids(one)
+            made = list(one.make_microbatch_iterator_with_dynamic_shapes())
+            assert one.get_microbatch_iterator_dynamic_shapes_len() == len(made)
     check_order(cut, order, len(row_lengths))
 
 
 @settings(deadline=None)
-@given(lengths, st.integers(1, 3), st.sampled_from(["first_fit_decreasing", "concatenative"]), st.integers(1, 3))
+@given(lengths, st.integers(1, 3), st.sampled_from(PACKING_ALGORITHMS), st.integers(1, 3))
 def test_sequence_packing(row_lengths: list[int], shards: int, algorithm: str, multiple: int) -> None:
-    arguments = {
-        "max_tokens_per_microbatch": 12,
-        "algorithm": algorithm,
-        "sequence_length_pad_multiple": multiple,
-    }
+    arguments = SequencePackingArgs(
+        max_tokens_per_microbatch=12, algorithm=algorithm, sequence_length_pad_multiple=multiple
+    )
     cut, order = make(row_lengths).shard_by_batch_size(shards, sequence_packing_args=arguments)
     assert len({len(part.micro_batch_indices[0]) for part in cut}) == 1
     for part in cut:
@@ -112,6 +118,9 @@ def test_sequence_packing(row_lengths: list[int], shards: int, algorithm: str, m
             assert sum(-(-cost // multiple) * multiple for cost in micro["input_lengths"].tolist()) == length <= 12
             seen += ids(micro)
         assert seen == ids(one)
+        spans, longest = one.get_microbatch_iterator_for_packable_sequences_len()
+        assert spans == len(list(one.make_microbatch_iterator_for_packable_sequences()))
+        assert longest == max(one.micro_batch_lengths[0], default=0)
     check_order(cut, order, len(row_lengths))
 
 
@@ -129,6 +138,40 @@ def test_packing_by_hand() -> None:
     assert [ids(part) for part in cut] == [[0, 3], [2, 1]]
     assert order == [0, 3, 2, 1]
     assert cut[0].micro_batch_lengths == [[10]]
+
+
+def packed(costs: list[int], algorithm: str, bound: int, seed: int = 0) -> list[list[int]]:
+    """The rows of each bin."""
+    settings = SequencePacking(bound, algorithm, seed=seed)
+    plan = plan_packed(costs, 1, settings)
+    return [plan.rows[0][start:end] for start, end in plan.micro_batches[0]]
+
+
+def test_modified_first_fit_decreasing_by_hand() -> None:
+    """Bins of 60: a medium row beside 34, a pair of small ones beside 31, what still fits everywhere, and one left."""
+    costs = [40, 34, 31, 22, 11, 12, 17, 18, 3, 2]
+    assert packed(costs, "modified_first_fit_decreasing", 60) == [[0, 6, 8], [1, 3, 9], [2, 4, 7], [5]]
+    # Without any row above half of a bin, nothing but first fit is left: 22 + 18 + 17 + 3, and 12 + 11 + 2.
+    assert packed(costs[3:], "modified_first_fit_decreasing", 60) == [[0, 4, 3, 5], [2, 1, 6]]
+    assert packed(costs[3:], "first_fit_decreasing", 60) == [[0, 4, 3, 5], [2, 1, 6]]
+
+
+def test_modified_first_fit_decreasing_needs_fewer_bins() -> None:
+    """Nine bins of 51 + 26 + 23 or 27 + 27 + 23 + 23 would do; first fit puts 27 beside 51, which wastes 22 each."""
+    costs = [51] * 6 + [27] * 6 + [26] * 6 + [23] * 12
+    assert len(packed(costs, "modified_first_fit_decreasing", 100)) == 10
+    assert len(packed(costs, "first_fit_decreasing", 100)) == 11
+
+
+def test_the_shuffle_of_first_fit_is_drawn_from_its_seed() -> None:
+    costs = [1] * 12
+    bins = [packed(costs, "first_fit_shuffle", 3, seed) for seed in (1, 1, 2)]
+    assert bins[0] == bins[1] != bins[2]
+    assert bins[0] != packed(costs, "concatenative", 3)
+    assert sorted(row for own in bins[2] for row in own) == list(range(12))
+    # Every order is drawn: with three rows all six of them.
+    orders = {tuple(row for own in packed([1] * 3, "first_fit_shuffle", 3, seed) for row in own) for seed in range(60)}
+    assert len(orders) == 6
 
 
 @pytest.mark.parametrize(
@@ -189,6 +232,19 @@ def test_join_pads_to_the_longest() -> None:
     assert joined["n"] == [1, 2]
     assert BatchedDataDict.from_batches([first, second], {"a": 7})["a"].tolist()[0] == [1, 2, 7]
     assert len(BatchedDataDict.from_batches([])) == 0
+
+
+def test_batches_without_rows_add_nothing_to_a_join() -> None:
+    """Also such as lack a key, or have other shapes: a worker that had nothing to do knows no better."""
+    full = BatchedDataDict(a=torch.tensor([[1, 2]]), n=["x"])
+    for empty in ({"a": torch.zeros(0, 7)}, {"n": []}, {"a": []}, {"a": torch.zeros(0), "n": []}, {}):
+        joined = BatchedDataDict.from_batches([empty, full, empty])
+        assert joined["a"].tolist() == [[1, 2]]
+        assert joined["n"] == ["x"]
+    joined = BatchedDataDict.from_batches([{"a": torch.zeros(0, 3)}, {"n": []}])
+    assert (joined["a"].shape, joined["n"], joined.size) == ((0, 3), [], 0)
+    with pytest.raises(KeyError, match="expected key 'b' in each, batch 0 has"):  # rows of b are not to be had
+        BatchedDataDict.from_batches([{"a": torch.zeros(1)}, {"a": torch.zeros(0), "b": torch.zeros(0)}])
 
 
 def test_join_of_batches_that_do_not_fit() -> None:
@@ -263,6 +319,8 @@ def test_it_is_a_dictionary_that_travels() -> None:
         (lambda b: b.make_microbatch_iterator(2), "divisor of 3"),
         (lambda b: list(b.make_microbatch_iterator_for_packable_sequences()), "get_batch first"),
         (lambda b: list(b.make_microbatch_iterator_with_dynamic_shapes()), "get_batch first"),
+        (lambda b: b.get_microbatch_iterator_dynamic_shapes_len(), "get_batch first"),
+        (lambda b: b.get_microbatch_iterator_for_packable_sequences_len(), "get_batch first"),
         (lambda b: BatchedDataDict(b, extra=[1]).size, "one number of rows"),
         (lambda b: BatchedDataDict(b, extra=1).size, "extra: expected a tensor with rows or a list"),
     ],
