@@ -1,4 +1,11 @@
-"""Sampling over several processes: servers, clients, and the loaders between them."""
+"""Sampling over several processes: servers, clients, and the loaders between them.
+
+The names of the cluster layer that its documents have here are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ..config import TlsSettings
 from ..data.handles import TopologyHandle
@@ -75,6 +82,25 @@ from .rpc import (
 from .served_dataset import ServedDataset
 from .worker_group import PartitionInfo
 
+if TYPE_CHECKING:
+    from .batched_data_dict import BatchedDataDict, SlicedDataDict
+    from .named_sharding import NamedSharding
+    from .virtual_cluster import RayVirtualCluster, VirtualCluster
+    from .worker_groups import MultiWorkerFuture, RayWorkerBuilder, RayWorkerGroup
+
+_OF_CLUSTER = frozenset(
+    (
+        "BatchedDataDict",
+        "MultiWorkerFuture",
+        "NamedSharding",
+        "RayVirtualCluster",
+        "RayWorkerBuilder",
+        "RayWorkerGroup",
+        "SlicedDataDict",
+        "VirtualCluster",
+    )
+)
+
 for _message in (
     *MESSAGES,
     BatchIndices,
@@ -119,6 +145,7 @@ for _message in (
     register_message(_message)
 
 __all__ = [
+    "BatchedDataDict",
     "CollocatedDistSamplingWorkerOptions",
     "ConcurrentEventLoop",
     "DistCollocatedSamplingProducer",
@@ -137,10 +164,17 @@ __all__ = [
     "DistSubGraphLoader",
     "MpCommand",
     "MpDistSamplingWorkerOptions",
+    "MultiWorkerFuture",
+    "NamedSharding",
+    "RayVirtualCluster",
+    "RayWorkerBuilder",
+    "RayWorkerGroup",
     "RemoteDistSamplingWorkerOptions",
     "RpcCalleeBase",
     "RpcDataPartitionRouter",
     "ServedDataset",
+    "SlicedDataDict",
+    "VirtualCluster",
     "all_gather",
     "assign_server_by_order",
     "async_request_server",
@@ -171,3 +205,16 @@ __all__ = [
     "wait_and_shutdown_server",
     "wrap_torch_future",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_CLUSTER:
+        from . import batched_data_dict, named_sharding, virtual_cluster, worker_groups
+
+        modules = (batched_data_dict, named_sharding, virtual_cluster, worker_groups)
+        return next(getattr(module, name) for module in modules if name in module.__all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_CLUSTER})
