@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import CommunicationSettings
 from ..errors import InvalidArgumentError
 from .actors.base import ActorSpec, Reservation
+from .actors.shell import load_class
 from .group_settings import GroupSettings
 from .ray_actor_environment_registry import make_actor_runtime_env
 from .worker_builder import (
@@ -45,6 +46,13 @@ def worker_source(
     raise InvalidArgumentError(f"worker_class: expected a RayWorkerBuilder, a class or its dotted name, got {worker!r}")
 
 
+def source_name(source: RayWorkerBuilder | ClassTarget) -> str:
+    """What the workers' class is called, without its module."""
+    if isinstance(source, RayWorkerBuilder):
+        return source.ray_actor_class_fqn.rpartition(".")[2]
+    return load_class(source.cls).__name__
+
+
 def plan_processes(
     cluster: RayVirtualCluster,
     source: RayWorkerBuilder | ClassTarget,
@@ -53,7 +61,7 @@ def plan_processes(
     settings: GroupSettings,
 ) -> tuple[list[ActorSpec], tuple[str, int]]:
     """The process of each worker, by rank, and the address of rank 0."""
-    reservations = cluster.get_placement_groups()
+    reservations = cluster.reservations()
     runtime_env: dict[str, Any] = {}
     if isinstance(source, RayWorkerBuilder):
         runtime_env = make_actor_runtime_env(source.ray_actor_class_fqn, cluster.backend)
@@ -67,10 +75,9 @@ def plan_processes(
     address = (master.address, master.port)
     compression = settings.gradient_compression if settings.enable_gradient_compression else None
     base |= CommunicationSettings(cluster.communication_backend, compression).to_environ()
+    environs = rank_environs(workers, ports, address, unified=cluster.shape.unified)
     specs = []
-    for worker, ranks, configuration in zip(
-        workers, rank_environs(workers, ports, address), description.configurations, strict=True
-    ):
+    for worker, ranks, configuration in zip(workers, environs, description.configurations, strict=True):
         gpu = cluster.gpu_of(worker["node_idx"], worker["bundle_idx"])
         gpus = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
         env = {**base, **gpus, **ranks}

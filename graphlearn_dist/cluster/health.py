@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..utils.restarts import RestartBudget
 from .actors.base import RunningCall
 
 
@@ -17,7 +18,7 @@ class WorkerState(enum.Enum):
     SUSPECT = "suspect"  # it does not answer, its process is there
     DEAD = "dead"
     RESTARTING = "restarting"
-    RETIRED = "retired"  # dead, and out of restarts
+    RETIRED = "retired"  # dead, and out of restarts when it died
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class WorkerStatus:
         state: what is known of it.
         pid: of its process; 0 before it is ready for the first time.
         node: machine, as the engine names it; empty likewise.
-        restarts: how often it was restarted.
+        restarts: how often it was restarted, ever.
         incarnation: counts its processes, from 0.
         heartbeat_age_s: since it last answered or started.
         current_call: method that ran when it last answered, or empty.
@@ -73,13 +74,13 @@ class Health:
     """One worker's state.
 
     Args:
-        max_restarts: how often it may be restarted.
+        max_restarts: how often it may be restarted within any hour.
         clock: seconds; only differences count.
     """
 
     def __init__(self, max_restarts: int, clock: Callable[[], float]) -> None:
-        self.max_restarts = max_restarts
         self.restarts = 0
+        self._budget = RestartBudget(max_restarts, clock=clock)
         self.state = WorkerState.STARTING
         self.last_error = ""
         self.call: RunningCall | None = None
@@ -99,7 +100,7 @@ class Health:
     @property
     def may_restart(self) -> bool:
         """Whether another restart is allowed."""
-        return self.restarts < self.max_restarts
+        return self._budget.is_left
 
     def answered(self, calls: tuple[RunningCall, ...] = ()) -> None:
         """It is constructed, or answered a ping. What a dead one said before it died comes too late to count."""
@@ -129,5 +130,6 @@ class Health:
     def restarting(self) -> None:
         """Another process is started in its place."""
         self.restarts += 1
+        self._budget.take()
         self.state = WorkerState.RESTARTING
         self._heard = self._clock()

@@ -106,6 +106,41 @@ def place(requests: Sequence[ReservationRequest], nodes: Sequence[NodeResources]
     return [placed[index] for index in range(len(requests))]
 
 
+def bundles_by_machine(machines: Sequence[str]) -> list[int]:
+    """Bundles ordered by machine, and by index on each; machines in the order of their first bundles.
+
+    Args:
+        machines: of each bundle.
+    """
+    first = {machine: bundle for bundle, machine in reversed(list(enumerate(machines)))}
+    return sorted(range(len(machines)), key=lambda bundle: (first[machines[bundle]], bundle))
+
+
+def gpu_of_unified(gpu_ids: Sequence[Sequence[int]], machines: Sequence[str], bundle: int) -> int:
+    """The GPU of a bundle where it is not the nodes that say on which machine it lies.
+
+    Args:
+        gpu_ids: by node: of each machine where there are as many, else all of them are of every machine.
+        machines: of each bundle.
+        bundle: which one.
+
+    Raises:
+        InvalidArgumentError: more bundles lie on its machine than there are ids.
+    """
+    different = list(dict.fromkeys(machines))
+    machine = machines[bundle]
+    if len(different) == len(gpu_ids):
+        ids = list(gpu_ids[different.index(machine)])
+    else:
+        ids = list(dict.fromkeys(gpu for own in gpu_ids for gpu in own))
+    place = machines[:bundle].count(machine)
+    if place >= len(ids):
+        raise InvalidArgumentError(
+            f"gpu_ids: expected {machines.count(machine)} ids, one for each bundle of machine {machine[:12]}, got {ids}"
+        )
+    return ids[place]
+
+
 def parse_gpu_ids(gpu_ids: GpuIds, bundle_counts: Sequence[int]) -> list[list[int]] | None:
     """GPUs by node, one for each bundle; None for ``"auto"``, where the engine chooses.
 

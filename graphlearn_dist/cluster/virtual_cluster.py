@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..config import virtual_cluster_max_retries
-from ..errors import InvalidArgumentError, ResourceInsufficientError
+from ..errors import InvalidArgumentError, ResourceInsufficientError, UnknownIdError
 from .actors.base import ActorBackend, NodePort, Reservation
 from .actors.choose import choose_backend, require_ray
-from .placement import ClusterShape, GpuIds, parse_gpu_ids, place
+from .placement import ClusterShape, GpuIds, bundles_by_machine, gpu_of_unified, parse_gpu_ids, place
 from .ray_actor_environment_registry import PY_EXECUTABLES
 
 if TYPE_CHECKING:
     from .worker_groups import RayWorkerGroup
 
-_PORT_TRIES = 10
 _PORT_TIMEOUT_S = 60.0
 COMMUNICATION_BACKENDS = ("gloo", "nccl")
 
@@ -34,7 +35,7 @@ class RayVirtualCluster:
         use_gpus: whether each bundle has a GPU.
         max_colocated_worker_groups: worker groups that may share the bundles at the same time.
         num_gpus_per_node: GPUs of a machine, told to ``configure_worker``.
-        name: prefix of the placement groups' names.
+        name: prefix of the placement groups' names, which no other ones of this Ray may have; empty for a unique one.
         placement_group_strategy: Ray's strategy of a unified placement group.
         port_range_low: lowest port to be given out; with ``port_range_high``.
         port_range_high: highest port to be given out, inclusive; None for any free port.
@@ -79,7 +80,7 @@ class RayVirtualCluster:
             tuple(bundle_ct_per_node_list),
             use_gpus,
             max(2, max_colocated_worker_groups) if enable_colocation else max_colocated_worker_groups,
-            name or "cluster",
+            name or f"cluster-{secrets.token_hex(4)}",
             placement_group_strategy,
             unified,
             node_resource_constraints or {},
@@ -95,6 +96,7 @@ class RayVirtualCluster:
         self._ready_timeout_s = ready_timeout_s
         self.backend = choose_backend(backend) if isinstance(backend, str) else backend
         self._given: set[tuple[str, int]] = set()
+        self._ports_lock = threading.Lock()  # of the line above: two groups may start at the same time
         self._groups: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
         self._reserved: list[Reservation] = []
         self._is_shut_down = False
@@ -110,10 +112,19 @@ class RayVirtualCluster:
         """Number of nodes that have bundles."""
         return sum(count > 0 for count in self.shape.bundle_counts)
 
-    def get_placement_groups(self) -> list[Reservation]:
+    def get_placement_groups(self) -> list[Any]:
         """What is held, one for each node that has bundles (or one in all), reserved at the first call.
 
-        ``native`` of each is Ray's placement group.
+        On Ray its placement groups themselves, on local processes a ``Reservation`` each; both have ``bundle_specs``
+        and ``bundle_count``.
+
+        Raises:
+            As ``reservations``.
+        """
+        return [held if held.native is None else held.native for held in self.reservations()]
+
+    def reservations(self) -> list[Reservation]:
+        """The same, as the engine's own records.
 
         Raises:
             ResourceInsufficientError: the cluster has too little, also after all retries; the message lists what was
@@ -141,12 +152,22 @@ class RayVirtualCluster:
             return None
         counts = [count for count in self.shape.bundle_counts if count]
         flat_index = bundle_index + (0 if self.shape.unified else sum(counts[:group_index]))
-        if self._gpu_ids is not None:
-            ids = [
-                gpu for own, count in zip(self._gpu_ids, self.shape.bundle_counts, strict=True) for gpu in own[:count]
-            ]
-            return ids[flat_index]
-        return flat_index if self.backend.name == "local" else None
+        if self._gpu_ids is None:
+            return flat_index if self.backend.name == "local" else None
+        if self.shape.unified:
+            return gpu_of_unified(self._gpu_ids, self.backend.bundle_nodes(self.reservations()[0]), bundle_index)
+        ids = [gpu for own, count in zip(self._gpu_ids, self.shape.bundle_counts, strict=True) for gpu in own[:count]]
+        return ids[flat_index]
+
+    def bundles_in_order(self) -> list[list[int]]:
+        """The bundles of each placement group, in the order of the ranks: machine by machine.
+
+        Within one machine, and where a placement group has but one, by their index.
+        """
+        held = self.reservations()
+        if not self.shape.unified:
+            return [list(range(one.bundle_count)) for one in held]
+        return [bundles_by_machine(self.backend.bundle_nodes(one)) for one in held]
 
     # --- addresses ----------------------------------------------------------------------------------------------
 
@@ -154,31 +175,42 @@ class RayVirtualCluster:
         """A free port on the machine of each (placement group, bundle), in this order, none ever given before.
 
         Raises:
-            ResourceInsufficientError: no port was found that was not given before.
+            UnknownIdError: there is no such placement group or bundle (an ``IndexError``).
+            ResourceInsufficientError: no port is left that is free and was not given before.
         """
-        groups = self.get_placement_groups()
-        found: list[NodePort] = []
-        for start in range(0, len(pairs), batch_size):
-            batch = pairs[start : start + batch_size]
-            refs = [self.backend.find_port(groups[group], bundle, *self._ports) for group, bundle in batch]
-            answers = self.backend.get(refs, _PORT_TIMEOUT_S)
-            found += [self._unused(answer, *pair) for answer, pair in zip(answers, batch, strict=True)]
+        if batch_size < 1:
+            raise InvalidArgumentError(f"batch_size: expected at least 1, got {batch_size}")
+        groups = self.reservations()
+        for pair in pairs:
+            _check_bundle(groups, *pair)
+        with self._ports_lock:
+            given = set(self._given)
+            found = [
+                one
+                for start in range(0, len(pairs), batch_size)
+                for one in self._find_different(groups, pairs[start : start + batch_size], given)
+            ]
+            self._given = given  # all of them, or none: where some have no port, the caller gets no port at all
         return found
 
-    def _unused(self, answer: NodePort, group: int, bundle: int) -> NodePort:
-        """Nobody listens yet on a port that was given out, so it looks free to the machine."""
-        for _ in range(_PORT_TRIES):
-            if (answer.address, answer.port) not in self._given:
-                self._given.add((answer.address, answer.port))
-                return answer
-            ref = self.backend.find_port(self.get_placement_groups()[group], bundle, *self._ports)
-            [answer] = self.backend.get([ref], _PORT_TIMEOUT_S)
-        raise ResourceInsufficientError(
-            f"ports: expected one on {answer.address} that was not given out before, in {_PORT_TRIES} tries"
-        )
+    def _find_different(
+        self, groups: Sequence[Reservation], pairs: Sequence[tuple[int, int]], given: set[tuple[str, int]]
+    ) -> list[NodePort]:
+        """A port for each pair, added to those given; a machine that is asked twice at a time may tell one twice."""
+        found: dict[int, NodePort] = {}
+        while left := [number for number in range(len(pairs)) if number not in found]:
+            refs = [
+                self.backend.find_port(groups[group], bundle, *self._ports, given)
+                for group, bundle in (pairs[number] for number in left)
+            ]
+            for number, answer in zip(left, self.backend.get(refs, _PORT_TIMEOUT_S), strict=True):
+                if (answer.address, answer.port) not in given:
+                    given.add((answer.address, answer.port))
+                    found[number] = answer
+        return [found[number] for number in range(len(pairs))]
 
     def get_available_address_and_port(self, pg_idx: int, bundle_idx: int) -> tuple[str, int]:
-        """Address of the machine of a bundle and a free port there."""
+        """Address of the machine of a bundle and a free port there; raises what ``find_ports`` does."""
         [found] = self.find_ports([(pg_idx, bundle_idx)])
         return found.address, found.port
 
@@ -251,6 +283,15 @@ def init_ray(log_dir: str | None = None, *, address: str | None = None, **option
 def _release(backend: ActorBackend, reserved: list[Reservation]) -> None:
     while reserved:
         backend.release(reserved.pop())
+
+
+def _check_bundle(groups: Sequence[Reservation], group: int, bundle: int) -> None:
+    if not 0 <= group < len(groups):
+        raise UnknownIdError(f"pg_idx: expected 0 to {len(groups) - 1}, got {group}")
+    if not 0 <= bundle < groups[group].bundle_count:
+        raise UnknownIdError(
+            f"bundle_idx: expected 0 to {groups[group].bundle_count - 1} in placement group {group}, got {bundle}"
+        )
 
 
 def _check_communication(name: str | None, use_gpus: bool) -> str:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import copy
 import fnmatch
 import inspect
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import nsight_worker_patterns
-from ..errors import DeadlineExceededError, InvalidArgumentError
+from ..errors import DeadlineExceededError, InvalidArgumentError, UnknownIdError
 from .actors.base import (
     START_TIMEOUT_S,
     Actor,
     ActorBackend,
-    ActorProfile,
     ActorSpec,
     MethodProfile,
     Ref,
     Reservation,
 )
-from .actors.local import LocalRef
-from .actors.shell import import_name, load_class
+from .actors.choose import reservation_of
+from .actors.handles import WorkerHandle
+from .actors.shell import import_name, load_class, profile_methods
 
 # Options of a decorator that say how its own actors are restarted or called; a group has its own ways for that.
 _NOT_TAKEN_OVER = frozenset({"max_restarts", "max_task_retries", "concurrency_groups", "name", "get_if_exists"})
@@ -53,6 +54,7 @@ class ClassDescription:
 
     options: Mapping[str, Any]
     configurations: Sequence[WorkerConfiguration]
+    methods: Mapping[str, MethodProfile] = field(default_factory=dict)
 
 
 def recursive_merge_options(default_options: Mapping[str, Any], extra_options: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,10 +115,13 @@ def describe_class(
     options = {
         k: v for k, v in (getattr(decorated, "_default_options", None) or {}).items() if k not in _NOT_TAKEN_OVER
     }
-    configure = getattr(load_class(decorated), "configure_worker", None)
-    if configure is None:
-        return ClassDescription(options, [WorkerConfiguration()] * len(requests))
-    return ClassDescription(options, [_configure(configure, request, num_gpus_per_node) for request in requests])
+    cls = load_class(decorated)
+    configure = getattr(cls, "configure_worker", None)
+    configurations = [
+        WorkerConfiguration() if configure is None else _configure(configure, request, num_gpus_per_node)
+        for request in requests
+    ]
+    return ClassDescription(options, configurations, profile_methods(cls))
 
 
 def describe_in(
@@ -176,15 +181,48 @@ class RayWorkerBuilder:
     class IsolatedWorkerInitializer:
         """Runs in a process with the workers' environment, and looks at their class there.
 
-        Workers are not its children: they live on when it ends.
+        The workers of a builder or a group are not its children: they live on when it ends. One that it creates itself
+        is.
         """
 
-        def __init__(self, ray_actor_class_fqn: str) -> None:
+        def __init__(self, ray_actor_class_fqn: str, *init_args: Any, **init_kwargs: Any) -> None:
             self.ray_actor_class_fqn = ray_actor_class_fqn
+            self.init_args = init_args
+            self.init_kwargs = init_kwargs
+            self._outcome: queue.SimpleQueue[tuple[WorkerHandle | None, Sequence[BaseException]]] = queue.SimpleQueue()
 
         def describe(self, requests: Sequence[ConfigurationRequest], num_gpus_per_node: int) -> ClassDescription:
             """See ``describe_class``."""
             return describe_class(self.ray_actor_class_fqn, requests, num_gpus_per_node)
+
+        def create_worker(
+            self,
+            placement_group: Any,
+            placement_group_bundle_index: int,
+            num_gpus: float,
+            bundle_indices: tuple[int, list[int]] | None = None,
+            *,
+            start_timeout_s: float = START_TIMEOUT_S,
+            **extra_options: Any,
+        ) -> WorkerHandle:
+            """Starts one worker as a child of this process, and waits for it; arguments as of ``RayWorkerBuilder``."""
+            builder = RayWorkerBuilder(self.ray_actor_class_fqn, *self.init_args, **self.init_kwargs)
+            start = _WorkerStart.parse(
+                placement_group, placement_group_bundle_index, num_gpus, bundle_indices, start_timeout_s, extra_options
+            )
+            actor = start.run(builder, self.describe([start.request], 0))
+            return start.reservation.engine.handle(lambda: actor)
+
+        def hand_over(self, worker: WorkerHandle | None, errors: Sequence[BaseException]) -> None:
+            """Tells who waits for a worker what has become of it: it is there, or one error says why not."""
+            self._outcome.put((worker, errors))
+
+        def wait_for_worker(self) -> WorkerHandle | None:
+            """The worker that is handed over; raises the error that is."""
+            worker, errors = self._outcome.get()
+            for error in errors:
+                raise error
+            return worker
 
     def __init__(self, ray_actor_class_fqn: str, *args: Any, **kwargs: Any) -> None:
         self.ray_actor_class_fqn = ray_actor_class_fqn
@@ -198,25 +236,25 @@ class RayWorkerBuilder:
             self.IsolatedWorkerInitializer,
             (self.ray_actor_class_fqn,),
             reservation=reservation,
-            options=options,
+            options={**options, "max_concurrency": 3},  # it describes, is waited for, and is told
             env=env,
         )
         return reservation.engine.create(spec)
 
     def create_worker_async(
         self,
-        placement_group: Reservation,
+        placement_group: Any,
         placement_group_bundle_index: int,
         num_gpus: float,
         bundle_indices: tuple[int, list[int]] | None = None,
         *,
         start_timeout_s: float = START_TIMEOUT_S,
         **extra_options: Any,
-    ) -> tuple[Ref, Actor]:
+    ) -> tuple[Ref, WorkerHandle]:
         """Starts one worker in a bundle.
 
         Args:
-            placement_group: of ``RayVirtualCluster.get_placement_groups``.
+            placement_group: Ray's, or one of ``RayVirtualCluster.get_placement_groups``.
             placement_group_bundle_index: which bundle of it.
             num_gpus: GPUs, unless ``configure_worker`` says otherwise.
             bundle_indices: handed to ``configure_worker``.
@@ -225,44 +263,35 @@ class RayWorkerBuilder:
             **extra_options: of Ray, over those of the class's decorator.
 
         Returns:
-            A reference to the worker's ``WorkerHandle``, and the initializer, which ends by itself.
+            A reference to the worker's handle, on Ray to Ray's own, and the initializer, which ends by itself.
+
+        Raises:
+            InvalidArgumentError: it is no placement group.
+            UnknownIdError: it has no such bundle (an ``IndexError``).
         """
-        runtime_env = extra_options.get("runtime_env", {})
-        env = dict(runtime_env.get("env_vars", {}))
-        options = _without_env(extra_options)
-        name = options.pop("name", "")
-        initializer = self.start_initializer(placement_group, options, env)
-        future: LocalRef = LocalRef()
+        start = _WorkerStart.parse(
+            placement_group, placement_group_bundle_index, num_gpus, bundle_indices, start_timeout_s, extra_options
+        )
+        engine = start.reservation.engine
+        initializer = self.start_initializer(start.reservation, start.options, start.env)
+        promise = engine.promise(initializer)
 
         def create() -> None:
-            engine = placement_group.engine
             try:
-                request = ConfigurationRequest(num_gpus, bundle_indices)
-                found = describe_in(initializer, engine, [request], 0, start_timeout_s)
-                spec = make_spec(
-                    self, found, found.configurations[0], num_gpus=num_gpus, env=env, options=extra_options
-                )
-                spec = replace(
-                    spec,
-                    name=name,
-                    reservation=placement_group,
-                    bundle_index=placement_group_bundle_index,
-                    start_timeout_s=start_timeout_s,
-                )
-                actor = engine.create(spec)
-                actor.ready.result()  # which has the deadline
-                future.future().set_result(WorkerHandle(lambda: actor))
-            except BaseException as error:  # the caller waits for the future, and nobody for this thread
-                future.future().set_exception(error)
+                worker = start.run(self, start.describe(initializer))
+            except BaseException as error:  # the caller waits for the reference, and nobody for this thread
+                promise.fail(error)
+            else:
+                promise.keep(worker)
             finally:
                 engine.kill(initializer)
 
         threading.Thread(target=create, name=f"create {self.ray_actor_class_fqn}", daemon=True).start()
-        return future, initializer
+        return promise.ref, engine.handle(lambda: initializer)
 
     def __call__(
         self,
-        placement_group: Reservation,
+        placement_group: Any,
         placement_group_bundle_index: int,
         num_gpus: float,
         bundle_indices: tuple[int, list[int]] | None = None,
@@ -271,16 +300,87 @@ class RayWorkerBuilder:
         **extra_options: Any,
     ) -> WorkerHandle:
         """The same, and waits for the worker; raises what the reference does."""
-        ref, _ = self.create_worker_async(
-            placement_group,
-            placement_group_bundle_index,
-            num_gpus,
-            bundle_indices,
-            start_timeout_s=start_timeout_s,
-            **extra_options,
+        start = _WorkerStart.parse(
+            placement_group, placement_group_bundle_index, num_gpus, bundle_indices, start_timeout_s, extra_options
         )
-        handle: WorkerHandle = ref.future().result()  # it comes by the deadline, as a handle or as an error
-        return handle
+        engine = start.reservation.engine
+        initializer = self.start_initializer(start.reservation, start.options, start.env)
+        try:
+            actor = start.run(self, start.describe(initializer))
+        finally:
+            engine.kill(initializer)
+        return engine.handle(lambda: actor)
+
+
+@dataclass(frozen=True)
+class _WorkerStart:
+    """Where and how one worker is started.
+
+    Attributes:
+        reservation: where.
+        bundle_index: in which bundle of it.
+        request: what ``configure_worker`` is asked.
+        timeout_s: for the initializer, and for the worker's constructor.
+        name: of the worker, or empty.
+        options: Ray's, without variables.
+        env: variables of the initializer and the worker.
+    """
+
+    reservation: Reservation
+    bundle_index: int
+    request: ConfigurationRequest
+    timeout_s: float
+    name: str
+    options: Mapping[str, Any]
+    env: Mapping[str, str]
+
+    @classmethod
+    def parse(
+        cls,
+        placement_group: Any,
+        bundle_index: int,
+        num_gpus: float,
+        bundle_indices: tuple[int, list[int]] | None,
+        timeout_s: float,
+        extra_options: Mapping[str, Any],
+    ) -> _WorkerStart:
+        """From the arguments of ``RayWorkerBuilder``; raises as ``create_worker_async``."""
+        reservation = reservation_of(placement_group)
+        if not 0 <= bundle_index < reservation.bundle_count:
+            raise UnknownIdError(
+                f"placement_group_bundle_index: expected 0 to {reservation.bundle_count - 1}, got {bundle_index}"
+            )
+        options = _without_env(extra_options)
+        name = options.pop("name", "")
+        env = dict(extra_options.get("runtime_env", {}).get("env_vars", {}))
+        request = ConfigurationRequest(num_gpus, bundle_indices)
+        return cls(reservation, bundle_index, request, timeout_s, name, options, env)
+
+    def describe(self, initializer: Actor) -> ClassDescription:
+        """See ``describe_in``."""
+        return describe_in(initializer, self.reservation.engine, [self.request], 0, self.timeout_s)
+
+    def run(self, builder: RayWorkerBuilder, found: ClassDescription) -> Actor:
+        """Starts the worker and waits for it."""
+        spec = make_spec(
+            builder,
+            found,
+            found.configurations[0],
+            num_gpus=self.request.num_gpus,
+            env=self.env,
+            options=self.options,
+        )
+        actor = self.reservation.engine.create(
+            replace(
+                spec,
+                name=self.name,
+                reservation=self.reservation,
+                bundle_index=self.bundle_index,
+                start_timeout_s=self.timeout_s,
+            )
+        )
+        actor.ready.result()  # which has the deadline
+        return actor
 
 
 def make_spec(
@@ -306,6 +406,7 @@ def make_spec(
         num_gpus=num_gpus if configuration.num_gpus is None else configuration.num_gpus,
         env={**decorator_env, **env, **configuration.env},
         options=_without_env(merged),
+        methods=description.methods,
     )
 
 
@@ -323,50 +424,6 @@ def _without_env(options: Mapping[str, Any]) -> dict[str, Any]:
     kept = dict(options)
     runtime_env = {key: value for key, value in kept.pop("runtime_env", {}).items() if key != "env_vars"}
     return {**kept, "runtime_env": runtime_env} if runtime_env else kept
-
-
-class WorkerHandle:
-    """A worker, as a caller holds it: ``handle.method.remote(…)`` gives a reference; stays good over restarts."""
-
-    def __init__(self, actor: Callable[[], Actor]) -> None:
-        self._actor = actor
-
-    @property
-    def actor(self) -> Actor:
-        """The process of now."""
-        return self._actor()
-
-    def __getattr__(self, name: str) -> RemoteMethod:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return RemoteMethod(self._actor(), name)
-
-
-class RemoteMethod:
-    """A method of a worker; waits until that is constructed.
-
-    Raises:
-        AttributeError: it has none of that name.
-        WorkerLateError: the worker was not constructed in time, and was killed.
-    """
-
-    def __init__(self, actor: Actor, name: str) -> None:
-        self._actor = actor
-        self._name = name
-        self.profile = find_method(actor.spec.name, actor.ready.result(), name)
-
-    def remote(self, *args: Any, **kwargs: Any) -> Ref:
-        """Calls it without waiting; a generator gives a stream of references."""
-        if self.profile.streams:
-            return self._actor.stream(self._name, *args, **kwargs)
-        return self._actor.call(self._name, *args, **kwargs)
-
-
-def find_method(worker: str, profile: ActorProfile, name: str) -> MethodProfile:
-    """What is known of a method; raises ``AttributeError``, which lists those that there are."""
-    if name not in profile.methods:
-        raise AttributeError(f"{worker or 'worker'} has no method {name!r}; it has {sorted(profile.methods)}")
-    return profile.methods[name]
 
 
 __all__ = [

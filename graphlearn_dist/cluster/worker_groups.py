@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
@@ -17,6 +18,7 @@ from ..errors import (
     WorkerLateError,
 )
 from .actors.base import START_TIMEOUT_S, Ref, ResourceUsage
+from .actors.handles import WorkerHandle
 from .balance import Balancer, Load
 from .call_plan import (
     ShardedAxes,
@@ -29,7 +31,7 @@ from .call_plan import (
 )
 from .group_calls import Calls, collect
 from .group_settings import GroupSettings
-from .group_start import plan_processes, worker_source
+from .group_start import plan_processes, source_name, worker_source
 from .health import StuckWorker, WorkerState, WorkerStatus
 from .multi_worker_future import MultiWorkerFuture
 from .named_sharding import NamedSharding
@@ -37,7 +39,6 @@ from .supervisor import Supervisor, Watch
 from .virtual_cluster import RayVirtualCluster
 from .worker_builder import (
     RayWorkerBuilder,
-    WorkerHandle,
     get_nsight_config_if_pattern_matches,
     recursive_merge_options,
 )
@@ -59,7 +60,8 @@ class RayWorkerGroup:
         cluster: where it runs; ``virtual_cluster`` is another name for it.
         remote_worker_builder: a builder, a class, or a class's dotted name; ``worker_class`` is another name for it.
         workers_per_node: workers on each placement group, or by placement group; None means one for each bundle.
-        name_prefix: of the workers' names; two groups that live at the same time need different ones.
+        name_prefix: of the workers' names; two groups that live at the same time need different ones. Empty for a
+            unique one that begins with the class's name.
         bundle_indices_list: tied groups, ``(placement group, bundles)`` each; overrides ``workers_per_node``.
         sharding_annotations: the workers on a grid with named axes.
         env_vars: variables of the workers, over the driver's own; not changed.
@@ -68,7 +70,7 @@ class RayWorkerGroup:
         worker_args: for the constructor of a class.
         worker_kwargs: for the constructor of a class.
         restart_on_failure: start another process, with the same rank, name and environment, where one dies.
-        max_restarts: of each worker.
+        max_restarts: of each worker, within any hour.
         stuck_timeout_s: kill a worker that answered nothing for so long; None never.
         memory_limit: bound of each worker's private memory, such as ``"8GB"``; allocations beyond it fail.
         enable_load_balancing: ``run_single_worker_single_data`` without a worker chooses one.
@@ -133,10 +135,11 @@ class RayWorkerGroup:
         self.cluster: RayVirtualCluster = _one_of("cluster", cluster, "virtual_cluster", virtual_cluster)
         worker = _one_of("remote_worker_builder", remote_worker_builder, "worker_class", worker_class)
         source = worker_source(worker, worker_args, worker_kwargs or {})
-        self.name_prefix = name_prefix
-        counts = [group.bundle_count for group in self.cluster.get_placement_groups()]
-        tied = plan_groups(counts, workers_per_node) if bundle_indices_list is None else bundle_indices_list
-        self._metadata = plan_workers(counts, tied, name_prefix)
+        # Unique: others may run the same class on the same Ray.
+        self.name_prefix = name_prefix or f"{source_name(source)}-{secrets.token_hex(4)}"
+        bundles = self.cluster.bundles_in_order()
+        tied = plan_groups(bundles, workers_per_node) if bundle_indices_list is None else bundle_indices_list
+        self._metadata = plan_workers([len(own) for own in bundles], tied, self.name_prefix)
         self.world_size = len(self._metadata)
         self.dp_leader_worker_indices = [w["global_rank"] for w in self._metadata if w["local_rank"] == 0]
         self.sharding_annotations = sharding_annotations
@@ -302,8 +305,8 @@ class RayWorkerGroup:
             A ``MultiWorkerFuture``, or the results.
 
         Raises:
-            InvalidArgumentError: the group has no ``sharding_annotations``, or an axis is wrong.
-            UnknownIdError: too few items for an axis (an ``IndexError``).
+            InvalidArgumentError: the group has no ``sharding_annotations``.
+            CallArgumentError: an axis is wrong, or data has not one item for each coordinate on a sharded one.
         """
         if self.sharding_annotations is None:
             raise InvalidArgumentError("sharding_annotations: expected a NamedSharding for sharded data, got None")
@@ -396,7 +399,7 @@ class RayWorkerGroup:
         """Starts another process for each worker that is dead, and waits for them; returns their ranks.
 
         Raises:
-            WorkerFailureError: one has used up its restarts, or did not start.
+            WorkerFailureError: one has used up its restarts of the last hour, or did not start.
         """
         self._ping_all(_PING_TIMEOUT_S)  # a caller may have heard of a death before us
         restarted = [slot for slot in self._slots if slot.restart()]

@@ -11,15 +11,12 @@ from ..errors import InvalidArgumentError
 from .actors.base import NodePort
 
 TiedGroups = Sequence[tuple[int, Sequence[int]]]
-# The environment of an actor can be read by everybody on the cluster; what a scheduler tells the driver is about the
-# driver; and which GPUs a worker sees is the engine's to say.
+# The environment of an actor can be read by everybody on a cluster, and what a scheduler tells the driver is about the
+# driver: no worker of any engine gets these.
+WITHHELD = ("RAY_*", "SLURM_*", "PMI*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
+# Which GPUs a worker sees is the engine's to say, and the rest is about the driver's place in a job.
 NOT_FORWARDED = (
-    "RAY_*",
-    "SLURM_*",
-    "PMI*",
-    "*TOKEN*",
-    "*SECRET*",
-    "*PASSWORD*",
+    *WITHHELD,
     "CUDA_VISIBLE_DEVICES",
     "GLD_ROLE",
     "GLD_RANK",
@@ -46,17 +43,18 @@ class WorkerMetadata(TypedDict):
 
 
 def plan_groups(
-    bundle_counts: Sequence[int], workers_per_node: int | Sequence[int] | None
+    bundles_in_order: Sequence[Sequence[int]], workers_per_node: int | Sequence[int] | None
 ) -> list[tuple[int, list[int]]]:
     """Groups of one worker each: the first bundles of every placement group.
 
     Args:
-        bundle_counts: bundles of each placement group.
+        bundles_in_order: bundles of each placement group, in the order of the ranks.
         workers_per_node: workers in each, or by placement group; None means one for each bundle.
 
     Raises:
         InvalidArgumentError: that many do not fit.
     """
+    bundle_counts = [len(bundles) for bundles in bundles_in_order]
     if workers_per_node is None:
         counts = list(bundle_counts)
     elif isinstance(workers_per_node, int) and not isinstance(workers_per_node, bool):
@@ -74,7 +72,7 @@ def plan_groups(
             raise InvalidArgumentError(
                 f"workers_per_node: Placement group {index} has {bundles} bundles, but {workers} workers were requested"
             )
-    return [(index, [bundle]) for index, workers in enumerate(counts) for bundle in range(workers)]
+    return [(index, [bundle]) for index, workers in enumerate(counts) for bundle in bundles_in_order[index][:workers]]
 
 
 def plan_workers(bundle_counts: Sequence[int], groups: TiedGroups, name_prefix: str) -> list[WorkerMetadata]:
@@ -109,30 +107,35 @@ def plan_workers(bundle_counts: Sequence[int], groups: TiedGroups, name_prefix: 
     return workers
 
 
-def forwarded_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The driver's variables that its workers get."""
+def forwarded_environ(
+    environ: Mapping[str, str] = os.environ, without: Sequence[str] = NOT_FORWARDED
+) -> dict[str, str]:
+    """The driver's variables that its workers get: all but those whose names match a pattern of ``without``."""
     return {
         name: value
         for name, value in environ.items()
-        if not any(fnmatch.fnmatchcase(name.upper(), pattern) for pattern in NOT_FORWARDED)
+        if not any(fnmatch.fnmatchcase(name.upper(), pattern) for pattern in without)
     }
 
 
 def rank_environs(
-    workers: Sequence[WorkerMetadata], ports: Sequence[NodePort], master: tuple[str, int]
+    workers: Sequence[WorkerMetadata], ports: Sequence[NodePort], master: tuple[str, int], *, unified: bool = False
 ) -> list[dict[str, str]]:
     """What each worker is told of its place, under the names that torch and torchrun use.
 
-    ``LOCAL_RANK`` is the bundle's index, as the founding documents have it; ``GLD_LOCAL_RANK`` counts the workers of
-    the same machine, which is the same unless a placement group spans machines.
+    ``NODE_RANK`` and ``LOCAL_RANK`` are the virtual node and the bundle's index there, as the founding documents have
+    it. A placement group over all machines has no such nodes: there they are the machine and the worker's number on
+    it, as ``GROUP_RANK`` and ``GLD_LOCAL_RANK`` always are.
 
     Args:
         workers: of one group, by rank.
         ports: machine of each, with a port of its own.
         master: address and port of rank 0.
+        unified: they are on one placement group over all machines.
     """
-    machines = list(dict.fromkeys(port.node_id for port in ports))
     own = [port.node_id for port in ports]
+    machines = list(dict.fromkeys(own))
+    places = [(machines.index(node), own[:rank].count(node)) for rank, node in enumerate(own)]
     shared = {
         "WORLD_SIZE": str(len(workers)),
         "MASTER_ADDR": master[0],
@@ -144,12 +147,12 @@ def rank_environs(
         {
             **shared,
             "RANK": str(rank),
-            "LOCAL_RANK": str(worker["bundle_idx"]),
-            "NODE_RANK": str(worker["node_idx"]),
+            "LOCAL_RANK": str(place if unified else worker["bundle_idx"]),
+            "NODE_RANK": str(machine if unified else worker["node_idx"]),
             "LOCAL_WORLD_SIZE": str(own.count(own[rank])),
-            "GROUP_RANK": str(machines.index(own[rank])),
-            "GLD_LOCAL_RANK": str(own[:rank].count(own[rank])),
+            "GROUP_RANK": str(machine),
+            "GLD_LOCAL_RANK": str(place),
             "GLD_WORKER_NAME": worker["name"],
         }
-        for rank, worker in enumerate(workers)
+        for rank, (worker, (machine, place)) in enumerate(zip(workers, places, strict=True))
     ]

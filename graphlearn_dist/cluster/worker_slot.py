@@ -11,9 +11,9 @@ from typing import Any
 
 from ..errors import DeadlineExceededError
 from .actors.base import Actor, ActorBackend, ActorProfile, ActorSpec, MethodProfile, Ref, ResourceUsage, RunningCall
+from .actors.handles import WorkerHandle, find_method
 from .balance import Load, LoadMeter
 from .health import Health, WorkerState, WorkerStatus
-from .worker_builder import WorkerHandle, find_method
 from .worker_layout import WorkerMetadata
 
 _RESTART_TIMEOUT_S = 30.0
@@ -26,7 +26,7 @@ class WorkerSlot:
         spec: its process.
         metadata: its place in the group.
         backend: the engine.
-        max_restarts: how often it may be restarted.
+        max_restarts: how often it may be restarted within any hour.
         on_death: called, from any thread, when its process is gone.
     """
 
@@ -94,7 +94,7 @@ class WorkerSlot:
             Exception: whatever keeps the engine from starting it; it is dead again then.
         """
         with self._changed:
-            if self._health.state is not WorkerState.DEAD or self._closed or self._actor is None:
+            if not self._health.is_dead or not self._health.may_restart or self._closed or self._actor is None:
                 return False
             self._health.restarting()
             self._is_pinged = False
@@ -143,7 +143,7 @@ class WorkerSlot:
     @property
     def handle(self) -> WorkerHandle:
         """For callers; follows restarts."""
-        return WorkerHandle(lambda: self.actor)
+        return self._backend.handle(lambda: self.actor)
 
     def profile(self, method: str) -> MethodProfile:
         """What is known of a method; raises ``AttributeError`` where there is none."""

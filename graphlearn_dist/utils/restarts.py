@@ -28,15 +28,20 @@ class RestartBudget:
 
     def take(self) -> bool:
         """Whether one more restart is allowed; it counts."""
-        now = self._clock()
-        while self._taken and now - self._taken[0] >= self._window_s:
-            self._taken.popleft()
-        if len(self._taken) >= self.limit:
+        if not self.is_left:
             return False
-        self._taken.append(now)
+        self._taken.append(self._clock())
         return True
 
     @property
+    def is_left(self) -> bool:
+        """Whether one more restart is allowed; asking does not count."""
+        return self.used < self.limit
+
+    @property
     def used(self) -> int:
-        """Restarts within the window, as of the last ``take``."""
+        """Restarts within the window that ends now."""
+        now = self._clock()
+        while self._taken and now - self._taken[0] >= self._window_s:
+            self._taken.popleft()
         return len(self._taken)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, WorkerLateError
+
+if TYPE_CHECKING:
+    from .handles import WorkerHandle
 
 START_TIMEOUT_S = 300.0
 """How long a constructor may take, unless something else is asked for."""
@@ -66,6 +69,11 @@ class ReservationRequest:
     node_id: str | None = None
 
 
+def ports_given(given: Collection[tuple[str, int]], address: str) -> set[int]:
+    """Those of one machine's address among the ports that were given out before."""
+    return {port for given_address, port in given if given_address == address}
+
+
 @dataclass(frozen=True)
 class Reservation:
     """Bundles that are held.
@@ -92,6 +100,21 @@ class Reservation:
 
 
 @dataclass(frozen=True)
+class MethodProfile:
+    """What a caller has to know of a method.
+
+    Attributes:
+        parameters: names of those that may be given by position, without ``self``.
+        streams: whether it is a generator.
+        idempotent: whether it may be repeated after its worker died.
+    """
+
+    parameters: tuple[str, ...]
+    streams: bool
+    idempotent: bool
+
+
+@dataclass(frozen=True)
 class ActorSpec:
     """A process to be started, and the object in it.
 
@@ -108,6 +131,7 @@ class ActorSpec:
         memory_limit_bytes: bound of its private memory, or None.
         options: the engine's own options (Ray's ``.options``); ``max_concurrency`` counts on every engine.
         start_timeout_s: from ``create`` until the object is constructed; the process is killed then.
+        methods: of the object, where they are known before it is there; what Ray's own handles offer.
     """
 
     name: str
@@ -122,6 +146,7 @@ class ActorSpec:
     memory_limit_bytes: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     start_timeout_s: float = START_TIMEOUT_S
+    methods: Mapping[str, MethodProfile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.start_timeout_s > 0:
@@ -136,21 +161,6 @@ class ActorSpec:
             f"{self.name or 'worker'} ({rank}node {node}): expected to be constructed within "
             f"{self.start_timeout_s:g} s; it was killed"
         )
-
-
-@dataclass(frozen=True)
-class MethodProfile:
-    """What a caller has to know of a method.
-
-    Attributes:
-        parameters: names of those that may be given by position, without ``self``.
-        streams: whether it is a generator.
-        idempotent: whether it may be repeated after its worker died.
-    """
-
-    parameters: tuple[str, ...]
-    streams: bool
-    idempotent: bool
 
 
 @dataclass(frozen=True)
@@ -236,6 +246,24 @@ class Actor(ABC):
         """``ping`` (tuple of ``RunningCall``), ``stacks`` (text) or ``usage`` (``ResourceUsage``)."""
 
 
+class Promise(ABC):
+    """A reference that is made before the worker is there.
+
+    Attributes:
+        ref: the reference.
+    """
+
+    ref: Ref
+
+    @abstractmethod
+    def keep(self, worker: Actor) -> None:
+        """The worker is there: the reference gives its handle, on Ray Ray's own."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """There will be none; the reference raises this."""
+
+
 class ActorBackend(ABC):
     """An engine: local processes, or Ray."""
 
@@ -277,8 +305,27 @@ class ActorBackend(ABC):
         return self.create(spec)
 
     @abstractmethod
-    def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
-        """A ``NodePort`` of a bundle's machine, ports from ``low`` to ``high`` inclusive, or any where both are 0."""
+    def bundle_nodes(self, reservation: Reservation) -> list[str]:
+        """The machine of each bundle, as in ``NodeResources.node_id``."""
+
+    @abstractmethod
+    def find_port(
+        self,
+        reservation: Reservation,
+        bundle_index: int,
+        low: int,
+        high: int,
+        given: Collection[tuple[str, int]] = (),
+    ) -> Ref:
+        """A ``NodePort`` of a bundle's machine that is free there and not among those given out before.
+
+        Args:
+            reservation: holds the bundle.
+            bundle_index: which one.
+            low: the lowest port; 0 together with ``high`` for any.
+            high: the highest port, inclusive.
+            given: ``(address, port)`` of those given out before, on any machine.
+        """
 
     @abstractmethod
     def get(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
@@ -291,6 +338,19 @@ class ActorBackend(ABC):
     @abstractmethod
     def kill(self, actor: Actor) -> None:
         """Ends the process at once and waits until its name is free. Idempotent."""
+
+    @abstractmethod
+    def handle(self, actor: Callable[[], Actor]) -> WorkerHandle:
+        """What callers get of an actor, or of whatever process serves a rank at the moment."""
+
+    @abstractmethod
+    def promise(self, keeper: Actor) -> Promise:
+        """A reference to a worker that is not there yet.
+
+        Args:
+            keeper: a ``RayWorkerBuilder.IsolatedWorkerInitializer`` that has room for two calls beside its others. It
+                must live until the promise is kept or has failed.
+        """
 
     @abstractmethod
     def put(self, value: Any) -> Ref:

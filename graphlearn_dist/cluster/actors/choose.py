@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from typing import Any
 
 from ...errors import InvalidArgumentError
-from .base import ActorBackend
+from .base import ActorBackend, Reservation
 from .local import LocalBackend
 
 BACKENDS = ("auto", "local", "ray")
@@ -36,6 +37,24 @@ def choose_backend(name: str = "auto") -> ActorBackend:
 
     init_ray()
     return RayBackend()
+
+
+def reservation_of(held: Any) -> Reservation:
+    """The bundles that somebody holds: a ``Reservation``, or one of Ray's placement groups.
+
+    Raises:
+        InvalidArgumentError: it is neither.
+    """
+    if isinstance(held, Reservation):
+        return held
+    ray_module = sys.modules.get("ray.util.placement_group")
+    if ray_module is not None and isinstance(held, ray_module.PlacementGroup):
+        from .ray_engine import RayBackend
+
+        return RayBackend().adopt(held)
+    raise InvalidArgumentError(
+        f"placement_group: expected Ray's, or one of RayVirtualCluster.get_placement_groups(), got {held!r}"
+    )
 
 
 def require_ray() -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -28,6 +28,7 @@ from ...errors import (
     WorkerNameTakenError,
 )
 from ...utils.ports import free_port
+from ..worker_layout import WITHHELD, forwarded_environ
 from .base import (
     Actor,
     ActorBackend,
@@ -35,14 +36,18 @@ from .base import (
     ActorSpec,
     NodePort,
     NodeResources,
+    Promise,
     Ref,
     Reservation,
     ReservationRequest,
+    ports_given,
 )
+from .handles import WorkerHandle
 from .shell import ShellSetup
 from .wire import Answer, Call, Ready, RemoteTracebackError, Start, dump, header, load_answer, main_path
 
 _KILL_WAIT_S = 10.0
+_ADDRESS = "127.0.0.1"
 _CHILD = f"{__package__}.child"
 
 
@@ -58,6 +63,25 @@ class LocalRef:
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self._future).__await__()
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgumentError(
+            "reference: expected one of Ray to be sent to another process; what a local worker answers is known only "
+            "where it was called"
+        )
+
+
+class LocalPromise(Promise):
+    """A reference that is resolved by hand."""
+
+    def __init__(self) -> None:
+        self.ref = LocalRef()
+
+    def keep(self, worker: Actor) -> None:
+        self.ref.future().set_result(WorkerHandle(lambda: worker))
+
+    def fail(self, error: BaseException) -> None:
+        self.ref.future().set_exception(error)
 
 
 class LocalStream:
@@ -186,7 +210,7 @@ class LocalActor(Actor):
                 [self._interpreter(), "-c", program, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **self.spec.env},
+                env={**forwarded_environ(without=WITHHELD), **self.spec.env},
                 start_new_session=True,  # so that what it starts can be ended with it
             )
             theirs.close()
@@ -289,7 +313,7 @@ class LocalBackend(ActorBackend):
         self._reserved: dict[int, list[LocalActor]] = {}
 
     def nodes(self) -> list[NodeResources]:
-        return [NodeResources(socket.gethostname(), "127.0.0.1", math.inf, len(glob.glob("/dev/nvidia[0-9]*")))]
+        return [NodeResources(socket.gethostname(), _ADDRESS, math.inf, len(glob.glob("/dev/nvidia[0-9]*")))]
 
     def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
         return [Reservation(request, self) for request in requests]
@@ -322,8 +346,19 @@ class LocalBackend(ActorBackend):
                 if actor in actors:
                     actors.remove(actor)
 
-    def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
-        return _done(NodePort(socket.gethostname(), "127.0.0.1", free_port("", low, high)))
+    def bundle_nodes(self, reservation: Reservation) -> list[str]:
+        return [socket.gethostname()] * reservation.bundle_count
+
+    def find_port(
+        self,
+        reservation: Reservation,
+        bundle_index: int,
+        low: int,
+        high: int,
+        given: Collection[tuple[str, int]] = (),
+    ) -> Ref:
+        port = free_port("", low, high, ports_given(given, _ADDRESS))
+        return _done(NodePort(socket.gethostname(), _ADDRESS, port))
 
     def get(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
         futures = [ref.future() for ref in refs]
@@ -339,6 +374,12 @@ class LocalBackend(ActorBackend):
         if not isinstance(actor, LocalActor):
             raise InvalidArgumentError(f"actor: expected one of local processes, got {actor!r}")
         actor.kill()
+
+    def handle(self, actor: Callable[[], Actor]) -> WorkerHandle:
+        return WorkerHandle(actor)
+
+    def promise(self, keeper: Actor) -> Promise:
+        return LocalPromise()
 
     def put(self, value: Any) -> Ref:
         return _done(value)

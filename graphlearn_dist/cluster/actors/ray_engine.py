@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
 import ray.exceptions
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.actor import ActorHandle
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerLateError, WorkerNameTakenError
@@ -22,15 +24,20 @@ from .base import (
     ActorBackend,
     ActorProfile,
     ActorSpec,
+    MethodProfile,
     NodePort,
     NodeResources,
+    Promise,
     Ref,
     Reservation,
     ReservationRequest,
+    ports_given,
 )
+from .handles import WorkerHandle
 from .shell import Shell, ShellSetup
+from .wire import dump_error
 
-_KILL_WAIT_S = 10.0
+_KILL_WAIT_S, _HAND_OVER_WAIT_S = 10.0, 10.0
 _LOOK_AGAIN_S = 0.2
 _NAME_TIMEOUT_S, _NAME_WAIT_S = 30.0, 0.05
 # Older versions of Ray have no class of its own for this.
@@ -76,7 +83,10 @@ def connected(**options: Any) -> Iterator[RayBackend]:
 
 
 class RayShell:
-    """The shell as an actor of Ray: calls run one after the other, ``control`` and ``live`` beside them."""
+    """The shell as an actor of Ray: calls run one after the other, ``gld_control`` and ``gld_live`` beside them.
+
+    Its own methods' names leave those of the workers' classes free, see ``shell_class``.
+    """
 
     def __init__(self, setup: ShellSetup, name: str) -> None:
         self._name = name
@@ -86,28 +96,48 @@ class RayShell:
             ShellSetup(setup.target, setup.args, setup.kwargs, setup.env, setup.memory_limit_bytes, node)
         )
 
-    def profile(self) -> ActorProfile:
+    def gld_profile(self) -> ActorProfile:
         """Answers as soon as the object is constructed."""
         return self._shell.profile
 
-    def live(self) -> None:
+    def gld_live(self) -> None:
         """Never returns: the call fails when the process ends, which is how the driver hears of it at once."""
         threading.Event().wait()
 
-    def call(self, gld_method: str, *args: Any, **kwargs: Any) -> Any:
+    def gld_call(self, gld_method: str, /, *args: Any, **kwargs: Any) -> Any:
         """See ``Shell.call``. Ray puts values in the place of references only where they are arguments themselves."""
         return self._shell.call(gld_method, args, kwargs)
 
-    def stream(self, gld_method: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def gld_stream(self, gld_method: str, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """See ``Shell.stream``."""
         yield from self._shell.stream(gld_method, args, kwargs)
 
-    def control(self, operation: str) -> Any:
+    def gld_control(self, operation: str) -> Any:
         """See ``Shell.control``."""
         return self._shell.control(operation)
 
     def __repr__(self) -> str:
         return self._name  # stands before each line of its log
+
+
+def shell_class(methods: Mapping[str, MethodProfile]) -> type[RayShell]:
+    """The shell of a class with these methods, which whoever gets Ray's handle of a worker may call by their names."""
+    members = {
+        name: _forward(name, profile.streams)
+        for name, profile in methods.items()
+        if not name.startswith("_") and not hasattr(RayShell, name)
+    }
+    return type("WorkerShell", (RayShell,), members)
+
+
+def _forward(name: str, streams: bool) -> Callable[..., Any]:
+    def call(self: RayShell, *args: Any, **kwargs: Any) -> Any:
+        return self.gld_call(name, *args, **kwargs)
+
+    def stream(self: RayShell, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        yield from self.gld_stream(name, *args, **kwargs)
+
+    return stream if streams else call
 
 
 class RayActor(Actor):
@@ -124,7 +154,7 @@ class RayActor(Actor):
         self._deadline = threading.Timer(spec.start_timeout_s, self._give_up)
         self._deadline.daemon = True
         self._deadline.start()
-        handle.profile.remote().future().add_done_callback(self._on_profile)
+        handle.gld_profile.remote().future().add_done_callback(self._on_profile)
         self._watch()
 
     def _settle(self) -> bool:
@@ -156,7 +186,7 @@ class RayActor(Actor):
 
     def _watch(self) -> None:
         """Has ``ended`` fail when the process is gone; a connection that breaks is no end, and is made again."""
-        self.handle.live.options(concurrency_group="live").remote().future().add_done_callback(self._on_watched)
+        self.handle.gld_live.options(concurrency_group="live").remote().future().add_done_callback(self._on_watched)
 
     def _on_watched(self, watched: concurrent.futures.Future[None]) -> None:
         error = watched.exception()
@@ -177,13 +207,63 @@ class RayActor(Actor):
         return self._ended
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Ref:
-        return self.handle.call.remote(method, *args, **kwargs)
+        return self.handle.gld_call.remote(method, *args, **kwargs)
 
     def stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self.handle.stream.options(num_returns="streaming").remote(method, *args, **kwargs)
+        return self.handle.gld_stream.options(num_returns="streaming").remote(method, *args, **kwargs)
 
     def control(self, operation: str) -> Ref:
-        return self.handle.control.options(concurrency_group="control").remote(operation)
+        return self.handle.gld_control.options(concurrency_group="control").remote(operation)
+
+
+class RayWorkerHandle(WorkerHandle, ActorHandle):  # type: ignore[misc]  # Ray's class is not known to mypy
+    """A worker of Ray, for ``ray.kill`` too. What it is sent to gets Ray's own handle, which has the same methods."""
+
+    _ray_weak_ref = True  # what it stands for is counted where that is held
+
+    def _ray_handle(self) -> Any:
+        actor = self.actor
+        if not isinstance(actor, RayActor):
+            raise InvalidArgumentError(f"actor: expected one of Ray, got {actor!r}")
+        actor.ready.result()  # Ray's handle would wait without a deadline
+        return actor.handle
+
+    @property
+    def _ray_actor_id(self) -> Any:
+        return self._ray_handle()._ray_actor_id
+
+    def _serialization_helper(self) -> Any:
+        return self._ray_handle()._serialization_helper()
+
+    def __reduce__(self) -> Any:
+        return _same, (self._ray_handle(),)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self.actor.ready.result().methods)
+
+
+def _same(handle: Any) -> Any:
+    return handle
+
+
+class RayPromise(Promise):
+    """A reference to what an actor will be told: Ray has none that could be resolved by hand."""
+
+    def __init__(self, keeper: RayActor) -> None:
+        self._keeper = keeper
+        self.ref = keeper.call("wait_for_worker")
+
+    def keep(self, worker: Actor) -> None:
+        self._hand_over(RayWorkerHandle(lambda: worker), [])
+
+    def fail(self, error: BaseException) -> None:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        self._hand_over(None, [dump_error(cause)[0]])  # in a list: Ray does not call a method with an error of its own
+
+    def _hand_over(self, worker: RayWorkerHandle | None, errors: Sequence[BaseException]) -> None:
+        self._keeper.call("hand_over", worker, errors)
+        # The keeper is killed after that: with it a reference is lost that has not been answered.
+        concurrent.futures.wait([self.ref.future()], _HAND_OVER_WAIT_S)
 
 
 def end(actor: RayActor) -> None:
@@ -207,7 +287,7 @@ class RayBackend(ActorBackend):
     def __init__(self) -> None:
         if not ray.is_initialized():
             raise InvalidArgumentError("backend: expected a connection to Ray; call init_ray() or ray.init() first")
-        self._shell = ray.remote(concurrency_groups={"control": 1, "live": 1})(RayShell)
+        self._shells: dict[tuple[tuple[str, bool], ...], Any] = {}  # by names of methods, and whether they stream
         self._find_port = ray.remote(num_cpus=0)(_find_port)
 
     def nodes(self) -> list[NodeResources]:
@@ -220,42 +300,36 @@ class RayBackend(ActorBackend):
         return found
 
     def reserve(self, requests: Sequence[ReservationRequest], timeout_s: float) -> list[Reservation]:
-        held = self._ask_for(requests)
-        waiting = _wait_placed(held, timeout_s)
-        if not waiting:
-            return held
-        free = ray.available_resources()
-        for one in held:
-            self.release(one)
-        raise DeadlineExceededError(
-            f"placement groups {waiting} were not placed within {timeout_s:g} s\n"
-            f"  asked for: {[one.bundle_specs for one in held]}\n  free: {free}"
-        )
+        with self._asked_for(requests) as held:
+            if waiting := _wait_placed(held, timeout_s):
+                raise DeadlineExceededError(
+                    f"placement groups {waiting} were not placed within {timeout_s:g} s\n"
+                    f"  asked for: {[one.bundle_specs for one in held]}\n  free: {ray.available_resources()}"
+                )
+            return [held.pop(0) for _ in requests]
 
     def wait_for_room(self, requests: Sequence[ReservationRequest], timeout_s: float) -> None:
         # Ray tells nobody that a machine has joined, but places what waits for one; and an autoscaler sees it wait.
-        held = self._ask_for(requests)
-        try:
+        with self._asked_for(requests) as held:
             _wait_placed(held, timeout_s)
+
+    @contextlib.contextmanager
+    def _asked_for(self, requests: Sequence[ReservationRequest]) -> Iterator[list[Reservation]]:
+        """What Ray was asked for; what is left in the list at the end is given back, however the block ends."""
+        held: list[Reservation] = []
+        try:
+            for request in requests:
+                held.append(Reservation(request, self, _ask_for(request)))
+            yield held
         finally:
             for one in held:
                 self.release(one)
 
-    def _ask_for(self, requests: Sequence[ReservationRequest]) -> list[Reservation]:
-        return [
-            Reservation(
-                request,
-                self,
-                placement_group(
-                    [dict(bundle) for bundle in request.bundles],
-                    strategy=request.strategy,
-                    name=request.name,
-                    # A wish: where that node is lost, Ray may place the bundles elsewhere.
-                    _soft_target_node_id=request.node_id if request.strategy == "STRICT_PACK" else None,
-                ),
-            )
-            for request in requests
-        ]
+    def adopt(self, native: PlacementGroup) -> Reservation:
+        """A placement group that somebody else holds."""
+        table = ray.util.placement_group_table(native)
+        request = ReservationRequest(str(table["name"]), native.bundle_specs, str(table["strategy"]))
+        return Reservation(request, self, native)
 
     def release(self, reservation: Reservation) -> None:
         if ray.is_initialized():
@@ -274,11 +348,18 @@ class RayBackend(ActorBackend):
             )
         elif spec.node_id is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(spec.node_id, soft=False)
-        shell = self._shell.options(**options)
+        shell = self._shell_of(spec.methods).options(**options)
         try:
             return RayActor(spec, shell.remote(setup, spec.name or "worker"))
         except _NAME_TAKEN as error:
             raise WorkerNameTakenError(f"name: expected one that no live worker has, got {spec.name!r}") from error
+
+    def _shell_of(self, methods: Mapping[str, MethodProfile]) -> Any:
+        """Ray sends each class that it is given to every worker: one for all workers of a kind, not one for each."""
+        key = tuple((name, profile.streams) for name, profile in sorted(methods.items()))
+        if key not in self._shells:
+            self._shells[key] = ray.remote(concurrency_groups={"control": 1, "live": 1})(shell_class(methods))
+        return self._shells[key]
 
     def create_when_free(self, spec: ActorSpec) -> RayActor:
         deadline = time.monotonic() + _NAME_TIMEOUT_S
@@ -291,9 +372,20 @@ class RayBackend(ActorBackend):
                 # Ray frees the name of a dead actor a moment after it tells of the death, and tells nobody.
                 time.sleep(_NAME_WAIT_S)
 
-    def find_port(self, reservation: Reservation, bundle_index: int, low: int, high: int) -> Ref:
+    def bundle_nodes(self, reservation: Reservation) -> list[str]:
+        nodes = ray.util.placement_group_table(reservation.native)["bundles_to_node_id"]
+        return [str(nodes[bundle]) for bundle in range(reservation.bundle_count)]
+
+    def find_port(
+        self,
+        reservation: Reservation,
+        bundle_index: int,
+        low: int,
+        high: int,
+        given: Collection[tuple[str, int]] = (),
+    ) -> Ref:
         strategy = PlacementGroupSchedulingStrategy(reservation.native, bundle_index)
-        return self._find_port.options(scheduling_strategy=strategy).remote(low, high)
+        return self._find_port.options(scheduling_strategy=strategy).remote(low, high, list(given))
 
     def get(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
         try:
@@ -306,6 +398,14 @@ class RayBackend(ActorBackend):
         if not isinstance(actor, RayActor):
             raise InvalidArgumentError(f"actor: expected one of Ray, got {actor!r}")
         end(actor)
+
+    def handle(self, actor: Callable[[], Actor]) -> WorkerHandle:
+        return RayWorkerHandle(actor)
+
+    def promise(self, keeper: Actor) -> Promise:
+        if not isinstance(keeper, RayActor):
+            raise InvalidArgumentError(f"keeper: expected an actor of Ray, got {keeper!r}")
+        return RayPromise(keeper)
 
     def put(self, value: Any) -> Ref:
         return ray.put(value)
@@ -320,10 +420,33 @@ class RayBackend(ActorBackend):
         return isinstance(error, (*_DEATHS, ray.exceptions.ActorUnavailableError))
 
 
+def _ask_for(request: ReservationRequest) -> PlacementGroup:
+    """A placement group that may not have its place yet.
+
+    Raises:
+        InvalidArgumentError: there is one of that name.
+    """
+    try:
+        return placement_group(
+            [dict(bundle) for bundle in request.bundles],
+            strategy=request.strategy,
+            name=request.name,
+            # A wish: where that node is lost, Ray may place the bundles elsewhere.
+            _soft_target_node_id=request.node_id if request.strategy == "STRICT_PACK" else None,
+        )
+    except ray.exceptions.RaySystemError as error:
+        if "already exists" not in str(error):
+            raise
+        raise InvalidArgumentError(
+            f"name: expected one that no placement group of this Ray has, got {request.name!r}"
+        ) from error
+
+
 def _wait_placed(held: Sequence[Reservation], timeout_s: float) -> list[str]:
     """Names of those that were not placed in time: an impossible placement group waits for ever, without an error."""
     deadline = time.monotonic() + timeout_s
-    return [one.request.name for one in held if not one.native.wait(max(0.0, deadline - time.monotonic()))]
+    # Ray drops what is left of a second, and 0.99 of one would be no time at all.
+    return [one.request.name for one in held if not one.native.wait(math.ceil(max(0.0, deadline - time.monotonic())))]
 
 
 def _node_of(spec: ActorSpec) -> str:
@@ -334,6 +457,7 @@ def _node_of(spec: ActorSpec) -> str:
     return str(nodes.get(spec.bundle_index) or "unknown")
 
 
-def _find_port(low: int, high: int) -> NodePort:
+def _find_port(low: int, high: int, given: Collection[tuple[str, int]]) -> NodePort:
     address = ray.util.get_node_ip_address()
-    return NodePort(ray.get_runtime_context().get_node_id(), address, free_port("", low, high))
+    port = free_port("", low, high, ports_given(given, address))
+    return NodePort(ray.get_runtime_context().get_node_id(), address, port)

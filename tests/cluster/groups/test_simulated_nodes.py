@@ -51,9 +51,28 @@ def test_a_unified_group_over_all_machines(ray_nodes: RayNodes) -> None:
         assert [held.bundle_count for held in cluster.get_placement_groups()] == [3]
         with RayWorkerGroup(cluster, Worker, name_prefix="unified") as group:
             assert len(set(nodes_of(group))) == 3
-            names = ["RANK", "LOCAL_RANK", "GLD_LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"]
+            names = ["RANK", "LOCAL_RANK", "GLD_LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"]
             told = cluster.backend.get([worker.environ.remote(*names) for worker in group.workers], DEADLINE_S)
-            assert told == [[str(rank), str(rank), "0", "1", str(rank)] for rank in range(3)]
+            assert told == [[str(rank), "0", "0", "1", str(rank), str(rank)] for rank in range(3)]
+
+
+def test_ranks_of_a_unified_group_go_machine_by_machine(ray_nodes: RayNodes) -> None:
+    """Ray deals bundles out to machines in turn; the local rank of a worker may serve as the index of its device."""
+    with RayVirtualCluster(
+        [5], use_gpus=False, name="dealt", unified=True, placement_group_strategy="SPREAD", backend=ray_backend()
+    ) as cluster:
+        [held] = cluster.reservations()
+        assert sorted(cluster.backend.bundle_nodes(held)) != cluster.backend.bundle_nodes(held)
+        with RayWorkerGroup(cluster, Worker, name_prefix="dealt") as group:
+            nodes = nodes_of(group)
+            machines = list(dict.fromkeys(nodes))
+            assert len(machines) == 3
+            assert nodes == sorted(nodes, key=machines.index)
+            names = ["RANK", "NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+            told = cluster.backend.get([worker.environ.remote(*names) for worker in group.workers], DEADLINE_S)
+            for rank, node in enumerate(nodes):
+                place = [machines.index(node), nodes[:rank].count(node), nodes.count(node)]
+                assert told[rank] == [str(number) for number in [rank, *place]]
 
 
 def test_workers_of_a_lost_node_go_on_elsewhere(ray_nodes: RayNodes) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from graphlearn_dist.cluster import NamedSharding, RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup
 from graphlearn_dist.cluster.actors.base import ActorBackend, ActorSpec
+from graphlearn_dist.cluster.actors.handles import WorkerHandle
 from graphlearn_dist.cluster.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
-from graphlearn_dist.cluster.worker_builder import WorkerHandle
 from graphlearn_dist.cluster.worker_groups import MultiWorkerFuture
 from graphlearn_dist.errors import (
     DeadlineExceededError,
@@ -85,7 +85,7 @@ def test_ports_of_a_range(backend: ActorBackend) -> None:
 
 def test_bundles_go_with_the_last_reference(backend: ActorBackend) -> None:
     cluster = RayVirtualCluster([1], False, backend=backend, name="dropped")
-    actor = backend.create(ActorSpec("", Worker, reservation=cluster.get_placement_groups()[0]))
+    actor = backend.create(ActorSpec("", Worker, reservation=cluster.reservations()[0]))
     actor.ready.result(DEADLINE_S)
     del cluster
     assert backend.is_death(actor.ended.exception(DEADLINE_S))
@@ -205,7 +205,20 @@ def test_results_of_futures_made_by_hand(group: RayWorkerGroup) -> None:
         (lambda g: g.run_single_worker_single_data("pid", 4), IndexError, "0 to 3"),
         (lambda g: g.run_single_worker_single_data("pid"), ValueError, "enable_load_balancing"),
         (lambda g: g.run_all_workers_sharded_data("add", in_sharded_axes=["no"], value=[1]), ValueError, "axes of"),
-        (lambda g: g.run_all_workers_sharded_data("add", in_sharded_axes=["dp"], value=[1]), IndexError, "dp=1"),
+        (
+            lambda g: g.run_all_workers_multiple_data("add", value=1),
+            AssertionError,
+            "value: expected 4 items, .* int 1",
+        ),
+        (lambda g: g.run_all_workers_sharded_data("add", in_sharded_axes=["dp"], value=[1]), AssertionError, "'dp'"),
+        (lambda g: g.run_all_workers_sharded_data("add", in_sharded_axes=["dp"], value=[1] * 3), ValueError, "3 items"),
+        (
+            lambda g: g.run_all_workers_sharded_data(
+                "add", replicate_on_axes=["dp"], output_is_replicated=["t"], value=1
+            ),
+            AssertionError,
+            r"output_is_replicated: .*'tp'\], got \['t'\]",
+        ),
     ],
 )
 def test_calls_that_are_wrong(group: RayWorkerGroup, call: Any, error: type[Exception], said: str) -> None:
@@ -361,11 +374,11 @@ def test_a_worker_of_a_builder_alone(cluster: RayVirtualCluster) -> None:
     bundles = cluster.get_placement_groups()[0]
     ref, _ = builder.create_worker_async(bundles, 1, 0.0, runtime_env={"env_vars": {"GLD_TEST": "alone"}}, name="alone")
     handle = ref.future().result(DEADLINE_S)
-    assert isinstance(handle, WorkerHandle)
     backend = cluster.backend
-    try:
-        assert backend.get([handle.add.remote(1), handle.environ.remote("GLD_TEST")], DEADLINE_S) == [8, ["alone"]]
-    finally:
-        backend.kill(handle.actor)
+    assert backend.get([handle.add.remote(1), handle.environ.remote("GLD_TEST")], DEADLINE_S) == [8, ["alone"]]
+    again = builder(bundles, 0, 0.0, name="again")
+    assert isinstance(again, WorkerHandle)
+    assert backend.get([again.add.remote(2)], DEADLINE_S) == [9]
+    backend.kill(again.actor)
     with pytest.raises(InvalidArgumentError, match="NoClass"):
         RayWorkerBuilder("tests.support.cluster_workers.NoClass")(bundles, 0, 0.0)

@@ -51,6 +51,26 @@ def test_a_workers_life() -> None:
     assert health.state is WorkerState.RETIRED
 
 
+def test_restarts_are_those_of_the_last_hour() -> None:
+    """As those of servers and sampling workers: what dies now and then lives on, what dies always is given up."""
+    clock = Clock()
+    health = Health(2, clock)
+    for hour in range(5):
+        clock.now = hour * 1801.0
+        health.died("now and then")
+        assert health.state is WorkerState.DEAD
+        health.restarting()
+    assert health.restarts == 5
+    clock.now += 1.0
+    health.died("too soon")
+    assert (health.state, health.may_restart) == (WorkerState.RETIRED, False)
+    clock.now += 3600.0
+    assert health.may_restart  # by hand
+    never = Health(0, clock)
+    never.died("once")
+    assert never.state is WorkerState.RETIRED
+
+
 def test_merging_options_changes_neither() -> None:
     default = {"num_cpus": 1, "runtime_env": {"env_vars": {"A": "1"}, "pip": ["x"], "_nsight": "d"}}
     extra = {"runtime_env": {"env_vars": {"B": "2"}, "pip": ["y"]}, "num_gpus": 2}
@@ -141,6 +161,10 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
 
 def test_ray_is_imported_only_when_asked_for() -> None:
     code = (
+        "import sys; import graphlearn_dist.distributed as d; assert 'graphlearn_dist.cluster' not in sys.modules; "
+        "from graphlearn_dist.distributed import BatchedDataDict, RayVirtualCluster, RayWorkerGroup; "
+        "from graphlearn_dist import cluster; assert cluster.RayWorkerGroup is RayWorkerGroup; "
+        "assert all(getattr(d, name) is not None for name in d.__all__) and 'RayWorkerBuilder' in dir(d); "
         "import sys; from graphlearn_dist.distributed import worker_groups, virtual_cluster; "
         "import graphlearn_dist.cluster as c; [getattr(c, name) for name in c.__all__]; "
         "c.RayVirtualCluster([1], use_gpus=False).shutdown(); sys.exit('ray' in sys.modules)"

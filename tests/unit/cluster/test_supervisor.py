@@ -1,16 +1,21 @@
-"""What a supervisor says of the memory of workers, and when."""
+"""What a supervisor says of the memory of workers, and when; what it does with those that die."""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from graphlearn_dist.cluster.actors.base import ResourceUsage
+from graphlearn_dist.cluster.actors.base import ActorProfile, ActorSpec, ResourceUsage
+from graphlearn_dist.cluster.health import WorkerState
 from graphlearn_dist.cluster.supervisor import Supervisor, Watch
+from graphlearn_dist.cluster.worker_layout import plan_workers
+from graphlearn_dist.cluster.worker_slot import WorkerSlot
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 MIB = 1 << 20
@@ -57,3 +62,49 @@ def test_memory_is_warned_of_once(
     done.wait(DEADLINE_S)
     supervisor.stop()
     assert [record.getMessage() for record in caplog.records] == said
+
+
+class Process:
+    """A process whose end the test tells."""
+
+    def __init__(self, spec: ActorSpec) -> None:
+        self.spec = spec
+        self.ready: Future[ActorProfile] = Future()
+        self.ended: Future[None] = Future()
+
+
+class Engine:
+    """Starts what the test ends."""
+
+    def __init__(self) -> None:
+        self.started: queue.SimpleQueue[Process] = queue.SimpleQueue()
+
+    def create(self, spec: ActorSpec) -> Process:
+        process = Process(spec)
+        self.started.put(process)
+        return process
+
+    create_when_free = create
+
+    def kill(self, process: Process) -> None:
+        pass
+
+
+def test_a_process_that_is_late_is_one_more_death() -> None:
+    engine = Engine()
+    supervisor = Supervisor(Watch(True, None, False, None))
+    [metadata] = plan_workers([1], [(0, [0])], "late")
+    slot = WorkerSlot(ActorSpec("late", "p.C", start_timeout_s=5.0), metadata, engine, 1, supervisor.on_death)  # type: ignore[arg-type]
+    supervisor.start([])
+    try:
+        first = engine.started.get(timeout=DEADLINE_S)
+        first.ready.set_result(ActorProfile(1, "node", {}))
+        first.ended.set_exception(OSError("killed"))
+        second = engine.started.get(timeout=DEADLINE_S)
+        late = second.spec.late("node")
+        second.ready.set_exception(late)
+        second.ended.set_exception(late)
+        assert slot.wait_settled(DEADLINE_S) is WorkerState.RETIRED
+        assert (slot.status().restarts, slot.status().last_error) == (1, str(late))
+    finally:
+        supervisor.stop()

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster.actors.base import NodePort, NodeResources
-from graphlearn_dist.cluster.placement import ClusterShape, parse_gpu_ids, place
+from graphlearn_dist.cluster.placement import (
+    ClusterShape,
+    bundles_by_machine,
+    gpu_of_unified,
+    parse_gpu_ids,
+    place,
+)
 from graphlearn_dist.cluster.worker_layout import forwarded_environ, plan_groups, plan_workers, rank_environs
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
 
@@ -22,7 +28,11 @@ from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientErr
     ],
 )
 def test_one_worker_groups(wanted: Any, groups: list[tuple[int, list[int]]]) -> None:
-    assert plan_groups([2, 1], wanted) == groups
+    assert plan_groups([[0, 1], [0]], wanted) == groups
+
+
+def test_one_worker_groups_in_the_order_of_the_bundles() -> None:
+    assert plan_groups([[0, 2, 1, 3]], 3) == [(0, [0]), (0, [2]), (0, [1])]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +47,7 @@ def test_one_worker_groups(wanted: Any, groups: list[tuple[int, list[int]]]) -> 
 )
 def test_workers_that_do_not_fit(wanted: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        plan_groups([2, 1], wanted)
+        plan_groups([[0, 1], [0]], wanted)
 
 
 def test_tied_groups() -> None:
@@ -53,12 +63,14 @@ def test_tied_groups() -> None:
             plan_workers([2, 2], groups, "")
 
 
-def test_environment_of_ranks() -> None:
+@pytest.mark.parametrize("unified", [False, True])
+def test_environment_of_ranks(unified: bool) -> None:
     workers = plan_workers([3], [(0, [0]), (0, [1]), (0, [2])], "w")
     ports = [NodePort("A", "a", 1), NodePort("B", "b", 2), NodePort("A", "a", 3)]
-    environs = rank_environs(workers, ports, ("a", 9))
+    environs = rank_environs(workers, ports, ("a", 9), unified=unified)
     assert [e["RANK"] for e in environs] == ["0", "1", "2"]
-    assert [e["LOCAL_RANK"] for e in environs] == ["0", "1", "2"]
+    assert [e["LOCAL_RANK"] for e in environs] == (["0", "0", "1"] if unified else ["0", "1", "2"])
+    assert [e["NODE_RANK"] for e in environs] == (["0", "1", "0"] if unified else ["0", "0", "0"])
     assert [e["GLD_LOCAL_RANK"] for e in environs] == ["0", "0", "1"]
     assert [e["LOCAL_WORLD_SIZE"] for e in environs] == ["2", "1", "2"]
     assert [e["GROUP_RANK"] for e in environs] == ["0", "1", "0"]
@@ -66,7 +78,6 @@ def test_environment_of_ranks() -> None:
         assert (environ["MASTER_ADDR"], environ["MASTER_PORT"], environ["WORLD_SIZE"]) == ("a", "9", "3")
         assert environ["AVAILABLE_ADDR_LIST"] == "['a', 'b', 'a']"
         assert environ["AVAILABLE_PORT_LIST"] == "[1, 2, 3]"
-        assert environ["NODE_RANK"] == "0"
 
 
 def test_secrets_and_schedulers_stay_with_the_driver() -> None:
@@ -127,6 +138,29 @@ def test_what_does_not_fit_says_what_there_is(shape: ClusterShape, there: list[N
 )
 def test_gpu_ids(given: Any, parsed: Any) -> None:
     assert parse_gpu_ids(given, [2, 1]) == parsed
+
+
+def test_bundles_of_one_machine_stand_together() -> None:
+    assert bundles_by_machine(["b", "a", "b", "a", "c"]) == [0, 2, 1, 3, 4]
+    assert bundles_by_machine([]) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu_ids", "machines", "gpus"),
+    [
+        ([[4, 5], [4, 5]], "abab", [4, 4, 5, 5]),
+        ([[0, 1], [6, 7]], "abab", [0, 6, 1, 7]),
+        ([[0, 1], [6, 7]], "aaaa", [0, 1, 6, 7]),
+        ([[0, 1, 2]], "aba", [0, 0, 1]),
+    ],
+)
+def test_gpus_of_bundles_that_lie_anywhere(gpu_ids: list[list[int]], machines: str, gpus: list[int]) -> None:
+    assert [gpu_of_unified(gpu_ids, list(machines), bundle) for bundle in range(len(machines))] == gpus
+
+
+def test_a_machine_with_more_bundles_than_ids() -> None:
+    with pytest.raises(InvalidArgumentError, match="gpu_ids: expected 3 ids, one for each bundle of machine a"):
+        gpu_of_unified([[0, 1], [6]], list("aaab"), 2)
 
 
 @pytest.mark.parametrize("given", ["all", [0], [0, 0], [[0, 1]], [[0], [1]], [-1, 0], [[0, 1], 2]])
