@@ -4,6 +4,7 @@
 #include "bindings/module.h"
 #include "common/thread_pool.h"
 #include "routing/partition_book.h"
+#include "routing/sorted_ids.h"
 #include "routing/split.h"
 
 namespace py = pybind11;
@@ -79,6 +80,16 @@ py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, co
   return py::make_tuple(to_python(std::move(found.owners)), to_python(std::move(found.rows)),
                         to_python(std::move(found.ids)), to_python(std::move(found.positions)),
                         to_python(std::move(found.offsets)));
+}
+
+py::capsule find(const py::object& sorted, const py::object& ids, ThreadPool* pool) {
+  const Tensor keys = from_python(sorted, "sorted"), asked = from_python(ids, "ids");
+  Tensor rows;
+  {
+    py::gil_scoped_release release;
+    rows = find_sorted(keys, asked, pool);
+  }
+  return to_python(std::move(rows));
 }
 
 NeighborPart neighbor_part(const py::handle& item) {
@@ -161,6 +172,8 @@ void bind_routing(py::module_& m) {
         py::arg("pool") = nullptr,
         "(owners int32, rows int64) of all ids, in their order, and (ids, positions, offsets) of those that are asked "
         "for, in buckets by owner: their rows are places in the owner's answer.");
+  m.def("find_sorted", &find, py::arg("sorted"), py::arg("ids"), py::arg("pool") = nullptr,
+        "int64 [n]: the position of each id in ids that ascend, -1 where it is not among them.");
   m.def("stitch_neighbors", &stitch, py::arg("positions"), py::arg("offsets"), py::arg("parts"),
         py::arg("pool") = nullptr,
         "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split.");

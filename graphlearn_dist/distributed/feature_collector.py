@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from ..core import thread_pool, to_tensor
+from ..core import thread_pool
 from ..data.schema import EDGE_FEATURE, store_name
 from ..data.unified_tensor import UnifiedTensor, gather_located, view_rows
 from ..errors import UnknownIdError
@@ -47,6 +47,7 @@ class FeatureCollector:
     ) -> None:
         self._services = {service.partition_idx: service for service in services}
         self._num_partitions = dataset.num_partitions
+        self._is_asked = [partition not in self._services for partition in range(self._num_partitions)]
         self._whole = dataset.is_whole
         self._stores = dataset.stores()
         books = dataset.store_books()
@@ -66,15 +67,21 @@ class FeatureCollector:
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)
 
-    def owners_in(self, subgraph: Subgraph) -> dict[str, torch.Tensor]:
-        """For stores of edge features that lie with their edges: who has each edge of a batch, int64 ``[num_edges]``.
+    def places_in(self, subgraph: Subgraph) -> dict[str, LocatedRows]:
+        """For stores of edge features that lie with their edges: who has which edge of a batch.
 
-        That is whoever has the node it was sampled for, which no request is needed to know.
+        That is whoever has the node it was sampled for, which no request is needed to know. ``rows`` of edges at hand
+        are those of the nodes.
         """
-        ends = {name: subgraph.nodes[seed][subgraph.cols[i]] for name, (i, seed, _) in self._row_ends.items()}
-        return {name: to_tensor(self._row_ends[name][2].locate(nodes)[0]).long() for name, nodes in ends.items()}
+        places = {}
+        for name, (edge_type, seed_type, book) in self._row_ends.items():
+            nodes, edge_ids = subgraph.nodes[seed_type][subgraph.cols[edge_type]], subgraph.edge_ids[edge_type]
+            if edge_ids is not None:
+                of_nodes = locate_rows(book, nodes, self._is_asked, self._pool)
+                places[name] = replace(of_nodes, ids=edge_ids[of_nodes.positions])
+        return places
 
-    async def ask_owners(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    async def ask_places(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """The same where no more is known of edges than their ids (by store): every partition is asked which it has.
 
         Raises:
@@ -96,18 +103,18 @@ class FeatureCollector:
             if found.numel() and int(found.min()) < 0:
                 place = int(found.argmin())
                 raise UnknownIdError(f"ids[{place}]: no partition has an edge {int(wanted[name][place])}")
-        return owners
+        return {name: locate_owned(found, wanted[name], self._is_asked) for name, found in owners.items()}
 
-    def start(self, wanted: Mapping[str, torch.Tensor], owners: Mapping[str, torch.Tensor] | None = None) -> Lookup:
+    def start(self, wanted: Mapping[str, torch.Tensor], places: Mapping[str, LocatedRows] | None = None) -> Lookup:
         """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers.
 
-        ``owners`` are those of ``owners_in`` or ``ask_owners``.
+        ``places`` are those of ``places_in`` or ``ask_places``.
         """
         if self._whole:
             return Lookup(self, wanted)
         located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
         for name in wanted.keys() & self._with_edges:
-            located[name] = self._locate_edges(name, wanted[name], (owners or {})[name])
+            located[name] = self._rows_at_hand(name, wanted[name], (places or {})[name])
         for name in located.keys() & self._caches.keys():
             located[name] = self._caches[name].take(located[name], self._num_partitions)
         asked = {}
@@ -120,23 +127,23 @@ class FeatureCollector:
         return Lookup(self, wanted, located, asked)
 
     def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
-        is_asked = [partition not in self._services for partition in range(self._num_partitions)]
         made: dict[tuple[int, int], LocatedRows] = {}  # stores of one type share ids and book, and so the places
         located = {}
         for name, ids in wanted.items():
             key = id(ids), id(self._books[name])
             if key not in made:
-                made[key] = locate_rows(self._books[name], ids, is_asked, self._pool)
+                made[key] = locate_rows(self._books[name], ids, self._is_asked, self._pool)
             located[name] = made[key]
         return located
 
-    def _locate_edges(self, name: str, ids: torch.Tensor, owners: torch.Tensor) -> LocatedRows:
-        located = locate_owned(owners, ids, [p not in self._services for p in range(self._num_partitions)])
+    def _rows_at_hand(self, name: str, ids: torch.Tensor, place: LocatedRows) -> LocatedRows:
+        """The place of each edge, with the rows of its features where they are at hand."""
+        rows = place.rows.clone()
         for partition, service in self._services.items():
-            here = (owners == partition).nonzero().view(-1)
+            here = (place.owners == partition).nonzero().view(-1)
             if here.numel():
-                located.rows[here] = service.rows_of(name, ids[here])
-        return located
+                rows[here] = service.rows_of(name, ids[here])
+        return replace(place, rows=rows)
 
     def spec(self, name: str, ids: torch.Tensor) -> RowSpec:
         """What the rows of ``ids`` in a store will look like."""

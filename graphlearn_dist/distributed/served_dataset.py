@@ -154,7 +154,7 @@ class ServedDataset(DistDataset):
             UnknownIdError: an id is outside the data set.
             DeadlineExceededError, PeerLostError: a server did not answer.
         """
-        lookup = self._collector.start(wanted, run_local(self._collector.ask_owners(wanted)))
+        lookup = self._collector.start(wanted, run_local(self._collector.ask_places(wanted)))
         found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         run_local(lookup.fill(found))
         return found

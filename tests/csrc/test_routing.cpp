@@ -3,6 +3,7 @@
 
 #include "arrays.h"
 #include "check.h"
+#include "routing/sorted_ids.h"
 #include "routing/split.h"
 #include "sampling/neighbor_sampler.h"
 
@@ -17,6 +18,23 @@ std::vector<Book> books(int64_t num_ids) {
   std::vector<int32_t> narrow(owners.begin(), owners.end());
   return {PartitionBook::range(ids({0, num_ids / 5, num_ids / 5, num_ids})), PartitionBook::permuted(num_ids, 3, 77),
           PartitionBook::table(ids32(narrow), ids(rows), 3)};
+}
+
+TEST("routing: ids are found in a list in order, of any length, and others are not") {
+  for (int64_t size : {0, 1, 2, 3, 15, 16, 17, 1000}) {
+    std::vector<int64_t> sorted(size), asked, expected;
+    for (int64_t i = 0; i < size; ++i) sorted[i] = 3 * i + 1;
+    for (int64_t id = -2; id < 3 * size + 3; ++id) {
+      asked.push_back(id);
+      expected.push_back(id >= 1 && id % 3 == 1 && id < 3 * size ? id / 3 : -1);
+    }
+    const std::vector<int32_t> narrow(sorted.begin(), sorted.end());
+    for (int threads = 1; threads <= 3; ++threads) {
+      ThreadPool pool(threads);
+      CHECK(values<int64_t>(find_sorted(ids(sorted), ids(asked), &pool)) == expected);
+      CHECK(values<int64_t>(find_sorted(ids32(narrow), ids(asked), nullptr)) == expected);
+    }
+  }
 }
 
 TEST("routing: every id in its owner's bucket, in the order asked, with any number of threads") {

@@ -74,7 +74,7 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
     for p, dataset in enumerate(datasets):
         peers = DirectPeers(services)
         collector = FeatureCollector(dataset, [services[p]], peers)  # type: ignore[arg-type]
-        lookup = collector.start(wanted, asyncio.run(collector.ask_owners(wanted)))
+        lookup = collector.start(wanted, asyncio.run(collector.ask_places(wanted)))
         outputs = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         asyncio.run(lookup.fill(outputs))
         for name, rows in expected.items():
