@@ -6,6 +6,7 @@ import math
 import threading
 import time
 
+from ..errors import AuthenticationError
 from ..rpc.peers import Peer
 
 _RETURN_S = 60.0  # a client that is lost for so long does not come again: its loaders wait no longer for a server
@@ -27,12 +28,18 @@ class ClientRoll:
         self._done: dict[int, Peer] = {}  # by rank: who was it last
         self._lost: dict[int, float] = {}  # and when, by time.monotonic()
         self._ended = False
+        self._refused = ""
 
     def end(self) -> None:
         """Nobody is waited for any more."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+
+    def refuse(self, why: str) -> None:
+        """The job is gone, and another one is in its place: ``wait`` says so."""
+        self._refused = why
+        self.end()
 
     def _counts(self, peer: Peer) -> bool:
         return peer.role == "client" and peer.rank < self._expected
@@ -74,6 +81,9 @@ class ClientRoll:
 
         Args:
             interval_s: wakes so often, that a signal is handled promptly.
+
+        Raises:
+            AuthenticationError: the job is gone, see ``refuse``.
         """
         with self._changed:
             while not self.is_over():
@@ -81,3 +91,5 @@ class ClientRoll:
                 ends = [since + self._return_s for since in self._lost.values()]
                 left = [end - now for end in ends if end > now]
                 self._changed.wait(min([interval_s, *left]))
+        if self._refused:
+            raise AuthenticationError(self._refused)

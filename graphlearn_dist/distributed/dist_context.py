@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from ..errors import InvalidArgumentError, NotInitializedError
+from ..errors import GraphLearnError, InvalidArgumentError, NotInitializedError, RegistryError
 
 DEFAULT_WORKER_GROUP = "_default_worker"
 DEFAULT_SERVER_GROUP = "_default_server"
@@ -193,3 +195,15 @@ def _servers_of(client_rank: int, num_clients: int, num_servers: int) -> list[in
     small, larger = divmod(num_servers, num_clients)
     start = client_rank * small + min(client_rank, larger)
     return list(range(start, start + small + (1 if client_rank < larger else 0)))
+
+
+@contextlib.contextmanager
+def undone_on_failure(who: str) -> Iterator[None]:
+    """Where joining the job fails this process is no server; ``RegistryError`` says that an address cannot be bound."""
+    try:
+        yield
+    except BaseException as error:
+        _reset_context()
+        if isinstance(error, OSError) and not isinstance(error, GraphLearnError):
+            raise RegistryError(f"{who} cannot listen there: {error.strerror}") from error
+        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,9 @@ from ..core import check_index_tensor, return_large_blocks
 from ..data.graph import Graph
 from ..data.schema import by_type
 from ..errors import (
-    AuthenticationError,
-    GraphLearnError,
     InvalidArgumentError,
     NotInitializedError,
     PeerLostError,
-    RegistryError,
     RpcError,
     SamplingWorkerError,
 )
@@ -37,7 +34,7 @@ from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
 from . import rpc
 from .client_roll import ClientRoll
-from .dist_context import _reset_context, _set_server_context, get_context
+from .dist_context import _reset_context, _set_server_context, get_context, undone_on_failure
 from .dist_dataset import DistDataset
 from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorkerOptions
 from .host_partitions import SharedPartition, describe_partition
@@ -89,7 +86,6 @@ class DistServer:
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
         self._holders = ServerHolders(dataset, self._leases)
         self._name = "server"
-        self._refused = ""
         self._clients = ClientRoll(num_clients, is_supervised=is_supervised)
 
     # --- life --------------------------------------------------------------------------------------------------
@@ -105,7 +101,7 @@ class DistServer:
         endpoint.on_member_lost(self._on_member_lost)
         endpoint.on_member_left(lambda member: self._clients.done(member.peer))
         endpoint.on_member_joined(self._on_member_joined)
-        endpoint.on_refused(self._on_refused)
+        endpoint.on_refused(self._clients.refuse)
         log_members(endpoint)
 
     def set_ready(self) -> None:
@@ -131,8 +127,6 @@ class DistServer:
             AuthenticationError: where the registry was, that of another job is now; this server's job is gone.
         """
         self._clients.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
-        if self._refused:
-            raise AuthenticationError(self._refused)
 
     def shutdown(self) -> None:
         """Ends every producer. Idempotent; call it before the endpoint closes."""
@@ -143,10 +137,6 @@ class DistServer:
     async def _end_all(self) -> None:
         self._holders.close()
         await self._leases.close_all()
-
-    def _on_refused(self, why: str) -> None:
-        self._refused = why
-        self._clients.end()
 
     def _on_peer_lost(self, peer: Peer, why: str) -> None:
         if self._loop is not None:
@@ -455,7 +445,7 @@ def init_server(
     _set_server_context(num_servers, server_rank, server_group_name, expected)
     for method in EXPOSED:  # before the endpoint opens: the first request may come at once
         rpc.register_function(method, method.__qualname__, target=getattr(server, method.__name__))
-    with _undone_on_failure(f"{master_addr}:{master_port}: server {server_rank}"):
+    with undone_on_failure(f"{master_addr}:{master_port}: server {server_rank}"):
         rpc.init_rpc(
             master_addr,
             master_port,
@@ -478,18 +468,6 @@ def _check_given(**arguments: Any) -> None:
     missing = [name for name, value in arguments.items() if value is _UNSET]
     if missing:
         raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
-
-
-@contextlib.contextmanager
-def _undone_on_failure(who: str) -> Iterator[None]:
-    """Where joining the job fails this process is no server; ``RegistryError`` says that an address cannot be bound."""
-    try:
-        yield
-    except BaseException as error:
-        _reset_context()
-        if isinstance(error, OSError) and not isinstance(error, GraphLearnError):
-            raise RegistryError(f"{who} cannot listen there: {error.strerror}") from error
-        raise
 
 
 def wait_and_shutdown_server() -> None:

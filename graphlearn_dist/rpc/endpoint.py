@@ -85,6 +85,7 @@ class Endpoint:
         self._tls = open_tls(settings)
         self._links = Links(self, self._introduction, token, self._refusals, self._tls, use_unix=use_unix)
         self._membership = Membership(self)
+        self.on_refused = self._membership.on_refused.append  # to be called where another job has the registry's place
         self._arena: SendingArena | None = None
         self._arena_refused = settings.arena_bytes <= 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,9 +116,8 @@ class Endpoint:
             raise NotInitializedError(f"{self.peer.name} was closed; make a new endpoint")
         if self._loop is not None:
             return self
-        host, ports = self._listen
         listeners, self._address = open_listeners(
-            host, ports, self.peer.name, use_unix=self._use_unix, has_token=self.token is not None
+            *self._listen, self.peer.name, use_unix=self._use_unix, has_token=self.token is not None
         )
         loop = EndpointLoop()
         started = threading.Event()
@@ -252,13 +252,6 @@ class Endpoint:
     def on_member_joined(self, callback: Callable[[Member], None]) -> None:
         """Call ``callback(member)``, in a thread of its own, whenever a member joins, or joins again."""
         self._membership.on_joined.append(callback)
-
-    def on_refused(self, callback: Callable[[str], None]) -> None:
-        """Call ``callback(why)``, in a thread of its own, when another job's registry is where this one's was.
-
-        The endpoint then looks for its own no more.
-        """
-        self._membership.on_refused.append(callback)
 
     def subscribe(self, topic: str, handler: Callable[[Connection, Any], None]) -> None:
         """Take events of a topic; ``handler`` runs on the loop's thread."""

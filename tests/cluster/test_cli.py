@@ -55,3 +55,9 @@ def test_module_runs_as_program() -> None:
     assert done.returncode == 0
     for command in ("launch", "serve", "partition", "verify", "info"):
         assert command in done.stdout
+
+
+def test_the_launcher_starts_without_torch() -> None:
+    """It takes seconds to import, and the launcher needs none of it."""
+    program = "import sys, graphlearn_dist.cli, graphlearn_dist.cluster; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=DEADLINE_S).returncode == 0
