@@ -1,11 +1,13 @@
 #include <pybind11/stl.h>
 
+#include <numeric>
 #include <variant>
 
 #include "bindings/dlpack.h"
 #include "bindings/long_work.h"
 #include "bindings/module.h"
 #include "common/rng.h"
+#include "common/shuffle.h"
 #include "sampling/batch_builder.h"
 #include "sampling/neighbor_sampler.h"
 
@@ -24,6 +26,17 @@ py::tuple to_tuple(SampledSubgraph batch) {
   return py::make_tuple(to_list(std::move(batch.nodes)), to_list(std::move(batch.edge_index)),
                         to_list(std::move(batch.edge_ids)), batch.num_sampled_nodes, batch.num_sampled_edges,
                         to_list(std::move(batch.trees)));
+}
+
+py::capsule shuffled_range(int64_t begin, int64_t end, int64_t n, uint64_t key) {
+  if (n < 0 || n > Permutation::kMaxSize)
+    throw InvalidArgument(message("n: expected 0 to ", Permutation::kMaxSize, ", got ", n));
+  if (begin < 0 || begin > end || end > n)
+    throw InvalidArgument(message("begin, end: expected places in [0, ", n, "), got ", begin, " to ", end));
+  Tensor out = empty({end - begin}, kInt64);
+  std::iota(out.as<int64_t>(), out.as<int64_t>() + (end - begin), begin);
+  take_shuffled(Shuffle(n, key), out.as<int64_t>(), out.as<int64_t>(), end - begin);
+  return to_python(std::move(out));
 }
 
 using HeldGraph = std::variant<std::shared_ptr<Csr>, std::shared_ptr<CsrPieces>>;
@@ -47,6 +60,8 @@ void sample_all_hops(BatchBuilder& builder, const std::vector<HeldGraph>& graphs
 
 void bind_sampling(py::module_& m) {
   m.def("shuffle_key", &shuffle_key, py::arg("seed"), py::arg("epoch"));
+  m.def("take_shuffled", &shuffled_range, py::arg("begin"), py::arg("end"), py::arg("n"), py::arg("key"),
+        "The inputs at places [begin, end) of the order that n inputs have under a key, int64 [end - begin].");
   m.def("draw_key", &draw_key, py::arg("seed"), py::arg("epoch"), py::arg("batch"), py::arg("hop"),
         py::arg("edge_type"), "Key of all draws of one hop along one edge type in one batch.");
 

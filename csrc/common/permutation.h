@@ -1,4 +1,5 @@
-// A keyed pseudo-random bijection of [0, n) in O(1) memory: partition books and the epoch shuffle are built on it.
+// A keyed pseudo-random bijection of [0, n) in O(1) memory: partition books are built on it, and the epoch's order
+// (shuffle.h) where there are many inputs.
 //
 // A Feistel network of alternating unequal halves over the ceil(log2 n) bits of an id (Luby and Rackoff, 1988), and
 // cycle walking back into [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): fewer than

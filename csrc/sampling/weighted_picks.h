@@ -28,6 +28,19 @@ constexpr int64_t kCountLimit = 48;
 
 constexpr int64_t kNotDrawn = -1;
 
+// In front of what nearly no draw needs, so that it takes no registers from what each does.
+#ifdef __CUDACC__
+#define GLD_RARELY __noinline__
+#else
+#define GLD_RARELY __attribute__((noinline, cold))
+#endif
+
+// The position itself with a probability of what its weight has beside whole units, else kNotDrawn.
+GLD_RARELY GLD_HOST_DEVICE inline int64_t attempt_rest(const WeightedRow& row, int64_t position, int unit,
+                                                       uint64_t bits) {
+  return NodeStream(bits).bits(0) < WeightDigits(row.weight(position)).rest_of_unit(unit) ? position : kNotDrawn;
+}
+
 // One attempt to draw a position with a probability proportional to its weight. A number below (whole units of the row
 // + edges of the row) falls among the units, of which each belongs to an edge, or to an edge, which then comes with a
 // probability of what its weight has beside whole units: else the attempt has failed. Each edge thus has weight / unit
@@ -37,11 +50,7 @@ GLD_HOST_DEVICE inline int64_t attempt_by_weight(const WeightedRow& row, uint64_
   const UnitSum total(row.sums[row.count - 1]);
   const uint64_t num_units = total.number();
   const uint64_t drawn = multiply_high(bits, num_units + static_cast<uint64_t>(row.count));
-  if (drawn >= num_units) {
-    const int64_t position = static_cast<int64_t>(drawn - num_units);
-    const uint64_t rest = WeightDigits(row.weight(position)).rest_of_unit(total.unit());
-    return NodeStream(bits).bits(0) < rest ? position : kNotDrawn;
-  }
+  if (drawn >= num_units) return attempt_rest(row, static_cast<int64_t>(drawn - num_units), total.unit(), bits);
   const double limit = total.with_number(drawn).packed();
   if (row.count > kCountLimit) return count_up_to(row.sums, row.count, limit);
   int64_t first = 0;
@@ -98,18 +107,24 @@ GLD_HOST_DEVICE inline void race_by_weight(uint64_t key, const WeightedRow& row,
 // Failed attempts after which a position is decided by a race.
 constexpr int kAttempts = 8;
 
-// The pick-th of picks with replacement: a position with a probability proportional to its weight.
-GLD_HOST_DEVICE inline int64_t pick_by_weight(NodeStream stream, const WeightedRow& row, int64_t pick) {
-  uint64_t bits = stream.bits(pick);
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+// Goes on after a first attempt that has failed.
+GLD_RARELY GLD_HOST_DEVICE inline int64_t pick_by_weight_again(const WeightedRow& row, uint64_t bits) {
+  for (int attempt = 1; attempt < kAttempts; ++attempt) {
+    bits = NodeStream(bits).bits(1);
     const int64_t position = attempt_by_weight(row, bits);
     if (position != kNotDrawn) return position;
-    bits = NodeStream(bits).bits(1);
   }
   int64_t winner = 0;
   uint64_t clock;
-  race_by_weight(bits, row, 1, &winner, &clock, [](int64_t) { return false; });
+  race_by_weight(NodeStream(bits).bits(1), row, 1, &winner, &clock, [](int64_t) { return false; });
   return winner;
+}
+
+// The pick-th of picks with replacement: a position with a probability proportional to its weight.
+GLD_HOST_DEVICE inline int64_t pick_by_weight(NodeStream stream, const WeightedRow& row, int64_t pick) {
+  const uint64_t bits = stream.bits(pick);
+  const int64_t position = attempt_by_weight(row, bits);
+  return position != kNotDrawn ? position : pick_by_weight_again(row, bits);
 }
 
 // Attempts after which what is missing of picks without replacement is decided by a race.

@@ -88,8 +88,8 @@ class SeedSchedule:
     """The batches of every epoch.
 
     Batch ``i`` of an epoch holds positions ``[i * batch_size, (i + 1) * batch_size)`` of the epoch's order of the input
-    nodes. With ``shuffle`` that order is a keyed permutation of (seed, epoch): any batch's seeds are computed alone,
-    by any process.
+    nodes. With ``shuffle`` that order is a keyed permutation of (seed, epoch), of which each is equally likely: any
+    batch's seeds are computed alone, by any process.
 
     Attributes:
         num_inputs: length of the list of input nodes.
@@ -130,7 +130,7 @@ class SeedSchedule:
             InvalidArgumentError: there is no such batch.
         """
         begin = self.check_index(index) * self.batch_size
-        order = torch.arange(begin, min(begin + self.batch_size, self.num_inputs))
+        end = min(begin + self.batch_size, self.num_inputs)
         if not self.shuffle:
-            return order
-        return to_tensor(_C.permute(order, self.num_inputs, _C.shuffle_key(self.seed, epoch)))
+            return torch.arange(begin, end)
+        return to_tensor(_C.take_shuffled(begin, end, self.num_inputs, _C.shuffle_key(self.seed, epoch)))

@@ -13,6 +13,7 @@
 #include "check.h"
 #include "common/buffer_pool.h"
 #include "common/copy_bytes.h"
+#include "common/shuffle.h"
 
 namespace gld::test {
 namespace {
@@ -253,6 +254,17 @@ TEST("copy_bytes: any size, from any place to any place, and nothing beside it")
         CHECK(std::count(target.begin(), target.begin() + to, 'x') == ptrdiff_t(to));
         CHECK(std::count(target.begin() + to + size, target.end(), 'x') == ptrdiff_t(130 - to));
       }
+}
+
+TEST("shuffle: one place alone, as a kernel asks for it, is that of the whole order") {
+  for (int64_t n :
+       {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{31}, Shuffle::kSmall, Shuffle::kSmall + 1, int64_t{5000}}) {
+    const Shuffle shuffle(n, 0x9E3779B97F4A7C15ull + n);
+    std::vector<int64_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    take_shuffled(shuffle, order.data(), order.data(), n);
+    for (int64_t place = 0; place < n; ++place) CHECK_EQUAL(shuffle.at(place), order[place]);
+  }
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 #include "common/atomics.h"
 #include "common/host_device.h"
-#include "common/permutation.h"
 #include "common/rng.h"
+#include "common/shuffle.h"
 #include "sampling/candidates.h"
 #include "sampling/cuda/ordered_table.h"
 
@@ -30,7 +30,7 @@ struct TakeSeeds {
     if (i == 0) *num_seeds = left < 0 ? 0 : left < size ? left : size;
     if (i >= left) return;
     const int64_t place = batch[2] * size + i;
-    const int64_t position = shuffle ? Permutation(num_inputs, shuffle_key(batch[0], batch[1])).forward(place) : place;
+    const int64_t position = shuffle ? Shuffle(num_inputs, shuffle_key(batch[0], batch[1])).at(place) : place;
     positions[i] = position;
     ids[i] = nodes(position);
     if (node_times != nullptr) times[i] = node_times[position];

@@ -220,7 +220,7 @@ def test_bounds_beyond_what_there_may_be_are_taken_as_given() -> None:
 def test_bounds_make_take_all_of_hubs_possible() -> None:
     """Without them a batch might have as many edges as there are in the graph, for every seed."""
     graph = typed_graph(200, 90, 2500, 6)
-    shapes = StaticShapes({"item": 91, "user": 201}, dict.fromkeys(graph.edges, 3000))
+    shapes = StaticShapes({"item": 91, "user": 201}, dict.fromkeys(graph.edges, 1000))
     plain, padded = (loader_of(graph, (-1, -1), static_shapes=given) for given in (False, shapes))
     with pytest.raises(BatchOverflowError):
         padded.batch(0, 0)
