@@ -17,6 +17,7 @@ from ..core import check_index_tensor
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
+from ..utils.values import check_disjoint, check_distinct, check_finite, check_weights, label_of
 from . import shared_memory
 from .feature import Feature
 from .graph import Graph
@@ -44,6 +45,12 @@ def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any],
     for key in values:
         if key not in known:
             raise InvalidArgumentError(f"{name}: unknown {what} {key!r}; expected some of {list(known)}")
+
+
+def _check_numbers(name: str, features: Any, allow_nonfinite: bool) -> None:
+    if not allow_nonfinite:
+        for key, rows in by_type(features).items():
+            check_finite(label_of(name, key), rows)
 
 
 class Dataset:
@@ -119,7 +126,8 @@ class Dataset:
                 its neighbor, the end that sampling reaches.
 
         Raises:
-            InvalidArgumentError: a wrong shape or dtype, an unknown type, or an edge type has times of both kinds.
+            InvalidArgumentError: a wrong shape or dtype, an unknown type, an edge id that comes twice, a weight that is
+                negative or not finite, or an edge type has times of both kinds.
             UnknownIdError: an edge ends outside the graph.
         """
         edges = by_type(convert_to_tensor(edge_index, name="edge_index"))
@@ -134,6 +142,7 @@ class Dataset:
             source, target = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
             counts = (self._num_nodes[source], self._num_nodes[target])
             form = layouts.get(edge_type, layouts.get(None, "COO"))
+            self._check_edges(edge_type, ids.get(edge_type), weights.get(edge_type))
             topology = Topology(
                 pair,
                 ids.get(edge_type),
@@ -145,6 +154,16 @@ class Dataset:
             )
             graphs[edge_type] = Graph(topology, graph_mode, device)
         self.graph = bare(graphs)
+
+    @staticmethod
+    def _check_edges(edge_type: EdgeType | None, edge_ids: Any, edge_weights: Any) -> None:
+        """What no layout of the edges changes; named by their type."""
+        if edge_ids is not None:
+            name = label_of("edge_ids", edge_type)
+            check_distinct(name, check_index_tensor(convert_to_tensor(edge_ids, name=name), name, what="edge id"))
+        if edge_weights is not None:
+            name = label_of("edge_weights", edge_type)
+            check_weights(name, convert_to_tensor(edge_weights, name=name).reshape(-1))
 
     def _check_node_times(self, node_times: dict[Any, Any]) -> dict[Any, torch.Tensor]:
         """Node times by type as int64, after a look at their dtype and length."""
@@ -199,6 +218,7 @@ class Dataset:
         num_threads: int = 1,
         out_dtype: torch.dtype | None = None,
         hotness: Any = None,
+        allow_nonfinite: bool = False,
     ) -> None:
         """Sets node features ``[num_nodes, dim]`` (or a dict by node type); see ``Feature`` for the arguments.
 
@@ -210,10 +230,14 @@ class Dataset:
         the new row of each id, see ``data.reorder.sort_by_in_degree``. It is called where GPUs hold rows of a node
         type that one edge type leads to, and copies the rows; ``hotness`` does not.
 
+        Numbers that are infinite or none are an error, unless ``allow_nonfinite`` takes the features without a look at
+        them, as for files larger than memory.
+
         Raises:
             InvalidArgumentError: an argument does not fit; the error names it.
         """
         given = convert_to_tensor(node_feature_data, name="node_feature_data")
+        _check_numbers("node_feature_data", given, allow_nonfinite)
         features, rows, ratios, hot = map(by_type, (given, id2idx, split_ratio, hotness))
         for key in features:
             leading_here, ratio = self._topologies_to(key), ratios.get(key, ratios.get(None, 0.0))
@@ -239,11 +263,13 @@ class Dataset:
         *,
         num_threads: int = 1,
         out_dtype: torch.dtype | None = None,
+        allow_nonfinite: bool = False,
     ) -> None:
         """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type); see ``init_node_features``."""
         settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
         make = functools.partial(Feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
         given = convert_to_tensor(edge_feature_data, name="edge_feature_data")
+        _check_numbers("edge_feature_data", given, allow_nonfinite)
         self.edge_features = self._features(given, id2idx, split_ratio, make, {})
 
     @staticmethod
@@ -294,12 +320,15 @@ class Dataset:
             graph.cover(count if rows == node_type else 0, count if cols == node_type else 0)
 
     def init_node_split(self, node_split: Any = None) -> None:
-        """Sets (train, valid, test) ids, each a tensor or a dict by node type."""
+        """Sets (train, valid, test) ids, each a tensor or a dict by node type; no node may be in two of them."""
         if node_split is not None:
             if not isinstance(node_split, (tuple, list)) or len(node_split) != len(Split):
                 raise InvalidArgumentError(f"node_split: expected (train, val, test), got {type(node_split).__name__}")
             parts = zip(Split, node_split, strict=True)
             ids = [convert_to_tensor(part, name=f"node_split, {split.value} split") for split, part in parts]
+            named = [(split.value, by_type(part)) for split, part in zip(Split, ids, strict=True)]
+            for key in {key for _, found in named for key in found}:
+                check_disjoint(label_of("node_split", key), {name: found[key] for name, found in named if key in found})
             self.train_idx, self.val_idx, self.test_idx = ids
 
     def random_node_split(self, num_val: float | int, num_test: float | int, seed: int = 0) -> None:

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 _SPLITS = ("train", "val", "test")
+# The arrays of an .npz file, and the kinds of numpy's dtypes that they may have.
+_KIND_NAMES = {"b": "booleans", "i": "integers", "u": "integers", "f": "floating-point numbers"}
+_NPZ_KINDS = {
+    **dict.fromkeys(("edge_index", "num_nodes", "edge_time", "node_time", "split"), "iu"),
+    **dict.fromkeys((f"{name}_idx" for name in _SPLITS), "iub"),
+    **dict.fromkeys(("x", "y", "edge_attr"), "biuf"),
+    "edge_weight": "iuf",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class GraphSource:
     node_features: Any = None
     node_labels: Any = None
     edge_features: Any = None
-    node_split: tuple[Any, Any, Any] | None = None
+    node_split: tuple[Any, ...] | None = None
     edge_weights: Any = None
     edge_times: Any = None
     node_times: Any = None
@@ -104,34 +112,48 @@ class GraphSource:
 
         Arrays: ``edge_index`` int ``[2, E]``; optional ``num_nodes``, ``x`` ``[N, dim]``, ``y`` ``[N, ...]``,
         ``edge_attr`` ``[E, dim]``, ``edge_weight`` ``[E]``, ``edge_time`` int ``[E]`` or ``node_time`` int ``[N]``, and
-        either ``split`` ``[N]`` (0 train, 1 validation, 2 test) or ``train_idx``, ``val_idx``, ``test_idx``.
+        either ``split`` int ``[N]`` (0 train, 1 validation, 2 test) or ``train_idx``, ``val_idx``, ``test_idx``: ids
+        int ``[n]``, or masks bool ``[N]``. Others are left alone.
 
         Raises:
-            StorageError: the file cannot be read, or lacks ``edge_index``.
+            StorageError: the file cannot be read, lacks ``edge_index``, or holds one of these in another form.
         """
         try:
             with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: torch.from_numpy(archive[name]) for name in archive.files if _is_numeric(archive[name])}
+                arrays = {name: archive[name] for name in archive.files if name in _NPZ_KINDS}
         except (OSError, ValueError) as error:
             raise StorageError(f"{path}: cannot be read as .npz: {error}") from error
+        return cls._from_arrays(path, {name: _npz_array(path, name, array) for name, array in arrays.items()})
+
+    @classmethod
+    def _from_arrays(cls, path: str | Path, arrays: dict[str, torch.Tensor]) -> GraphSource:
         edges = arrays.get("edge_index")
         if edges is None:
             raise StorageError(f"{path}: expected an array edge_index, found {sorted(arrays)}")
         if edges.dim() != 2 or edges.size(0) != 2:
             raise StorageError(f"{path}: edge_index: expected shape [2, E], found {tuple(edges.shape)}")
         counts = [int(edges.max()) + 1 if edges.numel() else 0]
-        counts += [len(arrays[name]) for name in ("x", "y", "node_time") if name in arrays and arrays[name].dim()]
-        num_nodes = int(arrays["num_nodes"].reshape(-1)[0]) if "num_nodes" in arrays else max(counts)
+        counts += [
+            len(arrays[name]) for name in ("x", "y", "node_time", "split") if name in arrays and arrays[name].dim()
+        ]
+        counts += [mask.numel() for mask in arrays.values() if mask.dtype == torch.bool and mask.dim() == 1]
+        if "num_nodes" in arrays and arrays["num_nodes"].numel() != 1:
+            raise StorageError(f"{path}: num_nodes: expected one number, found {tuple(arrays['num_nodes'].shape)}")
+        num_nodes = int(arrays["num_nodes"]) if "num_nodes" in arrays else max(counts)
         features, labels, attributes = (arrays.get(name) for name in ("x", "y", "edge_attr"))
         weights_and_times = (arrays.get(name) for name in ("edge_weight", "edge_time", "node_time"))
-        edges = edges.to(torch.int64)
-        return cls(num_nodes, edges, features, labels, attributes, _npz_split(arrays), *weights_and_times)
+        split = _npz_split(path, arrays, num_nodes)
+        return cls(num_nodes, edges, features, labels, attributes, split, *weights_and_times)
 
-    def to_dataset(self, edge_dir: EdgeDirection = "in") -> Dataset:
-        """A ``Dataset`` held in this process; ``edge_dir="in"`` samples in-neighbors, as PyG's loaders do."""
+    def to_dataset(self, edge_dir: EdgeDirection = "in", *, allow_nonfinite: bool = False) -> Dataset:
+        """A ``Dataset`` held in this process; ``edge_dir="in"`` samples in-neighbors, as PyG's loaders do.
+
+        Raises:
+            InvalidArgumentError: something does not fit, or features are not finite without ``allow_nonfinite``.
+        """
         dataset = Dataset(edge_dir=edge_dir, node_split=self.node_split)
-        dataset.init_node_features(self.node_features)
-        dataset.init_edge_features(self.edge_features)
+        dataset.init_node_features(self.node_features, allow_nonfinite=allow_nonfinite)
+        dataset.init_edge_features(self.edge_features, allow_nonfinite=allow_nonfinite)
         dataset.init_node_labels(self.node_labels)
         dataset.init_graph(
             self.edge_index,
@@ -149,8 +171,17 @@ def _no_rows(argument: str, what: str, name: str, levels: Levels, data: Any) -> 
     return InvalidArgumentError(f"{argument}: no attribute {name!r}; the data has {sorted(data.keys())}")
 
 
-def _is_numeric(array: np.ndarray[Any, Any]) -> bool:
-    return array.dtype.kind in "biuf"
+def _npz_array(path: str | Path, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """An array of the kinds that its name may have; integers as int64, but those of features and labels."""
+    kinds = _NPZ_KINDS[name]
+    if array.dtype.kind not in kinds:
+        expected = " or ".join(dict.fromkeys(_KIND_NAMES[kind] for kind in kinds))
+        raise StorageError(f"{path}: {name}: expected {expected}, found {array.dtype}")
+    if "f" not in kinds and array.dtype.kind in "iu":
+        if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+            raise StorageError(f"{path}: {name}: expected integers below 2^63, found {array.max()}")
+        array = array.astype(np.int64, copy=False)
+    return torch.from_numpy(array)
 
 
 def _mask_ids(masks: dict[Any, torch.Tensor], split_index: int | None) -> dict[Any, torch.Tensor]:
@@ -170,9 +201,19 @@ def _mask_ids(masks: dict[Any, torch.Tensor], split_index: int | None) -> dict[A
     return ids
 
 
-def _npz_split(arrays: dict[str, torch.Tensor]) -> tuple[Any, Any, Any] | None:
-    if "split" in arrays and arrays["split"].dim() == 1:
-        parts = [(arrays["split"] == number).nonzero().view(-1) for number in range(len(_SPLITS))]
-        return parts[0], parts[1], parts[2]
-    ids = [arrays[f"{name}_idx"].to(torch.int64) if f"{name}_idx" in arrays else None for name in _SPLITS]
-    return (ids[0], ids[1], ids[2]) if any(part is not None for part in ids) else None
+def _npz_split(
+    path: str | Path, arrays: dict[str, torch.Tensor], num_nodes: int
+) -> tuple[torch.Tensor | None, ...] | None:
+    if "split" in arrays:
+        if arrays["split"].shape != (num_nodes,):
+            raise StorageError(f"{path}: split: expected [{num_nodes}], found {list(arrays['split'].shape)}")
+        return tuple((arrays["split"] == number).nonzero().view(-1) for number in range(len(_SPLITS)))
+    ids: list[torch.Tensor | None] = []
+    for name in (f"{split}_idx" for split in _SPLITS):
+        part = arrays.get(name)
+        if part is not None and part.dtype == torch.bool:
+            if part.shape != (num_nodes,):
+                raise StorageError(f"{path}: {name}: expected a mask [{num_nodes}], found {list(part.shape)}")
+            part = part.nonzero().view(-1)
+        ids.append(part)
+    return tuple(ids) if any(part is not None for part in ids) else None

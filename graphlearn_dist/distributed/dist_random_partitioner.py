@@ -18,11 +18,9 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..partition.assembly import PartitionEdges, write_graph
 from ..partition.ingest import (
     by_type,
-    check_distinct,
     check_edge_keys,
     check_node_counts,
     id_vector,
-    label_of,
     rows_tensor,
     times_tensor,
     to_tensor,
@@ -32,6 +30,7 @@ from ..partition.layout import EdgeKey, NodeKey, edge_entry, make_meta, node_ent
 from ..partition.partitioner import EDGE_DIRS
 from ..partition.storage import ArrayFile, new_directory
 from ..typing import NodeType
+from ..utils.values import check_distinct, check_finite, label_of
 from . import rpc
 from .dist_context import get_context
 from .partition_exchange import Agreement, EdgeSlice, Inbox, Outbox, RowSlice, Slices, agree, chunks_of, step
@@ -60,7 +59,7 @@ class DistRandomPartitioner:
         edge_feat_ids: their edge ids (by edge type); ``edge_ids`` where not given.
         num_parts: must be the number of ranks, which is the default.
         current_partition_idx: the partition that this rank will hold; its rank by default.
-        node_feat_dtype, edge_feat_dtype: what features are stored as; None keeps their dtype.
+        node_feat_dtype, edge_feat_dtype: what features are stored as; None keeps their dtype, as ``Dataset`` does.
         edge_assign_strategy: ``"by_src"``: a partition has the out-edges of its nodes; ``"by_dst"``: the in-edges.
         chunk_size: edges and rows sent at a time.
         master_addr, master_port: where rank 0 hosts the registry; needed where ``init_rpc`` was not called. The RPC
@@ -72,6 +71,7 @@ class DistRandomPartitioner:
         node_label_ids: their nodes (by node type); ``node_feat_ids`` where not given.
         seed: decides the assignment.
         timeout_s: how long a rank waits for the others at each step; the longest step is sending the edges of a type.
+        allow_nonfinite: take features that are infinite or no number as they are, without a look at them.
 
     Raises:
         InvalidArgumentError: an argument is wrong.
@@ -90,8 +90,8 @@ class DistRandomPartitioner:
         edge_feat_ids: Any = None,
         num_parts: int | None = None,
         current_partition_idx: int | None = None,
-        node_feat_dtype: torch.dtype | None = torch.float32,
-        edge_feat_dtype: torch.dtype | None = torch.float32,
+        node_feat_dtype: torch.dtype | None = None,
+        edge_feat_dtype: torch.dtype | None = None,
         edge_assign_strategy: str = "by_src",
         chunk_size: int = 10000,
         master_addr: str | None = None,
@@ -104,6 +104,7 @@ class DistRandomPartitioner:
         node_label_ids: Any = None,
         seed: int = 0,
         timeout_s: float = 3600.0,
+        allow_nonfinite: bool = False,
     ) -> None:
         context = get_context()
         if context is None:
@@ -133,6 +134,10 @@ class DistRandomPartitioner:
                 **_row_slices("edge_feat", edges, edge_feat, edge_feat_ids, edge_feat_dtype, {}, edge_id_slices),
             },
         )
+        if not allow_nonfinite:
+            for (group, key), given in self._slices.rows.items():
+                if group != "node_label":
+                    check_finite(label_of(group, key), given.rows)
         self._inbox = Inbox()
 
     def partition(self) -> Path:

@@ -13,12 +13,12 @@ import torch
 
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError, UnknownIdError
 from ..partition.assembly import RowsFile
-from ..partition.ingest import label_of
 from ..partition.layout import AnyBook, EdgeKey, NodeKey, array_path
 from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
 from ..partition.storage import ArrayFile
 from ..rpc.failures import pack_failure, read_failure
+from ..utils.values import label_of
 from . import rpc
 
 _MAX_UNANSWERED = 4  # chunks on their way from one rank

@@ -17,11 +17,12 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
+from ..utils.values import check_finite, label_of
 from .assembly import write_edge_ids
 from .book_base import PartitionBook as PartitionBook
 from .book_base import check_partition_idx
 from .edge_book import OwnedEdgesBook
-from .ingest import by_type, id_vector, label_of, rows_tensor, times_tensor, to_tensor, weights_tensor
+from .ingest import by_type, id_vector, rows_tensor, times_tensor, to_tensor, weights_tensor
 from .layout import array_path, load_partition_layout
 from .loading import cat_feature_cache as cat_feature_cache
 from .loading import load_feature_partition_data as load_feature_partition_data
@@ -207,9 +208,11 @@ def build_partition_feature(
     partition_idx: int,
     chunk_size: int = 10000,
     node_feat: Any = None,
-    node_feat_dtype: torch.dtype | None = torch.float32,
+    node_feat_dtype: torch.dtype | None = None,
     edge_feat: Any = None,
-    edge_feat_dtype: torch.dtype | None = torch.float32,
+    edge_feat_dtype: torch.dtype | None = None,
+    *,
+    allow_nonfinite: bool = False,
 ) -> None:
     """Adds features to one partition of a directory that was written without: ``partition(with_feature=False)``.
 
@@ -218,9 +221,10 @@ def build_partition_feature(
         partition_idx: the partition.
         chunk_size: rows in memory at a time.
         node_feat: ``[num_nodes, ...]`` of the whole graph (by node type), perhaps memory-mapped.
-        node_feat_dtype: what features are stored as; None keeps their dtype.
+        node_feat_dtype: what features are stored as; None keeps their dtype, as ``Dataset`` does.
         edge_feat: ``[num_edges, ...]``, by edge id (by edge type).
         edge_feat_dtype: likewise.
+        allow_nonfinite: take numbers that are infinite or none as they are, without a look at them.
 
     Raises:
         PartitionFormatError: there is no complete directory.
@@ -241,6 +245,8 @@ def build_partition_feature(
             if path in layout.files:
                 raise InvalidArgumentError(f"{label_of(group, key)}: {layout.root / path} is there already")
             rows = rows_tensor(label_of(group, key), data, books[key].num_ids, "id")
+            if not allow_nonfinite:
+                check_finite(label_of(group, key), rows)
             ids, stored = books[key].local_ids(partition_idx), dtype or rows.dtype
             chunks = row_chunks(rows, ids, stored, chunk_size)
             written.append(write_array(layout.root, path, chunks, stored, (len(ids), *rows.shape[1:])))

@@ -10,8 +10,9 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
+from ..utils.values import label_of
 from .book_base import PartitionBook
-from .ingest import by_type, label_of, to_tensor
+from .ingest import by_type, to_tensor
 from .layout import NodeKey
 from .partition_book import TablePartitionBook
 from .partitioner import PartitionerBase
@@ -49,9 +50,9 @@ class FrequencyPartitioner(PartitionerBase):
         edge_index: Any,
         probs: Sequence[torch.Tensor] | dict[NodeType, Sequence[torch.Tensor]],
         node_feat: Any = None,
-        node_feat_dtype: torch.dtype | None = torch.float32,
+        node_feat_dtype: torch.dtype | None = None,
         edge_feat: Any = None,
-        edge_feat_dtype: torch.dtype | None = torch.float32,
+        edge_feat_dtype: torch.dtype | None = None,
         edge_weights: Any = None,
         edge_assign_strategy: str = "by_src",
         cache_memory_budget: int | dict[NodeType, int] | None = None,

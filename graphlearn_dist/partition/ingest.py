@@ -11,6 +11,7 @@ import torch
 
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..utils.tensor import from_array, plain_tensor
+from ..utils.values import check_disjoint, check_distinct, check_weights, label_of
 from .layout import EdgeKey, NodeKey
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -46,11 +47,6 @@ class NodeInput:
     feat: torch.Tensor | None
     label: torch.Tensor | None
     split: Mapping[str, torch.Tensor]
-
-
-def label_of(name: str, key: object) -> str:
-    """``name``, or ``name[type]`` where types have names."""
-    return name if key is None else f"{name}[{key!r}]"
 
 
 def to_tensor(name: str, data: Any) -> torch.Tensor:
@@ -146,7 +142,9 @@ def _split(given: Mapping[str, dict[Any, Any]], key: NodeKey, count: int) -> dic
     if not isinstance(split, (tuple, list)) or len(split) != 3:
         raise InvalidArgumentError(f"{name}: expected (train, val, test), got {type(split).__name__}")
     named = zip(("train", "val", "test"), split, strict=True)
-    return {part: id_vector(f"{name}.{part}", ids, count, "nodes").long() for part, ids in named if ids is not None}
+    parts = {part: id_vector(f"{name}.{part}", ids, count, "nodes").long() for part, ids in named if ids is not None}
+    check_disjoint(name, parts)
+    return parts
 
 
 def check_edge_keys(counts: Mapping[NodeKey, int], edge_index: Any) -> Collection[Any]:
@@ -217,9 +215,12 @@ def _per_edge(name: str, values: Any, num_edges: int) -> torch.Tensor | None:
 
 
 def weights_tensor(name: str, values: Any, count: int) -> torch.Tensor | None:
-    """Weights ``[count]``: floats keep their dtype, integers become float32; None stays None."""
+    """Weights ``[count]``, finite and at least 0: floats keep their dtype, integers become float32; None stays None."""
     weights = _per_edge(name, values, count)
-    return weights if weights is None or weights.is_floating_point() else weights.float()
+    if weights is None:
+        return None
+    check_weights(name, weights)
+    return weights if weights.is_floating_point() else weights.float()
 
 
 def times_tensor(name: str, values: Any, count: int) -> torch.Tensor | None:
@@ -253,13 +254,3 @@ def with_node_times(
             )
         timed[key] = replace(edge, times=of_nodes[(edge.col if edge_dir == "out" else edge.row).long()])
     return timed
-
-
-def check_distinct(name: str, ids: torch.Tensor) -> None:
-    """InvalidArgumentError, with two positions, unless all ids differ."""
-    ordered = ids.sort().values
-    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-    if repeated.numel():
-        first = int(repeated[0])
-        positions = (ids == first).nonzero().flatten()[:2].tolist()
-        raise InvalidArgumentError(f"{name}: expected distinct ids, got {first} at positions {positions}")

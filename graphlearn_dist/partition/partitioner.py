@@ -18,6 +18,7 @@ from ..data.schema import earliest
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.tensor import convert_to_tensor
+from ..utils.values import check_finite, label_of
 from .assembly import as_stored_book, write_edge_ids, write_tables
 from .book_base import PartitionBook
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
@@ -26,7 +27,6 @@ from .ingest import (
     NodeInput,
     by_type,
     edge_inputs,
-    label_of,
     node_inputs,
     node_time_inputs,
     to_tensor,
@@ -55,7 +55,7 @@ class PartitionerBase(ABC):
         num_nodes: number of nodes (by node type).
         edge_index: int32 or int64 ``[2, num_edges]``, or a pair: sources and targets (by edge type).
         node_feat: ``[num_nodes, ...]`` (by node type).
-        node_feat_dtype: what features are stored as; None keeps their dtype.
+        node_feat_dtype: what features are stored as; None keeps their dtype, as ``Dataset`` does.
         edge_feat: ``[num_edges, ...]``, by edge id (by edge type).
         edge_feat_dtype: likewise.
         edge_weights: ``[num_edges]``, in the order of ``edge_index``, finite and at least 0 (by edge type).
@@ -74,6 +74,7 @@ class PartitionerBase(ABC):
             each node, any integer dtype ``[num_nodes]`` (by node type).
         edge_feat_pb: who keeps which edge's features, by edge id, likewise (by edge type); default: whoever has the
             edge.
+        allow_nonfinite: take features that are infinite or no number as they are, without a look at them.
 
     Raises:
         InvalidArgumentError: an argument is wrong.
@@ -87,9 +88,9 @@ class PartitionerBase(ABC):
         num_nodes: int | dict[NodeType, int],
         edge_index: Any,
         node_feat: Any = None,
-        node_feat_dtype: torch.dtype | None = torch.float32,
+        node_feat_dtype: torch.dtype | None = None,
         edge_feat: Any = None,
-        edge_feat_dtype: torch.dtype | None = torch.float32,
+        edge_feat_dtype: torch.dtype | None = None,
         edge_weights: Any = None,
         edge_assign_strategy: str = "by_src",
         chunk_size: int = 10000,
@@ -103,6 +104,7 @@ class PartitionerBase(ABC):
         node_times: Any = None,
         node_feat_pb: Any = None,
         edge_feat_pb: Any = None,
+        allow_nonfinite: bool = False,
     ) -> None:
         for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
             if not isinstance(value, int) or value < 1:
@@ -124,7 +126,15 @@ class PartitionerBase(ABC):
         edge_counts = {key: edge.num_edge_ids for key, edge in self.edges.items()}
         self._node_feat_books = _feature_books("node_feat_pb", node_feat_pb, counts, num_parts)
         self._edge_feat_books = _feature_books("edge_feat_pb", edge_feat_pb, edge_counts, num_parts)
+        if not allow_nonfinite:
+            self._check_features()
         self._pool = _C.ThreadPool(num_threads)
+
+    def _check_features(self) -> None:
+        for name, given in (("node_feat", self.nodes), ("edge_feat", self.edges)):
+            for key, rows in given.items():
+                if rows.feat is not None:
+                    check_finite(label_of(name, key), rows.feat)
 
     @abstractmethod
     def _partition_node(self, ntype: NodeType | None = None) -> tuple[Sequence[torch.Tensor] | None, PartitionBook]:

@@ -13,9 +13,9 @@ import torch
 
 from ..core import available_cores, thread_pool
 from ..errors import InvalidArgumentError, PartitionFormatError
+from ..utils.values import check_distinct, label_of
 from .assembly import PartitionEdges, RowsFile, as_stored_book, write_edge_ids, write_graph, write_tables
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book, edge_book_from_dict
-from .ingest import check_distinct, label_of
 from .layout import (
     META_FILE,
     AnyBook,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,8 +12,9 @@ from .. import _C
 from ..core import available_cores, thread_pool
 from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError, PartitionFormatError
+from ..utils.values import count_not_finite, label_of
 from .edge_book import OwnedEdgesBook
-from .layout import load_partition_layout
+from .layout import PartitionArrays, load_partition_layout
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner
 from .piece_assembler import check_complete
 
@@ -31,6 +33,7 @@ def partition_source(
     kind: Kind = "random",
     edge_dir: Literal["in", "out"] = "in",
     seed: int = 0,
+    allow_nonfinite: bool = False,
 ) -> Path:
     """Writes a partition directory of a whole graph.
 
@@ -41,6 +44,7 @@ def partition_source(
         kind: ``"random"`` (a keyed permutation of the ids) or ``"range"`` (near-equal ranges of them).
         edge_dir: keep in- or out-neighbors with each node; loaders must ask for the same.
         seed: of the random assignment.
+        allow_nonfinite: take features that are infinite or no number as they are.
 
     Returns:
         The directory.
@@ -64,6 +68,7 @@ def partition_source(
         edge_weights=source.edge_weights,
         edge_times=source.edge_times,
         node_times=source.node_times,
+        allow_nonfinite=allow_nonfinite,
     )
     return partitioner.partition()
 
@@ -89,6 +94,8 @@ def partition_file(path: str | Path, output_dir: str | Path, **options: Any) -> 
 
 def verify(root_dir: str | Path) -> str:
     """Reads every byte of a partition directory and checks sizes, checksums and every index of the graph.
+
+    Features that are infinite or no number are counted, and no error.
 
     Partitions whose folder is not on this machine are left out, and said so.
 
@@ -127,4 +134,13 @@ def verify(root_dir: str | Path) -> str:
         num_bytes = sum(file.num_bytes for file in layout.partition_files(index))
         num_edges = sum(graph.indices.numel() for graph in arrays.graphs.values())
         lines.append(f"  partition {index}: {num_edges:,} edges, {num_bytes / 2**20:,.1f} MiB, good")
+        lines += [f"    {line}" for line in _not_finite(arrays)]
     return "\n".join(lines)
+
+
+def _not_finite(arrays: PartitionArrays) -> Iterator[str]:
+    """What a training may not expect of features, which is allowed all the same."""
+    for name, feats in (("node_feat", arrays.node_feats), ("edge_feat", arrays.edge_feats)):
+        for key, rows in feats.items():
+            if count := count_not_finite(rows):
+                yield f"{label_of(name, key)}: {count:,} of {len(rows):,} rows hold numbers that are not finite"

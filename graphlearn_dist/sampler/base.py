@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
@@ -47,13 +47,13 @@ class _InputTensors(CastMixin):
     """What both kinds of input do with each of their tensors."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
             if isinstance(value, torch.Tensor):
-                object.__setattr__(self, field.name, plain_tensor(value, field.name))
+                object.__setattr__(self, one.name, plain_tensor(value, one.name))
 
     def _map(self: T, change: Any) -> T:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
         changed = {name: change(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
         return replace(self, **changed)  # type: ignore[type-var]
 
@@ -80,12 +80,14 @@ class NodeSamplerInput(_InputTensors):
         input_type: their node type; None where the graph has one unnamed type.
         time: int64 ``[num_seeds]``: no edge that is later is sampled for the seed; None samples all edges.
         input_id: int64 ``[num_seeds]``, what batches call each seed; its position unless given.
+        mask_length: of the mask whose nodes the seeds are, which must be the number of nodes; None without a mask.
     """
 
     node: torch.Tensor
     input_type: NodeType | None = None
     time: torch.Tensor | None = None
     input_id: torch.Tensor | None = None
+    mask_length: int | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return self.node.numel()

@@ -36,7 +36,7 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
     these)``; a node type alone stands for all its nodes. A file is a ``Path``, or text that ends in ``.npy`` or ``.pt``
     or has a type beside it.
 
-    Ids are checked against the graph where the graph is; their dtype and shape are checked here.
+    Ids and the length of a mask are checked against the graph where the graph is; dtypes and shapes are checked here.
 
     Args:
         input_nodes: see above.
@@ -63,15 +63,17 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
                 return RemoteNodeSplitSamplerInput(input_nodes, node_type)
             case _:
                 return RemoteNodePathSamplerInput(str(input_nodes), node_type)
-    is_mask = isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool
-    if is_mask:
+    mask_length = None
+    if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
         input_nodes = plain_tensor(input_nodes, "input_nodes")
         if input_nodes.dim() != 1:
             raise InvalidArgumentError(f"input_nodes: expected a mask [num_nodes], got {tuple(input_nodes.shape)}")
+        mask_length = input_nodes.numel()
         input_nodes = input_nodes.nonzero().view(-1)
     node = check_index_tensor(input_nodes, "input_nodes", what="node id").to(torch.int64)
     times = _checked_times(input_time, node.numel(), "input_time")
-    return NodeSamplerInput(node, node_type, times, node if is_mask else None)  # in PyG too, a mask's seed is its node
+    ids = None if mask_length is None else node  # in PyG too, a mask's seed is its node
+    return NodeSamplerInput(node, node_type, times, ids, mask_length=mask_length)
 
 
 def to_sampler_inputs(input_nodes: Any, input_time: Any = None) -> SamplerInput | list[SamplerInput]:
@@ -125,6 +127,11 @@ def concatenate_inputs(inputs: Sequence[NodeSamplerInput | EdgeSamplerInput]) ->
     first = inputs[0]
     names = [field.name for field in fields(first) if isinstance(getattr(first, field.name), torch.Tensor)]
     joined: dict[str, Any] = {name: torch.cat([getattr(one, name) for one in inputs]) for name in names}
+    if isinstance(first, NodeSamplerInput):
+        lengths = sorted({one.mask_length for one in inputs if isinstance(one, NodeSamplerInput) and one.mask_length})
+        if len(lengths) > 1:
+            raise InvalidArgumentError(f"input_nodes: expected masks of one length, got lengths {lengths}")
+        first = replace(first, mask_length=lengths[0] if lengths else None)
     return replace(first, **joined)
 
 
@@ -142,7 +149,8 @@ def has_negatives(sampler_input: SamplerInput | list[SamplerInput]) -> bool:
 
 def _kind_of(one: NodeSamplerInput | EdgeSamplerInput) -> dict[str, Any]:
     """What inputs that can be concatenated have in common."""
-    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name != "input_id"}
+    own = ("input_id", "mask_length")
+    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in own}
     given = {name: isinstance(value, torch.Tensor) or value for name, value in values.items()}
     return {"class": type(one).__name__, **{name: value for name, value in given.items() if value is not None}}
 
@@ -303,6 +311,9 @@ def resolve_input(
     schema = dataset.schema
     if isinstance(sampler_input, NodeSamplerInput):
         _check_ids(schema, sampler_input.node, sampler_input.input_type, "input_nodes")
+        count = schema.num_nodes[schema.node_type_index(sampler_input.input_type, "input_nodes")]
+        if sampler_input.mask_length not in (None, count):
+            raise InvalidArgumentError(f"input_nodes: expected a mask [{count}], got [{sampler_input.mask_length}]")
         _checked_times(sampler_input.time, len(sampler_input), "input_time")
         return sampler_input
     edge_type_index(schema, sampler_input.input_type, "edge_label_index")

@@ -13,6 +13,7 @@ from ..core import available_cores, thread_pool, to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.mixin import CastMixin
 from ..utils.tensor import plain_tensor
+from ..utils.values import check_weights
 
 
 class NegativeSamplingMode(Enum):
@@ -121,12 +122,7 @@ def checked_weights(weight: torch.Tensor, name: str, num_nodes: int | None = Non
     if num_nodes is not None and weight.numel() != num_nodes:
         raise InvalidArgumentError(f"{name}: expected one weight for each of {num_nodes} nodes, got {weight.numel()}")
     weights = plain_tensor(weight, name).to("cpu", torch.float64).contiguous()
-    bad = ~((weights >= 0) & (weights < math.inf))
-    if bool(bad.any()):
-        node = int(bad.nonzero()[0])
-        raise InvalidArgumentError(
-            f"{name}[{node}]: expected a finite weight of at least 0, got {float(weights[node])}"
-        )
+    check_weights(name, weights)
     if weights.numel() and not bool((weights > 0).any()):
         raise InvalidArgumentError(f"{name}: expected a positive weight, got {weights.numel()} of 0")
     return weights

@@ -182,7 +182,7 @@ def npz(path: Path, **arrays: np.ndarray) -> Path:
 def test_npz_by_split_codes_and_by_ids(tmp_path: Path) -> None:
     edges = EDGES.numpy()
     coded = GraphSource.from_npz(npz(tmp_path / "a.npz", edge_index=edges, split=np.array([0, 2, 1, 0, 2])))
-    assert coded.num_nodes == 4
+    assert coded.num_nodes == 5
     assert coded.node_split is not None
     assert [part.tolist() for part in coded.node_split] == [[0, 3], [2], [1, 4]]
     listed = GraphSource.from_npz(

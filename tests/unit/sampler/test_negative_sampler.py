@@ -376,13 +376,13 @@ def test_settings() -> None:
         ({"mode": "triplet", "src_weight": A([1.0])}, "src_weight: expected None in triplet mode"),
         (
             {"mode": "binary", "weight": A([1.0, -2.0])},
-            r"weight\[1\]: expected a finite weight of at least 0, got -2.0",
+            r"weight\[1\]: expected a finite number >= 0, got -2.0",
         ),
-        ({"mode": "binary", "weight": A([1.0, float("nan")])}, r"weight\[1\]: expected a finite weight"),
+        ({"mode": "binary", "weight": A([1.0, float("nan")])}, r"weight\[1\]: expected a finite number >= 0"),
         ({"mode": "binary", "weight": A([0.0, 0.0])}, "weight: expected a positive weight, got 2 of 0"),
         (
             {"mode": "binary", "weight": A([float("inf")])},
-            r"weight\[0\]: expected a finite weight of at least 0, got inf",
+            r"weight\[0\]: expected a finite number >= 0, got inf",
         ),
         ({"mode": "binary", "weight": A([[1.0]])}, "weight: expected a one-dimensional tensor"),
         ({"mode": "binary", "weight": [1.0]}, "weight: expected a one-dimensional tensor of weights, got list"),
