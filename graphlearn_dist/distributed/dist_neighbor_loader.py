@@ -44,7 +44,7 @@ class DistNeighborLoader(DistLoader):
         drop_last: leave out an incomplete last batch.
         with_edge: batches carry ``e_id``.
         with_weight: sample by edge weight, along the edge types that have weights.
-        edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the partitions hold.
+        edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.
         collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
         to_device: where batches go; None leaves them on the host.
         random_seed: seed of the shuffle and of all draws; 0 unless given.
@@ -81,7 +81,7 @@ class DistNeighborLoader(DistLoader):
         drop_last: bool = False,
         with_edge: bool = False,
         with_weight: bool = False,
-        edge_dir: Literal["in", "out"] = "out",
+        edge_dir: Literal["in", "out"] | None = None,
         collect_features: bool = False,
         to_device: torch.device | None = None,
         random_seed: int | None = None,

@@ -107,7 +107,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         with_edge: batches carry edge ids.
         with_neg: not used: links say themselves which negatives are drawn for them.
         with_weight: sample by edge weight.
-        edge_dir: sample ``"in"``- or ``"out"``-neighbors; must be what the partitions hold.
+        edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.
         collect_features: batches carry features and labels.
         channel: where batches go; None returns them.
         concurrency: calls with a channel that are under way at once; further ones wait.
@@ -127,7 +127,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         with_edge: bool = False,
         with_neg: bool = False,
         with_weight: bool = False,
-        edge_dir: Literal["in", "out"] = "out",
+        edge_dir: Literal["in", "out"] | None = None,
         collect_features: bool = False,
         channel: ChannelBase | None = None,
         concurrency: int = 1,

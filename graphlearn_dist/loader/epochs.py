@@ -50,8 +50,18 @@ class EpochLoader(ABC):
         """Begins to make these batches of an epoch: (index, batch) of each, in their order."""
 
     def __len__(self) -> int:
-        """Batches of one whole epoch in this shard."""
+        """Batches of one whole epoch in this shard, also where a loaded state is in the middle of one."""
         return len(self._shard.of(BatchIndices(0, self._num_batches)))
+
+    @property
+    def num_remaining(self) -> int:
+        """Batches that this shard still gets from where ``state_dict()`` says it is.
+
+        In a loop, those that are left of it; before one, those that it will have: an epoch's, or after
+        ``load_state_dict`` in the middle of one, the rest of it.
+        """
+        left = None if self._pass is None else self._pass.num_left
+        return len(self._shard.of(self._next.rest(self._num_batches))) if left is None else left
 
     def __iter__(self) -> LoaderIterator:
         iterator = LoaderIterator(self)

@@ -84,6 +84,11 @@ class EpochPass:
         self._ended = self._num_delivered == len(self.indices)
 
     @property
+    def num_left(self) -> int | None:
+        """Batches that the shard has not delivered yet; None where the user knows that there are no more."""
+        return None if self._ended else len(self.indices) - self._num_delivered
+
+    @property
     def place(self) -> Place:
         """Where the job is if all its shards have taken as many steps as this one."""
         if self._ended:

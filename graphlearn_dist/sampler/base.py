@@ -139,7 +139,7 @@ class SamplingConfig:
         collect_features: batches carry features and labels.
         with_neg: negatives are drawn for links.
         with_weight: sample by edge weight, along the edge types that have weights.
-        edge_dir: sample in- or out-neighbors.
+        edge_dir: sample in- or out-neighbors; None samples those that the data set holds.
         seed: seed of the shuffle and of all draws.
         replace: sample with replacement.
         strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
@@ -159,7 +159,7 @@ class SamplingConfig:
     collect_features: bool
     with_neg: bool
     with_weight: bool
-    edge_dir: Literal["in", "out"]
+    edge_dir: Literal["in", "out"] | None
     seed: int
     replace: bool = False
     strategy: str = "random"
@@ -168,8 +168,8 @@ class SamplingConfig:
     own_times: str | None = None
 
     def __post_init__(self) -> None:
-        if self.edge_dir not in ("in", "out"):
-            raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {self.edge_dir!r}")
+        if self.edge_dir not in ("in", "out", None):
+            raise InvalidArgumentError(f"edge_dir: expected 'in', 'out' or None, got {self.edge_dir!r}")
         if not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 63:
             raise InvalidArgumentError(f"seed: expected an int of 64 bits, got {self.seed!r}")
         if self.strategy not in _STRATEGIES:

@@ -30,7 +30,7 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
         "shuffle": int(config.shuffle),
         "drop_last": int(config.drop_last),
         "seed": config.seed,
-        "edge_dir": config.edge_dir,
+        "edge_dir": schema.edge_dir,
         "replace": int(config.replace),
         "with_weight": int(config.with_weight),
         "strategy": config.strategy,

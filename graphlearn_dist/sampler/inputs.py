@@ -334,9 +334,9 @@ def _check_ids(schema: GraphSchema, ids: Any, node_type: str | None, name: str) 
     check_index_tensor(ids, name, num_ids=count, what="node id")
 
 
-def check_direction(schema: GraphSchema, edge_dir: str) -> None:
-    """Refuses a loader that wants the neighbors which this data set does not hold."""
-    if schema.edge_dir != edge_dir:
+def check_direction(schema: GraphSchema, edge_dir: str | None) -> None:
+    """Refuses a loader that wants the neighbors which this data set does not hold; None wants those that it holds."""
+    if edge_dir is not None and schema.edge_dir != edge_dir:
         strategy = {"in": "by_dst", "out": "by_src"}[edge_dir]
         raise InvalidArgumentError(
             f"edge_dir: the data set holds {schema.edge_dir!r}-neighbors, the loader asks for {edge_dir!r}; build it "

@@ -147,8 +147,8 @@ class NeighborSampler(BaseSampler):
         self._check_whole()
         for edge_type, graph in by_type(self.graph).items():
             if edge_type not in self._neg_samplers:
-                config = self.config
-                self._neg_samplers[edge_type] = RandomNegativeSampler(graph, edge_dir=config.edge_dir, seed=config.seed)
+                direction, seed = self._dataset.edge_dir, self.config.seed
+                self._neg_samplers[edge_type] = RandomNegativeSampler(graph, edge_dir=direction, seed=seed)
 
     def neg_sampler(self, etype: EdgeType | None = None) -> RandomNegativeSampler:
         """Gives pairs that are not edges of a type, of the whole graph."""

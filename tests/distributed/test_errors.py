@@ -123,7 +123,7 @@ BAD_LOADERS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"temporal_strategy": "first"}, InvalidArgumentError, "temporal_strategy: expected one of .*, got 'first'"),
     ({"temporal_strategy": "last"}, InvalidArgumentError, "temporal_strategy: 'last' expects a data set with times"),
     ({"edge_dir": "out"}, InvalidArgumentError, "edge_dir: the data set holds 'in'-neighbors.*'out'"),
-    ({"edge_dir": "both"}, InvalidArgumentError, "edge_dir: expected 'in' or 'out', got 'both'"),
+    ({"edge_dir": "both"}, InvalidArgumentError, "edge_dir: expected 'in', 'out' or None, got 'both'"),
     ({"batch_size": 0}, InvalidArgumentError, "batch_size: expected at least 1, got 0"),
     ({"with_weight": True}, InvalidArgumentError, "with_weight"),
     ({"shard": (2, 2)}, InvalidArgumentError, "shard: expected"),

@@ -53,7 +53,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """A client of two servers of two partitions, which agree on the training nodes but not on those for validation."""
     root = tmp_path_factory.mktemp("halves")
     halves = make_partitions(root / "graph", 2, splits=True)
-    other = make_partitions(root / "other", 2, splits=True, valid=range(51, 61))
+    other = make_partitions(root / "other", 2, splits=True, valid=range(59, 49, -1))
     with running_servers(halves, other) as servers, servers.client():
         yield servers
 

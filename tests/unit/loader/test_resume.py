@@ -62,6 +62,30 @@ def take(iterator: Iterator[Any], count: int) -> list[Any]:
 # --- which batches ---------------------------------------------------------------------------------------------
 
 
+def test_batches_that_remain() -> None:
+    """``len`` is of a whole epoch; ``num_remaining`` of what comes: before, in and after a loop, left, and resumed."""
+    loader = Indices(10, Shard(1, 3))  # batches 1, 4, 7
+    assert (len(loader), loader.num_remaining) == (3, 3)
+    iterator = iter(loader)
+    assert [(next(iterator), loader.num_remaining)[1] for _ in range(3)] == [2, 1, 0]
+    assert loader.num_remaining == 0
+    assert list(iterator) == []
+    assert loader.num_remaining == 3  # of the next epoch
+    take(iter(loader), 1)
+    assert loader.num_remaining == 2  # of the loop that was left, whose place state_dict() gives
+    loader.set_epoch(5)
+    assert loader.num_remaining == 3
+    whole = Indices(10)
+    take(iter(whole), 4)
+    for num_shards, expected in ((1, [6]), (4, [2, 2, 1, 1])):
+        job = [Indices(10, Shard(i, num_shards)) for i in range(num_shards)]
+        for other in job:
+            other.load_state_dict(through_json(whole.state_dict()))
+        assert [other.num_remaining for other in job] == expected
+        assert [len(list(other)) for other in job] == expected
+        assert [other.num_remaining for other in job] == [len(other) for other in job]
+
+
 @given(st.integers(0, MAX_BATCHES), st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), max_size=5))
 def test_shards_in_step_go_on_from_the_state_of_any(num_batches: int, phases: list[tuple[int, int]]) -> None:
     """Each phase has another number of shards, all of which take the same number of steps."""
