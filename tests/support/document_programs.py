@@ -57,6 +57,10 @@ def programs(name: str) -> list[Program]:
 def serve() -> None:
     """Runs the files whose paths come on standard input, each as a main program, and says what each one printed."""
     out = os.fdopen(os.dup(1), "w")
+    if "RAY_ADDRESS" in os.environ:
+        import ray
+
+        ray.init(logging_level="error", log_to_driver=False)  # what Ray says of its processes is not the program's
     for line in sys.stdin:
         path = Path(json.loads(line))
         print(json.dumps(run(path)), file=out, flush=True)
@@ -76,4 +80,6 @@ def run(path: Path) -> dict[str, Any]:
     finally:
         os.environ.clear()
         os.environ.update(environ)
-    return {"printed": printed.getvalue().splitlines(), "error": error}
+    # Ray tells a driver of workers that died, on its standard output, from a thread of its own.
+    lines = [line for line in printed.getvalue().splitlines() if "(raylet)" not in line]
+    return {"printed": lines, "error": error}

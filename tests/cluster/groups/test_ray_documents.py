@@ -66,6 +66,7 @@ ctx = LaunchContext.from_environ()
 glt.distributed.init_client(ctx.num_servers, ctx.num_clients, ctx.rank, ctx.master_addr, ctx.master_port)
 loader = glt.distributed.DistNeighborLoader(
     None, [2], input_nodes=torch.arange(8), batch_size=2, edge_dir="in", shard=(ctx.rank, ctx.num_clients),
+    temporal_strategy=None,
     worker_options=glt.distributed.RemoteDistSamplingWorkerOptions(num_workers=1),
 )
 print("batches", len([batch for batch in loader]), flush=True)
