@@ -72,8 +72,11 @@ void bind_common(py::module_& m) {
         return out;
       },
       "Counters of the buffer pool: idle_bytes, in_use_bytes, hits, misses.");
-  m.def("set_pool_capacity", [](size_t nbytes) { BufferPool::global().set_capacity(nbytes); }, py::arg("nbytes"));
-  m.def("trim_pool", [] { BufferPool::global().trim(); });
+  // Giving back gigabytes takes the system a while.
+  m.def(
+      "set_pool_capacity", [](size_t nbytes) { BufferPool::global().set_capacity(nbytes); },
+      py::call_guard<py::gil_scoped_release>(), py::arg("nbytes"));
+  m.def("trim_pool", [] { BufferPool::global().trim(); }, py::call_guard<py::gil_scoped_release>());
   m.def(
       "lock_pool_pages", &lock_pool_pages, py::call_guard<py::gil_scoped_release>(),
       "Pooled memory is page-locked from now on, for GPUs to copy from while the host goes on: new blocks of 2 MiB and "

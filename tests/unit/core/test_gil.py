@@ -56,7 +56,19 @@ def asks_for_times_of_many() -> Callable[[], object]:
     return lambda: builder.frontier(0)
 
 
-@pytest.mark.parametrize("prepare", [clears_a_table, adds_many_seeds, asks_for_times_of_many])
+def gives_idle_memory_back() -> Callable[[], object]:
+    written = bytes(8 << 20)
+
+    def trim() -> None:
+        buffer = _C.Buffer(len(written))
+        memoryview(buffer)[:] = written
+        del buffer
+        _C.trim_pool()
+
+    return trim
+
+
+@pytest.mark.parametrize("prepare", [clears_a_table, adds_many_seeds, asks_for_times_of_many, gives_idle_memory_back])
 def test_other_threads_run_meanwhile(prepare: Callable[[], Callable[[], object]]) -> None:
     work = prepare()
     gate, has_run = threading.Lock(), []
