@@ -95,6 +95,8 @@ class DeviceCsr:
         positive_counts: Any = None,
     ) -> None: ...
 
+BATCH_BAD_ROW: int
+BATCH_BAD_NEIGHBOR: int
 BATCH_OVERFLOW: int
 
 class DeviceBatchPlan:

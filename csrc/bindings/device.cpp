@@ -94,6 +94,8 @@ void launch_padded(const DeviceBatchPlan& plan, const std::vector<const DeviceCs
 }
 
 void bind_batches(py::module_& m) {
+  m.attr("BATCH_BAD_ROW") = bad_row_of(0);
+  m.attr("BATCH_BAD_NEIGHBOR") = bad_neighbor_of(0);
   m.attr("BATCH_OVERFLOW") = overflow_of(0);
   py::class_<DeviceCsr, std::shared_ptr<DeviceCsr>>(
       m, "DeviceCsr", "As Csr, in memory that a GPU can read. Entries are not checked: the caller has done so.")

@@ -25,6 +25,8 @@ PYBIND11_MODULE(_C, m) {
       raise_python("UnknownIdError", e.what());
     } catch (const gld::InvalidArgument& e) {
       raise_python("InvalidArgumentError", e.what());
+    } catch (const gld::PartitionFormat& e) {
+      raise_python("PartitionFormatError", e.what());
     } catch (const gld::CudaError& e) {
       raise_python("CudaError", e.what());
     } catch (const gld::MessageTooLarge& e) {

@@ -12,6 +12,10 @@ struct InvalidArgument : std::invalid_argument {
 struct UnknownId : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
+// Files of a partition hold what they cannot hold: they are damaged.
+struct PartitionFormat : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 // The CUDA runtime refused or failed.
 struct CudaError : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/row_offsets.h"
 #include "graph/weights.h"
 
 namespace gld {
@@ -25,6 +26,15 @@ void check_ids(const T* ids, int64_t count, int64_t limit, const char* name) {
   for (int64_t i = 0; i < count; ++i)
     if (ids[i] < 0 || ids[i] >= limit)
       throw UnknownId(message(name, "[", i, "]: node id ", ids[i], " is outside [0, ", limit, ")"));
+}
+
+constexpr char kDamaged[] = "; the files of the graph are damaged (`graphlearn-dist verify` reads them all)";
+
+template <typename T>
+[[noreturn]] void refuse_ids(const T* ids, int64_t count, int64_t num_cols) {
+  const T* bad = std::find_if(ids, ids + count, [num_cols](T id) { return id < 0 || id >= num_cols; });
+  throw UnknownId(
+      message("indices: neighbor id ", static_cast<int64_t>(*bad), " is outside [0, ", num_cols, ")", kDamaged));
 }
 
 // Sorts one row by (neighbor, edge id); rows that are in order already, the common case, cost one scan.
@@ -199,6 +209,14 @@ void validate_sums(const Csr& csr) {
 
 }  // namespace
 
+void refuse_row(const int64_t* indptr, int64_t row, int64_t num_edges) {
+  throw PartitionFormat(message("indptr[", row, "], indptr[", row + 1, "]: expected ascending offsets within ",
+                                num_edges, " edges, got ", indptr[row], " and ", indptr[row + 1], kDamaged));
+}
+
+void refuse_neighbors(const int32_t* ids, int64_t count, int64_t num_cols) { refuse_ids(ids, count, num_cols); }
+void refuse_neighbors(const int64_t* ids, int64_t count, int64_t num_cols) { refuse_ids(ids, count, num_cols); }
+
 void check_csr_arrays(const Csr& parts) {
   check_index_vector(parts.indptr, "indptr");
   check_index_vector(parts.indices, "indices");
@@ -291,7 +309,7 @@ Csr build_csr(const Tensor& row, const Tensor& col, const EdgeData& data, int64_
 Csr take_rows(const Csr& csr, const Tensor& rows, ThreadPool& pool) {
   check_index_vector(rows, "rows");
   const int64_t count = rows.shape[0];
-  const int64_t* indptr = csr.indptr.as<int64_t>();
+  const RowOffsets row_at(csr);
   Csr out;
   out.num_cols = csr.num_cols;
   out.indptr = empty({count + 1}, kInt64);
@@ -300,7 +318,7 @@ Csr take_rows(const Csr& csr, const Tensor& rows, ThreadPool& pool) {
   dispatch_index(rows.dtype, "rows", [&](auto tag) {
     const auto* ids = rows.as<decltype(tag)>();
     check_ids(ids, count, csr.num_rows(), "rows");
-    for (int64_t i = 0; i < count; ++i) out_indptr[i + 1] = out_indptr[i] + indptr[ids[i] + 1] - indptr[ids[i]];
+    for (int64_t i = 0; i < count; ++i) out_indptr[i + 1] = out_indptr[i] + row_at[ids[i]].size();
     const int64_t num_edges = out_indptr[count];
     out.indices = empty({num_edges}, csr.indices.dtype);
     out.edge_ids = empty({num_edges}, csr.edge_ids.defined() ? csr.edge_ids.dtype : narrowest(csr.num_edges()));
@@ -311,7 +329,7 @@ Csr take_rows(const Csr& csr, const Tensor& rows, ThreadPool& pool) {
         with_edge_reader(csr.edge_ids, [&](auto edge_of) {
           pool.parallel_for(count, kRowGrain, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
-              const int64_t source = indptr[ids[i]], degree = indptr[ids[i] + 1] - source;
+              const int64_t source = row_at[ids[i]].begin, degree = out_indptr[i + 1] - out_indptr[i];
               std::copy_n(csr.indices.as<Index>() + source, degree, out.indices.as<Index>() + out_indptr[i]);
               Edge* edges = out.edge_ids.as<Edge>() + out_indptr[i];
               for (int64_t e = 0; e < degree; ++e) edges[e] = static_cast<Edge>(edge_of(source + e));
@@ -325,7 +343,7 @@ Csr take_rows(const Csr& csr, const Tensor& rows, ThreadPool& pool) {
       to = empty({num_edges}, from.dtype);
       const Bits source = bits_of(from), target = bits_of(to);
       for (int64_t i = 0; i < count; ++i)
-        std::memcpy(target.data + out_indptr[i] * target.size, source.data + indptr[ids[i]] * source.size,
+        std::memcpy(target.data + out_indptr[i] * target.size, source.data + row_at[ids[i]].begin * source.size,
                     (out_indptr[i + 1] - out_indptr[i]) * source.size);
     };
     copy_rows(csr.times, out.times);

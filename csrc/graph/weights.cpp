@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/row_offsets.h"
+
 namespace gld {
 namespace {
 
@@ -75,9 +77,7 @@ int64_t checked_end(const Tensor& indptr) {
   const int64_t num_rows = indptr.shape[0] - 1, *offsets = indptr.as<int64_t>();
   if (offsets[0] != 0) throw InvalidArgument(message("indptr: expected to start at 0, got ", offsets[0]));
   for (int64_t v = 0; v < num_rows; ++v)
-    if (offsets[v] > offsets[v + 1])
-      throw InvalidArgument(
-          message("indptr: expected ascending offsets, got ", offsets[v], " before ", offsets[v + 1], " at row ", v));
+    if (offsets[v] > offsets[v + 1] || offsets[v + 1] > offsets[num_rows]) refuse_row(offsets, v, offsets[num_rows]);
   return offsets[num_rows];
 }
 

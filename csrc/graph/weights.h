@@ -114,8 +114,8 @@ void check_weight_type(const Tensor& weights, int64_t num_edges);
 // The same, and every weight is finite and at least 0.
 void check_weights(const Tensor& weights, int64_t num_edges);
 
-// (weight_sums, positive_counts) of canonical weights [E], throwing as check_weights() does, and where `indptr` does
-// not ascend from 0 to E.
+// (weight_sums, positive_counts) of canonical weights [E], throwing as check_weights() does, InvalidArgument where
+// `indptr` does not go from 0 to E, and PartitionFormat where it does not ascend.
 //
 // weight_sums float64 [E]: a UnitSum per edge. A row's unit is the smallest in which it has fewer than 2^52 of them
 // (but none is below 2^-1034), so a function of its weights and not of their order. positive_counts int32 [E]: within

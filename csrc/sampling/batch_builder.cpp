@@ -47,6 +47,7 @@ struct PickKernel {
   const int64_t* trees;          // per node, or null
   int64_t first_node, num_nodes;
   int64_t *rows, *cols, *edge_ids;
+  int64_t num_neighbors;  // nodes of the neighbors' type
 
   // Positions of the picks in the graph's arrays, into `rows`; the neighbors there are on their way to the cache.
   void pick(int64_t block) const {
@@ -104,12 +105,18 @@ struct PickKernel {
     return edge + count;
   }
 
-  // Replaces positions by the ids that stand there.
+  // Replaces positions by the ids that stand there, after which each is that of a node.
   void read(int64_t block) const {
     const int64_t begin = offsets[block], end = offsets[block + 1];
     if (edge_ids != nullptr)
       for (int64_t e = begin; e < end; ++e) edge_ids[e] = graph.piece(cols[e] - first_node).edge_id_at(rows[e]);
-    for (int64_t e = begin; e < end; ++e) rows[e] = graph.piece(cols[e] - first_node).indices[rows[e]];
+    uint64_t largest = 0;  // a negative id becomes huge
+    for (int64_t e = begin; e < end; ++e) {
+      rows[e] = graph.piece(cols[e] - first_node).indices[rows[e]];
+      largest = std::max(largest, static_cast<uint64_t>(rows[e]));
+    }
+    if (begin < end && largest >= static_cast<uint64_t>(num_neighbors))
+      refuse_neighbors(rows + begin, end - begin, num_neighbors);
   }
 };
 
@@ -409,7 +416,8 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
                                  count,
                                  edge.pairs.rows() + first_edge,
                                  edge.pairs.cols() + first_edge,
-                                 with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr};
+                                 with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr,
+                                 nodes_[edge.spec.neighbor_type].num_nodes};
   OrderedBlocks blocks(num_blocks);
   pool.on_all_threads(num_blocks, [&] {
     // Three blocks are under way in each thread, one at each step, so that what a step asks of memory has arrived

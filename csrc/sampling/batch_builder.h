@@ -95,7 +95,7 @@ class BatchBuilder {
   int64_t frontier_size(int node_type) const;
 
   // Samples the frontier's neighbors along `edge_type` from `csr`, whose rows are global ids, or from a graph in
-  // pieces.
+  // pieces. Offsets and neighbors are checked as they are read (graph/row_offsets.h): PartitionFormat, UnknownId.
   void sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool);
   void sample_hop(int edge_type, const CsrPieces& graph, const HopDraw& draw, ThreadPool& pool);
 

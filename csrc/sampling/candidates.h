@@ -7,7 +7,7 @@
 #include "common/host_device.h"
 #include "common/rng.h"
 #include "common/tensor.h"
-#include "graph/csr.h"
+#include "graph/row_offsets.h"
 #include "sampling/pickers.h"
 
 namespace gld {
@@ -17,15 +17,11 @@ struct Candidates {
   int64_t start, count;
 };
 
-GLD_HOST_DEVICE inline Candidates whole_row(const int64_t* indptr, int64_t row) {
-  return {indptr[row], indptr[row + 1] - indptr[row]};
-}
+GLD_HOST_DEVICE inline Candidates whole_row(RowSpan row) { return {row.begin, row.size()}; }
 
 // The row's edges that are not later than `time`. Rows are in the order of times.
-GLD_HOST_DEVICE inline Candidates row_until(const int64_t* indptr, const int64_t* edge_times, int64_t row,
-                                            int64_t time) {
-  const Candidates all = whole_row(indptr, row);
-  return {all.start, count_up_to(edge_times + all.start, all.count, time)};
+GLD_HOST_DEVICE inline Candidates row_until(RowSpan row, const int64_t* edge_times, int64_t time) {
+  return {row.begin, count_up_to(edge_times + row.begin, row.size(), time)};
 }
 
 // The last `count` of them.

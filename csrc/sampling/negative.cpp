@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/row_offsets.h"
+
 namespace gld {
 namespace {
 
@@ -16,7 +18,7 @@ struct HasEdgesKernel {
   const bool ascending;
 
   void run(int64_t begin, int64_t end, uint8_t* out) const {
-    const int64_t* indptr = csr.indptr.as<int64_t>();
+    const RowOffsets row_at(csr);
     const Index* indices = csr.indices.as<Index>();
     const int64_t num_rows = csr.num_rows();
     for (int64_t i = begin; i < end; ++i) {
@@ -26,9 +28,10 @@ struct HasEdgesKernel {
       if (col < 0 || col >= csr.num_cols)
         throw UnknownId(message("cols[", i, "]: node id ", col, " is outside [0, ", csr.num_cols, ")"));
       if (i + kRowsAhead < end && rows[i + kRowsAhead] >= 0 && rows[i + kRowsAhead] < num_rows)
-        __builtin_prefetch(indptr + rows[i + kRowsAhead]);
-      const Index* first = indices + indptr[row];
-      const Index* last = indices + indptr[row + 1];
+        row_at.prefetch(rows[i + kRowsAhead]);
+      const RowSpan span = row_at[row];
+      const Index* first = indices + span.begin;
+      const Index* last = indices + span.end;
       const auto below = [](Index neighbor, int64_t id) { return static_cast<int64_t>(neighbor) < id; };
       const auto is_col = [col](Index neighbor) { return static_cast<int64_t>(neighbor) == col; };
       const Index* found = ascending ? std::lower_bound(first, last, col, below) : std::find_if(first, last, is_col);

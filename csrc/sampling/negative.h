@@ -12,7 +12,8 @@
 namespace gld {
 
 // Whether row `rows[i]` of `csr` (a row number, int32 or int64 [n]) holds the neighbor `cols[i]` (a global id): 1 or 0,
-// uint8 [n]. Rows and neighbors outside the graph throw UnknownId.
+// uint8 [n]. Rows and neighbors outside the graph throw UnknownId, offsets of
+// a row that are not in order within the edges PartitionFormat.
 Tensor has_edges(const Csr& csr, const Tensor& rows, const Tensor& cols, ThreadPool& pool);
 
 // Weights of ids, as of a row that has them all as neighbors (graph/weights.h).

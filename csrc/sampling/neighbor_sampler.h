@@ -55,7 +55,8 @@ struct OneHop {
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times);
 
 // Draws depend on global ids (and trees and times) alone, so the result does not depend on how the graph is
-// partitioned. Throws InvalidArgument where `csr` lacks the weights or times that are asked for.
+// partitioned. Throws InvalidArgument where `csr` lacks the weights or times that are asked for, and PartitionFormat or
+// UnknownId where what is read of it is damaged (graph/row_offsets.h).
 OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool);
 
 }  // namespace gld

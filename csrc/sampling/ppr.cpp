@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/row_offsets.h"
 #include "sampling/relabel_table.h"
 #include "subgraph/pieces.h"
 
@@ -35,7 +36,7 @@ template <typename Index>
 class Pusher {
  public:
   Pusher(const Csr& csr, double alpha, double epsilon)
-      : indptr_(csr.indptr.as<int64_t>()), indices_(csr.indices.as<Index>()), alpha_(alpha), epsilon_(epsilon) {}
+      : row_at_(csr), num_nodes_(csr.num_cols), indices_(csr.indices.as<Index>()), alpha_(alpha), epsilon_(epsilon) {}
 
   // Appends the `top_k` best of the seed; gives their number.
   int64_t run(int64_t seed, int64_t top_k, std::vector<Scored>& out) {
@@ -68,7 +69,11 @@ class Pusher {
   void receive(int64_t id, double mass) {
     uint32_t is_new;
     const uint32_t local = table_.insert(id, static_cast<uint32_t>(nodes_.size()), &is_new);
-    if (is_new) nodes_.push_back({id, indptr_[id], indptr_[id + 1] - indptr_[id], 0, 0, false});
+    if (is_new) {
+      check_neighbors(&id, 1, num_nodes_);
+      const RowSpan row = row_at_[id];
+      nodes_.push_back({id, row.begin, row.size(), 0, 0, false});
+    }
     Node& node = nodes_[local];
     node.residual += mass;
     if (node.queued || !(node.residual > epsilon_ * static_cast<double>(node.degree))) return;
@@ -90,7 +95,8 @@ class Pusher {
     for (int64_t e = begin; e < begin + degree; ++e) receive(indices_[e], share);  // may move `node`
   }
 
-  const int64_t* indptr_;
+  const RowOffsets row_at_;
+  const int64_t num_nodes_;
   const Index* indices_;
   const double alpha_, epsilon_;
   HashRelabelTable table_;

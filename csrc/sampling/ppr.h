@@ -24,7 +24,8 @@ struct PprScores {
 // degree(u) everywhere; the seed is pushed at least once, so that it is always found. A walk that reaches a node
 // without neighbors stays there: all its residual becomes score.
 //
-// The graph must have as many rows as columns. A seed outside it throws UnknownId; a seed's result depends neither on
+// The graph must have as many rows as columns. A seed outside it throws UnknownId, as does a neighbor; a
+// row whose offsets are not in order within the edges PartitionFormat. A seed's result depends neither on
 // the other seeds nor on the pool. Takes time in O(1 / (epsilon * alpha) + degree) a seed, whatever the graph's size.
 PprScores ppr_topk(const Csr& csr, const Tensor& seeds, double alpha, double epsilon, int64_t top_k, ThreadPool& pool);
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/row_offsets.h"
 #include "sampling/batch_builder.h"
 #include "sampling/cpu/pick_block.h"
 #include "subgraph/member_table.h"
@@ -20,10 +21,6 @@ constexpr int64_t kScanBlock = 1024;  // room for matches is made once for this 
 // list of members; the members must be sorted for that, which pays if the long rows together are longer still.
 constexpr int64_t kLongRow = 16;
 constexpr int64_t kSortingPays = 64;
-
-struct RowSpan {
-  int64_t begin, end;  // positions in csr.indices
-};
 
 // What one chunk of rows found. Positions are those in csr.indices.
 struct Matches {
@@ -141,7 +138,7 @@ class InducedKernel {
 
 template <typename Id>
 std::vector<RowSpan> find_rows(const Csr& csr, const Id* ids, const int64_t* rows, int64_t count) {
-  const int64_t* indptr = csr.indptr.as<int64_t>();
+  const RowOffsets row_at(csr);
   const int64_t num_rows = csr.num_rows();
   std::vector<RowSpan> spans(count);
   for (int64_t i = 0; i < count; ++i) {
@@ -151,9 +148,9 @@ std::vector<RowSpan> find_rows(const Csr& csr, const Id* ids, const int64_t* row
                               ", is outside [0, ", num_rows, ")"));
     if (i + kPrefetchRows < count) {
       const int64_t ahead = rows != nullptr ? rows[i + kPrefetchRows] : static_cast<int64_t>(ids[i + kPrefetchRows]);
-      if (ahead >= 0 && ahead < num_rows) __builtin_prefetch(indptr + ahead);
+      if (ahead >= 0 && ahead < num_rows) row_at.prefetch(ahead);
     }
-    spans[i] = {indptr[row], indptr[row + 1]};
+    spans[i] = row_at[row];
   }
   return spans;
 }

@@ -16,7 +16,8 @@ struct InducedEdges {
 // undefined), to nodes of `members` (global, int32 or int64 [m]). Edges of a node come in the order of its row, several
 // between the same two nodes all of them. Of members that repeat, the first stands for all. Keeps no state and needs
 // only the rows asked for, so the owner of a part of the graph can answer for its part. Ids outside the graph throw
-// UnknownId.
+// UnknownId, offsets of a row that are not in order within the edges PartitionFormat. A neighbor that is no node is no
+// member.
 InducedEdges induced_edges(const Csr& csr, const Tensor& ids, const Tensor& rows, const Tensor& members,
                            bool with_edge_ids, ThreadPool& pool);
 

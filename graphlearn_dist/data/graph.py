@@ -139,6 +139,7 @@ class Graph:
             edge_weights=topo.edge_weights,
             edge_times=topo.edge_times,
             weight_sums=topo._weight_sums,
+            folder=topo._folder,
         )
         self._native = self._native_weighted = self._on_device = None
         self._received = {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from .. import _C
 from ..core import available_cores, check_index_vector, thread_pool, to_optional_tensor, to_tensor
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, PartitionFormatError
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
 from .handles import TopologyHandle
@@ -26,8 +27,26 @@ def _pair(edge_index: Any) -> tuple[torch.Tensor, torch.Tensor]:
     raise InvalidArgumentError(f"edge_index: expected a tensor of shape [2, E] or a pair of tensors, got {shape}")
 
 
-def _expand(indptr: torch.Tensor) -> torch.Tensor:
-    return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
+def _expand(sizes: torch.Tensor) -> torch.Tensor:
+    """The row of each edge, from the number of edges of each row."""
+    return torch.repeat_interleave(torch.arange(sizes.numel()), sizes)
+
+
+def row_sizes(indptr: torch.Tensor, num_edges: int, folder: Path | None = None) -> torch.Tensor:
+    """The number of edges of each row, int64 ``[num_rows]``.
+
+    Raises:
+        PartitionFormatError: offsets do not ascend from 0 to ``num_edges``: the files in ``folder`` are damaged.
+    """
+    descends = indptr[1:] < indptr[:-1]
+    where = "indptr" if folder is None else str(folder / "indptr.npy")
+    if bool(descends.any()):
+        row = int(descends.nonzero()[0, 0])
+        found = f"{int(indptr[row])} before {int(indptr[row + 1])} at row {row}"
+        raise PartitionFormatError(f"{where}: expected ascending offsets, found {found}")
+    if int(indptr[0]) != 0 or int(indptr[-1]) != num_edges:
+        raise PartitionFormatError(f"{where}: expected 0 to {num_edges}, found {int(indptr[0])} to {int(indptr[-1])}")
+    return indptr.diff()
 
 
 def _check_offsets(indptr: torch.Tensor, num_edges: int) -> None:
@@ -151,14 +170,16 @@ class Topology:
         edge_times: torch.Tensor | None = None,
         weight_sums: WeightSums | None = None,
         has_num_nodes: bool = True,
+        folder: Path | None = None,
     ) -> Topology:
         """Wraps arrays that are in canonical order already, such as those of a partition directory. No copy.
 
-        ``weight_sums`` are those of ``edge_weights``, where somebody has made them already.
+        ``weight_sums`` are those of ``edge_weights``, where somebody has made them already. ``folder`` is where the
+        files lie that the arrays are mapped from. Nothing is read: what is wrong in them is found where it is used.
         """
         topology = cls.__new__(cls)
         topology._set(layout, indptr, indices, edge_ids, num_cols, edge_weights, edge_times)
-        topology._weight_sums = weight_sums
+        topology._weight_sums, topology._folder = weight_sums, folder
         topology.has_num_nodes = has_num_nodes
         return topology
 
@@ -178,6 +199,7 @@ class Topology:
         self._edge_weights, self._edge_times = edge_weights, edge_times
         self._weight_sums: WeightSums | None = None
         self.has_num_nodes = True
+        self._folder: Path | None = None
 
     @property
     def indptr(self) -> torch.Tensor:
@@ -210,16 +232,26 @@ class Topology:
 
         Raises:
             InvalidArgumentError: a weight is negative, infinite or not a number.
+            PartitionFormatError: the same, in the files of a partition; or their offsets do not ascend.
         """
         if self._weight_sums is None and self._edge_weights is not None:
-            sums, counts = _C.sum_weights(self._indptr, self._edge_weights, thread_pool(available_cores()))
+            try:
+                sums, counts = _C.sum_weights(self._indptr, self._edge_weights, thread_pool(available_cores()))
+            except InvalidArgumentError as error:
+                if self._folder is None:
+                    raise
+                raise PartitionFormatError(f"{self._folder / 'weights.npy'}: {error}") from error
             self._weight_sums = WeightSums(to_tensor(sums), to_optional_tensor(counts))
         return self._weight_sums
 
     @property
     def degrees(self) -> torch.Tensor:
-        """int64 ``[row_count]``."""
-        return self._indptr.diff()
+        """int64 ``[row_count]``.
+
+        Raises:
+            PartitionFormatError: offsets do not ascend; they were read from files that are damaged.
+        """
+        return row_sizes(self._indptr, self.edge_count, self._folder)
 
     @property
     def max_degree(self) -> int:
@@ -236,7 +268,7 @@ class Topology:
 
     def to_coo(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """(sources, targets, edge ids, weights): int64 ``[edge_count]`` each, weights float or None."""
-        row, col = _expand(self._indptr), self._indices.to(torch.int64)
+        row, col = _expand(self.degrees), self._indices.to(torch.int64)
         source, target = (row, col) if self.layout == "CSR" else (col, row)
         return source, target, self._edge_ids.to(torch.int64), self._edge_weights
 
@@ -327,7 +359,9 @@ def _checked_pair(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, tor
 def to_coo(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(sources, targets) of edges given in one of the layouts of ``Topology``, in the order of the input."""
     first, second = _checked_pair(edge_index, input_layout)
-    return _expand(first) if input_layout == "CSR" else first, _expand(second) if input_layout == "CSC" else second
+    return expand(first.diff()) if input_layout == "CSR" else first, expand(
+        second.diff()
+    ) if input_layout == "CSC" else second
 
 
 def count_ends(edge_index: Any, input_layout: str) -> tuple[int, int]:

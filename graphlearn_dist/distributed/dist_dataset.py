@@ -29,7 +29,7 @@ from ..data.schema import (
     store_name,
 )
 from ..data.topology import Topology
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
 from ..partition.book_base import check_partition_idx
 from ..typing import EdgeType, NodeType
@@ -313,11 +313,17 @@ class DistDataset(Dataset):
         """Checks every index of the graph against the data set (reads all of it).
 
         Raises:
-            InvalidArgumentError: offsets do not ascend or a row is out of order.
+            PartitionFormatError: offsets do not ascend or a row is out of order.
             UnknownIdError: an index is outside the data set.
         """
-        for graph in by_type(self.graph).values():
-            graph.graph_handler.validate(thread_pool(available_cores()))
+        for edge_type, graph in by_type(self.graph).items():
+            try:
+                graph.graph_handler.validate(thread_pool(available_cores()))
+            except UnknownIdError:
+                raise
+            except InvalidArgumentError as error:
+                typed = "" if edge_type is None else f", edges {edge_type}"
+                raise PartitionFormatError(f"partition {self.partition_idx}{typed}: {error}") from error
 
 
 def _is_trivial(book: PartitionBook) -> bool:

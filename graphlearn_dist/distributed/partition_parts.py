@@ -145,6 +145,7 @@ def topologies(graphs: Mapping[Any, GraphArrays], edge_dir: Any) -> dict[Any, To
             num_cols=graph.num_cols,
             edge_weights=graph.weights,
             edge_times=graph.times,
+            folder=graph.folder,
         )
         for edge_type, graph in graphs.items()
     }

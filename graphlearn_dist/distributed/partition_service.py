@@ -12,7 +12,7 @@ from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..data.schema import by_type
 from ..data.unified_tensor import UnifiedTensor
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, PartitionFormatError
 from ..messages import (
     EdgeCheckReply,
     EdgeCheckRequest,
@@ -179,7 +179,15 @@ class PartitionService:
         return draw.handler(self._graphs[edge_type])
 
     def rows(self, store: str) -> UnifiedTensor:
-        """The rows of a store."""
+        """The rows of a store.
+
+        Raises:
+            PartitionFormatError: other partitions have such rows, and this one has none.
+        """
+        if store not in self._stores:
+            raise PartitionFormatError(
+                f"{store}: partition {self.partition_idx} has no such rows, others have: a directory is incomplete"
+            )
         return self._stores[store].unified
 
     def holds(self, store: str) -> bool:
@@ -187,8 +195,9 @@ class PartitionService:
         return store in self._stores
 
     def _checked_store(self, name: str) -> str:
-        if name not in self._stores:
+        if name not in self._store_books:
             raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
+        self.rows(name)
         return name
 
     def rows_of(self, store: str, ids: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,8 @@ class RowCache:
 
     def take(self, located: LocatedRows, owner: int) -> LocatedRows:
         """The same places, but that ids which are cached are not asked for: their rows are those of ``owner``."""
+        if len(self._ids) == 0:
+            return located
         places = torch.searchsorted(self._ids, located.ids).clamp_(max=len(self._ids) - 1)
         is_hit = self._ids[places] == located.ids
         hits, left = located.positions[is_hit], located.positions[~is_hit]

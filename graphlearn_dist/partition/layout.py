@@ -15,6 +15,7 @@ import torch
 
 from ..errors import PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
+from . import meta_checks
 from .book_base import PartitionBook, check_partition_idx
 from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
@@ -81,6 +82,7 @@ class GraphArrays:
         weights: float ``[num_edges]``, or None.
         num_cols: number of nodes of the other endpoint's type, over all partitions.
         times: int64 ``[num_edges]``, or None.
+        folder: where the files lie.
     """
 
     indptr: torch.Tensor
@@ -89,6 +91,7 @@ class GraphArrays:
     weights: torch.Tensor | None
     num_cols: int
     times: torch.Tensor | None = None
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,8 @@ class PartitionLayout:
 
         Args:
             partition_idx: which.
-            verify: compare checksums, which reads every byte; None does so up to 1 GiB. Sizes are always checked.
+            verify: compare checksums, which reads every byte; None does so up to 1 GiB. Sizes and headers are always
+                checked, offsets and neighbors of the graph where they are used.
 
         Raises:
             PartitionFormatError: a file is missing, truncated, altered, or does not fit the others.
@@ -227,8 +231,11 @@ class _PartitionReader:
         file = self.layout.files.get(array_path(group, key, name, self.partition_idx))
         if file is None:
             return None
+        where = self.layout.root / file.path
         if not file.shape or file.shape[0] != num_rows:
-            raise PartitionFormatError(f"{self.layout.root / file.path}: expected {num_rows} rows, found {file.shape}")
+            raise PartitionFormatError(f"{where}: expected {num_rows} rows, found {list(file.shape)}")
+        if (expected := meta_checks.other_vector(name, num_rows, file.dtype, file.shape)) is not None:
+            raise PartitionFormatError(f"{where}: expected {expected}, found {file.dtype} {list(file.shape)}")
         return open_array(self.layout.root, file, verify=self.verify)
 
     def graphs(self) -> dict[EdgeKey, GraphArrays]:
@@ -244,18 +251,12 @@ class _PartitionReader:
         where = self.layout.root / array_path("graph", key, "indptr", self.partition_idx)
         if indptr is None or indices is None or edge_ids is None:
             raise PartitionFormatError(f"{where.parent}: expected indptr, indices and edge_ids; META.json lacks one")
-        if indptr.dtype != torch.int64 or int(indptr[0]) != 0 or int(indptr[-1]) != num_edges:
-            raise PartitionFormatError(
-                f"{where}: expected int64 from 0 to {num_edges}, found {indptr.dtype} from {indptr[0]} to {indptr[-1]}"
-            )
+        if int(indptr[0]) != 0 or int(indptr[-1]) != num_edges:
+            raise PartitionFormatError(f"{where}: expected 0 to {num_edges}, found {indptr[0]} to {indptr[-1]}")
         weights = self._open("graph", key, "weights", num_edges)
         times = self._open("graph", key, "times", num_edges)
-        if (weights is not None and not weights.is_floating_point()) or (
-            times is not None and times.dtype != torch.int64
-        ):
-            raise PartitionFormatError(f"{where.parent}: expected weights of a float dtype and times int64")
         num_cols = self.layout.nodes[self.layout.col_type(key)].count
-        return GraphArrays(indptr, indices, edge_ids, weights, num_cols, times)
+        return GraphArrays(indptr, indices, edge_ids, weights, num_cols, times, where.parent)
 
     def _rows(self, group: str, name: str, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
         opened = {key: self._open(group, key, name, size) for key, size in sizes.items()}
@@ -277,20 +278,26 @@ class _PartitionReader:
         if self.verify and bool((ids.diff() <= 0).any()):
             raise PartitionFormatError(f"{self.layout.root / path}: expected ascending edge ids")
 
-    def _caches(self, group: str, keys: Iterable[Any]) -> dict[Any, CachedRows]:
+    def _caches(self, group: str, infos: Mapping[Any, NodeInfo | EdgeInfo]) -> dict[Any, CachedRows]:
         caches = {}
-        for key in keys:
+        for key, info in infos.items():
             file = self.layout.files.get(array_path(group, key, "cache_ids", self.partition_idx))
             if file is None:
                 continue
+            if not file.shape:
+                raise PartitionFormatError(f"{self.layout.root / file.path}: expected int64 [n], found one number")
             ids = self._open(group, key, "cache_ids", file.shape[0])
             feats = self._open(group, key, "cache_x", file.shape[0])
             if ids is None or feats is None:
                 raise PartitionFormatError(f"{self.layout.root / file.path}: expected cache_x beside it")
             own = self.layout.files.get(array_path(group, key, "x", self.partition_idx))
             row = (own.dtype, own.shape[1:]) if own is not None else None
-            if row != (dtype_name(feats.dtype), tuple(feats.shape[1:])) or ids.dtype != torch.int64:
-                raise PartitionFormatError(f"{self.layout.root / file.path}: expected int64 ids of rows like x.npy's")
+            if row != (dtype_name(feats.dtype), tuple(feats.shape[1:])):
+                raise PartitionFormatError(f"{self.layout.root / file.path}: expected ids of rows like x.npy's")
+            try:
+                meta_checks.check_ids(ids, info.feature_book.num_ids, str(self.layout.root / file.path))
+            except ValueError as error:
+                raise PartitionFormatError(str(error)) from error
             caches[key] = CachedRows(ids, feats)
         return caches
 
@@ -314,14 +321,16 @@ def load_partition_layout(root_dir: str | Path, *, verify: bool | None = None) -
     root = Path(root_dir)
     meta = _read_meta(root)
     try:
-        files = {file.path: file for file in map(ArrayFile.from_dict, meta["files"])}
+        listed = list(map(ArrayFile.from_dict, meta["files"]))
+        files = {file.path: file for file in listed}
+        if len(files) < len(listed):
+            raise ValueError("files: expected each path once")
         shared = [file for file in files.values() if not file.path.startswith("part")]
         layout = _parse(root, meta, files, resolve_verify(shared, verify))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise PartitionFormatError(f"{root / META_FILE}: damaged: {error!r}") from error
     for file in files.values():
-        top = root / file.path.split("/", 1)[0]
-        if top.exists() or not file.path.startswith("part"):
+        if os.path.exists(root / file.path.split("/", 1)[0]) or not file.path.startswith("part"):
             check_size(root, file)
     return layout
 
@@ -332,7 +341,7 @@ def _read_meta(root: Path) -> dict[str, Any]:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise PartitionFormatError(f"{path}: not found; {root} is no (complete) partition directory") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PartitionFormatError(f"{path}: expected JSON, got {error}") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT_NAME:
         found = meta.get("format") if isinstance(meta, dict) else type(meta).__name__
@@ -344,41 +353,45 @@ def _read_meta(root: Path) -> dict[str, Any]:
 
 
 def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], verify: bool) -> PartitionLayout:
-    num_parts = int(meta["num_parts"])
-    if meta["data_cls"] not in ("homo", "hetero") or meta["edge_dir"] not in ("in", "out"):
-        raise ValueError(f"data_cls {meta['data_cls']!r}, edge_dir {meta['edge_dir']!r}")
+    num_parts = meta_checks.whole_number(meta["num_parts"], "num_parts", low=1)
+    node_types = [meta_checks.node_type(entry["type"]) for entry in meta["nodes"]]
+    edge_types = [meta_checks.edge_type(entry["type"]) for entry in meta["edges"]]
+    meta_checks.check_types(meta["data_cls"], meta["edge_dir"], node_types, edge_types)
     nodes: dict[NodeKey, NodeInfo] = {}
-    for entry in meta["nodes"]:
-        key = entry["type"]
+    for key, entry in zip(node_types, meta["nodes"], strict=True):
+        count = meta_checks.whole_number(entry["count"], f"nodes of type {key}: count")
         split = {}
         for name in ("train", "val", "test"):
             path = array_path("node_split", key, name)
             if path in files:
                 split[name] = open_array(root, files[path], verify=verify)
+                meta_checks.check_ids(split[name], count, str(root / path))
         book = _read_book(root, entry["book"], "node_book", key, files, verify)
         feature_book = book
         if "feature_book" in entry:
             feature_book = _read_book(root, entry["feature_book"], "node_feat_book", key, files, verify)
         for owns in (book, feature_book):
-            _check_book(f"nodes of type {key}", owns, num_parts, entry["count"])
-        nodes[key] = NodeInfo(int(entry["count"]), book, split, feature_book, entry.get("earliest"))
+            _check_book(f"nodes of type {key}", owns, num_parts, count)
+        sizes = meta_checks.whole_numbers(entry["part_counts"], f"nodes of type {key}: part_counts", num_parts)
+        if sizes != tuple(book.partition_size(p) for p in range(num_parts)):
+            raise ValueError(f"nodes of type {key}: part_counts {sizes!r:.200} are not the sizes that the book gives")
+        first = entry.get("earliest")
+        if first is not None:
+            meta_checks.whole_number(first, f"nodes of type {key}: earliest", high=count - 1)
+        nodes[key] = NodeInfo(count, book, split, feature_book, first)
     edges: dict[EdgeKey, EdgeInfo] = {}
-    for entry in meta["edges"]:
-        etype = None if entry["type"] is None else _edge_type(entry["type"])
-        part_counts = tuple(map(int, entry["part_counts"]))
+    for etype, entry in zip(edge_types, meta["edges"], strict=True):
         edge_book = _read_edge_book(root, entry["feature_book"], etype, files, verify)
+        part_counts = meta_checks.whole_numbers(entry["part_counts"], f"edges of type {etype}: part_counts", num_parts)
+        count = meta_checks.whole_number(entry["count"], f"edges of type {etype}: count")
         _check_book(f"edges of type {etype}", edge_book, num_parts, edge_book.num_ids)
-        if len(part_counts) != num_parts or sum(part_counts) != entry["count"]:
-            raise ValueError(f"edges of type {etype}: part_counts {part_counts} do not add up to {entry['count']}")
+        if sum(part_counts) != count:
+            raise ValueError(f"edges of type {etype}: part_counts {part_counts!r:.200} do not add up to {count}")
         if isinstance(edge_book, OwnedEdgesBook) and edge_book.to_dict()["sizes"] != list(part_counts):
-            raise ValueError(f"edges of type {etype}: sizes of the book are not part_counts {part_counts}")
-        edges[etype] = EdgeInfo(int(entry["count"]), part_counts, edge_book)
+            raise ValueError(f"edges of type {etype}: sizes of the book are not part_counts {part_counts!r:.200}")
+        edges[etype] = EdgeInfo(count, part_counts, edge_book)
+    meta_checks.check_same_arrays(files, num_parts)
     return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files)
-
-
-def _edge_type(parts: list[str]) -> EdgeType:
-    source, relation, target = parts
-    return source, relation, target
 
 
 def _check_book(what: str, book: EdgeBook, num_parts: int, num_ids: int) -> None:
@@ -397,6 +410,7 @@ def _read_book(
     files: Mapping[str, ArrayFile],
     verify: bool,
 ) -> AnyBook:
+    meta_checks.check_book_entry(description, f"{group} of type {key}")
     if description["kind"] != "table":
         return from_dict(description)
     owners, rows = (open_array(root, files[array_path(group, key, n)], verify=verify) for n in ("owners", "rows"))
@@ -406,6 +420,7 @@ def _read_book(
 def _read_edge_book(
     root: Path, description: dict[str, Any], key: EdgeKey, files: Mapping[str, ArrayFile], verify: bool
 ) -> EdgeBook:
+    meta_checks.check_book_entry(description, f"edge_book of type {key}")
     if description["kind"] != "edges":
         return _read_book(root, description, "edge_book", key, files, verify)
     return edge_book_from_dict(description, open_ids=functools.partial(open_edge_ids, root, files, key))
@@ -418,6 +433,8 @@ def open_edge_ids(root: Path, files: Mapping[str, ArrayFile], key: EdgeKey, part
     file = beside or files.get(array_path("graph", key, "edge_ids", partition_idx))
     if file is None or not (root / file.path).exists():
         return None
+    if file.dtype not in meta_checks.INDEX or len(file.shape) != 1:
+        raise PartitionFormatError(f"{root / file.path}: expected int32 or int64 [n], found {file.dtype}")
     ids = open_array(root, file, verify=False)
     return ids if beside is not None else ids.sort().values
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..core import check_index_tensor
+from ..data.topology import row_sizes
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import FeaturePartitionData, GraphPartitionData
 from ..utils.tensor import id2idx
@@ -156,8 +158,9 @@ def _check_device(device: torch.device | str) -> None:
 def _coo(layout: PartitionLayout, arrays: PartitionArrays, key: EdgeKey) -> GraphPartitionData:
     graph = arrays.graphs[key]
     local = layout.nodes[layout.row_type(key)].book.local_ids(arrays.partition_idx)
-    rows = local.repeat_interleave(graph.indptr.diff())
-    cols = graph.indices.long()
+    rows = local.repeat_interleave(row_sizes(graph.indptr, graph.indices.numel(), graph.folder))
+    name = "indices" if graph.folder is None else str(graph.folder / "indices.npy")
+    cols = check_index_tensor(graph.indices, name, num_ids=graph.num_cols, what="node id").long()
     edge_index = (rows, cols) if layout.edge_dir == "out" else (cols, rows)
     return GraphPartitionData(edge_index, graph.edge_ids.long(), graph.weights, graph.times)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ import torch
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 
 _READ_BYTES = 8 << 20
+_CHECKSUM = re.compile(r"[0-9a-f]{8}")
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -56,19 +60,23 @@ class ArrayFile:
     def from_dict(cls, entry: dict[str, Any]) -> ArrayFile:
         """Reads an entry; PartitionFormatError if it is not one, or names a file outside the directory."""
         try:
-            file = cls(
-                str(entry["path"]),
-                str(entry["dtype"]),
-                tuple(int(extent) for extent in entry["shape"]),
-                int(entry["bytes"]),
-                str(entry["crc32"]),
+            path, dtype, shape = entry["path"], entry["dtype"], entry["shape"]
+            num_bytes, crc32 = entry["bytes"], entry["crc32"]
+            is_one = (
+                # Type names are percent-encoded, so that a path has no other characters.
+                all(isinstance(text, str) and text.isascii() and text.isprintable() for text in (path, dtype, crc32))
+                and dtype in _DTYPES
+                and all(type(number) is int and number >= 0 for number in (num_bytes, *shape))
+                and _CHECKSUM.fullmatch(crc32) is not None
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise PartitionFormatError(f"META.json: file entry {entry!r}: {error!r}") from error
-        path = PurePosixPath(file.path)
-        if path.is_absolute() or ".." in path.parts or file.dtype not in _DTYPES:
-            raise PartitionFormatError(f"META.json: file entry {entry!r}: not a relative path or not a known dtype")
-        return file
+        except (KeyError, TypeError) as error:
+            raise PartitionFormatError(f"META.json: file entry {entry!r:.300}: {error!r}") from error
+        if not is_one or not path or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise PartitionFormatError(
+                f"META.json: file entry {entry!r:.300}: not a relative path, a known dtype, extents and bytes of at "
+                "least 0, and a CRC-32"
+            )
+        return cls(path, dtype, tuple(shape), num_bytes, crc32)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -150,11 +158,12 @@ def checksum_of(path: Path) -> str:
 def check_size(root: Path, file: ArrayFile) -> None:
     """PartitionFormatError unless the file exists with the size that META.json says."""
     try:
-        found = os.stat(root / file.path).st_size
+        found = os.stat(root / file.path)
     except OSError as error:
         raise PartitionFormatError(f"{root / file.path}: expected {file.num_bytes} bytes, got {error}") from error
-    if found != file.num_bytes:
-        raise PartitionFormatError(f"{root / file.path}: expected {file.num_bytes} bytes, found {found}")
+    if found.st_size != file.num_bytes or not stat.S_ISREG(found.st_mode):
+        what = "" if stat.S_ISREG(found.st_mode) else " in what is no file"
+        raise PartitionFormatError(f"{root / file.path}: expected {file.num_bytes} bytes, found {found.st_size}{what}")
 
 
 def open_array(root: Path, file: ArrayFile, *, verify: bool) -> torch.Tensor:
@@ -173,14 +182,33 @@ def open_array(root: Path, file: ArrayFile, *, verify: bool) -> torch.Tensor:
     if verify and (found := checksum_of(path)) != file.crc32:
         raise PartitionFormatError(f"{path}: altered: expected CRC-32 {file.crc32}, found {found}")
     dtype = _DTYPES[file.dtype]
-    empty = 0 in file.shape  # nothing to map
     try:
-        array = np.load(path, mmap_mode=None if empty else "c", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        with open(path, "rb") as opened:
+            offset = _check_header(path, file, opened)
+            if 0 in file.shape:  # nothing to map
+                return torch.empty(file.shape, dtype=dtype)
+            array = np.memmap(opened, dtype=stored_dtype(dtype), mode="c", offset=offset, shape=file.shape)
+    except OSError as error:
         raise PartitionFormatError(f"{path}: expected a .npy array, got {error}") from error
-    if array.shape != file.shape or array.dtype != stored_dtype(dtype) or not array.flags.c_contiguous:
-        raise PartitionFormatError(
-            f"{path}: expected {file.dtype} {list(file.shape)}, found {array.dtype} {list(array.shape)}"
-        )
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == torch.bfloat16 else tensor
+
+
+def _check_header(path: Path, file: ArrayFile, opened: IO[bytes]) -> int:
+    """Where the values of a ``.npy`` file begin; PartitionFormatError unless it is the recorded array, of this size."""
+    dtype, read = stored_dtype(_DTYPES[file.dtype]), np.lib.format
+    readers: dict[Any, Any] = {(1, 0): read.read_array_header_1_0, (2, 0): read.read_array_header_2_0}
+    try:
+        shape, is_fortran, found = readers[read.read_magic(opened)](opened)
+    except Exception as error:  # damaged: the reader of headers has errors of many kinds for that
+        raise PartitionFormatError(f"{path}: expected a .npy array, got {error!r:.300}") from error
+    if shape != file.shape or found != dtype or (is_fortran and len(shape) > 1):
+        raise PartitionFormatError(f"{path}: expected {file.dtype} {list(file.shape)}, found {found} {list(shape)}")
+    size, offset = os.fstat(opened.fileno()).st_size, opened.tell()
+    # Memory beyond the end of a file is mapped as well, and reading it ends the process.
+    if size != offset + math.prod(shape) * dtype.itemsize:
+        raise PartitionFormatError(
+            f"{path}: expected {offset + math.prod(shape) * dtype.itemsize} bytes for {file.dtype} {list(shape)}, "
+            f"found {size}"
+        )
+    return offset

@@ -13,8 +13,8 @@ import torch
 from .. import _C
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
-from ..data.schema import by_type, earliest
-from ..errors import InvalidArgumentError, UnknownIdError
+from ..data.schema import GraphSchema, by_type, earliest
+from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..messages import Subgraph
 from ..typing import NodeType
 from ..utils.device import device_number, stream_handle
@@ -78,6 +78,7 @@ class DeviceGraph:
             stream_handle(self.device),
         )
         *counters, bad_seed = result[: native.num_counters + 1].tolist()  # waits for the stream
+        check_graph_status(bad_seed, self.plan.schema)
         if bad_seed >= 0:
             bad = int(torch.cat([part.ids for part in seeds])[bad_seed])
             raise UnknownIdError(f"input_nodes: node id {bad}, at position {bad_seed}, is outside the graph")
@@ -153,6 +154,23 @@ class DeviceGraph:
         """See ``GraphAccess``; the tensors lie on the device."""
         plan = self.plan
         return induced_on_device(self._graphs, plan.schema, nodes, self.device, with_edge_ids=plan.with_edge_ids)
+
+
+def check_graph_status(status: int, schema: GraphSchema) -> None:
+    """Refuses a batch whose status says that it has met a damaged graph.
+
+    Raises:
+        PartitionFormatError: the offsets of a row are not in order.
+        UnknownIdError: a neighbor is no node.
+    """
+    for first, error, what in (
+        (_C.BATCH_BAD_ROW, PartitionFormatError, "indptr: a batch met offsets that are not in order within the edges"),
+        (_C.BATCH_BAD_NEIGHBOR, UnknownIdError, "indices: a batch met a neighbor that is outside the graph"),
+    ):
+        if first <= status < first + len(schema.edge_types):
+            edge_type = schema.edge_types[status - first]
+            typed = "" if edge_type is None else f", edges of type {edge_type!r}"
+            raise error(f"{what}{typed}; the files of the graph are damaged (`graphlearn-dist verify` reads them all)")
 
 
 class EdgeCounts(Protocol):

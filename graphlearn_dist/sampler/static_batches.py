@@ -23,7 +23,7 @@ from ..utils.device import device_number, stream_handle
 from .base import NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import wanted_rows, with_rows
 from .batches import LocalBatches, make_plan
-from .device_graph import device_of, native_edge_types, native_graphs
+from .device_graph import check_graph_status, device_of, native_edge_types, native_graphs
 from .padding import BatchSizes, PaddedBatch, StaticShapes, overflow_error, pad_batch, padded_plan
 from .plan import SamplingPlan
 from .schedule import SeedSchedule
@@ -59,6 +59,7 @@ class StaticBatches(Protocol):
 
         Raises:
             BatchOverflowError: one of them did not fit, and came as a batch of padding alone.
+            PartitionFormatError, UnknownIdError: likewise, one of them has met a damaged graph.
         """
 
 
@@ -171,6 +172,7 @@ class DeviceStaticBatches:
         if status == _NO_FAILURE:
             return
         self._failure.fill_(_NO_FAILURE)
+        check_graph_status(status, self._plan.schema)
         raise overflow_error(self._plan.schema, self._sizes, status - _C.BATCH_OVERFLOW, epoch, index)
 
     def _view(self, result: torch.Tensor) -> PaddedBatch:

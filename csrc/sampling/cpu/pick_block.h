@@ -21,18 +21,18 @@ constexpr int64_t kPrefetchRows = 16;
 
 // Candidates where times do not matter: the whole row.
 struct WholeRows {
-  const int64_t* indptr;
+  RowOffsets row_at;
 
-  Candidates operator()(int64_t row, int64_t) const { return whole_row(indptr, row); }
+  Candidates operator()(int64_t row, int64_t) const { return whole_row(row_at[row]); }
 };
 
 // Candidates of a node with a time: the row's edges that are not later. Rows are in the order of times.
 struct RowsUntil {
-  const int64_t* indptr;
+  RowOffsets row_at;
   const int64_t* edge_times;
   const int64_t* node_times;  // of the frontier
 
-  Candidates operator()(int64_t row, int64_t i) const { return row_until(indptr, edge_times, row, node_times[i]); }
+  Candidates operator()(int64_t row, int64_t i) const { return row_until(row_at[row], edge_times, node_times[i]); }
 };
 
 // Calls body(pointer) with scratch memory for `count` values, on the stack for the fan-outs people use.
@@ -63,7 +63,8 @@ inline void with_memory_of_picks(int64_t count, int64_t fanout, const int64_t* p
 
 // A picker has: candidates(row, i) of the i-th node of the frontier, num_picks(candidates), and pick(stream,
 // candidates, positions), which writes num_picks positions relative to candidates.start. prefetch(candidates) asks for
-// what pick() is going to read, kPicksAhead nodes before.
+// what pick() is going to read, kPicksAhead nodes before. candidates() throws PartitionFormat where a row's offsets are
+// not in order within the edges.
 constexpr int64_t kPicksAhead = 6;
 
 template <typename Rows>
@@ -172,9 +173,9 @@ void with_picker_of(const Csr& csr, const HopDraw& draw, Rows rows, Body&& body)
 // frontier, or null.
 template <typename Body>
 void with_picker(const Csr& csr, const HopDraw& draw, const int64_t* times, Body&& body) {
-  const int64_t* indptr = csr.indptr.as<int64_t>();
-  if (draw.how.times == TimeRule::kIgnore) return with_picker_of(csr, draw, WholeRows{indptr}, body);
-  const RowsUntil until{indptr, csr.times.as<int64_t>(), times};
+  const RowOffsets row_at(csr);
+  if (draw.how.times == TimeRule::kIgnore) return with_picker_of(csr, draw, WholeRows{row_at}, body);
+  const RowsUntil until{row_at, csr.times.as<int64_t>(), times};
   if (draw.how.times == TimeRule::kLatest) return body(LatestPicker{until, draw.fanout});
   with_picker_of(csr, draw, until, body);
 }

@@ -168,13 +168,14 @@ class BatchChain {
     arrivals.end = counter(step.edges_after);
     arrivals.cols = at<int64_t>(edges.cols);
     arrivals.col_trees = trees_of(layout_.nodes[spec.seed_type]);
-    executor_.for_each(step.max_frontier, CountPicks{hop});
+    executor_.for_each(step.max_frontier, CountPicks{hop, status(), bad_row_of(step.edge_type)});
     const SumPicks sum{hop, counter(step.edges_before), counter(step.edges_after), room_of_edges(step.edge_type)};
     run_scan(executor_, step.max_frontier, sum, scratch<int64_t>(layout_.tile_sums));
     if (hop.picker.draws_together()) executor_.for_each(step.max_frontier, PickTogether{hop, arrivals});
     executor_.for_each(step.max_edges, EnterNeighbors{hop, arrivals, EdgeIdReader(input_.graphs[step.edge_type]),
                                                       at<int64_t>(edges.cols),
-                                                      shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr});
+                                                      shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr,
+                                                      status(), bad_neighbor_of(step.edge_type)});
     add_new_nodes(arrivals, step.max_edges, spec.neighbor_type, step.nodes_before, step.nodes_after, false);
   }
 

@@ -89,8 +89,8 @@ struct BatchLayout {
   std::vector<HopStep> hop_steps;  // those that may find an edge, in order
   int num_counters = 1;
   size_t counters = 0;  // int64 [num_counters]
-  // uint64, behind them: position of the first seed outside the graph, or overflow_of() of what did not fit; all bits
-  // set where nothing went wrong.
+  // uint64, behind them: position of the first seed outside the graph, or bad_row_of(), bad_neighbor_of() of a graph
+  // that is damaged, or overflow_of() of what did not fit; all bits set where nothing went wrong.
   size_t status = 0;
   // Scratch memory of one step, for each in turn: per node of the frontier its candidates and (one more) its first
   // edge, per arrival its slot of the table, per tile of a scan its sum.
@@ -98,8 +98,13 @@ struct BatchLayout {
   size_t num_bytes = 0, num_scratch_bytes = 0;
 };
 
+// The status of a batch that reaches a row of a type whose offsets are damaged, or a neighbor that is no node. Above
+// the position of any seed.
+constexpr uint64_t bad_row_of(size_t edge_type) { return (uint64_t{1} << 60) + edge_type; }
+constexpr uint64_t bad_neighbor_of(size_t edge_type) { return (uint64_t{1} << 61) + edge_type; }
+
 // The status of a batch that has more than fit: of nodes of a type, or of edges (types are counted on behind those of
-// nodes). Above the position of any seed.
+// nodes). Above the others.
 constexpr uint64_t overflow_of(size_t type) { return (uint64_t{1} << 62) + type; }
 
 constexpr int64_t kMaxBatchEdges = int64_t{1} << 36;  // along one edge type; beyond it a batch is a mistake

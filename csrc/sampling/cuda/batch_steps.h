@@ -111,7 +111,8 @@ struct Frontier {
   const int64_t *begin, *end;  // counters
   const uint64_t* status;      // nothing is sampled where something went wrong
 
-  GLD_HOST_DEVICE int64_t count() const { return atomic_read(status) == OrderedTable::kEmpty ? *end - *begin : 0; }
+  GLD_HOST_DEVICE int64_t size() const { return *end - *begin; }
+  GLD_HOST_DEVICE int64_t count() const { return atomic_read(status) == OrderedTable::kEmpty ? size() : 0; }
   GLD_HOST_DEVICE int64_t node(int64_t i) const { return *begin + i; }
   GLD_HOST_DEVICE int64_t time(int64_t i) const { return tree_times == nullptr ? 0 : tree_times[trees[node(i)]]; }
 };
@@ -141,11 +142,14 @@ struct HopPicks {
 
 struct CountPicks {
   HopPicks hop;
+  uint64_t* status;
+  uint64_t bad_row;  // the status of a batch that reaches a row whose offsets are damaged
 
   GLD_HOST_DEVICE int64_t count() const { return hop.frontier.count(); }
   GLD_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t id = hop.frontier.ids[hop.frontier.node(i)];
-    const Candidates from = hop.picker.candidates(id, hop.frontier.time(i));
+    Candidates from;
+    if (!hop.picker.candidates(id, hop.frontier.time(i), &from)) atomic_lower(status, bad_row);
     hop.candidates[i] = from;
     hop.offsets[i] = hop.picker.num_picks(from);
   }
@@ -187,11 +191,14 @@ struct EnterNeighbors {
   Arrivals arrivals;
   IdReader edge_id_at;
   int64_t *cols, *edge_ids;  // edge_ids may be null
+  uint64_t* status;
+  uint64_t bad_neighbor;  // the status of a batch that reaches an edge whose neighbor is no node
 
   GLD_HOST_DEVICE int64_t count() const { return arrivals.count(); }
   GLD_HOST_DEVICE void operator()(int64_t i) const {
-    // The last node whose edges begin no later than this one: nodes without edges share an offset with the next.
-    const int64_t seed = count_up_to(hop.offsets, hop.frontier.count(), i) - 1;
+    // The last node whose edges begin no later than this one: nodes without edges share an offset with the next. Not
+    // among count() nodes, of which there are none once another thread has changed the status.
+    const int64_t seed = count_up_to(hop.offsets, hop.frontier.size(), i) - 1;
     const Candidates from = hop.candidates[seed];
     const int64_t pick = hop.picker.is_drawn_together(from)
                              ? arrivals.id(i)
@@ -199,7 +206,10 @@ struct EnterNeighbors {
     const int64_t position = from.start + pick, edge = *arrivals.first + i;
     cols[edge] = hop.frontier.node(seed);
     if (edge_ids != nullptr) edge_ids[edge] = edge_id_at(position);
-    arrivals.enter(i, hop.picker.neighbor_at(position));
+    const int64_t neighbor = hop.picker.neighbor_at(position);
+    const bool is_node = neighbor >= 0 && neighbor < arrivals.num_nodes;
+    if (!is_node) atomic_lower(status, bad_neighbor);
+    arrivals.enter(i, is_node ? neighbor : 0);
   }
 };
 

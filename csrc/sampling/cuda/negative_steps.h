@@ -13,14 +13,14 @@ namespace gld {
 
 // The edges of one type, asked whether a pair is among them.
 struct EdgeSet {
-  const int64_t* indptr = nullptr;
+  RowOffsets row_at{nullptr, 0};
   int64_t num_rows = 0, num_cols = 0;
   IdReader neighbor_at{Tensor{}};
   bool is_ascending = true;  // each row by neighbor
 
   EdgeSet() = default;  // none
   explicit EdgeSet(const Csr& csr)
-      : indptr(csr.indptr.as<int64_t>()),
+      : row_at(csr),
         num_rows(csr.num_rows()),
         num_cols(csr.num_cols),
         neighbor_at(csr.indices),
@@ -30,10 +30,13 @@ struct EdgeSet {
     return row >= 0 && row < num_rows && col >= 0 && col < num_cols;
   }
 
-  // False where one of them is outside the graph.
+  // False where one of them is outside the graph. A row whose offsets are damaged has no edges: DeviceTopology, which
+  // reads them all, has refused such.
   GLD_HOST_DEVICE bool has_edge(int64_t row, int64_t col) const {
     if (!holds_ids(row, col)) return false;
-    Candidates in = whole_row(indptr, row);
+    RowSpan span;
+    if (!row_at.find(row, &span)) return false;
+    Candidates in = whole_row(span);
     if (!is_ascending) {
       for (int64_t i = 0; i < in.count; ++i)
         if (neighbor_at(in.start + i) == col) return true;

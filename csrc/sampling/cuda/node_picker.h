@@ -12,7 +12,7 @@
 namespace gld {
 
 struct NodePicker {
-  const int64_t* indptr;
+  RowOffsets row_at;
   IdReader neighbor_at;
   const int64_t* edge_times;  // read by a TimeRule alone
   const double* sums;         // read by Method::kWeighted alone, as are the next two; see graph/weights.h
@@ -22,7 +22,7 @@ struct NodePicker {
   DrawMethod how;
 
   NodePicker(const Csr& csr, int64_t fanout, DrawMethod how)
-      : indptr(csr.indptr.as<int64_t>()),
+      : row_at(csr),
         neighbor_at(csr.indices),
         edge_times(csr.times.as<int64_t>()),
         sums(csr.weight_sums.as<double>()),
@@ -34,12 +34,14 @@ struct NodePicker {
   // Whether picks of long rows depend on each other: each is drawn from what the ones before left.
   bool draws_together() const { return fanout != kTakeAll && !how.replace && how.times != TimeRule::kLatest; }
 
-  // `time` is that of the node, and ignored with the times.
-  GLD_HOST_DEVICE Candidates candidates(int64_t row, int64_t time) const {
-    if (how.times == TimeRule::kIgnore) return whole_row(indptr, row);
-    const Candidates until = row_until(indptr, edge_times, row, time);
-    if (how.times == TimeRule::kBefore) return until;
-    return last_of(until, pick_count(until.count, fanout, false));
+  // `time` is that of the node, and ignored with the times. None where the row's offsets are damaged, and then false.
+  GLD_HOST_DEVICE bool candidates(int64_t row, int64_t time, Candidates* from) const {
+    RowSpan span;
+    *from = {0, 0};
+    if (!row_at.find(row, &span)) return false;
+    *from = how.times == TimeRule::kIgnore ? whole_row(span) : row_until(span, edge_times, time);
+    if (how.times == TimeRule::kLatest) *from = last_of(*from, pick_count(from->count, fanout, false));
+    return true;
   }
 
   GLD_HOST_DEVICE int64_t num_picks(Candidates from) const {

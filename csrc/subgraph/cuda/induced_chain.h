@@ -120,7 +120,7 @@ class InducedChain {
     const Csr& csr = input_.graphs[edge_type];
     return {IdReader(input_.members[seed_type]),
             shape_.num_members[seed_type],
-            csr.indptr.as<int64_t>(),
+            RowOffsets(csr),
             csr.num_rows(),
             IdReader(csr.indices),
             table_of(neighbor_type)};

@@ -33,16 +33,18 @@ struct EnterMembers {
 struct SearchedRows {
   IdReader ids;
   int64_t num_ids;
-  const int64_t* indptr;
+  RowOffsets row_at;
   int64_t num_rows;
   IdReader neighbor_at;
   OrderedTable members;
 
-  // Positions in the graph's arrays; none of a node that is outside the graph.
+  // Positions in the graph's arrays; none of a node that is outside the graph, or whose offsets are damaged:
+  // DeviceTopology, which reads them all, has refused such.
   GLD_HOST_DEVICE ScanRange row(int64_t i) const {
     const int64_t id = ids(i);
-    if (id < 0 || id >= num_rows) return {0, 0};
-    return {indptr[id], indptr[id + 1]};
+    RowSpan span;
+    if (id < 0 || id >= num_rows || !row_at.find(id, &span)) return {0, 0};
+    return {span.begin, span.end};
   }
   // The place among the members of the neighbor that stands there, or -1.
   GLD_HOST_DEVICE int64_t find(int64_t position) const { return members.first_arrival(neighbor_at(position)); }

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError
 from graphlearn_dist.partition import RandomPartitioner, TablePartitioner, layout, load_partition, load_partition_layout
 
@@ -111,6 +112,11 @@ def test_not_a_partition_directory(tmp_path: Path) -> None:
         load_partition_layout(tmp_path)
 
 
+def file_of(meta: dict[str, Any], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(file for file in meta["files"] if file["path"] == path)
+    return found
+
+
 Edit = Callable[[dict[str, Any]], Any]
 EDITS: list[tuple[Edit, str]] = [
     (lambda meta: meta.update(version=3), "expected version 1 or 2, found 3"),
@@ -124,6 +130,29 @@ EDITS: list[tuple[Edit, str]] = [
     (lambda meta: meta["files"][0].update(path="/x.npy"), "not a relative path"),
     (lambda meta: meta["files"][0].update(dtype="object"), "known dtype"),
     (lambda meta: meta["files"][0].pop("crc32"), "KeyError\\('crc32'\\)"),
+    (lambda meta: meta["files"][0].update(crc32="no"), "a CRC-32"),
+    (lambda meta: meta["files"][0].update(path="a\0b"), "not a relative path"),
+    (lambda meta: meta["files"][0].update(path="\ud800"), "not a relative path"),
+    (lambda meta: meta["files"][0].update(bytes=-1), "bytes of at least 0"),
+    (lambda meta: meta["files"].append(meta["files"][0]), "expected each path once"),
+    (
+        lambda meta: meta["files"].remove(file_of(meta, "part1/graph/weights.npy")),
+        r"for each of 2 partitions, found \[0",
+    ),
+    (lambda meta: meta.update(num_parts=float("inf")), "num_parts: expected an integer"),
+    (lambda meta: meta.update(num_parts=10**40), "num_parts: expected an integer"),
+    (lambda meta: meta.update(nodes=[]), "types: expected some of nodes and of edges"),
+    (lambda meta: meta.update(nodes=["x"]), "damaged: TypeError"),
+    (lambda meta: meta["nodes"].append(meta["nodes"][0]), "each once"),
+    (lambda meta: meta["nodes"][0].update(type="user"), "are no edges between"),
+    (lambda meta: meta["nodes"][0].update(count=True), "count: expected an integer"),
+    (lambda meta: meta["nodes"][0].update(part_counts=[53, 0]), "are not the sizes that the book gives"),
+    (lambda meta: meta["nodes"][0].update(earliest=53), "earliest: expected an integer from 0 to 52, found 53"),
+    (lambda meta: meta["nodes"][0]["book"].update(num_ids=1 << 62), "expected a book of 53 ids"),
+    (lambda meta: meta["nodes"][0].update(book={"kind": "range", "bounds": [0, 1 << 63]}), "bounds"),
+    (lambda meta: meta["nodes"][0].update(book=None), "expected the description of a book, found None"),
+    (lambda meta: meta["edges"][0].update(type=["a", "b"]), "type of edges: expected three texts or null"),
+    (lambda meta: meta["edges"][0].update(part_counts=[-1, 401]), "part_counts.0.: expected an integer"),
 ]
 
 
@@ -161,3 +190,56 @@ def test_arguments(directory: Path) -> None:
         load_partition_layout(directory).open_partition(2)
     with pytest.raises(InvalidArgumentError, match="device"):
         load_partition(directory, 0, device="cuda:0")
+
+
+def resize(path: Path, change: Callable[[bytes], bytes]) -> int:
+    data = change(path.read_bytes())
+    path.write_bytes(data)
+    return len(data)
+
+
+def say(directory: Path, path: str, **fields: Any) -> None:
+    edit_meta(directory, lambda meta: file_of(meta, path).update(fields))
+
+
+@pytest.mark.parametrize("name", ["graph/indices", "graph/indptr", "node_feat/x", "node_label/y"])
+@pytest.mark.parametrize("change", [lambda data: data[:-8], lambda data: data[:90], lambda data: data + b"12345678"])
+def test_a_size_that_meta_knows_and_the_header_does_not(directory: Path, name: str, change: Any) -> None:
+    """What lies beyond the end of a file may be mapped, and reading it would end the process."""
+    path = f"part1/{name}.npy"
+    say(directory, path, bytes=resize(directory / path, change))
+    with pytest.raises(PartitionFormatError, match=rf"{path}: expected (\d+ bytes for|a .npy array)"):
+        load_partition_layout(directory).open_partition(1, verify=False)
+
+
+def test_a_shape_that_is_larger_than_the_file(directory: Path) -> None:
+    path = "part1/node_feat/x.npy"
+    rows = load_partition_layout(directory).files[path].shape[0]
+    old, new = f"({rows}, 2)".encode(), f"({rows}, 9)".encode()
+    resize(directory / path, lambda data: data.replace(old, new))
+    say(directory, path, shape=[rows, 9])
+    with pytest.raises(PartitionFormatError, match=rf"{path}: expected \d+ bytes for float32 \[{rows}, 9\], found"):
+        load_partition_layout(directory).open_partition(1, verify=False)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"PK\x03\x04" * 40, b"\x93NUMPY\x01\x00\xff\xff{'descr'"])
+def test_what_is_no_array(directory: Path, data: bytes) -> None:
+    path = "part1/graph/indices.npy"
+    say(directory, path, bytes=resize(directory / path, lambda _: data))
+    with pytest.raises(PartitionFormatError, match=f"{path}: expected a .npy array"):
+        load_partition_layout(directory).open_partition(1, verify=False)
+
+
+@pytest.mark.parametrize("node", [-1, 53, 1 << 62])
+def test_splits_that_name_no_nodes(directory: Path, node: int) -> None:
+    resize(directory / "node_split/train.npy", lambda data: data[:-8] + node.to_bytes(8, "little", signed=True))
+    with pytest.raises(PartitionFormatError, match=rf"train.npy: expected ids in \[0, 53\), found {node}"):
+        load_partition_layout(directory, verify=False)
+
+
+def test_weights_that_are_none_name_their_file(directory: Path) -> None:
+    resize(directory / "part0/graph/weights.npy", lambda data: data[:-4] + b"\x00\x00\xc0\x7f")
+    dataset = DistDataset()
+    dataset.load(directory, 0, verify=False)
+    with pytest.raises(PartitionFormatError, match=r"part0/graph/weights.npy: edge_weights\[\d+\]: expected a finite"):
+        dataset.graph.weighted_handler  # noqa: B018
