@@ -3,13 +3,14 @@
 # make check   linters, formatters, types; the CUDA sources too where nvcc is
 # make sanitize the C++ tests under ASan and UBSan, and under TSan
 # make fuzz    the RPC's decoders under bytes made up by a fuzzer, for SECONDS (600)
+# make fuzz-files  CASES (10000) damaged partition directories, used by a core with AddressSanitizer, drawn from SEED (0)
 # make faults  N (200) jobs with a random fault each, drawn from SEED (0), and a table of how they ended
 # make bench   the benchmarks
 # make gpu     build with CUDA, run the GPU tests (also under compute-sanitizer) and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (2), DEMO_ARGS,
-# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, N, SEED.
+# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -41,7 +42,7 @@ RUNTIME := $(STAMPS)/runtime
 DEV := $(STAMPS)/dev
 BUILT := $(STAMPS)/built
 
-.PHONY: help install demo test check check-cuda sanitize fuzz faults bench gpu clean
+.PHONY: help install demo test check check-cuda sanitize fuzz fuzz-files faults bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -114,8 +115,22 @@ fuzz: $(BUILT) $(DEV)
 	@$(PIP_INSTALL) atheris
 	nice $(PY) -m tests.fuzz.run --seconds $(SECONDS)
 
-N ?= 200
+CASES ?= 10000
+JOBS ?= 2
 SEED ?= 0
+
+# The sanitizer's library and that of C++, whose exceptions it follows, come before the interpreter's own.
+fuzz-files: $(BUILT) $(DEV)
+	@mkdir -p build/fuzz-files; \
+	cmake -S . -B build/fuzz-files -GNinja -DCMAKE_BUILD_TYPE=Release -DWITH_CUDA=off -DGLD_SANITIZE=address \
+	  -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) \
+	  >build/fuzz-files/configure.log || { cat build/fuzz-files/configure.log; exit 1; }; \
+	cmake --build build/fuzz-files --target _C -- --quiet; \
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:exitcode=99 \
+	nice $(PY) -m tests.fuzz.damaged_run --cases $(CASES) --jobs $(JOBS) --seed $(SEED) --core build/fuzz-files/_C.*.so
+
+N ?= 200
 
 faults: $(BUILT) $(DEV)
 	$(PY) -m tests.faults.run -n $(N) --seed $(SEED)

@@ -7,6 +7,7 @@ leaves nothing.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
@@ -70,13 +71,17 @@ def to_handle(tensor: torch.Tensor) -> TensorHandle:
 
 
 def from_handle(handle: TensorHandle) -> torch.Tensor:
-    """Maps the tensor of a handle: pages are shared, a write stays private to the writer."""
-    dtype = getattr(torch, handle.dtype)
-    if not handle.path:
+    """Maps the tensor of a handle: pages are shared, a write stays private to the writer.
+
+    Raises:
+        StorageError: there is no such memory, it is smaller than the handle says, or the handle is none.
+    """
+    dtype = getattr(torch, handle.dtype, None)
+    count = math.prod(handle.shape)
+    if not isinstance(dtype, torch.dtype) or min((handle.offset, *handle.shape)) < 0 or (not handle.path and count):
+        raise StorageError(f"handle: expected a dtype, extents and an offset of at least 0, and a file, got {handle}")
+    if count == 0:
         return torch.empty(handle.shape, dtype=dtype)
-    count = 1
-    for extent in handle.shape:
-        count *= extent
     nbytes = count * dtype.itemsize
     start = handle.offset - handle.offset % mmap.ALLOCATIONGRANULARITY
     length = handle.offset - start + nbytes

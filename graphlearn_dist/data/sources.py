@@ -121,8 +121,8 @@ class GraphSource:
         try:
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files if name in _NPZ_KINDS}
-        except (OSError, ValueError) as error:
-            raise StorageError(f"{path}: cannot be read as .npz: {error}") from error
+        except Exception as error:  # damaged or foreign: readers of archives have errors of many kinds for that
+            raise StorageError(f"{path}: cannot be read as .npz: {error!r:.300}") from error
         return cls._from_arrays(path, {name: _npz_array(path, name, array) for name, array in arrays.items()})
 
     @classmethod

@@ -359,9 +359,10 @@ def _checked_pair(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, tor
 def to_coo(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(sources, targets) of edges given in one of the layouts of ``Topology``, in the order of the input."""
     first, second = _checked_pair(edge_index, input_layout)
-    return expand(first.diff()) if input_layout == "CSR" else first, expand(
-        second.diff()
-    ) if input_layout == "CSC" else second
+    return (
+        _expand(first.diff()) if input_layout == "CSR" else first,
+        _expand(second.diff()) if input_layout == "CSC" else second,
+    )
 
 
 def count_ends(edge_index: Any, input_layout: str) -> tuple[int, int]:

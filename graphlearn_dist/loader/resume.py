@@ -148,7 +148,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     settings = _check_form(states[0])
     places = [to_place(state, settings) for state in states]
     shards = [Shard(state["shard_index"], state["num_shards"]) for state in states]
-    if sorted(shard.index for shard in shards) != [*range(shards[0].count)] or len({s.count for s in shards}) > 1:
+    if {(shard.index, shard.count) for shard in shards} != {(index, len(shards)) for index in range(len(shards))}:
         raise InvalidArgumentError(f"states: expected one of each shard of a job, got those of {shards}")
     epoch = min(place.epoch for place in places)
     if any(place.epoch > epoch and place != Place(epoch + 1) for place in places):

@@ -4,7 +4,8 @@ rows are looked up. What is damaged is refused as what it is, or goes unnoticed;
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from graphlearn_dist.partition import (
     load_partition_layout,
 )
 from graphlearn_dist.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.sampler.inputs import resolve_input
 from graphlearn_dist.sampler.ppr import personalized_pagerank
 from graphlearn_dist.utils.coroutines import run_local
@@ -108,14 +110,25 @@ def _write(partitioner: Any, graph: TestGraph, root: Path, **options: Any) -> No
     ).partition()
 
 
+class Answer:
+    """What a peer gives when it is waited for; nobody may come to that where another answer was an error."""
+
+    def __init__(self, give: Callable[[], Any]) -> None:
+        self._give = give
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
+        return self._give()
+
+
 class Peers:
     """The other partitions, in this process."""
 
     def __init__(self, services: list[PartitionService]) -> None:
         self._services = services
 
-    async def ask(self, partition: int, function: str, request: Any) -> Any:
-        return self._services[partition].functions[function](request)
+    def ask(self, partition: int, function: str, request: Any) -> Answer:
+        return Answer(functools.partial(self._services[partition].functions[function], request))
 
 
 class Attempts:
@@ -133,9 +146,8 @@ class Attempts:
             self.done += 1
         except (PartitionFormatError, UnknownIdError) as error:
             self.refused.append(f"{name}: {error}")
-        except BaseException as error:
-            error.add_note(name) if hasattr(error, "add_note") else None
-            raise
+        except Exception as error:
+            raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error
 
 
 def use(root: Path) -> Attempts:
@@ -201,16 +213,7 @@ def _use_whole(dataset: DistDataset, attempts: Attempts) -> None:
     for name, inputs, config in _ways(dataset):
         with attempts.one(f"kernels, {name}"):
             access = on_device(dataset, config, HOST)
-            batches = PartitionedBatches(dataset, inputs, config, [PartitionService(dataset)], Peers([]))
-            maker = batches.__class__
-            assert maker is PartitionedBatches
-            _with_kernels(access, dataset.schema, inputs, config)
-
-
-def _with_kernels(access: Any, schema: GraphSchema, inputs: Any, config: SamplingConfig) -> None:
-    from graphlearn_dist.sampler.batch_maker import BatchMaker
-
-    run_local(BatchMaker(access, schema, inputs, config).make(0, 0))
+            run_local(BatchMaker(access, dataset.schema, inputs, config).make(0, 0))
 
 
 def _ways(dataset: DistDataset, *, only_few: bool = False) -> Iterator[tuple[str, Any, SamplingConfig]]:
@@ -247,6 +250,3 @@ def _config(schema: GraphSchema, sampling_type: SamplingType, **way: Any) -> Sam
     fixed = {"batch_size": SEEDS, "shuffle": False, "drop_last": False, "with_edge": True, "collect_features": True}
     settings = {"num_neighbors": [4, 3], "with_neg": False, "with_weight": False, "seed": 3, **fixed, **way}
     return SamplingConfig(sampling_type=sampling_type, edge_dir=schema.edge_dir, **settings)
-
-
-Use = Callable[[Path], Attempts]

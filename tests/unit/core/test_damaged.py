@@ -34,12 +34,11 @@ def arrays(dtype: torch.dtype = torch.int32) -> dict[str, torch.Tensor]:
 
 
 def graph(parts: dict[str, torch.Tensor], *, times: bool = False, weights: bool = False) -> _C.Csr:
-    sums = None
-    if weights:  # those of the graph before it was damaged
-        sums = to_tensor(_C.sum_weights(arrays()["indptr"], torch.ones(2 * NUM_NODES), POOLS[0])[0])
-    return _C.Csr(
-        parts["indptr"], parts["indices"], parts["edge_ids"], NUM_NODES, parts["times"] if times else None, sums
-    )
+    data: tuple[Any, ...] = (parts["times"] if times else None,)
+    if weights:  # with the sums of the graph before it was damaged
+        ones = torch.ones(2 * NUM_NODES)
+        data = (*data, ones, to_tensor(_C.sum_weights(arrays()["indptr"], ones, POOLS[0])[0]))
+    return _C.Csr(parts["indptr"], parts["indices"], parts["edge_ids"], NUM_NODES, *data)
 
 
 ALL = torch.arange(NUM_NODES)

@@ -221,3 +221,27 @@ def test_a_data_set_is_shared_once_whoever_asks() -> None:
     assert all(handle == handles[0] for handle in handles)
     for handle in handles:
         assert torch.equal(DistDataset.from_ipc_handle(handle).graph.topo.indices, whole.graph.topo.indices)
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype", "shape", "message"),
+    [
+        (0, "no dtype", (1,), "expected a dtype"),
+        (0, "Tensor", (1,), "expected a dtype"),
+        (-8, "int64", (1,), "an offset of at least 0"),
+        (0, "int64", (-1, -1), "extents"),
+        (0, "int64", (1 << 62, 2), "expected at least"),
+        (8, "int64", (2,), "expected at least 24 bytes"),
+    ],
+)
+def test_handles_of_wrong_sizes(tmp_path: Path, offset: int, dtype: str, shape: tuple[int, ...], message: str) -> None:
+    file = tmp_path / "array.bin"
+    file.write_bytes(bytes(16))
+    with pytest.raises(StorageError, match=message):
+        from_handle(TensorHandle(str(file), offset, dtype, shape))
+
+
+def test_a_handle_of_no_memory_has_no_entries() -> None:
+    assert from_handle(TensorHandle("", 0, "float32", (0, 3))).shape == (0, 3)
+    with pytest.raises(StorageError, match="and a file, got"):
+        from_handle(TensorHandle("", 0, "int64", (4,)))

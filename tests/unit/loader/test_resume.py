@@ -154,6 +154,22 @@ def test_states_that_belong_to_no_job() -> None:
         merge_states([first.state_dict(), second.state_dict()])
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_shards": 10**15}, "states: expected one of each shard of a job"),
+        ({"num_shards": 0}, "shard: expected"),
+        ({"batch_size": 0}, "batch_size: expected"),
+        ({"num_inputs": -1}, "num_inputs: expected"),
+        ({"next_batch": 10**15}, "expected a place in an epoch"),
+    ],
+)
+def test_states_of_wrong_numbers(changes: dict[str, Any], message: str) -> None:
+    """Nothing is made as large as a number says before it is known to be right."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        merge_states([Indices(9).state_dict() | changes])
+
+
 # --- when ------------------------------------------------------------------------------------------------------
 
 
