@@ -3,6 +3,7 @@ are cut, extended, exchanged or gone, and a META.json that says something else."
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -178,6 +179,8 @@ def _edit_meta(files: dict[str, Any], numbers: random.Random) -> str:
     edited = []
     for _ in range(numbers.choice((1, 1, 2))):
         places = list(_places(meta))
+        if not places:
+            break
         holder, key = numbers.choice(places)
         match numbers.randrange(5):
             case 0 if isinstance(holder, list):
@@ -186,11 +189,11 @@ def _edit_meta(files: dict[str, Any], numbers: random.Random) -> str:
                 del holder[key]
             case 2:
                 other_holder, other_key = numbers.choice(places)
-                holder[key] = json.loads(json.dumps(other_holder[other_key]))
+                holder[key] = copy.deepcopy(other_holder[other_key])
             case 3 if type(holder[key]) is int:
                 holder[key] += numbers.choice((-1, 1, 1 << 33))
             case _:
-                holder[key] = numbers.choice(_LEAVES)
+                holder[key] = copy.deepcopy(numbers.choice(_LEAVES))
         edited.append(str(key))
     files[META] = json.dumps(meta).encode()
     return ", ".join(edited)
