@@ -6,7 +6,7 @@ of each. Tuples "by node type" and "by edge type" are indexed by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -80,6 +80,7 @@ class SampledBatch:
         seed_times: int64 ``[num_seeds]``, times of the seeds, or of links, negatives too; None where they have none.
         links: the links whose ends are the seeds; None unless links are sampled.
         mapping: int64 ``[num_seeds]``, local ids of the seeds in an induced subgraph; None otherwise.
+        columns: by store (see ``data.columns.column_store``), rows of further attributes of the nodes or edges.
     """
 
     run: int
@@ -94,6 +95,7 @@ class SampledBatch:
     seed_times: torch.Tensor | None = None
     links: LinkLabels | None = None
     mapping: torch.Tensor | None = None
+    columns: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
 from ..utils.values import check_disjoint, check_distinct, check_finite, check_weights, label_of
 from . import shared_memory
+from .columns import NamedColumns, column_stores, handles_by_type
 from .feature import Feature
 from .graph import Graph
 from .handles import WholeDatasetHandle, handles_of, share_tables, tensors_of
@@ -53,7 +54,7 @@ def _check_numbers(name: str, features: Any, allow_nonfinite: bool) -> None:
             check_finite(label_of(name, key), rows)
 
 
-class Dataset:
+class Dataset(NamedColumns):
     """Graph, features, labels and splits.
 
     Args:
@@ -85,6 +86,7 @@ class Dataset:
         self.edge_features = edge_features
         self.node_labels = convert_to_tensor(node_labels, name="node_labels")
         self.edge_dir: EdgeDirection = edge_dir
+        super().__init__()
         self.node_times: dict[Any, torch.Tensor] = {}
         self.earliest_nodes: dict[Any, int] = {}
         self._num_nodes: dict[Any, int] = {}
@@ -378,7 +380,7 @@ class Dataset:
             found[store_name(NODE_TIME, schema.node_type_index(node_type))] = Feature(times, rows, dtype=None)
         for edge_type, feature in by_type(self.edge_features).items():
             found[store_name(EDGE_FEATURE, schema.edge_types.index(edge_type))] = feature
-        return found
+        return found | column_stores(schema, self._columns, (self._rows_of, self._edge_rows_of))
 
     def _rows_of(self, node_type: NodeType | None) -> Any:
         """Where nodes have their rows of what ``init_graph`` was given, for ``Feature``; None: a row is an id."""
@@ -446,6 +448,8 @@ class Dataset:
                 node_labels=handles_of(self.node_labels),
                 label_rows=handles_of(self._label_rows),
                 node_times=handles_of(self.node_times),
+                columns=tuple(map(handles_by_type, self._columns)),
+                constants=self.constants,
                 splits=tuple(map(handles_of, (self.train_idx, self.val_idx, self.test_idx))),
             )
 
@@ -454,6 +458,7 @@ class Dataset:
         self.node_labels = shared_memory.share_all(self.node_labels)
         self._label_rows = share_tables(self._label_rows)
         self.node_times = shared_memory.share_all(self.node_times)
+        self._share_columns()
         for name in ("train_idx", "val_idx", "test_idx"):
             setattr(self, name, shared_memory.share_all(getattr(self, name)))
 
@@ -472,6 +477,7 @@ class Dataset:
         dataset._num_nodes, dataset._label_rows = dict(handle.num_nodes), tensors_of(handle.label_rows)
         dataset.node_times = tensors_of(handle.node_times)
         dataset.earliest_nodes = _earliest(dataset.node_times)
+        dataset._open_columns(handle.columns, handle.constants)
         return dataset
 
 
@@ -480,14 +486,13 @@ def _earliest(node_times: Mapping[Any, torch.Tensor]) -> dict[Any, int]:
 
 
 def rebuild_dataset(ipc_handle: WholeDatasetHandle) -> Dataset:
-    """The data set that ``reduce_dataset`` described."""
-    return Dataset.from_ipc_handle(ipc_handle)
+    return Dataset.from_ipc_handle(ipc_handle)  # what ``reduce_dataset`` described
 
 
 def reduce_dataset(dataset: Dataset) -> tuple[Any, ...]:
     """How a data set goes to another process through ``multiprocessing``: as a handle to the same memory.
 
-    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
+    Its sender must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
     """
     return rebuild_dataset, (dataset.share_ipc(),)
 

@@ -107,6 +107,8 @@ class WholeDatasetHandle:
     label_rows: Mapping[Any, TensorHandle | Any]
     node_times: Mapping[Any, TensorHandle]
     splits: tuple[Mapping[Any, TensorHandle], ...]
+    columns: tuple[Mapping[Any, Mapping[str, TensorHandle]], ...] = ({}, {})
+    constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def share_tables(rows: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +43,12 @@ class Levels:
         return {key: of_type[name] for key, of_type in self.edges.items() if name is not None and name in of_type}
 
 
-def read_levels(data: Data | HeteroData) -> Levels:
+def read_levels(data: Data | HeteroData, names: Collection[str] | None = None) -> Levels:
     """Reads ``Data`` or ``HeteroData``; tensors are plain ones over the same memory where that is possible.
+
+    Args:
+        data: the object.
+        names: the attributes to read; all of them unless given. The edges are always read.
 
     Raises:
         InvalidArgumentError: there is one value for each node or edge, and these are no numbers.
@@ -61,7 +65,7 @@ def read_levels(data: Data | HeteroData) -> Levels:
     constants: dict[Any, dict[str, Any]] = {}
     for key, store in stores:
         for name, value in store.items():
-            if name in _NO_ROWS or value is None:
+            if name in _NO_ROWS or value is None or (names is not None and name not in names):
                 continue
             if key in nodes and store.is_node_attr(name):
                 nodes[key][name] = _rows(data, store, name, value)
@@ -84,6 +88,9 @@ def _rows(data: Any, store: Any, name: str, value: Any) -> torch.Tensor:
     """One row for each node or edge; PyG counts some of them along another dimension than the first."""
     if not isinstance(value, (torch.Tensor, np.ndarray, list, tuple)):
         raise InvalidArgumentError(f"data.{name}: expected a tensor or an array, got {type(value).__name__}")
-    tensor: torch.Tensor = convert_to_tensor(value, name=f"data.{name}")
+    try:
+        tensor: torch.Tensor = convert_to_tensor(value, name=f"data.{name}")
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error}; attrs= names the attributes that batches carry") from error
     dim = data.__cat_dim__(name, value, store)
     return tensor.movedim(dim, 0) if isinstance(dim, int) else tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ class GraphSource:
         edge_weights: ``[E]`` (by edge type), or None.
         edge_times: int ``[E]`` (by edge type), or None.
         node_times: int ``[num_nodes]`` (by node type), or None.
+        node_attrs, edge_attrs, constants: other attributes, see ``Dataset.init_attrs``.
 
     What is in them is checked where they are used, by ``Dataset`` or a partitioner.
     """
@@ -55,6 +57,9 @@ class GraphSource:
     edge_weights: Any = None
     edge_times: Any = None
     node_times: Any = None
+    node_attrs: Any = None
+    edge_attrs: Any = None
+    constants: Any = None
 
     @classmethod
     def from_pyg(
@@ -64,11 +69,14 @@ class GraphSource:
         weight_attr: str | None = None,
         time_attr: str | None = None,
         split_index: int | None = None,
+        attrs: Collection[str] | None = None,
     ) -> GraphSource:
-        """From ``Data`` or ``HeteroData``: ``edge_index``, ``x``, ``y``, ``edge_attr``, ``{train,val,test}_mask``.
+        """From ``Data`` or ``HeteroData``: ``edge_index``, ``x``, ``y``, ``edge_attr``, ``{train,val,test}_mask``, and
+        all other attributes, which batches carry as they do from PyG's loaders.
 
         Args:
             data: the graph.
+            attrs: which attributes come along into batches; all of them unless given.
             weight_attr: as of PyG's loaders, the attribute that holds edge weights, such as ``"edge_weight"``; of a
                 typed graph, some edge types may lack it.
             time_attr: likewise the attribute that holds times, of nodes (``"time"``) or of edges (``"edge_time"``), but
@@ -79,7 +87,10 @@ class GraphSource:
         Raises:
             InvalidArgumentError: there are no edges, or no such attribute, or it is none of numbers.
         """
-        levels = read_levels(data)
+        named = [f"{name}_mask" for name in _SPLITS] + [name for name in (weight_attr, time_attr) if name is not None]
+        levels = read_levels(data, None if attrs is None else {*attrs, *named})
+        if attrs is not None and (unknown := set(attrs) - set(data.keys())):
+            raise _no_rows("attrs", "attribute of the data", sorted(unknown)[0], levels, data)
         edge_index = {key: edges.pop("edge_index", None) for key, edges in levels.edges.items()}
         if not edge_index or None in edge_index.values():
             raise InvalidArgumentError("data: expected PyG data with an edge_index, got none")
@@ -104,6 +115,9 @@ class GraphSource:
             bare(weights),
             bare(edge_times),
             bare(node_times),
+            _others(levels.nodes, {"x", "y"}, attrs),
+            _others(levels.edges, {"edge_attr"}, attrs),
+            _others(levels.constants, set(), attrs),
         )
 
     @classmethod
@@ -162,6 +176,7 @@ class GraphSource:
             edge_times=self.edge_times,
             node_times=self.node_times,
         )
+        dataset.init_attrs(self.node_attrs, self.edge_attrs, self.constants)
         return dataset
 
 
@@ -182,6 +197,17 @@ def _npz_array(path: str | Path, name: str, array: np.ndarray[Any, Any]) -> torc
             raise StorageError(f"{path}: {name}: expected integers below 2^63, found {array.max()}")
         array = array.astype(np.int64, copy=False)
     return torch.from_numpy(array)
+
+
+def _others(
+    by_type: Mapping[Any, Mapping[str, Any]], taken: set[str], attrs: Collection[str] | None
+) -> dict[Any, dict[str, Any]]:
+    """The attributes that have no place of their own, of the types that have any."""
+    others = {
+        key: {name: value for name, value in named.items() if name not in taken and (attrs is None or name in attrs)}
+        for key, named in by_type.items()
+    }
+    return {key: named for key, named in others.items() if named}
 
 
 def _mask_ids(masks: dict[Any, torch.Tensor], split_index: int | None) -> dict[Any, torch.Tensor]:

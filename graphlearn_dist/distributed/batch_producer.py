@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from ..data.schema import GraphSchema
 from ..messages import EndOfEpoch, SampledBatch
@@ -17,6 +19,11 @@ class BatchProducer(ABC):
     @abstractmethod
     def schema(self) -> GraphSchema:
         """The types of the data set."""
+
+    @property
+    @abstractmethod
+    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
+        """Attributes of the data set that have no rows, by type and name."""
 
     @property
     @abstractmethod

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ..data import shared_memory
 from ..data.feature import Feature
-from ..data.handles import TopologyHandle
+from ..data.handles import TopologyHandle, tensors_of
 from ..data.schema import EdgeDirection, by_type
 from ..data.topology import Topology
 from ..messages import TensorHandle
@@ -44,6 +44,7 @@ class NodeHandle:
     labels: TensorHandle | None
     times: TensorHandle | None = None
     earliest: int | None = None
+    attrs: dict[str, TensorHandle] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class EdgeHandle:
     topology: TopologyHandle
     feature_book: BookHandle
     features: TensorHandle | None
+    attrs: dict[str, TensorHandle] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class DatasetHandle:
     caches: tuple[CacheHandle, ...] = ()
     cached_graphs: tuple[DatasetHandle, ...] = ()
     splits: tuple[SplitHandle, ...] = ()
+    constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
 
 def rows_handle(feature: Feature | None) -> TensorHandle | None:
@@ -180,4 +183,7 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
         edge_features={edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
         node_times={node.node_type: open_tensor(node.times) for node in nodes if node.times is not None},
         earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
+        node_attrs={node.node_type: tensors_of(node.attrs) for node in nodes if node.attrs},
+        edge_attrs={edge.edge_type: tensors_of(edge.attrs) for edge in edges if edge.attrs},
+        constants=handle.constants,
     )

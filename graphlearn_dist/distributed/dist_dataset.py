@@ -13,9 +13,11 @@ import torch
 from .. import _C
 from ..core import available_cores, thread_pool
 from ..data import shared_memory
+from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store
 from ..data.dataset import Dataset
 from ..data.feature import DeviceGroup, Feature
 from ..data.graph import Graph
+from ..data.handles import handles_of
 from ..data.random_split import random_split as split_range
 from ..data.schema import (
     EDGE_FEATURE,
@@ -195,9 +197,15 @@ class DistDataset(Dataset):
         self.node_labels = bare(dict(parts.node_labels))
         self._label_rows = {key: self._node_books[key].id2index for key in parts.node_labels}
         self.node_times, self.earliest_nodes = dict(parts.node_times), dict(parts.earliest_nodes)
+        self.node_attrs = {key: dict(named) for key, named in parts.node_attrs.items()}
+        self.edge_attrs = {key: dict(named) for key, named in parts.edge_attrs.items()}
+        self.constants = {key: dict(named) for key, named in parts.constants.items()}
 
     def _rows_of(self, node_type: NodeType | None) -> Any:
         return self._node_books[node_type].id2index
+
+    def _edge_rows_of(self, edge_type: EdgeType | None) -> Any:
+        return self._edge_books[edge_type].id2index
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -235,6 +243,12 @@ class DistDataset(Dataset):
             books[store_name(NODE_TIME, index)] = self._node_books[node_type]
         for index, edge_type in enumerate(schema.edge_types):
             books[store_name(EDGE_FEATURE, index)] = self._edge_books[edge_type]
+        for key, columns in self.node_attrs.items():
+            number = schema.node_type_index(key)
+            books |= {column_store(NODE_COLUMN, number, name): self._node_books[key] for name in columns}
+        for key, columns in self.edge_attrs.items():
+            number = schema.edge_types.index(key)
+            books |= {column_store(EDGE_COLUMN, number, name): self._edge_books[key] for name in columns}
         return books
 
     def edges(self, etype: EdgeType | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -265,7 +279,7 @@ class DistDataset(Dataset):
         """A handle with which another process of this host maps the same memory while this one lives.
 
         Args:
-            with_splits: name the splits, too; the handle is then good only while they stay the same.
+            with_splits: name the splits, too, and the constants; the handle is then good only while they stay the same.
         """
         with shared_memory.moving:
             self._move_to_shared_memory()
@@ -280,6 +294,7 @@ class DistDataset(Dataset):
                 caches=tuple(cache_handle(store, rows) for store, rows in self._caches.items()),
                 cached_graphs=tuple(other.share_ipc(with_splits=False) for other in self.cached_graphs),
                 splits=split_handles(dict(named)) if with_splits else (),
+                constants=self.constants if with_splits else {},
             )
 
     def _node_handle(self, node_type: NodeType | None) -> NodeHandle:
@@ -293,12 +308,14 @@ class DistDataset(Dataset):
             shared_memory.to_optional_handle(self.get_node_label(node_type)),
             shared_memory.to_optional_handle(self.node_times.get(node_type)),
             self.earliest_nodes.get(node_type),
+            handles_of(self.node_attrs.get(node_type)),
         )
 
     def _edge_handle(self, edge_type: EdgeType | None) -> EdgeHandle:
         topology, features = by_type(self.graph)[edge_type].topo, self.get_edge_feature(edge_type)
-        book = edge_book_handle(self._edge_books[edge_type], with_ids=features is not None)
-        return EdgeHandle(edge_type, topology.to_handle(), book, rows_handle(features))
+        attrs = handles_of(self.edge_attrs.get(edge_type))
+        book = edge_book_handle(self._edge_books[edge_type], with_ids=features is not None or bool(attrs))
+        return EdgeHandle(edge_type, topology.to_handle(), book, rows_handle(features), attrs)
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:

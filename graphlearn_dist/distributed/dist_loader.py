@@ -105,6 +105,7 @@ class DistLoader(EpochLoader):
         self._pin = asked and can_pin()
         self._closed = False
         self._producer = open_producer(data, input_data, sampling_config, worker_options)
+        self._constants = self._producer.constants if sampling_config.collect_features else {}
 
     @property
     def _num_batches(self) -> int:
@@ -142,7 +143,7 @@ class DistLoader(EpochLoader):
         item = self._producer.recv()
         if isinstance(item, EndOfEpoch):
             raise StopIteration
-        batch = to_pyg(item, self._producer.schema)
+        batch = to_pyg(item, self._producer.schema, self._constants)
         return item.index, self._copies.begin(pinned(batch) if self._pin else batch)
 
     def finish(self, copy: Copy) -> Data | HeteroData:

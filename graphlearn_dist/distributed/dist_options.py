@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -284,9 +284,11 @@ class ProducerInfo:
         num_batches: batches of an epoch.
         schema: types of the data set.
         input_settings: its input, to recognize it in a saved state.
+        constants: attributes of the data set that have no rows, see ``Dataset.init_attrs``.
     """
 
     producer_id: int
     num_batches: int
     schema: GraphSchema
     input_settings: Settings
+    constants: dict[Any, dict[str, Any]] = field(default_factory=dict)

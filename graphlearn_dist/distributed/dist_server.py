@@ -196,7 +196,8 @@ class DistServer:
             await self._start(producer, holders)
             self._leases.add(producer_id, producer, current_peer(), request.key, room)
             undo.pop_all()
-        return ProducerInfo(producer_id, producer.schedule.num_batches, self.dataset.schema, hashed)
+        count, held = producer.schedule.num_batches, self.dataset
+        return ProducerInfo(producer_id, count, held.schema, hashed, held.constants)
 
     async def _start(self, producer: SamplingProducer, holders: PartitionHolders) -> None:
         """Starts a producer, which knows these holders; undone if it fails."""

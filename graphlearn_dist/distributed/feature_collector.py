@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ..core import thread_pool
-from ..data.schema import EDGE_FEATURE, store_name
 from ..data.unified_tensor import UnifiedTensor, gather_located, view_rows
 from ..errors import UnknownIdError
 from ..messages import FeatureReply, FeatureRequest, Subgraph
@@ -54,12 +53,10 @@ class FeatureCollector:
         self._with_edges = frozenset(name for name, book in books.items() if isinstance(book, OwnedEdgesBook))
         self._books = {name: book.native for name, book in books.items() if name not in self._with_edges}
         specs, row_books = dataset.schema.edge_specs, dataset.row_books()
-        # Where edge features lie with their edges: edge type, type of the nodes in whose rows those are, their book.
-        self._row_ends = {
-            store_name(EDGE_FEATURE, i): (i, seed_type, row_books[i].native)
-            for i, (seed_type, _) in enumerate(specs)
-            if store_name(EDGE_FEATURE, i) in self._with_edges & self._stores.keys()
-        }
+        # Features and columns of edges that lie with these: by store the edge type, and by that the type of the nodes
+        # in whose rows those are, and the book of these.
+        self._edge_types = {name: int(name.split(":")[1]) for name in self._with_edges & self._stores.keys()}
+        self._row_ends = {i: (specs[i][0], row_books[i].native) for i in self._edge_types.values()}
         # Where all partitions are at hand, a copy of their rows is no closer than the rows.
         caches = dataset.row_caches() if len(self._services) < self._num_partitions else {}
         self._caches = {name: RowCache(rows) for name, rows in caches.items() if len(rows.ids)}
@@ -73,12 +70,13 @@ class FeatureCollector:
         That is whoever has the node it was sampled for, which no request is needed to know. ``rows`` of edges at hand
         are those of the nodes.
         """
-        places = {}
-        for name, (edge_type, seed_type, book) in self._row_ends.items():
+        places: dict[str, LocatedRows] = {}
+        for edge_type, (seed_type, book) in self._row_ends.items():
             nodes, edge_ids = subgraph.nodes[seed_type][subgraph.cols[edge_type]], subgraph.edge_ids[edge_type]
             if edge_ids is not None:
                 of_nodes = locate_rows(book, nodes, self._is_asked, self._pool)
-                places[name] = replace(of_nodes, ids=edge_ids[of_nodes.positions])
+                found = replace(of_nodes, ids=edge_ids[of_nodes.positions])
+                places |= {name: found for name, of_type in self._edge_types.items() if of_type == edge_type}
         return places
 
     async def ask_places(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
@@ -113,8 +111,12 @@ class FeatureCollector:
         if self._whole:
             return Lookup(self, wanted)
         located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
+        made: dict[tuple[int, int], LocatedRows] = {}  # stores of one type lie in the same places
         for name in wanted.keys() & self._with_edges:
-            located[name] = self._rows_at_hand(name, wanted[name], (places or {})[name])
+            key = self._edge_types[name], id(wanted[name])
+            if key not in made:
+                made[key] = self._rows_at_hand(name, wanted[name], (places or {})[name])
+            located[name] = made[key]
         for name in located.keys() & self._caches.keys():
             located[name] = self._caches[name].take(located[name], self._num_partitions)
         asked = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -57,7 +58,7 @@ class CollocatedProducer(BatchProducer):
         config: SamplingConfig,
         options: CollocatedDistSamplingWorkerOptions,
     ) -> None:
-        self._schema = dataset.schema
+        self._schema, self._constants = dataset.schema, dataset.constants
         named = resolve_here(sampler_input, dataset)
         holders = find_holders(dataset, options)
         self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
@@ -72,6 +73,10 @@ class CollocatedProducer(BatchProducer):
     @property
     def schema(self) -> GraphSchema:
         return self._schema
+
+    @property
+    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
+        return self._constants
 
     @property
     def num_batches(self) -> int:
@@ -129,7 +134,7 @@ class MpProducer(BatchProducer):
         config: SamplingConfig,
         options: MpDistSamplingWorkerOptions,
     ) -> None:
-        self._schema = dataset.schema
+        self._schema, self._constants = dataset.schema, dataset.constants
         self._timeout_s = options.rpc_timeout
         named = resolve_here(sampler_input, dataset)
         holders = find_holders(dataset, options)
@@ -164,6 +169,10 @@ class MpProducer(BatchProducer):
     @property
     def schema(self) -> GraphSchema:
         return self._schema
+
+    @property
+    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
+        return self._constants
 
     @property
     def num_batches(self) -> int:

@@ -35,6 +35,9 @@ class PartitionParts:
         edge_features: its rows in the order of ``edge_books``.
         node_times: int64 ``[n]`` in the order of ``node_books``.
         earliest_nodes: the node of the least time in the whole data set.
+        node_attrs: by name, its rows in the order of ``node_books``.
+        edge_attrs: by name, its rows in the order of ``edge_books``.
+        constants: by type and name, what has no rows.
     """
 
     partition_idx: int
@@ -48,6 +51,9 @@ class PartitionParts:
     edge_features: Mapping[Any, torch.Tensor] = field(default_factory=dict)
     node_times: Mapping[Any, torch.Tensor] = field(default_factory=dict)
     earliest_nodes: Mapping[Any, int] = field(default_factory=dict)
+    node_attrs: Mapping[Any, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    edge_attrs: Mapping[Any, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
 
     def graphs_of(self, partition_idx: int, graphs: Mapping[Any, Topology]) -> PartitionParts:
         """Another partition of the same data set: its graphs, and no rows of features, labels or times."""
@@ -106,6 +112,9 @@ def parts_in(layout: PartitionLayout, arrays: PartitionArrays, partition_idx: in
         edge_features=arrays.edge_feats,
         node_times=arrays.node_times,
         earliest_nodes={key: info.earliest for key, info in nodes.items() if info.earliest is not None},
+        node_attrs=arrays.node_attrs,
+        edge_attrs=arrays.edge_attrs,
+        constants=layout.constants,
     )
 
 
@@ -131,6 +140,9 @@ def parts_of(dataset: Dataset) -> PartitionParts:
         edge_features={key: _rows_by_id(feature) for key, feature in by_type(dataset.edge_features).items()},
         node_times=dataset.node_times,
         earliest_nodes=dataset.earliest_nodes,
+        node_attrs=dataset.node_attrs,
+        edge_attrs=dataset.edge_attrs,
+        constants=dataset.constants,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
@@ -149,6 +149,10 @@ class RemoteProducer(BatchProducer):
     @property
     def schema(self) -> GraphSchema:
         return self._infos[0].schema
+
+    @property
+    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
+        return self._infos[0].constants
 
     @property
     def num_batches(self) -> int:

@@ -73,6 +73,7 @@ class LocalLoader(EpochLoader):
         self._resolved = with_own_times(config, self._input, data)
         self.batches = LocalBatches(data, self._input, self._resolved, num_threads)
         self._schema = data.schema
+        self._constants = data.constants if config.collect_features else {}
         self._copies = DeviceCopies(device)
         self._transform = transform
         self._prefetch = check_prefetch(prefetch)
@@ -128,7 +129,7 @@ class LocalLoader(EpochLoader):
         if self.static_batches is None:
             raise InvalidArgumentError("static_shapes: expected a loader with static shapes")
         padded = self.static_batches.sample(request)
-        return padded_to_pyg(padded, self._schema)
+        return padded_to_pyg(padded, self._schema, self._constants)
 
     def _make(self, epoch: int, index: int) -> Copy:
         """A batch on its way to the device: what background threads do."""
@@ -140,7 +141,7 @@ class LocalLoader(EpochLoader):
             batch = self.batches.make(epoch, index)
             if self._as_pyg_v1:
                 return Copy(to_pyg_v1(batch))
-            return self._copies.begin(to_pyg(batch, self._schema))
+            return self._copies.begin(to_pyg(batch, self._schema, self._constants))
 
     def _finish(self, copy: Copy) -> Any:
         batch = self._copies.finish(copy)

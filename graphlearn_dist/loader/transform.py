@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ..core import stack_pair
+from ..data.columns import NODE_COLUMN, columns_among, last_dimension_counts
 from ..data.schema import GraphSchema
 from ..messages import LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
@@ -21,7 +24,10 @@ _ONLY_NODE = "node"
 _ONLY_EDGE = ("node", "to", "node")
 
 
-def to_pyg(batch: SampledBatch, schema: GraphSchema) -> Data | HeteroData:
+Constants = Mapping[Any, Mapping[str, Any]]
+
+
+def to_pyg(batch: SampledBatch, schema: GraphSchema, constants: Constants = MappingProxyType({})) -> Data | HeteroData:
     """Makes ``Data`` of a homogeneous batch and ``HeteroData`` of any other.
 
     In PyG's convention: ``edge_index`` int64 ``[2, E]`` runs from neighbor to seed in local ids, ``n_id`` and ``e_id``
@@ -35,20 +41,24 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema) -> Data | HeteroData:
       target whatever the direction of sampling, stand in the batch, or where it is typed in the store of the links' own
       edge type; triplets are ``src_index``, ``dst_pos_index``, ``dst_neg_index`` and ``seed_time`` in the stores of
       their nodes.
+    - Further attributes of the data set (``Dataset.init_attrs``) stand under their names, rows of the batch's nodes and
+      edges, constants as they are; names above are the batch's own.
     - Induced subgraphs: ``mapping`` are the local ids of the seeds; edges belong to no hop.
     """
-    typed = _to_hetero_data(batch, schema)
+    typed = _to_hetero_data(batch, schema, constants)
     return _single_type(typed) if schema.is_homogeneous else typed
 
 
-def padded_to_pyg(padded: PaddedBatch, schema: GraphSchema) -> Data | HeteroData:
+def padded_to_pyg(
+    padded: PaddedBatch, schema: GraphSchema, constants: Constants = MappingProxyType({})
+) -> Data | HeteroData:
     """As ``to_pyg``, of a padded batch; nothing waits for a GPU.
 
     ``node_mask`` and ``edge_mask`` say what is real, and beside the seeds ``seed_mask`` which of the first
     ``batch_size`` nodes are seeds: all of them but in a short last batch. ``num_sampled_nodes`` and
     ``num_sampled_edges`` are tensors where the batch lies.
     """
-    typed = _to_hetero_data(padded.batch, schema)
+    typed = _to_hetero_data(padded.batch, schema, constants)
     for index, node_type in enumerate(schema.node_types):
         store = typed[node_type or _ONLY_NODE]
         store.node_mask, store.num_sampled_nodes = padded.node_masks[index], padded.num_sampled_nodes[index]
@@ -64,10 +74,12 @@ def _message_type(schema: GraphSchema, edge_type: EdgeType | None) -> EdgeType:
     return _ONLY_EDGE if edge_type is None else message_type(edge_type, schema.edge_dir)
 
 
-def _to_hetero_data(batch: SampledBatch, schema: GraphSchema) -> HeteroData:
+def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, constants: Constants) -> HeteroData:
     from torch_geometric.data import HeteroData
 
     data = HeteroData()
+    if batch.columns or constants:
+        _fill_attributes(data, batch, schema, constants)
     for index, node_type in enumerate(schema.node_types):
         _fill_nodes(data[node_type or _ONLY_NODE], batch, index)
     for index, edge_type in enumerate(schema.edge_types):
@@ -77,6 +89,24 @@ def _to_hetero_data(batch: SampledBatch, schema: GraphSchema) -> HeteroData:
     else:
         _fill_links(data, schema.edge_types[batch.links.edge_type] or _ONLY_EDGE, batch, batch.links)
     return data
+
+
+def _fill_attributes(data: HeteroData, batch: SampledBatch, schema: GraphSchema, constants: Constants) -> None:
+    """What the data set has beside features and labels; the batch's own names are filled in later, and stand."""
+    for column in columns_among(frozenset(batch.columns)):
+        if column.kind == NODE_COLUMN:
+            store = data[schema.node_types[column.type_index] or _ONLY_NODE]
+        else:
+            store = data[_message_type(schema, schema.edge_types[column.type_index])]
+        rows = batch.columns[column.store]
+        store[column.name] = rows.movedim(0, -1) if last_dimension_counts(column.name) else rows
+    for key, named in constants.items():
+        if key is None:
+            store = data[_ONLY_NODE] if schema.is_homogeneous else data
+        else:
+            store = data[key if isinstance(key, str) else _message_type(schema, key)]
+        for name, value in named.items():
+            store[name] = value
 
 
 def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:

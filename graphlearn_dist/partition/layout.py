@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import torch
 
@@ -19,7 +19,7 @@ from . import meta_checks
 from .book_base import PartitionBook, check_partition_idx
 from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
-from .storage import ArrayFile, check_size, dtype_name, open_array
+from .storage import ArrayFile, check_size, dtype_name, open_array, open_constants
 
 FORMAT_NAME = "graphlearn-dist-partition"
 FORMAT_VERSION = 2
@@ -108,7 +108,8 @@ class PartitionArrays:
 
     ``node_labels`` and ``node_times`` (int64) ``[nodes of this partition, ...]`` in local-row order; ``node_feats`` and
     ``edge_feats`` likewise, by the types' feature books; ``node_caches`` and ``edge_caches`` where other partitions'
-    rows were copied. Types without the array are missing.
+    rows were copied; ``node_attrs`` and ``edge_attrs`` by name, in the rows of node books and of edges' feature books.
+    Types without the array are missing.
     """
 
     partition_idx: int
@@ -119,6 +120,8 @@ class PartitionArrays:
     node_caches: Mapping[NodeKey, CachedRows] = field(default_factory=dict)
     edge_caches: Mapping[EdgeKey, CachedRows] = field(default_factory=dict)
     node_times: Mapping[NodeKey, torch.Tensor] = field(default_factory=dict)
+    node_attrs: Mapping[NodeKey, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    edge_attrs: Mapping[EdgeKey, Mapping[str, torch.Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class PartitionLayout:
         nodes: by node type.
         edges: by edge type.
         files: by path.
+        constants: by type (None: of the whole graph) and name, attributes without rows.
     """
 
     root: Path
@@ -142,6 +146,7 @@ class PartitionLayout:
     nodes: Mapping[NodeKey, NodeInfo]
     edges: Mapping[EdgeKey, EdgeInfo]
     files: Mapping[str, ArrayFile]
+    constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def is_hetero(self) -> bool:
@@ -225,7 +230,22 @@ class _PartitionReader:
             node_caches=self._caches("node_feat", layout.nodes),
             edge_caches=self._caches("edge_feat", layout.edges),
             node_times=self._rows("node_time", "t", node_sizes),
+            node_attrs=self._attrs("node_attr", node_sizes),
+            edge_attrs=self._attrs("edge_attr", edge_sizes),
         )
+
+    def _attrs(self, group: str, sizes: Mapping[Any, int]) -> dict[Any, dict[str, torch.Tensor]]:
+        """By type and name, from the paths of files."""
+        found: dict[Any, dict[str, torch.Tensor]] = {}
+        for key, size in sizes.items():
+            folder = array_path(group, key, "", self.partition_idx).removesuffix(".npy")
+            for path in self.layout.files:
+                stem = path.removeprefix(folder).removesuffix(".npy")
+                if path.startswith(folder) and "/" not in stem:
+                    rows = self._open(group, key, stem, size)
+                    if rows is not None:
+                        found.setdefault(key, {})[unquote(stem)] = rows
+        return found
 
     def _open(self, group: str, key: NodeKey | EdgeKey, name: str, num_rows: int) -> torch.Tensor | None:
         file = self.layout.files.get(array_path(group, key, name, self.partition_idx))
@@ -391,7 +411,8 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
             raise ValueError(f"edges of type {etype}: sizes of the book are not part_counts {part_counts!r:.200}")
         edges[etype] = EdgeInfo(count, part_counts, edge_book)
     meta_checks.check_same_arrays(files, num_parts)
-    return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files)
+    constants = open_constants(root, meta.get("constants", ()), files, verify=verify)
+    return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files, constants)
 
 
 def _check_book(what: str, book: EdgeBook, num_parts: int, num_ids: int) -> None:
@@ -472,8 +493,9 @@ def make_meta(
     nodes: Sequence[dict[str, Any]],
     edges: Sequence[dict[str, Any]],
     files: Iterable[ArrayFile],
+    constants: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """META.json: entries of ``node_entry`` and ``edge_entry``, and all files."""
+    """META.json: entries of ``node_entry`` and ``edge_entry``, all files, and attributes without rows."""
     return {
         "format": FORMAT_NAME,
         "version": FORMAT_VERSION,
@@ -483,6 +505,7 @@ def make_meta(
         "nodes": list(nodes),
         "edges": list(edges),
         "files": [file.to_dict() for file in files],
+        **({"constants": list(constants)} if constants else {}),
     }
 
 

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from .. import _C
+from ..data.columns import check_columns
 from ..data.schema import earliest
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.tensor import convert_to_tensor
 from ..utils.values import check_finite, label_of
 from .assembly import as_stored_book, write_edge_ids, write_tables
+from .attributes import attr_path, constant_inputs, write_constants
 from .book_base import PartitionBook
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
 from .ingest import (
@@ -75,6 +77,9 @@ class PartitionerBase(ABC):
         edge_feat_pb: who keeps which edge's features, by edge id, likewise (by edge type); default: whoever has the
             edge.
         allow_nonfinite: take features that are infinite or no number as they are, without a look at them.
+        node_attrs: attributes that batches carry under their names: by name ``[num_nodes, ...]`` (by node type).
+        edge_attrs: likewise, by edge id (by edge type).
+        constants: attributes without rows, by type (None: of the graph) and name: tensors, or what JSON holds.
 
     Raises:
         InvalidArgumentError: an argument is wrong.
@@ -105,6 +110,9 @@ class PartitionerBase(ABC):
         node_feat_pb: Any = None,
         edge_feat_pb: Any = None,
         allow_nonfinite: bool = False,
+        node_attrs: Any = None,
+        edge_attrs: Any = None,
+        constants: Any = None,
     ) -> None:
         for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
             if not isinstance(value, int) or value < 1:
@@ -123,11 +131,14 @@ class PartitionerBase(ABC):
         edges = edge_inputs(counts, edge_index, edge_ids, edge_weights, edge_feat, edge_times)
         self.node_times: dict[NodeKey, torch.Tensor] = node_time_inputs(counts, node_times)
         self.edges: dict[EdgeKey, EdgeInput] = with_node_times(edges, self.node_times, self.edge_dir)
+        self.node_attrs = check_columns("node_attrs", node_attrs, counts)
+        self.constants = constant_inputs(constants, {*counts, *self.edges})
         edge_counts = {key: edge.num_edge_ids for key, edge in self.edges.items()}
         self._node_feat_books = _feature_books("node_feat_pb", node_feat_pb, counts, num_parts)
         self._edge_feat_books = _feature_books("edge_feat_pb", edge_feat_pb, edge_counts, num_parts)
         if not allow_nonfinite:
             self._check_features()
+        self.edge_attrs = check_columns("edge_attrs", edge_attrs, edge_counts)
         self._pool = _C.ThreadPool(num_threads)
 
     def _check_features(self) -> None:
@@ -282,7 +293,10 @@ class _Writer:
             self.books[key] = source._node_book(key)
         nodes = [self._write_nodes(key, node) for key, node in source.nodes.items()]
         edges = [self._write_edges(key, edge) for key, edge in source.edges.items()]
-        return make_meta(source.num_parts, source.edge_dir, nodes, edges, self.files)
+        constants = list(write_constants(self.root, source.constants))
+        self.files += [file for _, file in constants if file is not None]
+        entries = [entry for entry, _ in constants]
+        return make_meta(source.num_parts, source.edge_dir, nodes, edges, self.files, entries)
 
     def _add(self, path: str, tensor: torch.Tensor) -> None:
         self.files.append(write_tensor(self.root, path, tensor))
@@ -293,8 +307,9 @@ class _Writer:
         self.files.append(write_array(self.root, path, chunks, stored, (len(ids), *data.shape[1:])))
 
     def _write_nodes(self, key: NodeKey, node: NodeInput) -> dict[str, Any]:
-        book, own_feature_book = self.books[key], self.source._node_feat_books.get(key)
-        feature_book, times = own_feature_book or book, self.source.node_times.get(key)
+        source = self.source
+        book, own_feature_book = self.books[key], source._node_feat_books.get(key)
+        feature_book, times = own_feature_book or book, source.node_times.get(key)
         self.files += write_tables(self.root, "node_book", key, book)
         if own_feature_book is not None:
             self.files += write_tables(self.root, "node_feat_book", key, own_feature_book)
@@ -308,6 +323,8 @@ class _Writer:
                 self._add_rows(array_path("node_label", key, "y", p), node.label, book.local_ids(p), None)
             if times is not None:
                 self._add_rows(array_path("node_time", key, "t", p), times, book.local_ids(p), None)
+            for name, rows in source.node_attrs.get(key, {}).items():
+                self._add_rows(attr_path("node_attr", key, name, p), rows, book.local_ids(p), None)
         if node.feat is not None and self.with_feature:
             self._write_caches(key, node.feat, feature_book)
         first = earliest(times) if times is not None and len(times) else None
@@ -336,7 +353,8 @@ class _Writer:
             taken = _C.take_csr_rows(whole["indptr"], whole["indices"], whole["edge_ids"], ids, num_cols, pool, *data)
             arrays = dict(zip(names, _from_core(taken), strict=True))
             part_counts.append(len(arrays["indices"]))
-            if edge.feat is not None and self.with_feature and key not in self.source._edge_feat_books:
+            has_rows = (edge.feat is not None and self.with_feature) or key in self.source.edge_attrs
+            if has_rows and key not in self.source._edge_feat_books:
                 edge_ids.append(arrays["edge_ids"].sort().values)
             for name, tensor in arrays.items():
                 self._add(array_path("graph", key, name, p), tensor)
@@ -348,10 +366,13 @@ class _Writer:
 
     def _write_edge_feat(self, key: EdgeKey, edge: EdgeInput, book: EdgeBook) -> None:
         self.files += write_tables(self.root, "edge_book", key, book)
-        if edge.feat is None or not self.with_feature:
-            return
-        for p in range(self.source.num_parts):
+        source, attrs = self.source, self.source.edge_attrs.get(key, {})
+        feat = edge.feat if self.with_feature else None
+        for p in range(source.num_parts if feat is not None or attrs else 0):
             ids = book.local_ids(p)
-            self._add_rows(array_path("edge_feat", key, "x", p), edge.feat, ids, self.source.edge_feat_dtype)
+            if feat is not None:
+                self._add_rows(array_path("edge_feat", key, "x", p), feat, ids, source.edge_feat_dtype)
+            for name, rows in attrs.items():
+                self._add_rows(attr_path("edge_attr", key, name, p), rows, ids, None)
             if isinstance(book, OwnedEdgesBook):
                 self.files.append(write_edge_ids(self.root, key, p, book))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,6 +69,9 @@ def partition_source(
         edge_times=source.edge_times,
         node_times=source.node_times,
         allow_nonfinite=allow_nonfinite,
+        node_attrs=source.node_attrs,
+        edge_attrs=source.edge_attrs,
+        constants=source.constants,
     )
     return partitioner.partition()
 
@@ -80,10 +83,13 @@ def partition_pyg(
     weight_attr: str | None = None,
     time_attr: str | None = None,
     split_index: int | None = None,
+    attrs: Collection[str] | None = None,
     **options: Any,
 ) -> Path:
     """``partition_source`` of a PyG ``Data`` or ``HeteroData`` (see ``GraphSource.from_pyg``); the same keywords."""
-    source = GraphSource.from_pyg(data, weight_attr=weight_attr, time_attr=time_attr, split_index=split_index)
+    source = GraphSource.from_pyg(
+        data, weight_attr=weight_attr, time_attr=time_attr, split_index=split_index, attrs=attrs
+    )
     return partition_source(source, output_dir, **options)
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -212,3 +212,15 @@ def _check_header(path: Path, file: ArrayFile, opened: IO[bytes]) -> int:
             f"found {size}"
         )
     return offset
+
+
+def open_constants(
+    root: Path, entries: Iterable[dict[str, Any]], files: Mapping[str, ArrayFile], *, verify: bool
+) -> dict[Any, dict[str, Any]]:
+    """By type and name, the attributes without rows that META.json names: values, or files that hold them."""
+    constants: dict[Any, dict[str, Any]] = {}
+    for entry in entries:
+        key = tuple(entry["type"]) if isinstance(entry["type"], list) else entry["type"]
+        value = entry["value"] if "value" in entry else open_array(root, files[entry["file"]], verify=verify)
+        constants.setdefault(key, {})[entry["name"]] = value
+    return constants

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from ..data.columns import NODE_COLUMN, columns_among
 from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, GraphSchema, store_name
 from ..messages import SampledBatch
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
@@ -78,13 +79,19 @@ def wanted_rows(batch: SampledBatch, stores: frozenset[str]) -> dict[str, torch.
     for edge_type, edge_ids in enumerate(batch.subgraph.edge_ids):
         if edge_ids is not None and (name := store_name(EDGE_FEATURE, edge_type)) in stores:
             wanted[name] = edge_ids
+    for column in columns_among(stores):
+        of_nodes = column.kind == NODE_COLUMN
+        ids = (batch.subgraph.nodes if of_nodes else batch.subgraph.edge_ids)[column.type_index]
+        if ids is not None:
+            wanted[column.store] = ids
     return wanted
 
 
 def rows_by_store(batch: SampledBatch) -> dict[str, torch.Tensor]:
     """The looked-up rows of a batch by the name of their store."""
     kinds = ((NODE_FEATURE, batch.node_features), (NODE_LABEL, batch.node_labels), (EDGE_FEATURE, batch.edge_features))
-    return {store_name(kind, i): rows for kind, by in kinds for i, rows in enumerate(by) if rows is not None}
+    found = {store_name(kind, i): rows for kind, by in kinds for i, rows in enumerate(by) if rows is not None}
+    return found | batch.columns
 
 
 def with_rows(batch: SampledBatch, rows: Mapping[str, torch.Tensor]) -> SampledBatch:
@@ -98,4 +105,5 @@ def with_rows(batch: SampledBatch, rows: Mapping[str, torch.Tensor]) -> SampledB
         node_features=by_type(NODE_FEATURE, batch.node_features),
         node_labels=by_type(NODE_LABEL, batch.node_labels),
         edge_features=by_type(EDGE_FEATURE, batch.edge_features),
+        columns={column.store: rows[column.store] for column in columns_among(frozenset(rows))},
     )

@@ -36,7 +36,8 @@ def make_plan(dataset: Dataset, config: SamplingConfig) -> SamplingPlan:
         optional=config.sampling_type is SamplingType.SUBGRAPH,
         draws=resolve_draws(dataset, config),
         disjoint=config.is_disjoint,
-        with_edge_ids=config.with_edge or (config.collect_features and dataset.edge_features is not None),
+        with_edge_ids=config.with_edge
+        or (config.collect_features and bool(dataset.edge_features is not None or dataset.edge_attrs)),
         seed=config.seed,
     )
 

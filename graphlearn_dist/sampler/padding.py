@@ -167,7 +167,7 @@ def pad_batch(batch: SampledBatch, schema: GraphSchema, sizes: BatchSizes) -> Pa
     sizes_of = {"node": sizes.nodes, "edge": sizes.edges}
     rows = {}
     for name, found in rows_by_store(batch).items():
-        kind, number = name.split(":")
+        kind, number, *_ = name.split(":", 2)
         rows[name] = _grown(found, sizes_of[kind[:4]][int(number)], 0)
     return PaddedBatch(
         batch=with_rows(padded, rows),

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from .. import _C
+from ..data.columns import EDGE_COLUMN, NODE_COLUMN, columns_among
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
 from ..data.feature import Feature
@@ -131,6 +132,9 @@ class DeviceStaticBatches:
         names = {store_name(EDGE_FEATURE, i): topology.num_edge_ids for i, topology in enumerate(topologies)}
         for kind in (NODE_FEATURE, NODE_LABEL):
             names |= {store_name(kind, i): count for i, count in enumerate(schema.num_nodes)}
+        counts = {NODE_COLUMN: schema.num_nodes, EDGE_COLUMN: [topology.num_edge_ids for topology in topologies]}
+        for column in columns_among(frozenset(stores)):
+            names[column.store] = counts[column.kind][column.type_index]
         self._rows = {
             name: (stores[name].on_device(device, num_ids), stores[name].dtype)
             for name, num_ids in names.items()
