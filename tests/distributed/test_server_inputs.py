@@ -64,7 +64,7 @@ def assert_same_batches(far: Any, local: Any) -> None:
 @pytest.mark.parametrize(
     "links",
     [
-        {"neg_sampling": "binary", "edge_label": torch.arange(NUM_EDGES) % 3},
+        {"neg_sampling": "binary", "edge_label": torch.arange(NUM_EDGES) % 3, "temporal_strategy": None},
         {"edge_label_time": torch.arange(NUM_EDGES) % 9, "temporal_strategy": "last"},
     ],
 )
@@ -107,8 +107,9 @@ def test_one_input_for_each_server(job: Job, directory: Path, tmp_path: Path) ->
     dataset, file = make_dataset(GRAPH, "in"), tmp_path / "ids.npy"
     ids, others = torch.arange(150, 30, -1), torch.arange(60).repeat(2)
     numpy.save(file, others.numpy().astype("uint16"))
-    far = DistNeighborLoader(None, [3, 2], ("user", [ids, str(file)]), **FAR)
-    assert_same_batches(far, NeighborLoader(dataset, [3, 2], ("user", torch.cat([ids, others])), **LOCAL))
+    far = DistNeighborLoader(None, [3, 2], ("user", [ids, str(file)]), temporal_strategy=None, **FAR)
+    local = {"temporal_strategy": None, **LOCAL}
+    assert_same_batches(far, NeighborLoader(dataset, [3, 2], ("user", torch.cat([ids, others])), **local))
     owned = []
     for rank in range(2):
         part = DistDataset()
@@ -119,8 +120,8 @@ def test_one_input_for_each_server(job: Job, directory: Path, tmp_path: Path) ->
     row, col = GRAPH.edges[EDGE_TYPE]
     links = [EdgeSamplerInput(row[part], col[part], input_type=EDGE_TYPE) for part in (slice(0, 90), slice(200, 290))]
     pairs = torch.cat([torch.stack([one.row, one.col]) for one in links], dim=1)
-    far = DistLinkNeighborLoader(None, [3], edge_label_index=links, **FAR)
-    assert_same_batches(far, LinkNeighborLoader(dataset, [3], edge_label_index=(EDGE_TYPE, pairs), **LOCAL))
+    far = DistLinkNeighborLoader(None, [3], edge_label_index=links, temporal_strategy=None, **FAR)
+    assert_same_batches(far, LinkNeighborLoader(dataset, [3], edge_label_index=(EDGE_TYPE, pairs), **local))
 
 
 def test_lists_that_do_not_fit(job: Job) -> None:
