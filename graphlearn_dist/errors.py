@@ -41,6 +41,14 @@ class NotInitializedError(GraphLearnError, RuntimeError):
     """Something was used before its ``init_*`` function, or after its shutdown."""
 
 
+class ForkedProcessError(NotInitializedError):
+    """An object with threads, sockets or workers is used in a fork of its process, where they are not."""
+
+
+class NotPicklableError(GraphLearnError, TypeError):
+    """An object with threads, sockets or workers of its own cannot be pickled or copied."""
+
+
 # --- what the GPU does -----------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bindings/buffers.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "bindings/os_error.h"
 #include "bindings/signals.h"
@@ -53,7 +54,7 @@ void setup_buffer_protocol(PyHeapTypeObject* type) {
 void send(ShmRing& ring, const py::sequence& parts, std::optional<double> timeout_s) {
   const Deadline deadline(timeout_s);
   const BufferViews views(parts);
-  py::gil_scoped_release no_gil;  // the views pin the memory
+  GilReleased no_gil;  // the views pin the memory
   std::vector<Bytes> bytes;
   for (const Py_buffer& view : views.get()) bytes.push_back({view.buf, static_cast<size_t>(view.len)});
   ring.send(bytes, deadline, check_signals);
@@ -61,7 +62,7 @@ void send(ShmRing& ring, const py::sequence& parts, std::optional<double> timeou
 
 std::unique_ptr<PyMessage> recv(ShmRing& ring, std::optional<double> timeout_s) {
   const Deadline deadline(timeout_s);
-  py::gil_scoped_release no_gil;  // touches shared memory only
+  GilReleased no_gil;  // touches shared memory only
   auto received = std::make_unique<PyMessage>();
   received->message = ring.recv(deadline, check_signals);
   return received;
@@ -78,7 +79,7 @@ void copy_to(PyMessage& self, const py::object& target) {
   if (bytes.size == 0) return;
   ++self.exports;  // no release() from another thread while the copy runs
   {
-    py::gil_scoped_release no_gil;
+    GilReleased no_gil;
     std::memcpy(view.buf, bytes.data, bytes.size);
   }
   --self.exports;

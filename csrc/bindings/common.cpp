@@ -1,5 +1,6 @@
 #include "bindings/buffers.h"
 #include "bindings/dlpack.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "common/buffer_pool.h"
 #include "common/copy_bytes.h"
@@ -22,7 +23,7 @@ void copy_parts(const py::sequence& parts, const py::buffer& destination) {
   size_t total = 0;
   for (const Py_buffer& view : views.get()) total += static_cast<size_t>(view.len);
   if (total > room) throw InvalidArgument(message("destination: expected at least ", total, " bytes, got ", room));
-  py::gil_scoped_release no_gil;  // the views pin the memory
+  GilReleased no_gil;  // the views pin the memory
   auto* to = static_cast<char*>(target.ptr);
   for (const Py_buffer& view : views.get()) {
     copy_bytes(to, view.buf, static_cast<size_t>(view.len));
@@ -78,7 +79,7 @@ void bind_common(py::module_& m) {
       py::call_guard<py::gil_scoped_release>(), py::arg("nbytes"));
   m.def("trim_pool", [] { BufferPool::global().trim(); }, py::call_guard<py::gil_scoped_release>());
   m.def(
-      "lock_pool_pages", &lock_pool_pages, py::call_guard<py::gil_scoped_release>(),
+      "lock_pool_pages", &lock_pool_pages, py::call_guard<GilReleased>(),
       "Pooled memory is page-locked from now on, for GPUs to copy from while the host goes on: new blocks of 2 MiB and "
       "more, where the system allows it. CudaError in builds without CUDA.");
 

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "bindings/dlpack.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "common/cuda.h"
 #include "feature/device_gather.h"
@@ -70,7 +71,7 @@ BatchInput input_of(const std::vector<const DeviceCsr*>& graphs, std::vector<Dra
 void launch_into(const DeviceBatchPlan& plan, const BatchInput& input, const py::object& result,
                  const py::object& scratch, CudaStream stream) {
   const Blocks blocks(result, plan.layout().num_bytes, scratch, plan.layout().num_scratch_bytes, stream.device);
-  py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
+  GilReleased nogil;  // launches read plain values, and may wait for room in the stream
   plan.launch(input, blocks.memory(), stream);
 }
 
@@ -193,7 +194,7 @@ void bind_device(py::module_& m) {
                           "this lives. CudaError: the system refuses.")
       .def(py::init([](py::object tensor, bool read_only) {
              Tensor memory = from_python(tensor, "tensor");
-             py::gil_scoped_release nogil;  // locking touches every page
+             GilReleased nogil;  // locking touches every page
              return std::make_unique<PinnedRange>(std::move(memory), read_only);
            }),
            py::arg("tensor"), py::arg("read_only"));
@@ -217,7 +218,7 @@ void bind_device(py::module_& m) {
                          places = from_python_optional_on(positions, "positions", self.device),
                          target = from_python_on(out, "out", self.device),
                          state = from_python_on(status, "status", self.device);
-            py::gil_scoped_release nogil;  // as for batches
+            GilReleased nogil;  // as for batches
             gather_on_device(self.store, self.row_of_id, wanted, places, target, state, {self.device, stream});
           },
           py::arg("ids"), py::arg("positions"), py::arg("out"), py::arg("status"), py::arg("stream"),

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "bindings/device.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 
 namespace py = pybind11;
@@ -32,7 +33,7 @@ void split(const PlacedBook& self, const py::object& ids, const py::object& out_
   const Split out{from_python_on(out_ids, "out_ids", device), from_python_on(rows, "rows", device),
                   from_python_on(positions, "positions", device), from_python_on(offsets, "offsets", device)};
   const Tensor state = from_python_on(status, "status", device), memory = from_python_on(scratch, "scratch", device);
-  py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
+  GilReleased nogil;  // launches read plain values, and may wait for room in the stream
   split_on_device(self.book, wanted, out, state, memory, {device, stream});
 }
 
@@ -89,7 +90,7 @@ void bind_device_routing(py::module_& m) {
                             from_python_optional_on(edge_ids, "edge_ids", device)};
         const Tensor state = from_python_on(status, "status", device),
                      memory = from_python_on(scratch, "scratch", device);
-        py::gil_scoped_release nogil;  // as above
+        GilReleased nogil;  // as above
         stitch_on_device(input, out, state, memory, {device, stream});
       },
       py::arg("positions"), py::arg("offsets"), py::arg("parts"), py::arg("counts"), py::arg("neighbors"),

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "bindings/device.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "sampling/device_negative.h"
 #include "subgraph/device_induced.h"
@@ -35,7 +36,7 @@ void draw_negatives(const DeviceCsr* edges, bool rows_are_sources, const py::obj
   request.key = key;
   request.num_trials = num_trials;
   request.is_open = from_python_on(is_open, "is_open", device);
-  py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
+  GilReleased nogil;  // launches read plain values, and may wait for room in the stream
   draw_negatives_on_device(request, {device, stream});
 }
 
@@ -69,7 +70,7 @@ void bind_negatives(py::module_& m) {
         const Csr& graph = graph_on(device, csr);
         const Tensor row = from_python_on(rows, "rows", device), col = from_python_on(cols, "cols", device),
                      out = from_python_on(found, "found", device), state = from_python_on(status, "status", device);
-        py::gil_scoped_release nogil;  // as above
+        GilReleased nogil;  // as above
         has_edges_on_device(graph, row, col, out, state, {device, stream});
       },
       py::arg("csr"), py::arg("rows"), py::arg("cols"), py::arg("found"), py::arg("status"), py::arg("device"),
@@ -109,7 +110,7 @@ void bind_induced(py::module_& m) {
              const py::object& result, const py::object& scratch, int device, uint64_t stream) {
             const InducedInput input = input_on(device, graphs, members);
             const Blocks blocks = blocks_of(self, result, scratch, device);
-            py::gil_scoped_release nogil;  // launches read plain values, and may wait for room in the stream
+            GilReleased nogil;  // launches read plain values, and may wait for room in the stream
             self.count(input, blocks.memory(), {device, stream});
           },
           py::arg("graphs"), py::arg("members"), py::arg("result"), py::arg("scratch"), py::arg("device"),
@@ -128,7 +129,7 @@ void bind_induced(py::module_& m) {
             for (size_t type = 0; type < cols.size(); ++type)
               out.push_back({from_python_on(cols[type], "cols", device),
                              from_python_optional_on(edge_ids[type], "edge_ids", device)});
-            py::gil_scoped_release nogil;  // as above
+            GilReleased nogil;  // as above
             self.write(input, blocks.memory(), out, {device, stream});
           },
           py::arg("graphs"), py::arg("members"), py::arg("result"), py::arg("scratch"), py::arg("cols"),

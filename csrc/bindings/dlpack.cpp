@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "bindings/gil.h"
 #include "common/cuda.h"
 #include "common/cuda_stream.h"
 
@@ -88,7 +89,7 @@ Borrowed borrow(const py::object& capsule, const char* name) {
   std::shared_ptr<void> owner(managed, [](void* pointer) {
     auto* dying = static_cast<DLManagedTensor*>(pointer);
     if (dying->deleter == nullptr || !Py_IsInitialized()) return;
-    py::gil_scoped_acquire gil;
+    GilHeld gil;
     dying->deleter(dying);
   });
   const DLTensor& source = managed->dl_tensor;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bindings/dlpack.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "feature/gather.h"
 
@@ -30,7 +31,7 @@ void bind_feature(py::module_& m) {
             const std::optional<DType> cast_to = dtype ? std::optional(parse_dtype(*dtype)) : std::nullopt;
             {
               // Rows are only read, and nobody else holds the output yet.
-              py::gil_scoped_release nogil;
+              GilReleased nogil;
               target = gather_rows(self, wanted, targets, std::move(target), pool, cast_to);
             }
             if (into) return py::none();
@@ -49,7 +50,7 @@ void bind_feature(py::module_& m) {
                      target = from_python(out, "out");
         std::vector<const RowStore*> held;
         for (const auto& store : stores) held.push_back(store.get());
-        py::gil_scoped_release nogil;  // rows are only read, and nobody else holds the output yet
+        GilReleased nogil;  // rows are only read, and nobody else holds the output yet
         gather_located(held, located, wanted, target, pool);
       },
       py::arg("stores"), py::arg("owners"), py::arg("rows"), py::arg("out"), py::arg("pool"),

@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/dlpack.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "graph/csr.h"
 #include "graph/csr_pieces.h"
@@ -50,7 +51,7 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("sorted_by_neighbor", &Csr::sorted_by_neighbor)
       .def(
           "validate", [](const Csr& self, ThreadPool& pool) { validate_csr(self, pool); }, py::arg("pool"),
-          py::call_guard<py::gil_scoped_release>());
+          py::call_guard<GilReleased>());
 
   py::class_<CsrPieces, std::shared_ptr<CsrPieces>>(m, "CsrPieces",
                                                     "A graph in the pieces of a partition book, all of them at hand: "
@@ -70,7 +71,7 @@ void bind_graph(py::module_& m) {
                             from_python_optional(times, "edge_times")};
         Csr csr;
         {
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           csr = build_csr(rows, cols, data, num_rows, num_cols, pool);
         }
         return to_tuple(std::move(csr));
@@ -93,7 +94,7 @@ void bind_graph(py::module_& m) {
         const Tensor wanted = from_python(rows, "rows");
         Csr out;
         {
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           out = take_rows(csr, wanted, pool);
         }
         return to_tuple(std::move(out));
@@ -107,7 +108,7 @@ void bind_graph(py::module_& m) {
         const Tensor offsets = from_python(indptr, "indptr"), values = from_python(weights, "edge_weights");
         std::pair<Tensor, Tensor> out;
         {
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           out = sum_weights(offsets, values, pool);
         }
         return py::make_tuple(to_python(std::move(out.first)), to_python_optional(std::move(out.second)));

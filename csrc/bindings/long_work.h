@@ -1,9 +1,9 @@
 // The GIL around work whose length depends on its arguments.
 #pragma once
-#include <pybind11/pybind11.h>
-
 #include <cstdint>
 #include <optional>
+
+#include "bindings/gil.h"
 
 namespace gld {
 
@@ -19,7 +19,7 @@ class LongWork {
   }
 
  private:
-  std::optional<pybind11::gil_scoped_release> released_;
+  std::optional<GilReleased> released_;
 };
 
 }  // namespace gld

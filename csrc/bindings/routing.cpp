@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/dlpack.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "common/thread_pool.h"
 #include "routing/partition_book.h"
@@ -18,7 +19,7 @@ py::tuple locate(const PartitionBook& book, const py::object& ids, ThreadPool* p
   const Tensor input = from_python(ids, "ids");
   Tensor owners, rows;
   {
-    py::gil_scoped_release release;  // plain arrays from here on
+    GilReleased release;  // plain arrays from here on
     check_index_vector(input, "ids");
     owners = empty({input.numel()}, kInt32);
     rows = empty({input.numel()}, kInt64);
@@ -31,7 +32,7 @@ py::capsule local_rows(const PartitionBook& book, const py::object& ids, int par
   const Tensor input = from_python(ids, "ids");
   Tensor rows;
   {
-    py::gil_scoped_release release;
+    GilReleased release;
     check_index_vector(input, "ids");
     rows = empty({input.numel()}, kInt64);
     book.local_rows(input, partition, rows.as<int64_t>(), pool);
@@ -42,7 +43,7 @@ py::capsule local_rows(const PartitionBook& book, const py::object& ids, int par
 py::capsule global_ids(const PartitionBook& book, int partition, ThreadPool* pool) {
   Tensor ids;
   {
-    py::gil_scoped_release release;
+    GilReleased release;
     ids = book.global_ids(partition, pool);
   }
   return to_python(std::move(ids));
@@ -52,7 +53,7 @@ py::capsule permute_array(const py::object& indices, int64_t n, uint64_t key, bo
   const Tensor input = from_python(indices, "indices");
   Tensor out;
   {
-    py::gil_scoped_release release;
+    GilReleased release;
     out = permute_indices(input, n, key, inverse, pool);
   }
   return to_python(std::move(out));
@@ -62,7 +63,7 @@ py::tuple split(const PartitionBook& book, const py::object& ids, ThreadPool* po
   const Tensor input = from_python(ids, "ids");
   Split result;
   {
-    py::gil_scoped_release release;
+    GilReleased release;
     result = split_by_owner(input, book, pool);
   }
   return py::make_tuple(to_python(std::move(result.ids)), to_python(std::move(result.rows)),
@@ -74,7 +75,7 @@ py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, co
   const Tensor input = from_python(ids, "ids");
   LocatedRows found;
   {
-    py::gil_scoped_release release;
+    GilReleased release;
     found = locate_rows(input, book, is_asked, pool);
   }
   return py::make_tuple(to_python(std::move(found.owners)), to_python(std::move(found.rows)),
@@ -86,7 +87,7 @@ py::capsule find(const py::object& sorted, const py::object& ids, ThreadPool* po
   const Tensor keys = from_python(sorted, "sorted"), asked = from_python(ids, "ids");
   Tensor rows;
   {
-    py::gil_scoped_release release;
+    GilReleased release;
     rows = find_sorted(keys, asked, pool);
   }
   return to_python(std::move(rows));
@@ -107,7 +108,7 @@ py::tuple stitch(const py::object& positions, const py::object& offsets, const p
   for (const py::handle& part : parts) views.push_back(neighbor_part(part));
   Neighbors result;
   {
-    py::gil_scoped_release release;
+    GilReleased release;
     result = stitch_neighbors(position_view, offset_view, views, pool);
   }
   return py::make_tuple(to_python(std::move(result.counts)), to_python(std::move(result.neighbors)),
@@ -117,7 +118,7 @@ py::tuple stitch(const py::object& positions, const py::object& offsets, const p
 void scatter(const py::object& out, const py::object& positions, const py::object& rows, ThreadPool* pool) {
   const Tensor target = from_python(out, "out"), where = from_python(positions, "positions"),
                source = from_python(rows, "rows");
-  py::gil_scoped_release release;
+  GilReleased release;
   scatter_rows(target, where, source, pool);
 }
 
@@ -142,7 +143,7 @@ void bind_routing(py::module_& m) {
           "table",
           [held](const py::object& owners, const py::object& rows, int num_partitions) {
             const Tensor owner_view = from_python(owners, "owners"), row_view = from_python(rows, "rows");
-            py::gil_scoped_release release;
+            GilReleased release;
             return held(PartitionBook::table(owner_view, row_view, num_partitions));
           },
           py::arg("owners"), py::arg("rows"), py::arg("num_partitions"), "Any assignment; borrows both tensors.")

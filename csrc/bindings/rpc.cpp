@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "bindings/buffers.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "bindings/os_error.h"
 #include "bindings/signals.h"
@@ -78,7 +79,7 @@ py::object await_answer(Stream& stream, uint64_t request_id, double timeout_s) {
   const auto deadline = rpc::Clock::now() + std::chrono::duration_cast<rpc::Clock::duration>(limit);
   std::optional<rpc::Frame> frame;
   {
-    py::gil_scoped_release no_gil;  // that is what waiting is for
+    GilReleased no_gil;  // that is what waiting is for
     frame = stream.await_answer(request_id, deadline, check_signals);
   }
   return frame ? py::object(as_tuple(*frame)) : py::none();
@@ -120,7 +121,7 @@ void bind_rpc(py::module_& m) {
            "What happened, as tuples of a stream's id and: 'frame', (header fields, head, payload) | 'sent', token | "
            "'malformed' | 'mismatch' | 'closed', why.")
       // The thread never needs the GIL, but it may be in a system call.
-      .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>(),
+      .def("close", &Engine::close, py::call_guard<GilReleased>(),
            "Closes all streams and ends the thread; poll() tells the last events. Idempotent.");
 }
 

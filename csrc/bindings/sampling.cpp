@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "bindings/dlpack.h"
+#include "bindings/gil.h"
 #include "bindings/long_work.h"
 #include "bindings/module.h"
 #include "common/rng.h"
@@ -86,7 +87,7 @@ void bind_sampling(py::module_& m) {
         OneHop out;
         {
           // Reads shared immutable arrays and writes fresh memory: any number of threads may be in here.
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           out = sample_neighbors(csr, nodes, {fanout, how, key, with_edge_ids}, pool);
         }
         return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.neighbors)),
@@ -143,7 +144,7 @@ void bind_sampling(py::module_& m) {
           [](BatchBuilder& self, int edge_type, py::object counts, py::object neighbors, py::object edge_ids) {
             const Tensor c = from_python(counts, "counts"), n = from_python(neighbors, "neighbors");
             const Tensor e = from_python_optional(edge_ids, "edge_ids");
-            py::gil_scoped_release nogil;  // the builder belongs to one batch, and so to one caller
+            GilReleased nogil;  // the builder belongs to one batch, and so to one caller
             self.add_hop(edge_type, c, n, e);
           },
           py::arg("edge_type"), py::arg("counts"), py::arg("neighbors"), py::arg("edge_ids"))
@@ -163,7 +164,7 @@ void bind_sampling(py::module_& m) {
             if (counter.size() != 3) throw InvalidArgument("counter: expected (seed, epoch, batch)");
             SampledSubgraph batch;
             {
-              py::gil_scoped_release nogil;  // as above
+              GilReleased nogil;  // as above
               sample_all_hops(self, graphs, fanouts, how, with_edge_ids, counter, pool);
               batch = self.finish();
             }

@@ -1,4 +1,5 @@
 #include "bindings/dlpack.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "sampling/negative.h"
 #include "sampling/ppr.h"
@@ -17,7 +18,7 @@ void bind_subgraph(py::module_& m) {
         const Tensor wanted = from_python(members, "members");
         InducedEdges out;
         {
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           out = induced_edges(csr, asked, local, wanted, with_edge_ids, pool);
         }
         return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.cols)),
@@ -32,7 +33,7 @@ void bind_subgraph(py::module_& m) {
         const Tensor row = from_python(rows, "rows"), col = from_python(cols, "cols");
         Tensor out;
         {
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           out = has_edges(csr, row, col, pool);
         }
         return to_python(std::move(out));
@@ -46,7 +47,7 @@ void bind_subgraph(py::module_& m) {
         const Tensor by = from_python_optional(weights, "weights"), units = from_python_optional(sums, "sums");
         Tensor out;
         {
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           out = random_ids(key, at, bound, by, units);
         }
         return to_python(std::move(out));
@@ -62,7 +63,7 @@ void bind_subgraph(py::module_& m) {
         const Tensor ids = from_python(seeds, "seeds");
         PprScores out;
         {
-          py::gil_scoped_release nogil;
+          GilReleased nogil;
           out = ppr_topk(csr, ids, alpha, epsilon, top_k, pool);
         }
         return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.nodes)),

@@ -7,7 +7,7 @@
 namespace gld {
 
 // Loans by number. Giving one back takes no memory, waits for nobody and cannot fail: it may happen in a destructor.
-// Thread-safe.
+// Thread-safe. What a fork of the process gives back is not back: that process has a copy of its own.
 class Loans {
  public:
   // std::system_error: no descriptors are left.
@@ -23,6 +23,7 @@ class Loans {
 
  private:
   const int fd_;
+  const int owner_;  // the process
   std::mutex mutex_;
   uint64_t last_ = 0;
   size_t out_ = 0;

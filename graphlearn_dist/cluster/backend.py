@@ -18,6 +18,7 @@ from typing import Protocol
 
 from ..config import job_token
 from ..errors import InvalidArgumentError, LaunchError
+from ..utils.lifetime import Home
 from ..utils.ports import reserved_port
 from .checks import check_local
 from .child import SIGN_BEGINS, SIGN_ENDS
@@ -110,6 +111,7 @@ class Subprocess(RunningProcess):
     """A child.py of this machine, whose signals it is that do the work."""
 
     def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes], listener: Listener) -> None:
+        self._home = Home(spec.name)
         self._popen = popen
         assert popen.stdin is not None  # started with a pipe
         self._link = popen.stdin
@@ -149,6 +151,8 @@ class Subprocess(RunningProcess):
         return code if code >= 0 else 128 - code
 
     def _signal(self, signum: int) -> None:
+        if not self._home.is_own:  # a fork of the launcher ends nothing
+            return
         with self._lock:
             if self._popen.returncode is None:
                 os.kill(self._popen.pid, signum)
@@ -157,6 +161,7 @@ class Subprocess(RunningProcess):
         self._signal(signal.SIGTERM)
 
     def tell(self, line: str) -> None:
+        self._home.check_own()
         with self._lock, contextlib.suppress(BrokenPipeError):  # it ends already
             if not self._link.closed:
                 # past the buffer, which would keep what cannot be written, and fail for it again when it is closed

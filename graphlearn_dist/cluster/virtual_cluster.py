@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import virtual_cluster_max_retries
 from ..errors import InvalidArgumentError, ResourceInsufficientError, UnknownIdError
+from ..utils.lifetime import Home
 from .actors.base import ActorBackend, NodePort, Reservation
 from .actors.choose import choose_backend, require_ray
 from .placement import ClusterShape, GpuIds, bundles_by_machine, gpu_of_unified, parse_gpu_ids, place
@@ -100,7 +101,8 @@ class RayVirtualCluster:
         self._groups: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
         self._reserved: list[Reservation] = []
         self._is_shut_down = False
-        self._finalizer = weakref.finalize(self, _release, self.backend, self._reserved)
+        self._home = Home("the cluster")
+        self._finalizer = weakref.finalize(self, _release, self._home, self.backend, self._reserved)
 
     # --- what it consists of ------------------------------------------------------------------------------------
 
@@ -131,6 +133,7 @@ class RayVirtualCluster:
                 asked for and what is there.
             DeadlineExceededError: it has enough, but not free within ``ready_timeout_s`` (a ``TimeoutError``).
         """
+        self._home.check_own()
         if self._is_shut_down:
             raise InvalidArgumentError("cluster: expected one that is not shut down")
         if not self._reserved:
@@ -249,7 +252,9 @@ class RayVirtualCluster:
         }
 
     def shutdown(self) -> bool:
-        """Ends every worker on it and gives the bundles back. Idempotent."""
+        """Ends every worker on it and gives the bundles back. Idempotent; without effect in a fork."""
+        if not self._home.is_own:
+            return True
         for group in list(self._groups):
             group.shutdown(force=True)
         self._is_shut_down = True
@@ -280,7 +285,9 @@ def init_ray(log_dir: str | None = None, *, address: str | None = None, **option
     connect(log_dir, address=address, **options)
 
 
-def _release(backend: ActorBackend, reserved: list[Reservation]) -> None:
+def _release(home: Home, backend: ActorBackend, reserved: list[Reservation]) -> None:
+    if not home.is_own:
+        return
     while reserved:
         backend.release(reserved.pop())
 

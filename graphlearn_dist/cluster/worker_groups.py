@@ -17,6 +17,7 @@ from ..errors import (
     WorkerFailureError,
     WorkerLateError,
 )
+from ..utils.lifetime import Home
 from .actors.base import START_TIMEOUT_S, Ref, ResourceUsage
 from .actors.handles import WorkerHandle
 from .balance import Balancer, Load
@@ -135,6 +136,7 @@ class RayWorkerGroup:
         self.cluster: RayVirtualCluster = _one_of("cluster", cluster, "virtual_cluster", virtual_cluster)
         worker = _one_of("remote_worker_builder", remote_worker_builder, "worker_class", worker_class)
         source = worker_source(worker, worker_args, worker_kwargs or {})
+        self._home = Home("the group of workers")
         # Unique: others may run the same class on the same Ray.
         self.name_prefix = name_prefix or f"{source_name(source)}-{secrets.token_hex(4)}"
         bundles = self.cluster.bundles_in_order()
@@ -339,6 +341,7 @@ class RayWorkerGroup:
         return bind_arguments(method, profile.parameters, args, kwargs)
 
     def _call(self, method: str, calls: Sequence[WorkerCall]) -> Calls:
+        self._home.check_own()
         return Calls.start(method, self._slots, calls)
 
     def _answers(self, calls: Calls) -> list[Ref]:
@@ -423,6 +426,8 @@ class RayWorkerGroup:
     def shutdown(self, cleanup_method: str | None = None, timeout: float | None = 30.0, force: bool = False) -> bool:
         """Ends all workers; their names are free afterwards. Idempotent, and raises nothing that a worker raised.
 
+        Without effect in a fork of the process that made the group.
+
         Args:
             cleanup_method: called on all workers first, unless ``force``.
             timeout: for that, in seconds; None waits as long as they live.
@@ -431,6 +436,8 @@ class RayWorkerGroup:
         Returns:
             Whether the cleanup, if one was asked for, succeeded on all.
         """
+        if not self._home.is_own:
+            return True
         slots, self._slots, self._metadata = self._slots, [], []
         if self._supervisor is not None:
             self._supervisor.stop()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import DeadlineExceededError
+from ..utils.lifetime import Home
 from .actors.base import Actor, ActorBackend, ActorProfile, ActorSpec, MethodProfile, Ref, ResourceUsage, RunningCall
 from .actors.handles import WorkerHandle, find_method
 from .balance import Load, LoadMeter
@@ -38,6 +39,7 @@ class WorkerSlot:
         max_restarts: int,
         on_death: Callable[[WorkerSlot], None],
     ) -> None:
+        self.home = Home(f"the worker {spec.name}")
         self.rank = metadata["global_rank"]
         self.metadata = metadata
         self._spec = spec
@@ -112,11 +114,15 @@ class WorkerSlot:
         return True
 
     def kill(self) -> None:
-        """Ends its process now; that counts as a death."""
+        """Ends its process now; that counts as a death. Without effect in a fork."""
+        if not self.home.is_own:
+            return
         self._backend.kill(self.actor)
 
     def close(self) -> None:
-        """Ends it for good. Idempotent."""
+        """Ends it for good. Idempotent; without effect in a fork."""
+        if not self.home.is_own:
+            return
         with self._changed:
             self._closed = True
             actor = self._actor
@@ -152,6 +158,7 @@ class WorkerSlot:
 
     def call(self, method: str, kwargs: dict[str, Any]) -> Ref:
         """Calls a method, or streams a generator."""
+        self.home.check_own()
         actor = self.actor
         if self.profile(method).streams:
             return actor.stream(method, **kwargs)

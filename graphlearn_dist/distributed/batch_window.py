@@ -16,6 +16,7 @@ from ..errors import (
     ProducerGoneError,
 )
 from ..messages import EndOfEpoch, SampledBatch
+from ..utils.lifetime import Home
 from .launcher_news import result_or_alarm
 from .worker_failure import failure_error
 
@@ -63,6 +64,7 @@ class BatchWindow:
         recover: Callable[[BatchRequest, GraphLearnError], None] | None = None,
         alarm: Future[None] | None = None,
     ) -> None:
+        self._home = Home("the loader's batches")
         self._ask_for = ask
         self._limit = limit
         self._timeout_s = timeout_s
@@ -85,7 +87,9 @@ class BatchWindow:
         self._ask(self._limit)
 
     def reset(self) -> None:
-        """Calls off everything under way."""
+        """Calls off everything under way; in a fork that is not this process's, and is left alone."""
+        if not self._home.is_here:
+            return
         self.num_read = self._num_asked = 0
         self._indices = ()
         for _, future in self._under_way:
@@ -163,7 +167,8 @@ class BatchWindow:
         return future
 
     def check_open(self) -> None:
-        """Raises ``ChannelClosedError`` after ``close``."""
+        """Raises ``ChannelClosedError`` after ``close``, and ``ForkedProcessError`` in a fork."""
+        self._home.check()
         if self._closed:
             raise ChannelClosedError("the loader was shut down")
 

@@ -83,7 +83,9 @@ def client_context() -> DistContext:
 
     Raises:
         NotInitializedError: the process is not a client.
+        ForkedProcessError: it is a fork of one.
     """
+    rpc.check_process()
     context = get_context()
     if context is None or not context.is_client() or not rpc.rpc_is_initialized():
         raise NotInitializedError("this process is not a client: call init_client first")
@@ -91,7 +93,7 @@ def client_context() -> DistContext:
 
 
 def shutdown_client() -> None:
-    """Says goodbye to the servers and leaves. Without effect where there is no client."""
+    """Says goodbye to the servers and leaves. Without effect where there is no client; a fork of one says nothing."""
     context = get_context()
     if context is None or not context.is_client():
         return

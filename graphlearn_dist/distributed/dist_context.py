@@ -7,8 +7,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from ..errors import GraphLearnError, InvalidArgumentError, NotInitializedError, RegistryError
+
+# Stands for a value where an argument may be left out but what follows it may not.
+UNSET: Any = object()
 
 DEFAULT_WORKER_GROUP = "_default_worker"
 DEFAULT_SERVER_GROUP = "_default_server"
@@ -207,3 +211,10 @@ def undone_on_failure(who: str) -> Iterator[None]:
         if isinstance(error, OSError) and not isinstance(error, GraphLearnError):
             raise RegistryError(f"{who} cannot listen there: {error.strerror}") from error
         raise
+
+
+def check_given(function: str, **arguments: Any) -> None:
+    """Refuses arguments of a function that are ``UNSET``."""
+    missing = [name for name, value in arguments.items() if value is UNSET]
+    if missing:
+        raise InvalidArgumentError(f"{function}: expected {', '.join(missing)}, which have no default")

@@ -115,6 +115,7 @@ class DistLoader(EpochLoader):
         return config_settings(self._config, self._producer.schema) | self._producer.input_settings
 
     def __iter__(self) -> LoaderIterator:
+        self.check_process()
         if self._closed:
             raise ChannelClosedError("the loader was shut down")
         return super().__iter__()
@@ -152,7 +153,9 @@ class DistLoader(EpochLoader):
         return batch if self._transform is None else self._transform(batch)
 
     def shutdown(self) -> None:
-        """Ends what samples for this loader. Idempotent; also called by ``with``."""
+        """Ends what samples for this loader. Idempotent; also called by ``with``. Without effect in a fork."""
+        if not self.home.is_here:
+            return
         self._closed = True
         self._producer.close()
 

@@ -32,9 +32,10 @@ from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index
 from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
+from ..utils.lifetime import Home
 from . import rpc
 from .client_roll import ClientRoll
-from .dist_context import _reset_context, _set_server_context, get_context, undone_on_failure
+from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset
 from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorkerOptions
 from .host_partitions import SharedPartition, describe_partition
@@ -75,6 +76,7 @@ class DistServer:
     ) -> None:
         if not isinstance(dataset, DistDataset):
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
+        self.home = Home("the server")
         self.dataset = dataset
         self._handle = dataset.share_ipc(with_splits=False)
         self.memory = ServerMemory.of(memory_budget, is_asked=dataset.num_partitions > 1)
@@ -126,10 +128,13 @@ class DistServer:
         Raises:
             AuthenticationError: where the registry was, that of another job is now; this server's job is gone.
         """
+        self.home.check()
         self._clients.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
 
     def shutdown(self) -> None:
-        """Ends every producer. Idempotent; call it before the endpoint closes."""
+        """Ends every producer. Idempotent; call it before the endpoint closes. Without effect in a fork."""
+        if not self.home.is_here:
+            return
         loop, self._loop = self._loop, None
         if loop is not None:
             asyncio.run_coroutine_threadsafe(self._end_all(), loop).result()
@@ -372,8 +377,6 @@ EXPOSED: tuple[Callable[..., Any], ...] = (
 )
 
 _server: DistServer | None = None
-# Stands where num_clients may be left out but what follows it may not.
-_UNSET: Any = object()
 
 
 def get_server() -> DistServer:
@@ -386,10 +389,10 @@ def get_server() -> DistServer:
 def init_server(
     num_servers: int,
     num_clients: int = 0,
-    server_rank: int = _UNSET,
-    dataset: DistDataset = _UNSET,
-    master_addr: str = _UNSET,
-    master_port: int = _UNSET,
+    server_rank: int = UNSET,
+    dataset: DistDataset = UNSET,
+    master_addr: str = UNSET,
+    master_port: int = UNSET,
     num_rpc_threads: int = 16,
     request_timeout: int = 180,
     server_group_name: str | None = None,
@@ -431,7 +434,9 @@ def init_server(
         RegistryError: another server has this rank, or the registry cannot listen at that address.
     """
     global _server
-    _check_given(server_rank=server_rank, dataset=dataset, master_addr=master_addr, master_port=master_port)
+    check_given(
+        "init_server", server_rank=server_rank, dataset=dataset, master_addr=master_addr, master_port=master_port
+    )
     rpc.check_not_initialized("init_server")
     launched = LaunchContext.of_server(server_rank)
     return_large_blocks()  # what a visitor brought goes with it
@@ -463,12 +468,6 @@ def init_server(
     log_start(rpc.get_endpoint(), num_servers, dataset, server.memory)
     if launched is not None and (pulse := pulse_fd()) >= 0:
         start_pulse(pulse)
-
-
-def _check_given(**arguments: Any) -> None:
-    missing = [name for name, value in arguments.items() if value is _UNSET]
-    if missing:
-        raise InvalidArgumentError(f"init_server: expected {', '.join(missing)}, which have no default")
 
 
 def wait_and_shutdown_server() -> None:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError
-from ..rpc.threads import post
+from ..rpc.threads import LoopExecutor, post, run_loop
+from ..utils.lifetime import Home
 
 T = TypeVar("T")
 
@@ -42,6 +43,23 @@ def wrap_torch_future(f: torch.futures.Future[Any]) -> asyncio.Future[Any]:
     return future
 
 
+def to_torch_future(future: Future[Any]) -> torch.futures.Future[Any]:
+    """A torch future that is done when ``future`` is, with its result or error."""
+    torch_future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def copy(done: Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if done.cancelled():
+            torch_future.set_exception(RuntimeError("the request was cancelled"))
+        elif error is not None:
+            torch_future.set_exception(error)
+        else:
+            torch_future.set_result(done.result())
+
+    future.add_done_callback(copy)
+    return torch_future
+
+
 class LoopThread:
     """An asyncio loop that runs in a daemon thread.
 
@@ -51,27 +69,36 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._home = Home(name)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Starts the thread. Idempotent."""
+        self._home.check()
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+            self._loop.set_default_executor(LoopExecutor(self._name))
+            self._thread = threading.Thread(target=run_loop, args=(self._loop,), name=self._name, daemon=True)
             self._thread.start()
 
     @property
     def is_running(self) -> bool:
         """Whether it was started, and not stopped."""
-        return self._loop is not None
+        return self._loop is not None and self._home.is_here
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs a coroutine; cancelling the future cancels it.
 
         Raises:
             NotInitializedError: the thread does not run.
+            ForkedProcessError: it runs in the process that this one is a fork of.
         """
+        try:
+            self._home.check()
+        except NotInitializedError:
+            coroutine.close()
+            raise
         if self._loop is None:
             coroutine.close()
             raise NotInitializedError(f"{self._name} does not run: start it first")
@@ -93,7 +120,9 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancels what runs, and ends the thread. Idempotent."""
+        """Cancels what runs, and ends the thread. Idempotent; without effect in a fork."""
+        if not self._home.is_here:
+            return
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is None or thread is None:
@@ -125,6 +154,7 @@ class ConcurrentEventLoop:
             raise InvalidArgumentError(f"concurrency: expected at least 1, got {concurrency}")
         self._concurrency = concurrency
         self._free = threading.BoundedSemaphore(concurrency)
+        self._home = Home(type(self).__name__)
         self._thread = LoopThread(type(self).__name__)
         self._lock = threading.Lock()
         self._under_way: set[Future[Any]] = set()
@@ -148,6 +178,7 @@ class ConcurrentEventLoop:
             TimeoutError: some are still in flight.
             Exception: what the first task raised that failed since the last call.
         """
+        self._home.check()
         with self._lock:
             under_way = set(self._under_way)
         if wait(under_way, timeout).not_done:
@@ -165,6 +196,11 @@ class ConcurrentEventLoop:
             callback: called with its result, in the thread of the loop. What the coroutine or the callback raises comes
                 out of ``wait_all``.
         """
+        try:
+            self._home.check()
+        except NotInitializedError:
+            coro.close()
+            raise
         self._free.acquire()
         try:
             future = self._thread.submit(self._run(coro, callback))

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..messages import SampledBatch
+from ..utils.lifetime import Home
 from . import rpc
 from .dist_server import DistServer
 
@@ -22,6 +23,7 @@ class NextBatches:
     """
 
     def __init__(self, servers: Sequence[tuple[int, int]], limit: int, timeout_s: float) -> None:
+        self._home = Home("the channel of batches")
         self._servers = servers
         self._limit = limit
         self._timeout_s = timeout_s
@@ -30,7 +32,9 @@ class NextBatches:
         self._under_way: deque[tuple[int, Future[Any]]] = deque()
 
     def reset(self) -> None:
-        """Calls off everything under way; the producers have begun another epoch."""
+        """Calls off everything under way; the producers have begun another epoch. Without effect in a fork."""
+        if not self._home.is_here:
+            return
         for _, future in self._under_way:
             future.cancel()
         self._under_way.clear()
@@ -46,6 +50,7 @@ class NextBatches:
             PeerLostError: a server is gone.
             DeadlineExceededError: it did not come in time.
         """
+        self._home.check()
         while True:
             self._ask()
             if not self._under_way:

@@ -16,6 +16,7 @@ from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInpu
 from ..sampler.fingerprint import Settings
 from ..sampler.inputs import concatenate_inputs
 from ..sampler.schedule import BatchIndices
+from ..utils.lifetime import Home
 from . import rpc
 from .batch_producer import BatchProducer
 from .dist_client import client_context
@@ -51,6 +52,7 @@ class RemoteProducer(BatchProducer):
         config: SamplingConfig,
         options: RemoteDistSamplingWorkerOptions,
     ) -> None:
+        self._home = Home("the loader's producers on servers")
         self._options = options
         self._server_ranks = _server_ranks(options)
         if isinstance(sampler_input, list):
@@ -173,7 +175,7 @@ class RemoteProducer(BatchProducer):
         return self._channel.is_ready()
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or not self._home.is_here:
             return
         self._closed = True
         self._channel.close()

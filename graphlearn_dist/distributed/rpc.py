@@ -21,6 +21,7 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
 from ..rpc.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
+from .event_loop import to_torch_future as to_torch_future
 from .goodbyes import Goodbyes
 from .launcher_news import LauncherNews
 from .partition_router import RpcDataPartitionRouter as RpcDataPartitionRouter
@@ -42,7 +43,8 @@ class _State:
 
 
 _lock = threading.RLock()
-_state: _State | None = None
+_state: _State | None = None  # also that of the process which this one is a fork of
+_inherited: list[_State] = []  # such, kept: nothing of them is to be freed here
 _function_names: dict[Any, str] = {}  # functions that may be passed as `func`, and the names they are called by
 _functions: dict[str, Callable[..., Any]] = {}  # functions to register with every endpoint of this process
 
@@ -98,7 +100,7 @@ def init_rpc(
     if context is None:
         raise NotInitializedError("init_rpc: call init_worker_group, init_server or init_client first")
     with _lock:
-        if _state is not None:
+        if rpc_is_initialized():
             return
         tls = tls or settings.tls or TlsSettings.from_environ()
         settings = replace(settings, num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout), tls=tls)
@@ -119,6 +121,8 @@ def init_rpc(
             endpoint.close()
             raise
         news = LauncherNews(news_fd, endpoint)
+        if _state is not None:
+            _inherited.append(_state)
         _state = _State(endpoint, context, group, master_addr, news, Goodbyes(endpoint), is_dynamic)
 
 
@@ -156,7 +160,7 @@ def _role_name(role: DistRole) -> str:
 
 
 def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None:
-    """Leave the job and close the endpoint. Without effect where there is none.
+    """Leave the job and close the endpoint. Without effect where there is none, and in a fork of its process.
 
     A worker serves its partition until then: its neighbors may still be sampling when it is through with its own
     epochs. So a worker that leaves gracefully first waits until all others want to leave too; one that is lost is not
@@ -168,6 +172,8 @@ def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None
         timeout: seconds that a worker waits at most; None waits as long as the others live.
     """
     global _state
+    if not rpc_is_initialized():
+        return
     failing = sys.exc_info()[0] is not None
     state = _state
     if graceful and not failing and state is not None and state.group is not None:
@@ -186,15 +192,21 @@ def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None
 
 def check_not_initialized(function: str) -> None:
     """Refuses a second role for this process: everything in it would go on asking the first one's job."""
-    if _state is not None:
+    if _state is not None and _state.endpoint.home.is_own:
         raise InvalidArgumentError(
             f"{function}: this process is a {_role_name(_state.context.role)} already; shut that down first"
         )
 
 
 def rpc_is_initialized() -> bool:
-    """Whether ``init_rpc`` was called, and ``shutdown_rpc`` was not."""
-    return _state is not None
+    """Whether ``init_rpc`` was called in this process, and ``shutdown_rpc`` was not."""
+    return _state is not None and _state.endpoint.home.is_here
+
+
+def check_process() -> None:
+    """Raises ``ForkedProcessError`` where this process is a fork of one that has an endpoint, and has none itself."""
+    if _state is not None:
+        _state.endpoint.home.check()
 
 
 def get_endpoint() -> Endpoint:
@@ -225,6 +237,7 @@ def get_worker_group() -> WorkerGroup:
 
 
 def _require() -> _State:
+    check_process()
     if _state is None:
         raise NotInitializedError("the RPC is not initialized: call init_rpc (or init_server, init_client) first")
     return _state
@@ -405,7 +418,7 @@ def register_function(func: Callable[..., Any], name: str | None = None, *, targ
     with _lock:
         _function_names[func] = wire_name
         _functions[wire_name] = target if target is not None else func
-        if _state is not None:
+        if _state is not None and rpc_is_initialized():
             _state.endpoint.register(wire_name, _functions[wire_name])
     return wire_name
 
@@ -479,20 +492,3 @@ def _place(role: DistRole, rank: int) -> tuple[str, int]:
     """Whom a request is for; to a client, other clients are those of its own job."""
     context = _require().context
     return (context.role_name if context.role is role else _role_name(role)), rank
-
-
-def to_torch_future(future: Future[Any]) -> torch.futures.Future[Any]:
-    """A torch future that is done when ``future`` is, with its result or error."""
-    torch_future: torch.futures.Future[Any] = torch.futures.Future()
-
-    def copy(done: Future[Any]) -> None:
-        error = None if done.cancelled() else done.exception()
-        if done.cancelled():
-            torch_future.set_exception(RuntimeError("the request was cancelled"))
-        elif error is not None:
-            torch_future.set_exception(error)
-        else:
-            torch_future.set_result(done.result())
-
-    future.add_done_callback(copy)
-    return torch_future

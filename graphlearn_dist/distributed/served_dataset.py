@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn
@@ -10,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..data.topology import Topology
-from ..errors import InvalidArgumentError, NotInitializedError
+from ..errors import InvalidArgumentError
 from ..partition import PartitionBook
 from ..partition.edge_book import edge_book_from_dict
 from ..partition.partition_book import from_dict
@@ -18,6 +17,7 @@ from ..sampler.plan import SamplingPlan
 from ..sampler.tasks import GraphAccess
 from ..typing import EdgeType
 from ..utils.coroutines import run_local
+from ..utils.lifetime import Home
 from . import rpc
 from .dist_client import client_context
 from .dist_dataset import DistDataset
@@ -45,15 +45,11 @@ class _Servers:
     def __init__(self, ranks: Mapping[int, Sequence[int]], client_rank: int, timeout_s: float) -> None:
         self._ranks = {partition: held[client_rank % len(held)] for partition, held in ranks.items()}
         self._timeout_s = timeout_s
-        self._pid = os.getpid()
+        self._home = Home("the data set on servers")
 
     def ask(self, partition: int, function: str, *args: Any) -> _Answer:
         """Sends a request to a server that holds the partition."""
-        if os.getpid() != self._pid:  # the threads that would answer did not come along
-            raise NotInitializedError(
-                "this process was forked from a client, whose connections it cannot use; sample in the client's own "
-                "process (num_workers=0 of a PyG loader)"
-            )
+        self._home.check()
         target = "server", self._ranks[partition]
         return _Answer(rpc.get_endpoint().request(target, function, *args, timeout_s=self._timeout_s, fail_fast=True))
 

@@ -364,10 +364,15 @@ def hold_fork_server() -> Iterator[ForkServer]:
     try:
         yield shared.server
     finally:
-        with _lock:
-            shared.num_holders -= 1
-            is_last = shared.num_holders == 0
-            if is_last:
-                del _shared[pid]
-        if is_last:
+        if os.getpid() == pid and _let_go(shared):  # a fork that frees its copy of a holder is none
             shared.server.close()
+
+
+def _let_go(shared: _Shared) -> bool:
+    """Whether that was the last holder."""
+    with _lock:
+        shared.num_holders -= 1
+        if shared.num_holders > 0:
+            return False
+        del _shared[os.getpid()]
+        return True

@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import InvalidArgumentError
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
+from ..utils.lifetime import Home, threads
 from .resume import EpochPass, Place, Shard, to_place, to_state
 
 if TYPE_CHECKING:
@@ -23,11 +24,15 @@ class EpochLoader(ABC):
     left half-way carries nothing over: the next one is the next epoch. ``next(loader)`` goes on in the iteration that
     ``iter()`` gave last, where that is still held; else in a new one.
 
+    A loader is used in the process that made it: in a fork of that process iterating is a ``ForkedProcessError``, and
+    shutting it down there does nothing.
+
     Attributes:
         epoch: the epoch that began last; -1 before the first.
     """
 
     def __init__(self, shard: Shard) -> None:
+        self.home = Home(type(self).__name__)
         self.epoch = -1
         self._run = 0  # iterations that have begun
         self._shard = shard
@@ -49,6 +54,13 @@ class EpochLoader(ABC):
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
         """Begins to make these batches of an epoch: (index, batch) of each, in their order."""
 
+    def check_process(self) -> None:
+        """Raises ``ForkedProcessError`` in a fork of the loader's process."""
+        self.home.check()
+
+    def __reduce__(self) -> NoReturn:
+        self.home.refuse_pickling()
+
     def __len__(self) -> int:
         """Batches of one whole epoch in this shard, also where a loaded state is in the middle of one."""
         return len(self._shard.of(BatchIndices(0, self._num_batches)))
@@ -64,6 +76,7 @@ class EpochLoader(ABC):
         return len(self._shard.of(self._next.rest(self._num_batches))) if left is None else left
 
     def __iter__(self) -> LoaderIterator:
+        self.check_process()
         iterator = LoaderIterator(self)
         self._latest, self._own = weakref.ref(iterator), None
         return iterator
@@ -125,14 +138,19 @@ class LoaderIterator(Iterator[Any]):
         self._loader = loader
         self._begun: tuple[EpochPass, Iterator[tuple[int, Any]]] | None = None
 
+    def __reduce__(self) -> NoReturn:
+        self._loader.home.refuse_pickling()
+
     def __next__(self) -> Data | HeteroData:
-        if self._begun is None:
-            self._begun = self._loader._begin()
-        progress, batches = self._begun
-        try:
-            index, batch = next(batches)
-        except StopIteration:
-            progress.end()
-            raise
-        progress.deliver(index)
-        return batch
+        self._loader.check_process()
+        with threads.calls:
+            if self._begun is None:
+                self._begun = self._loader._begin()
+            progress, batches = self._begun
+            try:
+                index, batch = next(batches)
+            except StopIteration:
+                progress.end()
+                raise
+            progress.deliver(index)
+            return batch

@@ -45,7 +45,8 @@ class LocalLoader(EpochLoader):
             pinned memory on a stream of their own; the caller's current stream waits for that of the batch it is given.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
-        prefetch: background threads that make batches ahead, 0 for none; never changes them.
+        prefetch: background threads that make batches ahead, 0 for none; never changes them. Without them the loader
+            may also be used in a fork of its process, such as a worker of a torch ``DataLoader``.
         as_pyg_v1: yield (batch size, ids, layers) instead of PyG objects.
         static_shapes: whether all batches have tensors of the same shapes, and which.
 
@@ -87,6 +88,11 @@ class LocalLoader(EpochLoader):
             raise InvalidArgumentError("static_shapes: expected a loader of nodes that yields PyG objects")
         sizes = StaticShapes() if shapes is True else shapes
         return make_static_batches(self.data, self._input, self._resolved, self.batches, sizes)
+
+    def check_process(self) -> None:
+        """Raises ``ForkedProcessError`` in a fork of the loader's process; not where it has no threads of its own."""
+        if self._prefetch > 0:
+            super().check_process()
 
     @property
     def _num_batches(self) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 from ..errors import InvalidArgumentError
+from ..rpc.threads import WorkerThreads
 
 T = TypeVar("T")
 
@@ -30,16 +31,16 @@ def made_ahead(make: Callable[[int], T], count: int, num_threads: int) -> Genera
     if num_threads == 0:
         yield from map(make, range(count))
         return
-    threads = ThreadPoolExecutor(num_threads, thread_name_prefix="gld-prefetch")
+    threads = WorkerThreads(num_threads, "gld-prefetch")
     ahead: deque[Future[T]] = deque()
     indices = iter(range(count))
     try:
         for index in indices:
-            ahead.append(threads.submit(make, index))
+            ahead.append(threads.call(make, index))
             if len(ahead) > 2 * num_threads:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
     finally:
         # Not waiting: a dropped iterator may be cleared by the garbage collector, in any thread, even one of these.
-        threads.shutdown(wait=False, cancel_futures=True)
+        threads.close(0.0)

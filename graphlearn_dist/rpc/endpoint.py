@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config import RpcSettings
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
+from ..utils.lifetime import Home
 from .arena import SendingArena
 from .callees import Callees
 from .calls import Answer, Call, OutcomeType, Reply
@@ -72,6 +73,7 @@ class Endpoint:
             raise InvalidArgumentError("token: expected some bytes or None, got b''")
         self.settings = settings
         self.peer = Peer(name or f"{role}-{rank}", role, rank, time.time_ns(), os.getpid(), socket.gethostname()[:200])
+        self.home = Home(f"the endpoint {self.peer.name}")
         self.token = token
         self._listen = (listen_host, listen_port if isinstance(listen_port, range) else [listen_port])
         self._use_unix = use_unix
@@ -112,6 +114,7 @@ class Endpoint:
             NotInitializedError: the endpoint was closed.
             OSError: the address cannot be bound, or no descriptors are left.
         """
+        self.home.check()
         if self._closed:
             raise NotInitializedError(f"{self.peer.name} was closed; make a new endpoint")
         if self._loop is not None:
@@ -142,10 +145,10 @@ class Endpoint:
             self._links.add_listener(listener)
 
     def close(self) -> None:
-        """Answer what runs, say goodbye, fail what is in flight, free everything. Idempotent."""
+        """Answer what runs, say goodbye, fail what is in flight, free everything. Idempotent; nothing in a fork."""
         loop, thread = self._loop, self._thread
         was_closed, self._closed = self._closed, True
-        if was_closed or loop is None or thread is None:
+        if was_closed or loop is None or thread is None or not self.home.is_here:
             return
         if threading.current_thread() is thread:
             raise InvalidArgumentError("close: expected to be called outside of the endpoint's own thread")
@@ -178,8 +181,7 @@ class Endpoint:
             self._arena = None
         self._arena_refused = True
 
-    def __enter__(self) -> Endpoint:
-        return self.open()
+    __enter__ = open
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -187,6 +189,7 @@ class Endpoint:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the endpoint's thread, where coroutine callees run."""
+        self.home.check()
         if self._loop is None or self._closed:
             raise NotInitializedError(f"{self.peer.name} is not open")
         return self._loop
@@ -205,7 +208,7 @@ class Endpoint:
 
     def is_open(self) -> bool:
         """Whether requests can be made."""
-        return self._loop is not None and not self._closed
+        return self._loop is not None and not self._closed and self.home.is_here
 
     def is_connected(self, peer: Peer) -> bool:
         """Whether a peer has a connection to this endpoint now. On the loop's thread."""
@@ -213,12 +216,8 @@ class Endpoint:
 
     def stats(self) -> EndpointStats:
         """Counters, for metrics and tests."""
-
-        async def collect() -> EndpointStats:
-            used_bytes = self._arena.used_bytes if self._arena is not None else 0
-            return count_connections(self._links.connections, used_bytes, self._refusals.count)
-
-        return self._run_on_loop(collect())  # type: ignore[no-any-return]
+        counting = count_connections(self._links, self._arena, self._refusals)
+        return self._run_on_loop(counting)  # type: ignore[no-any-return]
 
     def _run_on_loop(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_CLOSE_TIMEOUT_S)
@@ -259,15 +258,7 @@ class Endpoint:
 
     def run_callback(self, callback: Callable[..., None], *args: Any) -> None:
         """Run a user's callback off the loop; what it raises goes to ``threading.excepthook``."""
-
-        def work() -> None:
-            try:
-                callback(*args)
-            except Exception as error:
-                hook_args = (type(error), error, error.__traceback__, threading.current_thread())
-                threading.excepthook(threading.ExceptHookArgs(hook_args))
-
-        self._callbacks.submit(work)
+        self._callbacks.run(callback, *args)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -326,6 +317,7 @@ class Endpoint:
         timeout_s: float | None,
         fail_fast: bool,
     ) -> OutcomeType:
+        self.home.check()
         deadlines, posts = self._deadlines, self._posts
         if deadlines is None or posts is None or self._closed:
             raise NotInitializedError(f"{self.peer.name} is not open")

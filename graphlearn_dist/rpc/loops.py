@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from .threads import LoopExecutor, run_loop
+
 
 class EndpointLoop(asyncio.SelectorEventLoop):
     """An event loop whose tasks may take their first step at once (``asyncio.eager_task_factory`` is of Python 3.12).
@@ -18,6 +20,7 @@ class EndpointLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self.set_default_executor(LoopExecutor("rpc-blocking"))
         self.time = time.monotonic  # type: ignore[method-assign]  # the method does so too, by one more step of Python
         self._keeps_first_step = False
         self._first_step: tuple[contextvars.Context, Callable[..., object], tuple[Any, ...]] | None = None
@@ -27,7 +30,7 @@ class EndpointLoop(asyncio.SelectorEventLoop):
         """Run on the calling thread until it is stopped."""
         asyncio.set_event_loop(self)
         self.call_soon(started.set)
-        self.run_forever()
+        run_loop(self)
 
     def call_soon(  # type: ignore[override]  # typing has no name for the types of *args before Python 3.11
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None

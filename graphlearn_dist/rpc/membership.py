@@ -170,7 +170,7 @@ class Membership:
 
     def leave(self, timeout_s: float) -> None:
         """See ``Endpoint.leave``."""
-        if not self._joined:
+        if not self._joined or not self._endpoint.home.is_here:
             return
         master = self._master
         self._joined = False
@@ -343,6 +343,7 @@ class Membership:
 
     def wait_for_members(self, role: str, count: int, timeout_s: float, *, patient: bool) -> list[Member]:
         """See ``Endpoint.wait_for_members``."""
+        self._endpoint.home.check()
         waiting = _Waiting(role, count, timeout_s, patient=patient)
         with self._condition:
             while (found := self._look_for(waiting)) is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .connection import Connection
+if TYPE_CHECKING:
+    from .arena import SendingArena
+    from .links import Links
+    from .refusals import Refusals
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,9 @@ class EndpointStats:
     refused_connections: int
 
 
-def count_connections(
-    connections: Iterable[Connection], arena_used_bytes: int, refused_connections: int
-) -> EndpointStats:
-    """Adds up the counters of the open ones."""
-    opened = [connection for connection in connections if connection.is_open]
+async def count_connections(links: Links, arena: SendingArena | None, refusals: Refusals) -> EndpointStats:
+    """Adds up the counters of the open ones. On the endpoint's loop."""
+    opened = [connection for connection in links.connections if connection.is_open]
     exchanges = [connection.exchange_stats for connection in opened]
     return EndpointStats(
         connections=len(opened),
@@ -44,6 +45,6 @@ def count_connections(
         lent_payloads_received=sum(stats.lent_payloads_received for stats in exchanges),
         inline_payloads_sent=sum(connection.stats.inline_payloads_sent for connection in opened),
         arena_full=sum(stats.arena_full for stats in exchanges),
-        arena_used_bytes=arena_used_bytes,
-        refused_connections=refused_connections,
+        arena_used_bytes=0 if arena is None else arena.used_bytes,
+        refused_connections=refusals.count,
     )

@@ -7,9 +7,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from typing import Any
 
+from ..utils.lifetime import Home, threads
+
 Work = Callable[[], None]
+
+_MAX_LOOP_CALLS = 32
 
 
 class TurnQueue:
@@ -44,7 +50,7 @@ class TurnQueue:
 class WorkerThreads:
     """Daemon threads that run what they are given, by turns of those who gave it, and in order for each of them.
 
-    (An executor's threads hold the interpreter at exit.)
+    (An executor's threads hold the interpreter at exit, and refuse work from then on: that of atexit handlers, too.)
 
     Args:
         count: number of threads; started with the first pieces of work.
@@ -52,6 +58,7 @@ class WorkerThreads:
     """
 
     def __init__(self, count: int, name: str) -> None:
+        self._home = Home(f"{name} (threads)")
         self._count = count
         self._name = name
         self._work = TurnQueue()
@@ -61,6 +68,7 @@ class WorkerThreads:
 
     def submit(self, work: Work, owner: Hashable = None) -> None:
         """Run ``work``, which must not raise, on some thread, when it is its owner's turn."""
+        self._home.check()
         with self._changed:
             if self._closed:
                 return
@@ -71,6 +79,24 @@ class WorkerThreads:
             self._work.put(owner, work)
             self._changed.notify()
 
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function on some thread; its result, or what it raises, comes in a future."""
+        future: Future[Any] = Future()
+        self.submit(lambda: _settle(future, function, args, kwargs))
+        return future
+
+    def run(self, callback: Callable[..., None], *args: Any) -> None:
+        """Run a user's callback on some thread; what it raises goes to ``threading.excepthook``."""
+
+        def work() -> None:
+            try:
+                callback(*args)
+            except Exception as error:
+                hook_args = (type(error), error, error.__traceback__, threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(hook_args))
+
+        self.submit(work)
+
     def _next(self) -> Work | None:
         with self._changed:
             while (work := self._work.take()) is None and not self._closed:
@@ -79,11 +105,14 @@ class WorkerThreads:
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
-            work()
+            with threads.work:
+                work()
             del work  # else the last answer's memory lives until the next request
 
     def close(self, timeout_s: float) -> None:
         """Let the threads finish what they do, for at most ``timeout_s``; what waits is not run. Idempotent."""
+        if not self._home.is_here:
+            return
         with self._changed:
             self._closed = True
             self._work.clear()
@@ -93,6 +122,51 @@ class WorkerThreads:
         for thread in threads:
             if thread is not current:
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _settle(future: Future[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    try:
+        if future.set_running_or_notify_cancel():
+            future.set_result(function(*args, **kwargs))
+    except BaseException as error:
+        future.set_exception(error)
+    finally:
+        del future  # its error's traceback leads here
+
+
+class LoopExecutor(ThreadPoolExecutor):
+    """What a loop of this package runs blocking functions in, to the very end of the process.
+
+    (Only the class is that of ``concurrent.futures``, as asyncio wants it. Its threads take no more work once the main
+    thread has ended, so that nothing could be closed, or begun, by atexit handlers.)
+
+    Args:
+        name: prefix of the threads' names.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(1)  # it never starts
+        self._own = WorkerThreads(_MAX_LOOP_CALLS, name)
+        self._under_way: set[Future[Any]] = set()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See ``Executor``."""
+        future = self._own.call(fn, *args, **kwargs)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See ``Executor``."""
+        if wait:
+            wait_for(list(self._under_way))
+        self._own.close(0.0)
+
+
+def run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Runs a loop on the calling thread, until it is stopped or the process ends."""
+    with threads.work_of_loop(lambda stop: post(loop, stop)):
+        loop.run_forever()
 
 
 def post(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: Any) -> bool:

@@ -342,7 +342,7 @@ def test_a_process_forked_from_a_client_is_told(served: Served) -> None:
     child.start()
     try:
         assert answer.poll(30.0)
-        assert re.search(r"forked from a client.*num_workers=0", answer.recv())
+        assert re.search(r"the data set on servers belongs to process.*num_workers=0", answer.recv())
     finally:
         child.join(30.0)
         child.kill()

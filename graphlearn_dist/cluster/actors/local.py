@@ -27,6 +27,7 @@ from ...errors import (
     WorkerLateError,
     WorkerNameTakenError,
 )
+from ...utils.lifetime import Home
 from ...utils.ports import free_port
 from ..worker_layout import WITHHELD, forwarded_environ
 from .base import (
@@ -107,6 +108,7 @@ class LocalActor(Actor):
 
     def __init__(self, spec: ActorSpec, on_end: Callable[[LocalActor], None]) -> None:
         self.spec = spec
+        self._home = Home(f"the worker {spec.name}")
         self._start_deadline = time.monotonic() + spec.start_timeout_s
         self._on_end = on_end
         self._ready: concurrent.futures.Future[ActorProfile] = concurrent.futures.Future()
@@ -150,7 +152,9 @@ class LocalActor(Actor):
         return ref
 
     def kill(self) -> None:
-        """Ends it; returns when it is gone."""
+        """Ends it; returns when it is gone. Without effect in a fork."""
+        if not self._home.is_own:
+            return
         with self._lock:
             self._killed = True
             if self._popen is not None and self._popen.returncode is None:
@@ -161,6 +165,7 @@ class LocalActor(Actor):
     # --- calls out ---------------------------------------------------------------------------------------------
 
     def _submit(self, waiter: LocalRef | LocalStream, kind: str, method: str, args: Any, kwargs: Any) -> None:
+        self._home.check_own()
         with self._lock:
             self._number += 1
             call = Call(self._number, kind, method, args, kwargs)
