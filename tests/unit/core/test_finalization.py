@@ -11,9 +11,10 @@ CSRC = Path(__file__).resolve().parents[3] / "csrc"
 DEADLINE_S = 120.0
 
 # A daemon thread waits in native code, without the GIL, until the interpreter ends: then an object of a module, which
-# goes with it, sends what the thread waits for, and looks until the thread sleeps once more.
+# goes with it, sends what the thread waits for, and looks until the thread sleeps once more. (Where it looked for signals
+# just then it wants the GIL without having received anything: then nothing more is to be seen of it.)
 PROGRAM = """
-import os, sys, threading, types
+import os, sys, threading, time, types
 from pathlib import Path
 from graphlearn_dist import _C
 
@@ -21,10 +22,12 @@ class AtTheEnd:
     def __init__(self, ring, thread):
         self.ring, self.thread = ring, thread
         self.stat, self.wait = Path(f"/proc/self/task/{thread}/stat"), os.sched_yield
+        self.now = time.monotonic
 
     def __del__(self):
         self.ring.send([b"x"])
-        while self.ring.pending or self.stat.read_text().rpartition(")")[2].split()[0] != "S":
+        give_up = self.now() + 10
+        while self.now() < give_up and (self.ring.pending or self.stat.read_text().rpartition(")")[2].split()[0] != "S"):
             self.wait()
         os.write(1, b"the thread sleeps")
 
