@@ -76,8 +76,8 @@ void bind_common(py::module_& m) {
   // Giving back gigabytes takes the system a while.
   m.def(
       "set_pool_capacity", [](size_t nbytes) { BufferPool::global().set_capacity(nbytes); },
-      py::call_guard<py::gil_scoped_release>(), py::arg("nbytes"));
-  m.def("trim_pool", [] { BufferPool::global().trim(); }, py::call_guard<py::gil_scoped_release>());
+      py::call_guard<GilReleased>(), py::arg("nbytes"));
+  m.def("trim_pool", [] { BufferPool::global().trim(); }, py::call_guard<GilReleased>());
   m.def(
       "lock_pool_pages", &lock_pool_pages, py::call_guard<GilReleased>(),
       "Pooled memory is page-locked from now on, for GPUs to copy from while the host goes on: new blocks of 2 MiB and "

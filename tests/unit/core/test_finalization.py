@@ -11,8 +11,8 @@ CSRC = Path(__file__).resolve().parents[3] / "csrc"
 DEADLINE_S = 120.0
 
 # A daemon thread waits in native code, without the GIL, until the interpreter ends: then an object of a module, which
-# goes with it, sends what the thread waits for, and looks until the thread sleeps once more. (Where it looked for signals
-# just then it wants the GIL without having received anything: then nothing more is to be seen of it.)
+# goes with it, sends what the thread waits for, and looks until the thread sleeps once more. (A thread that looked for
+# signals just then wants the GIL without having received anything: then nothing more is to be seen of it.)
 PROGRAM = """
 import os, sys, threading, time, types
 from pathlib import Path
@@ -27,7 +27,7 @@ class AtTheEnd:
     def __del__(self):
         self.ring.send([b"x"])
         give_up = self.now() + 10
-        while self.now() < give_up and (self.ring.pending or self.stat.read_text().rpartition(")")[2].split()[0] != "S"):
+        while self.now() < give_up and (self.ring.pending or ") S " not in self.stat.read_text()):
             self.wait()
         os.write(1, b"the thread sleeps")
 
