@@ -6,13 +6,13 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
-from ..partition import PartitionBook
 from .named_sharding import NamedSharding
+
+if TYPE_CHECKING:
+    from ..partition import PartitionBook
 
 STRATEGIES = ("round_robin", "least_loaded", "random", "weighted", "locality")
 _LAST_CALLS = 0.2  # weight of the newest call in a worker's mean time
@@ -90,6 +90,8 @@ class SeedOwners:
         Raises:
             InvalidArgumentError: the call has no such data.
         """
+        import torch  # here: a worker whose script makes groups starts without it
+
         if self._argument not in data:
             raise InvalidArgumentError(f"{self._argument}: expected seeds under this name, got {sorted(data)}")
         seeds = torch.as_tensor(data[self._argument])

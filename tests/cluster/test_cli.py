@@ -61,3 +61,10 @@ def test_the_launcher_starts_without_torch() -> None:
     """It takes seconds to import, and the launcher needs none of it."""
     program = "import sys, graphlearn_dist.cli, graphlearn_dist.cluster; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=DEADLINE_S).returncode == 0
+
+
+def test_a_script_that_makes_groups_starts_without_torch() -> None:
+    """Each local worker runs the imports of its driver's script, whether it needs torch or not."""
+    names = "NamedSharding, RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup, heartbeat, idempotent, init_ray"
+    program = f"import sys; from graphlearn_dist.cluster import {names}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=DEADLINE_S).returncode == 0
