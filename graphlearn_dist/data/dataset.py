@@ -17,7 +17,7 @@ from ..core import check_index_tensor
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
-from ..utils.values import check_disjoint, check_distinct, check_finite, check_weights, label_of
+from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of
 from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
 from .feature import Feature
@@ -49,9 +49,8 @@ def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any],
 
 
 def _check_numbers(name: str, features: Any, allow_nonfinite: bool) -> None:
-    if not allow_nonfinite:
-        for key, rows in by_type(features).items():
-            check_finite(label_of(name, key), rows)
+    for key, rows in by_type(features).items():
+        check_rows(label_of(name, key), rows, allow_nonfinite)
 
 
 class Dataset(NamedColumns):
@@ -302,6 +301,7 @@ class Dataset(NamedColumns):
         Batches have rows of that shape: ``[num_nodes, 1]`` is not squeezed, as PyG's loaders do not.
         """
         self.node_labels = convert_to_tensor(node_label_data, name="node_label_data")
+        _check_numbers("node_label_data", self.node_labels, True)
         self._label_rows = by_type(id2idx)
         _check_types("id2idx", self._label_rows, by_type(self.node_labels), "type")
         if id2idx is None:

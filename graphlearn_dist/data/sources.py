@@ -217,7 +217,7 @@ def _mask_ids(masks: dict[Any, torch.Tensor], split_index: int | None) -> dict[A
         if mask.dim() == 2 and mask.size(1) == 1:
             mask = mask[:, 0]
         elif mask.dim() == 2 and split_index is not None:
-            if not 0 <= split_index < mask.size(1):
+            if isinstance(split_index, bool) or not 0 <= split_index < mask.size(1):
                 raise InvalidArgumentError(
                     f"split_index: expected 0 to {mask.size(1) - 1}, a column of the masks, got {split_index}"
                 )

@@ -10,7 +10,9 @@ from ..errors import InvalidArgumentError
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices, SeedSchedule
 
-_VERSION = 1
+# What a seed draws is part of a state's meaning: whoever changes draws or shuffles raises this, and refuses old states.
+# 2: weighted draws are exact, small epochs are shuffled by Fisher and Yates, LABOR breaks ties at random.
+_VERSION = 2
 _PLACE = ("version", "epoch", "next_batch", "ahead", "shard_index", "num_shards")
 _NUMBERS = ("epoch", "next_batch", "shard_index", "num_shards", "num_inputs", "batch_size", "drop_last")
 
@@ -181,7 +183,11 @@ def _check_form(state: Any) -> Settings:
     if not isinstance(state, Mapping) or "version" not in state:
         raise InvalidArgumentError(f"state_dict: expected what state_dict() of a loader gave, got {state!r:.200}")
     if state["version"] != _VERSION:
-        raise InvalidArgumentError(f"state_dict: expected version {_VERSION}, got {state['version']!r}")
+        raise InvalidArgumentError(
+            f"state_dict: expected version {_VERSION}, got {state['version']!r}: it was saved by a release that draws "
+            f"other batches from the same seed. Go on with that release, or at an epoch's start: "
+            f"set_epoch({state.get('epoch')!r})"
+        )
     for name in _NUMBERS:
         if not isinstance(state.get(name), int) or state[name] < 0:
             raise InvalidArgumentError(

@@ -28,7 +28,12 @@ def check_distinct(name: str, ids: torch.Tensor) -> None:
 
 
 def check_disjoint(name: str, parts: Mapping[str, torch.Tensor]) -> None:
-    """InvalidArgumentError, with an id, where two of several lists of ids share one."""
+    """InvalidArgumentError, with an id, where two of several lists of ids share one, or one is no list of ids."""
+    for part, ids in parts.items():
+        if ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
+            raise InvalidArgumentError(
+                f"{name}: expected ids of {part} as int32 or int64 [n], got {ids.dtype} {list(ids.shape)}"
+            )
     for (one, ids), (other, others) in itertools.combinations(parts.items(), 2):
         shared = torch.isin(ids, others).nonzero()
         if shared.numel():
@@ -44,6 +49,14 @@ def check_weights(name: str, weights: torch.Tensor) -> None:
     if bool(bad.any()):
         position = int(bad.nonzero()[0])
         raise InvalidArgumentError(f"{name}[{position}]: expected a finite number >= 0, got {float(weights[position])}")
+
+
+def check_rows(name: str, rows: torch.Tensor, allow_nonfinite: bool) -> None:
+    """InvalidArgumentError unless these are rows ``[n, ...]``, of finite numbers where no others are allowed."""
+    if rows.dim() == 0:
+        raise InvalidArgumentError(f"{name}: expected rows [n, ...], got one number")
+    if not allow_nonfinite:
+        check_finite(name, rows)
 
 
 def check_finite(name: str, rows: torch.Tensor) -> None:

@@ -267,7 +267,7 @@ def test_batches_from_servers_are_those_of_the_data(served: Served, settings: st
 def test_times_of_seeds(served: Served) -> None:
     if not served.graph.times:
         with pytest.raises(InvalidArgumentError, match="input_time: expected edge times"):
-            PyGSampler(served.data, [2], temporal_strategy=None).sample_from_nodes(
+            PyGSampler(served.data, [2]).sample_from_nodes(
                 PygNodes(None, torch.tensor([0]), torch.tensor([3]), served.seed_type)
             )
         return

@@ -213,7 +213,7 @@ def graphs(*, typed: bool | None = None) -> st.SearchStrategy[TestGraph]:
 
 @st.composite
 def cases(draw: st.DrawFn, *, typed: bool | None = None) -> Case:
-    """A graph and a way to sample it: fan-outs as a list, or by edge type for some types only."""
+    """A graph and a way to sample it: fan-outs as a list, by edge type, or by some with a default for the others."""
     graph = draw(graphs(typed=typed))
     hops = draw(st.integers(1, 3))
     fanout_list = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 5]), min_size=hops, max_size=hops)
@@ -221,6 +221,8 @@ def cases(draw: st.DrawFn, *, typed: bool | None = None) -> Case:
     if not graph.is_homogeneous and draw(st.booleans()):
         asked = draw(st.lists(st.sampled_from(EDGE_TYPES), min_size=1, unique=True))
         fanouts = {edge_type: draw(fanout_list) for edge_type in asked}
+        if len(asked) < len(EDGE_TYPES) or draw(st.booleans()):
+            fanouts[None] = draw(fanout_list)
     seed_type = None if graph.is_homogeneous else draw(st.sampled_from(NODE_TYPES))
     count = graph.num_nodes[seed_type]
     seeds = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=12))

@@ -262,11 +262,13 @@ def sample_batch(
 ) -> ReferenceBatch:
     """One batch: hop by hop, edge type by edge type (sorted), seed by seed, pick by pick.
 
-    ``draws`` by edge type stands instead of ``replace``. Where ``disjoint``, each seed grows a tree of its own, of the
-    time ``times[i]``; ``more_seeds``, by type, are numbered after the others.
+    ``fanouts`` by edge type name every type, or have a default under None; ``draws`` by edge type stands instead of
+    ``replace``. Where ``disjoint``, each seed grows a tree of its own, of the time ``times[i]``; ``more_seeds``, by
+    type, are numbered after the others.
     """
     node_types, edge_types = sorted(graph.num_nodes, key=str), sorted(graph.edges, key=lambda name: name or ())
-    per_type = fanouts if isinstance(fanouts, dict) else dict.fromkeys(edge_types, fanouts)
+    given = fanouts if isinstance(fanouts, dict) else dict.fromkeys(edge_types, fanouts)
+    per_type = {edge_type: given[edge_type if edge_type in given else None] for edge_type in edge_types}
     draws = draws or dict.fromkeys(edge_types, Draw(replace=replace))
     rows_of = {edge_type: sorted_rows(graph, edge_type, edge_dir) for edge_type in edge_types}
     # A node of the batch is (tree, id); without trees, all stand in tree 0.
@@ -284,21 +286,20 @@ def sample_batch(
     for hop in range(len(next(iter(per_type.values())))):
         for type_index, edge_type in enumerate(edge_types):
             before = len(edges[edge_type])
-            if edge_type in per_type:
-                ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-                from_type, to_type = ends if edge_dir == "out" else ends[::-1]
-                key = draw_key(seed, epoch, index, hop, type_index)
-                for col in range(begin[from_type], end[from_type]):
-                    tree, node = nodes[from_type][col]
-                    row = rows_of[edge_type].get(node, [])
-                    tree_key = absorb(key, tree) if disjoint else key
-                    time = None if times is None else int(times[tree])
-                    for edge in pick_edges(tree_key, node, row, per_type[edge_type][hop], draws[edge_type], time):
-                        reached = (tree, edge.neighbor)
-                        if reached not in local[to_type]:
-                            local[to_type][reached] = len(nodes[to_type])
-                            nodes[to_type].append(reached)
-                        edges[edge_type].append((local[to_type][reached], col, edge.edge_id))
+            ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+            from_type, to_type = ends if edge_dir == "out" else ends[::-1]
+            key = draw_key(seed, epoch, index, hop, type_index)
+            for col in range(begin[from_type], end[from_type]):
+                tree, node = nodes[from_type][col]
+                row = rows_of[edge_type].get(node, [])
+                tree_key = absorb(key, tree) if disjoint else key
+                time = None if times is None else int(times[tree])
+                for edge in pick_edges(tree_key, node, row, per_type[edge_type][hop], draws[edge_type], time):
+                    reached = (tree, edge.neighbor)
+                    if reached not in local[to_type]:
+                        local[to_type][reached] = len(nodes[to_type])
+                        nodes[to_type].append(reached)
+                    edges[edge_type].append((local[to_type][reached], col, edge.edge_id))
             batch.num_sampled_edges[type_index].append(len(edges[edge_type]) - before)
         for i, node_type in enumerate(node_types):
             begin[node_type], end[node_type] = end[node_type], len(nodes[node_type])

@@ -186,3 +186,18 @@ def test_features_of_text(tmp_path: Path) -> None:
         Dataset().init_node_features(text)
     with pytest.raises(InvalidArgumentError, match="node_feat: expected an array of numbers, got dtype <U1"):
         RandomPartitioner(tmp_path / "g", 1, 4, EDGES, node_feat=text)
+
+
+def test_one_number_is_no_rows() -> None:
+    for take in (Dataset().init_node_features, Dataset().init_edge_features, Dataset().init_node_labels):
+        with pytest.raises(InvalidArgumentError, match=r"_data: expected rows \[n, ...\], got one number"):
+            take(A(1.0))
+    with pytest.raises(InvalidArgumentError, match=r"node_label_data\['item'\]: expected rows"):
+        Dataset().init_node_labels({ITEM: A(1)})
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("part", [A([True, False]), A([0.0, 1.0]), A([[0, 1]])])
+def test_splits_are_ids(part: torch.Tensor, typed: bool) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"node_split.*: expected ids of valid as int32 or int64 \[n\], got"):
+        dataset_of(typed, node_split=(A([0]), part, A([3])))

@@ -234,10 +234,14 @@ def test_without_features_labels_and_edge_ids() -> None:
 
 
 def test_edge_features_come_without_asking_for_edge_ids() -> None:
+    """And the ids, which are sampled for them, as from PyG's loaders; without features they are left out."""
     dataset = make_dataset(analytic_graph(6), "in")
     (batch,) = list(NeighborLoader(dataset, [-1], torch.tensor([5]), batch_size=1))
-    assert "e_id" not in batch
-    assert batch.edge_attr.view(-1).tolist() == [7 / 4, 8 / 4]  # 3 -> 5 is edge 7, 4 -> 5 is edge 8
+    assert batch.e_id.tolist() == [7, 8]  # 3 -> 5 is edge 7, 4 -> 5 is edge 8
+    assert batch.edge_attr.view(-1).tolist() == [7 / 4, 8 / 4]
+    plain = make_dataset(analytic_graph(6), "in", edge_features=False)
+    (batch,) = list(NeighborLoader(plain, [-1], torch.tensor([5]), batch_size=1))
+    assert not {"e_id", "edge_attr"} & set(batch.keys())
 
 
 REFUSED = {

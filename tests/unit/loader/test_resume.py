@@ -416,7 +416,8 @@ def test_other_inputs_are_named() -> None:
     [
         (None, "expected what state_dict"),
         ({}, "expected what state_dict"),
-        ({"version": 2}, "expected version 1, got 2"),
+        ({"version": 3}, "expected version 2, got 3"),
+        ({"version": "2"}, "expected version 2, got '2'"),
         ({"epoch": -1}, "epoch: expected an integer of at least 0, got -1"),
         ({"next_batch": "3"}, "next_batch: expected an integer of at least 0, got '3'"),
         ({"next_batch": 10}, "expected a place in an epoch of 9 batches"),
@@ -432,3 +433,15 @@ def test_what_is_no_state(state: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"state_dict: .*{message}"):
         loader.load_state_dict(whole)
     assert next(iter(loader)).batch_size == 9
+
+
+def test_states_of_releases_that_drew_other_batches() -> None:
+    """They would be continued with inputs that were delivered before; an epoch's start is a place all the same."""
+    loader = open_loader("node")
+    old = loader.state_dict() | {"version": 1, "epoch": 3}
+    for take_it in (loader.load_state_dict, lambda state: merge_states([state])):
+        with pytest.raises(InvalidArgumentError, match=r"expected version 2, got 1: .* other batches .*set_epoch\(3\)"):
+            take_it(old)
+    assert loader.state_dict()["epoch"] == 0
+    loader.set_epoch(old["epoch"])
+    assert (loader.state_dict()["epoch"], loader.num_remaining) == (3, len(loader))

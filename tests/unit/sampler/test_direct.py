@@ -103,7 +103,7 @@ def test_links_are_those_of_the_loader(mode: Any, data: st.DataObject) -> None:
 
 def test_output_of_a_typed_sampler() -> None:
     dataset = make_dataset(typed_graph(9, 4, 20, 0), "out")
-    out = NeighborSampler(dataset.graph, {EDGE_TYPES[0]: [2]}).sample_from_nodes(
+    out = NeighborSampler(dataset.graph, {EDGE_TYPES[0]: [2], None: [0]}).sample_from_nodes(
         NodeSamplerInput(torch.tensor([1, 2]), "user")
     )
     assert isinstance(out, HeteroSamplerOutput)
@@ -214,7 +214,7 @@ def test_probabilities_of_a_tree_are_exact() -> None:
 
 def test_probabilities_by_type() -> None:
     graph = typed_graph(20, 10, 60, 0)
-    sampler = NeighborSampler(make_dataset(graph).graph, {EDGE_TYPES[0]: [-1]})
+    sampler = NeighborSampler(make_dataset(graph).graph, {EDGE_TYPES[0]: [-1], None: [0]})
     found = sampler.sample_prob(NodeSamplerInput(torch.tensor([0, 3]), "user"), {"user": 20, "item": 10})
     assert isinstance(found, dict)
     assert found["user"].nonzero().view(-1).tolist() == [0, 3]
