@@ -19,7 +19,7 @@ class SubGraphLoader(NodeLoader):
     """Mini-batches of all edges between seeds and their sampled neighborhood, from a data set in this process.
 
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Epochs follow
-    each other from 0; one begins with its first batch, not with ``iter()``.
+    each other from 0; one begins with its first batch, not with ``iter()``. Times of the data set are not looked at.
 
     Args:
         data: graph, features and labels.
