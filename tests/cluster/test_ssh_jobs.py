@@ -31,6 +31,15 @@ while True:
     signal.pause()
 """
 
+# A server that gives signs of life for as long as it runs.
+ALIVE = """
+import os, time
+print("alive", flush=True)
+while True:
+    os.write(int(os.environ["GLD_PULSE_FD"]), b".")
+    time.sleep(0.2)
+"""
+
 
 class Launched:
     """A launcher on ``node-a``, with what it has printed."""
@@ -79,6 +88,10 @@ class Launched:
         """The launcher is nsenter's child."""
         [pid] = _children(self._process.pid)
         return pid
+
+    def kill(self) -> None:
+        """As the system does where memory runs out."""
+        os.kill(self._pid, signal.SIGKILL)
 
     def freeze(self) -> None:
         """Ctrl-Z."""
@@ -129,9 +142,7 @@ def launch(hosts: SshCluster, tmp_path: Path) -> Iterator[Launch]:
         return started[-1]
 
     yield start
-    for host in (hosts.a, hosts.b):
-        with contextlib.suppress(RuntimeError):
-            host.set_link("up")
+    hosts.connect()
     for launcher in started:
         launcher.close()
     for host in (hosts.a, hosts.b):
@@ -234,6 +245,32 @@ def test_a_server_is_started_again_when_its_host_is_back(hosts: SshCluster, laun
     assert job.wait() == 130
     assert not [line for line in job.lines if "did not confirm" in line]
     nothing_left(hosts.b)
+
+
+def test_a_frozen_server_is_started_again(hosts: SshCluster, launch: Launch, tmp_path: Path) -> None:
+    """On its own host somebody notices, kills it and says so."""
+    (tmp_path / "alive.py").write_text(ALIVE)
+    servers = ["--server-script", "alive.py", "--servers", "2", "linger.py"]
+    job = launch("--heartbeat-timeout", "3", *servers)
+    job.wait_for("server 1 on node-b is ready")
+    [wrapper] = [pid for pid, line in hosts.b.commands().items() if "--name server-1 " in line]
+    [server] = _children(wrapper)
+    freeze(server)
+    job.wait_for("server 1 froze and was killed; starting it again")
+    job.wait_for("server 1 on node-b is ready")
+    assert not Path(f"/proc/{server}").exists()
+    job.interrupt()
+    assert job.wait() == 130
+    nothing_left(hosts.b)
+
+
+def test_a_killed_launcher_takes_its_job_with_it(hosts: SshCluster, launch: Launch) -> None:
+    """What it started here sees its end, and so the other host does: nobody waits for the launcher's time-out."""
+    job = launch("--launcher-timeout", "0", *LINGERING)
+    job.wait_for("lingering", 4)
+    job.kill()
+    for host in (hosts.a, hosts.b):
+        nothing_left(host)
 
 
 def test_a_stopped_launcher_keeps_its_job(hosts: SshCluster, launch: Launch) -> None:

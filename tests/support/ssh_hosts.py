@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,8 +163,20 @@ class SshCluster:
             )
             for host, address in zip((self.a, self.b), _ADDRESSES, strict=True):
                 host.run("ip", "address", "add", f"{address}/24", "dev", _DEVICE)
-                host.set_link("up")
+            self.connect()
             self._undo = undo.pop_all()
+
+    def connect(self) -> None:
+        """Takes both devices up; returns when the hosts reach each other, which is a while later."""
+        for host in (self.a, self.b):
+            host.set_link("up")
+        deadline = time.monotonic() + DEADLINE_S
+        for host, peer in ((self.a, _ADDRESSES[1]), (self.b, _ADDRESSES[0])):
+            knock = host.command("timeout", "1", "bash", "-c", f"exec 3<>/dev/tcp/{peer}/2222")
+            while subprocess.run(knock, capture_output=True, timeout=DEADLINE_S).returncode:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{host.name} does not reach {peer}")
+                time.sleep(0.05)
 
     def _write_settings(self) -> None:
         user_key = self.directory / "user_key"
