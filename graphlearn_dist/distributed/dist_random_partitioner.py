@@ -26,7 +26,8 @@ from ..partition.ingest import (
     to_tensor,
     weights_tensor,
 )
-from ..partition.layout import EdgeKey, NodeKey, edge_entry, make_meta, node_entry, write_meta
+from ..partition.layout import EdgeKey, NodeKey
+from ..partition.meta_entries import edge_entry, make_meta, node_entry, write_meta
 from ..partition.partitioner import EDGE_DIRS
 from ..partition.storage import ArrayFile, new_directory
 from ..typing import NodeType

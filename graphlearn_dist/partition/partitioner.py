@@ -34,7 +34,8 @@ from .ingest import (
     to_tensor,
     with_node_times,
 )
-from .layout import AnyBook, EdgeKey, NodeKey, array_path, edge_entry, make_meta, node_entry, write_meta
+from .layout import AnyBook, EdgeKey, NodeKey, array_path
+from .meta_entries import edge_entry, make_meta, node_entry, write_meta
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
 from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor
 

@@ -21,12 +21,9 @@ from .layout import (
     AnyBook,
     EdgeKey,
     array_path,
-    edge_entry,
-    make_meta,
-    node_entry,
     open_edge_ids,
-    write_meta,
 )
+from .meta_entries import edge_entry, make_meta, node_entry, write_meta
 from .partition_book import from_dict
 from .piece_store import PIECES, Draft, Piece, PieceStore
 from .storage import ArrayFile, dtype_name, open_array, write_tensor

@@ -15,7 +15,7 @@ from graphlearn_dist.distributed.feature_collector import FeatureCollector
 from graphlearn_dist.distributed.partition_service import LOOKUP, PartitionService
 from graphlearn_dist.errors import PartitionFormatError
 from graphlearn_dist.messages import FeatureReply, FeatureRequest, OwnedReply
-from graphlearn_dist.partition import FrequencyPartitioner, layout, load_partition_layout
+from graphlearn_dist.partition import FrequencyPartitioner, layout, load_partition_layout, meta_entries
 from graphlearn_dist.partition.storage import write_tensor
 from tests.unit.partition.graphs import homo_inputs
 
@@ -106,6 +106,6 @@ def test_a_cache_of_other_rows_is_refused(directory: Path) -> None:
     meta = layout._read_meta(directory)
     wrong = write_tensor(directory, "part0/node_feat/cache_x.npy", torch.zeros(15, 2, dtype=torch.float64))
     meta["files"] = [file if file["path"] != wrong.path else wrong.to_dict() for file in meta["files"]]
-    layout.write_meta(directory, meta)
+    meta_entries.write_meta(directory, meta)
     with pytest.raises(PartitionFormatError, match=r"expected int64 ids of rows like x\.npy's"):
         load_partition_layout(directory).open_partition(0)
