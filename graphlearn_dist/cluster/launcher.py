@@ -263,7 +263,8 @@ class _Supervisor:
         if own_error is not None and not self._is_consequence(event):  # its traceback is the user's, and was printed
             lines = [f"{what}: {own_error[1]}"]
         elif tail:
-            lines = [f"{what}; its last {len(tail)} lines of output:", *("  " + line for line in tail)]
+            last = f"last {len(tail)} lines" if len(tail) > 1 else "only line"
+            lines = [f"{what}; its {last} of output:", *("  " + line for line in tail)]
         else:
             lines = [f"{what}; no output"]
         lines += [f"then {self._name(other.spec)} {describe_exit(other.code)}" for other in others]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..errors import InvalidArgumentError, ResourceInsufficientError
 from .actors.base import NodeResources, ReservationRequest
@@ -35,6 +37,7 @@ class ClusterShape:
     constraints: Mapping[str, float] | Sequence[Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bundle_counts", _whole_numbers(self.bundle_counts))
         if not self.bundle_counts or min(self.bundle_counts) < 0 or not sum(self.bundle_counts):
             raise InvalidArgumentError(
                 f"bundle_ct_per_node_list: expected counts of at least 0, one of them positive, got "
@@ -139,6 +142,15 @@ def gpu_of_unified(gpu_ids: Sequence[Sequence[int]], machines: Sequence[str], bu
             f"gpu_ids: expected {machines.count(machine)} ids, one for each bundle of machine {machine[:12]}, got {ids}"
         )
     return ids[place]
+
+
+def _whole_numbers(given: Any) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(count) for count in given)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"bundle_ct_per_node_list: expected a whole number for each node, got {given!r}"
+        ) from None
 
 
 def parse_gpu_ids(gpu_ids: GpuIds, bundle_counts: Sequence[int]) -> list[list[int]] | None:

@@ -78,7 +78,7 @@ class RayVirtualCluster:
         ready_timeout_s: float = 180.0,
     ) -> None:
         self.shape = ClusterShape(
-            tuple(bundle_ct_per_node_list),
+            bundle_ct_per_node_list,
             use_gpus,
             max(2, max_colocated_worker_groups) if enable_colocation else max_colocated_worker_groups,
             name or f"cluster-{secrets.token_hex(4)}",

@@ -160,7 +160,7 @@ def test_the_cause_is_named_before_its_consequences(order: tuple[int, ...]) -> N
     with pytest.raises(LaunchError) as failure:
         run(Talking([ends[index] for index in order], lines))
     first, said, *others = str(failure.value).splitlines()
-    assert first == "server 1 exited with code 1; its last 1 lines of output:"
+    assert first == "server 1 exited with code 1; its only line of output:"
     assert said == "  " + lines["server 1"]
     before = [ends[index][0] for index in order[: order.index(2)]]
     assert others == [f"then {name} exited with code 1" for name in before]
@@ -170,5 +170,5 @@ def test_consequences_without_a_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is named, and nobody is waited for in vain for long."""
     monkeypatch.setattr("graphlearn_dist.cluster.launcher._CAUSE_S", 0.1)
     lines = {"trainer 1": "graphlearn_dist.errors.PeerLostError: lost server 0: connection closed"}
-    with pytest.raises(LaunchError, match="trainer 1 exited with code 1; its last 1 lines"):
+    with pytest.raises(LaunchError, match="trainer 1 exited with code 1; its only line"):
         run(Talking([("trainer 1", 1)], lines))

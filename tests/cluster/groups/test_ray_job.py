@@ -104,7 +104,7 @@ def test_a_trainer_that_fails_ends_the_job(ray_nodes: RayNodes, tmp_path: Path) 
     (tmp_path / "train.py").write_text("import sys; print('so far'); sys.exit(3)")
     plan = LaunchPlan(str(tmp_path / "train.py"), server_script=str(tmp_path / "serve.py"), backend="ray")
     out = Output()
-    with pytest.raises(LaunchError, match=r"trainer 0 on [0-9a-f]+ exited with code 3; its last 1 lines .*\n  so far"):
+    with pytest.raises(LaunchError, match=r"trainer 0 on [0-9a-f]+ exited with code 3; its only line .*\n  so far"):
         launch(plan, out=out)
     wait_ended([int(pid) for pid in out.lines("[server 0] pid ")], 30.0)
 
