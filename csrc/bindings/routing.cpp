@@ -83,14 +83,34 @@ py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, co
                         to_python(std::move(found.offsets)));
 }
 
-py::capsule find(const py::object& sorted, const py::object& ids, ThreadPool* pool) {
-  const Tensor keys = from_python(sorted, "sorted"), asked = from_python(ids, "ids");
+std::shared_ptr<SortedIds> sorted_ids(const py::object& sorted, ThreadPool* pool) {
+  Tensor keys = from_python(sorted, "sorted");
+  GilReleased release;
+  return std::make_shared<SortedIds>(std::move(keys), pool);
+}
+
+py::capsule find(const SortedIds& sorted, const py::object& ids, ThreadPool* pool) {
+  const Tensor asked = from_python(ids, "ids");
   Tensor rows;
   {
     GilReleased release;
-    rows = find_sorted(keys, asked, pool);
+    rows = sorted.find(asked, pool);
   }
   return to_python(std::move(rows));
+}
+
+py::tuple locate_owned_rows(const py::object& owners, const py::object& ids,
+                            const std::vector<std::shared_ptr<SortedIds>>& at_hand, ThreadPool* pool) {
+  const Tensor known = from_python(owners, "owners"), input = from_python(ids, "ids");
+  std::vector<const SortedIds*> lists;
+  for (const auto& list : at_hand) lists.push_back(list.get());
+  LocatedRows found;
+  {
+    GilReleased release;
+    found = locate_owned(known, input, lists, pool);
+  }
+  return py::make_tuple(to_python(std::move(found.rows)), to_python(std::move(found.ids)),
+                        to_python(std::move(found.positions)), to_python(std::move(found.offsets)));
 }
 
 NeighborPart neighbor_part(const py::handle& item) {
@@ -165,6 +185,11 @@ void bind_routing(py::module_& m) {
       .def("global_ids", &global_ids, py::arg("partition"), py::arg("pool") = nullptr,
            "Ids of `partition` in the order of its local rows.");
 
+  py::class_<SortedIds, std::shared_ptr<SortedIds>>(m, "SortedIds", "A list of ids in order, with an index over it.")
+      .def(py::init(&sorted_ids), py::arg("sorted"), py::arg("pool") = nullptr)
+      .def("find", &find, py::arg("ids"), py::arg("pool") = nullptr,
+           "int64 [n]: the position of each id in the list, -1 where it is not among them.");
+
   m.def("permute", &permute_array, py::arg("indices"), py::arg("n"), py::arg("key"), py::arg("inverse") = false,
         py::arg("pool") = nullptr, "Places of `indices` under a keyed bijection of [0, n), int64.");
   m.def("split_by_owner", &split, py::arg("book"), py::arg("ids"), py::arg("pool") = nullptr,
@@ -173,8 +198,10 @@ void bind_routing(py::module_& m) {
         py::arg("pool") = nullptr,
         "(owners int32, rows int64) of all ids, in their order, and (ids, positions, offsets) of those that are asked "
         "for, in buckets by owner: their rows are places in the owner's answer.");
-  m.def("find_sorted", &find, py::arg("sorted"), py::arg("ids"), py::arg("pool") = nullptr,
-        "int64 [n]: the position of each id in ids that ascend, -1 where it is not among them.");
+  m.def("locate_owned", &locate_owned_rows, py::arg("owners"), py::arg("ids"), py::arg("at_hand"),
+        py::arg("pool") = nullptr,
+        "The same of ids whose owners (int32) are known: (rows, ids, positions, offsets). `at_hand`: the ids of each "
+        "partition in the order of its rows, None for one that is asked.");
   m.def("stitch_neighbors", &stitch, py::arg("positions"), py::arg("offsets"), py::arg("parts"),
         py::arg("pool") = nullptr,
         "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split.");

@@ -109,12 +109,14 @@ Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool*
 }
 
 // As split_many(), of the ids whose owners are asked; the others stay where they are.
-template <typename T>
-LocatedRows locate_many(const T* ids, int64_t n, const PartitionBook& book, const std::vector<bool>& is_asked,
-                        ThreadPool* pool) {
-  const int num_partitions = book.num_partitions();
+//
+// locate(begin, end, owners, rows) fills in `owners`, where these are not known yet, and the rows of those at hand.
+template <typename T, typename Locate>
+LocatedRows locate_many(const T* ids, int64_t n, Tensor known_owners, const std::vector<bool>& is_asked,
+                        ThreadPool* pool, Locate&& locate) {
+  const int num_partitions = static_cast<int>(is_asked.size());
   LocatedRows out;
-  out.owners = empty({n}, kInt32);
+  out.owners = std::move(known_owners);
   out.rows = empty({n}, kInt64);
   out.offsets = empty({num_partitions + 1}, kInt64);
   int32_t* owners = out.owners.as<int32_t>();
@@ -124,7 +126,7 @@ LocatedRows locate_many(const T* ids, int64_t n, const PartitionBook& book, cons
   const Chunks chunks(n, pool);
   std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_partitions), 0);
   chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
-    book.locate(ids + begin, end - begin, owners + begin, rows + begin, begin);
+    locate(begin, end, owners, rows);
     int64_t* histogram = histograms.data() + chunk * num_partitions;
     for (int64_t i = begin; i < end; ++i) histogram[owners[i]] += asked[owners[i]];
   });
@@ -153,6 +155,28 @@ LocatedRows locate_many(const T* ids, int64_t n, const PartitionBook& book, cons
     }
   });
   return out;
+}
+
+// The rows of those ids in [begin, end) that are of a partition at hand.
+template <typename T>
+void find_owned(const SortedIds& at_hand, int32_t partition, const T* ids, const int32_t* owners, int64_t begin,
+                int64_t end, int64_t* rows) {
+  constexpr int64_t kBlock = 256;
+  int64_t chosen[kBlock], wanted[kBlock], found[kBlock];
+  for (int64_t first = begin; first < end; first += kBlock) {
+    int64_t count = 0;
+    for (int64_t i = first; i < std::min(first + kBlock, end); ++i) {
+      chosen[count] = i;
+      wanted[count] = ids[i];
+      count += owners[i] == partition;
+    }
+    at_hand.find(wanted, count, found);
+    for (int64_t k = 0; k < count; ++k) {
+      if (found[k] < 0)
+        throw UnknownId(message("ids[", chosen[k], "]: edge ", wanted[k], " is not one of partition ", partition));
+      rows[chosen[k]] = found[k];
+    }
+  }
 }
 
 // Replaces values by the sum of those before them; returns the total.
@@ -314,7 +338,33 @@ LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std:
     throw InvalidArgument(message("is_asked: expected one entry for each of ", book.num_partitions(),
                                   " partitions, got ", is_asked.size()));
   return dispatch_index(ids.dtype, "ids", [&](auto type) {
-    return locate_many(ids.as<decltype(type)>(), ids.numel(), book, is_asked, pool);
+    const auto* asked = ids.as<decltype(type)>();
+    const int64_t n = ids.numel();
+    return locate_many(asked, n, empty({n}, kInt32), is_asked, pool,
+                       [&](int64_t begin, int64_t end, int32_t* owners, int64_t* rows) {
+                         book.locate(asked + begin, end - begin, owners + begin, rows + begin, begin);
+                       });
+  });
+}
+
+LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vector<const SortedIds*>& at_hand,
+                         ThreadPool* pool) {
+  check_index_vector(ids, "ids");
+  check_vector(owners, kInt32, ids.numel(), "owners");
+  const auto num_partitions = static_cast<int32_t>(at_hand.size());
+  std::vector<bool> is_asked;
+  for (const SortedIds* list : at_hand) is_asked.push_back(list == nullptr);
+  return dispatch_index(ids.dtype, "ids", [&](auto type) {
+    const auto* wanted = ids.as<decltype(type)>();
+    const auto locate = [&](int64_t begin, int64_t end, const int32_t* known, int64_t* rows) {
+      for (int64_t i = begin; i < end; ++i)
+        if (known[i] < 0 || known[i] >= num_partitions)
+          throw UnknownId(message("owners[", i, "]: expected 0 <= owner < ", num_partitions, ", got ", known[i]));
+      for (int32_t p = 0; p < num_partitions; ++p)
+        if (at_hand[static_cast<size_t>(p)] != nullptr)
+          find_owned(*at_hand[static_cast<size_t>(p)], p, wanted, known, begin, end, rows);
+    };
+    return locate_many(wanted, ids.numel(), owners, is_asked, pool, locate);
   });
 }
 

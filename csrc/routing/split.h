@@ -8,6 +8,7 @@
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "routing/partition_book.h"
+#include "routing/sorted_ids.h"
 
 namespace gld {
 
@@ -35,6 +36,11 @@ struct LocatedRows {
 // `is_asked` has one entry for each partition. Raises UnknownId for an id outside the book.
 LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std::vector<bool>& is_asked,
                         ThreadPool* pool);
+
+// The same of ids whose owners (int32 [n]) are known: `at_hand` has the ids of each partition, in the order of its
+// rows, and null for those that are asked. Raises UnknownId for an id that its owner has not.
+LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vector<const SortedIds*>& at_hand,
+                         ThreadPool* pool);
 
 // What one partition answered about its bucket: counts[i] neighbors for the i-th id of the bucket, one after another.
 // A partition that was not asked may leave all three undefined.

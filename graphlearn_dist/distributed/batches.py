@@ -81,7 +81,7 @@ class PartitionedSampler:
                 is wanted; the rows are then written there, once.
         """
         wanted = wanted_rows(batch, self._stores)
-        lookup = self._collector.start(wanted, self._collector.places_in(batch.subgraph) if wanted else None)
+        lookup = self._collector.start(wanted, self._collector.places_in(batch.subgraph, wanted))
         # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
         unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         placed = place(with_rows(batch, unwritten))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..core import thread_pool
+from ..core import thread_pool, to_tensor
 from ..data.unified_tensor import UnifiedTensor, gather_located, view_rows
 from ..errors import UnknownIdError
 from ..messages import FeatureReply, FeatureRequest, Subgraph
@@ -64,19 +64,30 @@ class FeatureCollector:
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)
 
-    def places_in(self, subgraph: Subgraph) -> dict[str, LocatedRows]:
-        """For stores of edge features that lie with their edges: who has which edge of a batch.
+    def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+        """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).
 
-        That is whoever has the node it was sampled for, which no request is needed to know. ``rows`` of edges at hand
-        are those of the nodes.
+        An edge's features lie with the node that it was sampled for, which no request is needed to know.
         """
-        places: dict[str, LocatedRows] = {}
-        for edge_type, (seed_type, book) in self._row_ends.items():
-            nodes, edge_ids = subgraph.nodes[seed_type][subgraph.cols[edge_type]], subgraph.edge_ids[edge_type]
-            if edge_ids is not None:
-                of_nodes = locate_rows(book, nodes, self._is_asked, self._pool)
-                found = replace(of_nodes, ids=edge_ids[of_nodes.positions])
-                places |= {name: found for name, of_type in self._edge_types.items() if of_type == edge_type}
+        owners: dict[int, torch.Tensor] = {}
+        for edge_type in {self._edge_types[name] for name in wanted.keys() & self._with_edges}:
+            seed_type, book = self._row_ends[edge_type]
+            cols = subgraph.cols[edge_type]
+            # Many edges share a node; those that nothing was sampled for come last.
+            seeds = subgraph.nodes[seed_type][: int(cols.max()) + 1 if cols.numel() else 0]
+            owners[edge_type] = to_tensor(book.locate(seeds, self._pool)[0])[cols]
+        return self._places(wanted, {name: owners[i] for name, i in self._edge_types.items() if i in owners})
+
+    def _places(self, wanted: Mapping[str, torch.Tensor], owners: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+        made: dict[tuple[int, int, int], LocatedRows] = {}  # stores of one type lie in the same places
+        places = {}
+        for name in wanted.keys() & owners.keys():
+            key = self._edge_types[name], id(wanted[name]), id(owners[name])
+            if key not in made:
+                services = map(self._services.get, range(self._num_partitions))
+                at_hand = [None if service is None else service.sorted_ids(name) for service in services]
+                made[key] = locate_owned(owners[name], wanted[name], at_hand, self._pool)
+            places[name] = made[key]
         return places
 
     async def ask_places(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
@@ -93,7 +104,7 @@ class FeatureCollector:
         asked = {partition: self._peers.ask(partition, OWNED, request) for partition in others}
         replies = {partition: service.owned(request) for partition, service in self._services.items()}
         replies |= {partition: await answer for partition, answer in asked.items()}
-        owners = {name: torch.full((wanted[name].numel(),), -1, dtype=torch.int64) for name in names}
+        owners = {name: torch.full((wanted[name].numel(),), -1, dtype=torch.int32) for name in names}
         for partition, reply in replies.items():
             for name, is_owned in zip(names, reply.owned, strict=True):
                 owners[name][is_owned.to(torch.bool)] = partition
@@ -101,7 +112,7 @@ class FeatureCollector:
             if found.numel() and int(found.min()) < 0:
                 place = int(found.argmin())
                 raise UnknownIdError(f"ids[{place}]: no partition has an edge {int(wanted[name][place])}")
-        return {name: locate_owned(found, wanted[name], self._is_asked) for name, found in owners.items()}
+        return self._places(wanted, owners)
 
     def start(self, wanted: Mapping[str, torch.Tensor], places: Mapping[str, LocatedRows] | None = None) -> Lookup:
         """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers.
@@ -111,12 +122,7 @@ class FeatureCollector:
         if self._whole:
             return Lookup(self, wanted)
         located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
-        made: dict[tuple[int, int], LocatedRows] = {}  # stores of one type lie in the same places
-        for name in wanted.keys() & self._with_edges:
-            key = self._edge_types[name], id(wanted[name])
-            if key not in made:
-                made[key] = self._rows_at_hand(name, wanted[name], (places or {})[name])
-            located[name] = made[key]
+        located |= places or {}
         for name in located.keys() & self._caches.keys():
             located[name] = self._caches[name].take(located[name], self._num_partitions)
         asked = {}
@@ -137,15 +143,6 @@ class FeatureCollector:
                 made[key] = locate_rows(self._books[name], ids, self._is_asked, self._pool)
             located[name] = made[key]
         return located
-
-    def _rows_at_hand(self, name: str, ids: torch.Tensor, place: LocatedRows) -> LocatedRows:
-        """The place of each edge, with the rows of its features where they are at hand."""
-        rows = place.rows.clone()
-        for partition, service in self._services.items():
-            here = (place.owners == partition).nonzero().view(-1)
-            if here.numel():
-                rows[here] = service.rows_of(name, ids[here])
-        return replace(place, rows=rows)
 
     def spec(self, name: str, ids: torch.Tensor) -> RowSpec:
         """What the rows of ``ids`` in a store will look like."""

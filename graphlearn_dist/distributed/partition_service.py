@@ -200,6 +200,12 @@ class PartitionService:
         self.rows(name)
         return name
 
+    def sorted_ids(self, store: str) -> _C.SortedIds:
+        """The edges of this partition, whose features in a store lie with them, in the order of their rows."""
+        book = self._store_books[store]
+        assert isinstance(book, OwnedEdgesBook)
+        return book.sorted_ids(self.partition_idx, self._pool)
+
     def rows_of(self, store: str, ids: torch.Tensor) -> torch.Tensor:
         """int64 ``[n]``, the rows of ids of this partition in a store; ``UnknownIdError`` for one of another."""
         book = self._store_books[store]

@@ -48,13 +48,16 @@ def locate_rows(
     return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
 
 
-def locate_owned(owners: torch.Tensor, ids: torch.Tensor, is_asked: Sequence[bool]) -> LocatedRows:
-    """The same of ids whose owners (int64 ``[n]``) are known; rows at hand are left for the caller to fill in."""
-    positions = torch.tensor(is_asked)[owners].nonzero().view(-1)
-    asked = owners[positions]
-    positions = positions[asked.argsort(stable=True)]
-    counts = torch.bincount(asked, minlength=len(is_asked))
-    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    rows = torch.zeros(ids.numel(), dtype=torch.int64)
-    rows[positions] = torch.arange(positions.numel()) - offsets[owners[positions]]
-    return LocatedRows(owners.to(torch.int32), rows, ids[positions], positions, offsets, offsets.tolist())
+def locate_owned(
+    owners: torch.Tensor, ids: torch.Tensor, at_hand: Sequence[_C.SortedIds | None], pool: _C.ThreadPool
+) -> LocatedRows:
+    """The same of ids whose owners (int32 ``[n]``) are known.
+
+    Args:
+        at_hand: by partition, its ids in the order of its rows; None where it must be asked.
+
+    Raises:
+        UnknownIdError: an id is not of its owner.
+    """
+    rows, asked, positions, offsets = map(to_tensor, _C.locate_owned(owners, ids, at_hand, pool))
+    return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())

@@ -62,6 +62,7 @@ class OwnedEdgesBook(PartitionBook):
         self._partition_idx = check_partition_idx(partition_idx, len(self._sizes))
         self._ids: dict[int, torch.Tensor | None] = dict(ids or {})
         self._open_ids = open_ids
+        self._lists: dict[int, _C.SortedIds] = {}
 
     @property
     def native(self) -> Any:
@@ -82,7 +83,7 @@ class OwnedEdgesBook(PartitionBook):
 
     def for_partition(self, partition_idx: int) -> OwnedEdgesBook:
         book = OwnedEdgesBook(self._num_ids, self._sizes, partition_idx, open_ids=self._open_ids)
-        book._ids = self._ids
+        book._ids, book._lists = self._ids, self._lists
         return book
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,6 +107,7 @@ class OwnedEdgesBook(PartitionBook):
         ids = self.ids_at_hand(self._partition_idx)
         if ids is not None:
             ids = self._ids[self._partition_idx] = shared_memory.share(ids)
+            self._lists.pop(self._partition_idx, None)  # it reads the ids where they were
         return ids
 
     def local_ids(self, partition_idx: int | None = None) -> torch.Tensor:
@@ -127,11 +129,22 @@ class OwnedEdgesBook(PartitionBook):
         """Whether a partition has each edge (int ``[n]``), bool."""
         return self._find(ids, partition_idx) >= 0
 
+    def sorted_ids(self, partition_idx: int, pool: _C.ThreadPool | None = None) -> _C.SortedIds:
+        """A partition's edge ids to be searched; an index of an eighth of their bytes is built when first asked for.
+
+        Raises:
+            InvalidArgumentError: they are not on this machine.
+            PartitionFormatError: they do not ascend.
+        """
+        if partition_idx not in self._lists:
+            own = self.ids_at_hand(partition_idx)
+            if own is None:
+                raise InvalidArgumentError(f"ids: the edges of partition {partition_idx} are not on this machine")
+            self._lists[partition_idx] = _C.SortedIds(own, pool)
+        return self._lists[partition_idx]
+
     def _find(self, ids: torch.Tensor, partition_idx: int) -> torch.Tensor:
-        own = self.ids_at_hand(partition_idx)
-        if own is None:
-            raise InvalidArgumentError(f"ids: the edges of partition {partition_idx} are not on this machine")
-        return to_tensor(_C.find_sorted(own, check_index_vector(ids, "ids")))
+        return to_tensor(self.sorted_ids(partition_idx).find(check_index_vector(ids, "ids")))
 
     def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
         """Owners of ids, from the partitions that are at hand.
@@ -165,7 +178,8 @@ class OwnedEdgesBook(PartitionBook):
 
     def __getstate__(self) -> dict[str, Any]:
         self.ids_at_hand(self._partition_idx)
-        return {**self.__dict__, "_open_ids": None, "_ids": {p: i for p, i in self._ids.items() if i is not None}}
+        ids = {p: i for p, i in self._ids.items() if i is not None}
+        return {**self.__dict__, "_open_ids": None, "_ids": ids, "_lists": {}}
 
 
 EdgeBook: TypeAlias = "RangePartitionBook | PermutedPartitionBook | TablePartitionBook | OwnedEdgesBook"

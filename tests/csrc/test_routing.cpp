@@ -1,4 +1,6 @@
 // Splitting by owner and stitching answers together.
+#include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "arrays.h"
@@ -31,10 +33,82 @@ TEST("routing: ids are found in a list in order, of any length, and others are n
     const std::vector<int32_t> narrow(sorted.begin(), sorted.end());
     for (int threads = 1; threads <= 3; ++threads) {
       ThreadPool pool(threads);
-      CHECK(values<int64_t>(find_sorted(ids(sorted), ids(asked), &pool)) == expected);
-      CHECK(values<int64_t>(find_sorted(ids32(narrow), ids(asked), nullptr)) == expected);
+      CHECK(values<int64_t>(SortedIds(ids(sorted), &pool).find(ids(asked), &pool)) == expected);
+      CHECK(values<int64_t>(SortedIds(ids32(narrow), nullptr).find(ids(asked), nullptr)) == expected);
     }
   }
+}
+
+TEST("routing: ids are found however they are spread, by an index of an eighth of their bytes") {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> dense(9000), crowded, wide{kLeast}, clusters;
+  for (int64_t i = 0; i < 9000; ++i) dense[i] = i + 5;
+  for (int64_t i = 0; i < 5000; ++i) crowded.push_back(i);  // all but one in one stretch of the index
+  crowded.push_back(int64_t{1} << 40);
+  for (int64_t i = -500; i < 500; ++i) wide.push_back(i * (int64_t{1} << 53) + 3);
+  wide.push_back(kMost);
+  for (int64_t i = 0; i < 8000; ++i) clusters.push_back((i / 40) * 100000 + i % 40 * 2);
+  for (const auto& sorted : {dense, crowded, wide, clusters}) {
+    const auto size = static_cast<int64_t>(sorted.size());
+    std::vector<int64_t> asked = sorted, expected(sorted.size());
+    for (int64_t i = 0; i < size; ++i) expected[i] = i;
+    for (int64_t i = 0; i + 1 < size; ++i)
+      if (sorted[i] + 1 < sorted[i + 1]) asked.push_back(sorted[i] + 1), expected.push_back(-1);
+    for (int64_t id : {kLeast, kMost, int64_t{-1}})
+      if (!std::binary_search(sorted.begin(), sorted.end(), id)) asked.push_back(id), expected.push_back(-1);
+    for (int threads = 1; threads <= 3; ++threads) {
+      ThreadPool pool(threads);
+      const SortedIds list(ids(sorted), &pool);
+      CHECK(values<int64_t>(list.find(ids(asked), &pool)) == expected);
+      CHECK(list.index_bytes() <= size);
+    }
+    if (sorted.front() < 0 || sorted.back() > std::numeric_limits<int32_t>::max()) continue;
+    const SortedIds narrow(ids32({sorted.begin(), sorted.end()}), nullptr);
+    CHECK(values<int64_t>(narrow.find(ids(asked), nullptr)) == expected);
+    CHECK(narrow.index_bytes() <= size / 2);
+  }
+}
+
+TEST("routing: a list that does not ascend is refused, and nothing beside the index is written") {
+  ThreadPool pool(3);
+  std::vector<int64_t> sorted(20000);
+  for (int64_t i = 0; i < 20000; ++i) sorted[i] = 100 + i;
+  for (const auto& [place, id] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 500}, {0, 90000}, {7, 106}, {4096, 5}, {8192, -1}, {12000, 1 << 30}, {19999, 3}, {19999, 20098}}) {
+    std::vector<int64_t> damaged = sorted;
+    damaged[place] = id;
+    CHECK_THROWS(PartitionFormat, SortedIds(ids(damaged), &pool));
+    CHECK_THROWS(PartitionFormat, SortedIds(ids32({damaged.begin(), damaged.end()}), nullptr));
+  }
+}
+
+TEST("routing: ids whose owners are known have their rows where these are at hand, and are asked for elsewhere") {
+  const int64_t size = 50000;
+  const SortedIds even(ids([&] {
+                         std::vector<int64_t> v(size);
+                         for (int64_t i = 0; i < size; ++i) v[i] = 2 * i;
+                         return v;
+                       }()),
+                       nullptr);
+  std::vector<int64_t> asked = random_numbers(30000, 2 * size, 5);
+  std::vector<int32_t> owners;
+  for (int64_t id : asked) owners.push_back(id % 2 == 0 ? 1 : id % 3 == 0 ? 0 : 2);
+  for (int threads = 1; threads <= 4; ++threads) {
+    ThreadPool pool(threads);
+    const LocatedRows found = locate_owned(ids32(owners), ids(asked), {nullptr, &even, nullptr}, &pool);
+    const int64_t *offsets = found.offsets.as<int64_t>(), *rows = found.rows.as<int64_t>();
+    CHECK_EQUAL(offsets[1], offsets[2]);
+    for (size_t i = 0; i < asked.size(); ++i) {
+      if (owners[i] == 1) {
+        CHECK_EQUAL(rows[i], asked[i] / 2);
+      } else {
+        CHECK_EQUAL(found.ids.as<int64_t>()[offsets[owners[i]] + rows[i]], asked[i]);
+        CHECK_EQUAL(found.positions.as<int64_t>()[offsets[owners[i]] + rows[i]], static_cast<int64_t>(i));
+      }
+    }
+  }
+  CHECK_THROWS(UnknownId, locate_owned(ids32({1, 1}), ids({4, 7}), {nullptr, &even}, nullptr));
+  CHECK_THROWS(UnknownId, locate_owned(ids32({2}), ids({4}), {nullptr, &even}, nullptr));
 }
 
 TEST("routing: every id in its owner's bucket, in the order asked, with any number of threads") {
