@@ -28,6 +28,7 @@ from typing import Any
 
 CASE_TIMEOUT_S = 300.0  # of a machine that is busy otherwise; a case takes tenths of a second
 CASES_OF_A_FORK = 50
+CASES_OF_A_LINE = 500  # a run of thousands says how far it is
 MAX_GROWTH_BYTES = 2 << 30
 
 
@@ -229,6 +230,21 @@ def run(seed: int, numbers: range, *, limit_memory: bool, directories: Any = Non
     return tally
 
 
+def _stretches(start: int, stop: int) -> Iterator[range]:
+    for first in range(start, stop, CASES_OF_A_LINE):
+        yield range(first, min(first + CASES_OF_A_LINE, stop))
+
+
+def _tell(seed: int, numbers: range, directories: Any, *, limit_memory: bool) -> bool:
+    """Runs cases and prints what they came to; whether nothing failed."""
+    tally = run(seed, numbers, limit_memory=limit_memory, directories=directories)
+    for failure in tally.failures:
+        print(f"--- {failure}", flush=True)
+    told = f"{tally.cases} cases, {tally.refused} refused, {len(tally.failures)} failures"
+    print(f"{told}, from case {numbers.start}", flush=True)
+    return not tally.failures
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000)
@@ -249,12 +265,10 @@ def main() -> int:
     for start in range(arguments.first, last, share):
         pid = os.fork()
         if pid == 0:
-            numbers = range(start, min(start + share, last))
-            tally = run(arguments.seed, numbers, limit_memory=arguments.core is None, directories=directories)
-            for failure in tally.failures:
-                print(f"--- {failure}", flush=True)
-            print(f"{tally.cases} cases, {tally.refused} refused, {len(tally.failures)} failures", flush=True)
-            os._exit(1 if tally.failures else 0)
+            is_clean = True
+            for numbers in _stretches(start, min(start + share, last)):
+                is_clean &= _tell(arguments.seed, numbers, directories, limit_memory=arguments.core is None)
+            os._exit(0 if is_clean else 1)
         workers.append(pid)
     statuses = [os.waitpid(pid, 0)[1] for pid in workers]
     print(f"{arguments.cases} cases from seed {arguments.seed} in {time.monotonic() - began:.0f} s")
