@@ -48,12 +48,20 @@ struct RowOffsets {
   void prefetch(int64_t row) const { __builtin_prefetch(indptr + row); }
 };
 
-// Throws UnknownId unless all of ids [count] lie in [0, num_cols).
-template <typename Id>
-inline void check_neighbors(const Id* ids, int64_t count, int64_t num_cols) {
-  uint64_t largest = 0;  // a negative id becomes huge
-  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<uint64_t>(static_cast<int64_t>(ids[i])));
-  if (count > 0 && largest >= static_cast<uint64_t>(num_cols)) refuse_neighbors(ids, count, num_cols);
-}
+// Whether ids that are copied out of a graph are those of its nodes: each is seen as it is copied, and the answer asked
+// for once for many.
+class NeighborCheck {
+ public:
+  void see(int64_t id) { largest_ = std::max(largest_, static_cast<uint64_t>(id)); }  // a negative id becomes huge
+
+  // Throws UnknownId unless all ids that were seen, which are `ids` [count], lie in [0, num_cols).
+  template <typename Id>
+  void finish(const Id* ids, int64_t count, int64_t num_cols) const {
+    if (count > 0 && largest_ >= static_cast<uint64_t>(num_cols)) refuse_neighbors(ids, count, num_cols);
+  }
+
+ private:
+  uint64_t largest_ = 0;
+};
 
 }  // namespace gld

@@ -57,8 +57,9 @@ struct OneHopKernel {
         }
       }
       const int64_t picked_count = offsets[block_end] - first;
-      for (int64_t j = 0; j < picked_count; ++j) neighbors[first + j] = indices[positions[j]];
-      check_neighbors(neighbors + first, picked_count, csr.num_cols);
+      NeighborCheck seen;
+      for (int64_t j = 0; j < picked_count; ++j) seen.see(neighbors[first + j] = indices[positions[j]]);
+      seen.finish(neighbors + first, picked_count, csr.num_cols);
       if (edges != nullptr)
         for (int64_t j = 0; j < picked_count; ++j) edges[first + j] = edge_ids(positions[j]);
     }
