@@ -24,7 +24,7 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.distributed.dist_context import _reset_context
 from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, NotInitializedError, UnknownIdError
-from graphlearn_dist.partition import RandomPartitioner, load_partition_layout, verify
+from graphlearn_dist.partition import RandomPartitioner, RangePartitionBook, load_partition_layout, verify
 from tests.support.processes import assert_nothing_left, run_processes, start
 from tests.unit.partition.graphs import EDGE_TYPES, hetero_inputs, homo_inputs
 
@@ -196,13 +196,20 @@ def meta_of(directory: Path) -> dict[str, Any]:
     return {**meta, "files": {file["path"]: file for file in meta["files"]}}
 
 
+def partition_whole(directory: Path, num_parts: int, inputs: dict[str, Any], **options: Any) -> None:
+    """On one machine, with edge features in ranges of edge ids: ranks do not know whose an edge is."""
+    counts = {key: pair.shape[1] for key, pair in typed(inputs["edge_index"]).items()}
+    books = bare({key: RangePartitionBook.near_equal(count, num_parts) for key, count in counts.items()})
+    RandomPartitioner(directory, num_parts, **inputs, edge_feat_pb=books, **options).partition()
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_equal_to_one_machine(tmp_path: Path, world_size: int) -> None:
     run_group("partition", world_size, directory=str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted("-".join(case) for case in CASES)
     for kind, strategy in CASES:
         made, whole = tmp_path / f"{kind}-{strategy}", tmp_path / f"whole-{kind}-{strategy}"
-        RandomPartitioner(whole, world_size, **whole_graph(kind), edge_assign_strategy=strategy, seed=5).partition()
+        partition_whole(whole, world_size, whole_graph(kind), edge_assign_strategy=strategy, seed=5)
         assert meta_of(made) == meta_of(whole)
         verify(made)
         assert sorted(path.name for path in made.iterdir()) == ["META.json", *(f"part{p}" for p in range(world_size))]
@@ -210,7 +217,7 @@ def test_equal_to_one_machine(tmp_path: Path, world_size: int) -> None:
 
 def test_machines_with_disks_of_their_own(tmp_path: Path) -> None:
     run_group("partition_own_disk", 2, directory=str(tmp_path))
-    RandomPartitioner(tmp_path / "whole", 2, **whole_graph("homo")).partition()
+    partition_whole(tmp_path / "whole", 2, whole_graph("homo"))
     for rank in range(2):
         directory = tmp_path / str(rank) / "g"
         assert meta_of(directory) == meta_of(tmp_path / "whole")
