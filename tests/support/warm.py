@@ -114,12 +114,14 @@ class WarmProcess:
         self._lock = threading.Lock()
         descriptors = {0: 0, 1: 1, 2: 2, **{number: number for number in pass_fds}}
         with contextlib.ExitStack() as theirs:
-            if stdin is not None:
+            if stdin in (subprocess.PIPE, subprocess.DEVNULL):
                 descriptors[0], write = (
                     os.pipe() if stdin == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), -1)
                 )
                 theirs.callback(os.close, descriptors[0])
                 self.stdin = os.fdopen(write, "wb") if write >= 0 else None
+            elif stdin is not None:
+                descriptors[0] = stdin
             if stdout == subprocess.PIPE:
                 read, descriptors[1] = os.pipe()
                 theirs.callback(os.close, descriptors[1])
