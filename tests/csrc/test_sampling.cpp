@@ -167,7 +167,8 @@ TEST("batches: a row of more than 2^32 edges is drawn from as a whole, and as on
       builder.next_hop();
       CHECK(same(builder.finish().edge_ids[0], expected.edge_ids));
       const NodePicker picker(csr, 8, draw.how);
-      const Candidates from = picker.candidates(1, 0);
+      Candidates from;
+      CHECK(picker.candidates(1, 0, &from));
       const PickStream stream = stream_of(key, 1, nullptr, 1);
       int64_t positions[8];
       if (!replace) picker.pick_together(stream, from, positions, nullptr);

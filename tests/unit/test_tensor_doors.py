@@ -205,7 +205,7 @@ DOORS: dict[str, Door] = {
         )[2],
         takes_arrays=True,
     ),
-    "init_node_split": Door("train split", IDS, split, of_ids=True, takes_arrays=True),
+    "init_node_split": Door("train split|node_split", IDS, split, of_ids=True, takes_arrays=True),
     "Feature rows": Door("feature_tensor", ROWS, lambda t: Feature(t)[IDS], takes_arrays=True),
     "Feature id2index": Door("id2index", IDS, lambda t: Feature(ROWS, t)[A([0, 1, 2, 3])], of_ids=True),
     "Feature ids": Door("ids", IDS, lambda t: Feature(ROWS)[t], of_ids=True),

@@ -127,7 +127,6 @@ def test_nothing_asked_and_no_edge_ids() -> None:
         (torch.tensor([0, 3]), None, 1, UnknownIdError, r"ids\[1\]: node id 3 .*\[0, 2\)"),
         (torch.tensor([-1]), None, 1, UnknownIdError, r"ids\[0\]: node id -1 "),
         (torch.tensor([50]), torch.tensor([2]), 1, UnknownIdError, r"ids\[0\]: node id 50 "),
-        (torch.tensor([0]), None, 0, InvalidArgumentError, "num_neighbors: .* got 0"),
         (torch.tensor([0]), None, -2, InvalidArgumentError, "num_neighbors: .* got -2"),
         (torch.tensor([0.5]), None, 1, InvalidArgumentError, "ids: expected"),
         (torch.tensor([[0]]), None, 1, InvalidArgumentError, "ids: expected"),

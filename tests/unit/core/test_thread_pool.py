@@ -47,7 +47,14 @@ def make_loader(num_threads: int) -> NeighborLoader:
     dataset = Dataset()
     dataset.init_graph(torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=generator))
     return NeighborLoader(
-        dataset, [10, 5], torch.arange(NUM_NODES), batch_size=250, num_threads=num_threads, shuffle=True, seed=3
+        dataset,
+        [10, 5],
+        torch.arange(NUM_NODES),
+        batch_size=250,
+        num_threads=num_threads,
+        prefetch=0,
+        shuffle=True,
+        seed=3,
     )
 
 

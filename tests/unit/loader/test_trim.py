@@ -21,7 +21,7 @@ WIDTH = 4
 SEEDS = ("user", torch.tensor([0, 5, 59, 5, 17, 33, 42]))
 FANOUTS: dict[str, Any] = {
     "all types": [3, 2, 2],
-    "some types": {("user", "knows", "user"): [3, 2, 2], ("item", "rev_buys", "user"): [2, 1, 1]},
+    "some types": {("user", "knows", "user"): [3, 2, 2], ("item", "rev_buys", "user"): [2, 1, 1], None: [0, 0, 0]},
 }
 
 

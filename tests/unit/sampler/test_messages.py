@@ -65,7 +65,7 @@ def test_batches_and_inputs(kind: str) -> None:
     sampling_type, inputs = INPUTS[kind]
     dataset = make_dataset(with_times(typed_graph(20, 10, 60, 0), 0))
     config = SamplingConfig(
-        sampling_type, {EDGE_TYPES[0]: [2, 1]}, 6, False, False, True, True, False, False, "out", 3,
+        sampling_type, {EDGE_TYPES[0]: [2, 1], None: [0, 0]}, 6, False, False, True, True, False, False, "out", 3,
         temporal_strategy=None if inputs.time is None else "uniform",
     )  # fmt: skip
     batch = LocalBatches(dataset, inputs, config).make(1, 1)
