@@ -163,7 +163,9 @@ class DistDataset(Dataset):
             },
         }
         splits = {node_type: info.split for node_type, info in layout.nodes.items() if info.split}
-        self.init_node_split(tuple(bare({t: s[n] for t, s in splits.items() if n in s}) for n in _SPLITS))
+        # The layout has looked at them: no node is in two.
+        split = (bare({t: s[n] for t, s in splits.items() if n in s}) for n in _SPLITS)
+        self.train_idx, self.val_idx, self.test_idx = split
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> DistDataset:

@@ -13,8 +13,9 @@ from urllib.parse import quote, unquote
 
 import torch
 
-from ..errors import PartitionFormatError
+from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
+from ..utils.values import check_disjoint, label_of
 from . import meta_checks
 from .book_base import PartitionBook, check_partition_idx
 from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
@@ -242,7 +243,7 @@ class _PartitionReader:
             for path in self.layout.files:
                 stem = path.removeprefix(folder).removesuffix(".npy")
                 if path.startswith(folder) and "/" not in stem:
-                    rows = self._open(group, key, stem, size)
+                    rows = self._open_rows(group, key, stem, size)
                     if rows is not None:
                         found.setdefault(key, {})[unquote(stem)] = rows
         return found
@@ -257,6 +258,22 @@ class _PartitionReader:
         if (expected := meta_checks.other_vector(name, num_rows, file.dtype, file.shape)) is not None:
             raise PartitionFormatError(f"{where}: expected {expected}, found {file.dtype} {list(file.shape)}")
         return open_array(self.layout.root, file, verify=self.verify)
+
+    def _open_rows(self, group: str, key: NodeKey | EdgeKey, name: str, num_rows: int) -> torch.Tensor | None:
+        """Rows that lookups gather from all partitions: they have one dtype and one shape in all that have them."""
+        rows = self._open(group, key, name, num_rows)
+        if rows is None:
+            return None
+        own = array_path(group, key, name, self.partition_idx)
+        found = self.layout.files[own]
+        for path in (array_path(group, key, name, other) for other in range(self.layout.num_parts)):
+            other = self.layout.files.get(path)
+            if other is not None and (other.dtype, other.shape[1:]) != (found.dtype, found.shape[1:]):
+                raise PartitionFormatError(
+                    f"{self.layout.root / own}: expected rows of one dtype and shape in all partitions, found "
+                    f"{found.dtype} {list(found.shape)}, and {other.dtype} {list(other.shape)} in {path}"
+                )
+        return rows
 
     def graphs(self) -> dict[EdgeKey, GraphArrays]:
         layout, index = self.layout, self.partition_idx
@@ -279,7 +296,7 @@ class _PartitionReader:
         return GraphArrays(indptr, indices, edge_ids, weights, num_cols, times, where.parent)
 
     def _rows(self, group: str, name: str, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
-        opened = {key: self._open(group, key, name, size) for key, size in sizes.items()}
+        opened = {key: self._open_rows(group, key, name, size) for key, size in sizes.items()}
         return {key: tensor for key, tensor in opened.items() if tensor is not None}
 
     def _edge_feats(self, sizes: Mapping[Any, int]) -> dict[Any, torch.Tensor]:
@@ -386,6 +403,10 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
             if path in files:
                 split[name] = open_array(root, files[path], verify=verify)
                 meta_checks.check_ids(split[name], count, str(root / path))
+        try:
+            check_disjoint(label_of("node_split", key), split)
+        except InvalidArgumentError as error:
+            raise PartitionFormatError(f"{root}: {error}") from error
         book = _read_book(root, entry["book"], "node_book", key, files, verify)
         feature_book = book
         if "feature_book" in entry:

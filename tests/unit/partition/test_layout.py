@@ -237,6 +237,33 @@ def test_splits_that_name_no_nodes(directory: Path, node: int) -> None:
         load_partition_layout(directory, verify=False)
 
 
+def test_splits_that_share_a_node(directory: Path) -> None:
+    resize(directory / "node_split/train.npy", lambda data: data[:-8] + (30).to_bytes(8, "little"))
+    for use in (load_partition_layout, lambda root, verify: DistDataset().load(root, 0, verify=verify)):
+        with pytest.raises(
+            PartitionFormatError, match="node_split: expected no node in two parts, got node 30 in train"
+        ):
+            use(directory, verify=False)
+
+
+@pytest.mark.parametrize("name", ["node_feat/x", "node_label/y", "edge_feat/x"])
+@pytest.mark.parametrize("changes_dtype", [False, True])
+def test_rows_that_are_others_in_another_partition(directory: Path, name: str, changes_dtype: bool) -> None:
+    """Whichever partition is opened: the other one need not be on this machine."""
+    path = f"part1/{name}.npy"
+    file = load_partition_layout(directory).files[path]
+    if changes_dtype:
+        say(directory, path, dtype="float16")
+    else:
+        say(directory, path, shape=[*file.shape, 1])
+    text = rf"part0/{name}.npy: expected rows of one dtype and shape in all partitions, found .* in {path}"
+    shutil.rmtree(directory / "part1")
+    with pytest.raises(PartitionFormatError, match=text):
+        load_partition_layout(directory).open_partition(0, verify=False)
+    with pytest.raises(PartitionFormatError, match=text):
+        DistDataset().load(directory, 0, verify=False)
+
+
 def test_weights_that_are_none_name_their_file(directory: Path) -> None:
     resize(directory / "part0/graph/weights.npy", lambda data: data[:-4] + b"\x00\x00\xc0\x7f")
     dataset = DistDataset()
