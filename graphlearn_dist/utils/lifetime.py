@@ -60,10 +60,12 @@ class Home:
 
         Raises:
             ForkedProcessError: this process is a fork of the object's.
-            NotInitializedError: the process is about to end, and its threads have been stopped.
+            NotInitializedError: the process is about to end, and its threads have been stopped. Only where that is
+                done by an atexit handler; a daemon thread that comes so late is stopped too.
         """
         self.check_own()
         if threads.are_stopped:
+            threads.stop_late_comer()
             raise NotInitializedError(
                 f"{self._name} cannot be used any more: this process is about to end, and its threads have been "
                 "stopped; an atexit handler may use it where it is registered after graphlearn_dist is imported"
@@ -166,6 +168,11 @@ class Threads:
             return
         del self._busy[me]  # and then looks, as above
         if self._phase >= busy.phase and me != self._stopper:
+            self._stop_here()
+
+    def stop_late_comer(self) -> None:
+        """Stops the calling thread when the others are stopped, unless it is the one that ends the process."""
+        if threading.get_ident() != self._stopper:
             self._stop_here()
 
     def _stop_here(self) -> NoReturn:

@@ -148,10 +148,31 @@ def test_an_object_and_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(ForkedProcessError, match=f"the thing belongs to process {process}, and process"):
                 check()
     stopped = Threads()
-    stopped.are_stopped = True
+    stopped.stop()
     monkeypatch.setattr(lifetime, "threads", stopped)
     assert home.is_own
     assert not home.is_here
     home.check_own()
     with pytest.raises(NotInitializedError, match="the thing cannot be used any more: this process is about to end"):
         home.check()
+
+
+def test_a_thread_that_comes_too_late_is_stopped_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error would be printed by each daemon thread that the end of the process meets between two batches."""
+    stopped = Threads()
+    stopped.stop()
+    monkeypatch.setattr(lifetime, "threads", stopped)
+    came, seen = threading.Event(), []
+
+    def work() -> None:
+        came.set()
+        try:
+            Home("the thing").check()
+        finally:
+            seen.append("went on")
+
+    thread = begin(work)
+    assert came.wait(DEADLINE_S)
+    thread.join(0.2)
+    assert thread.is_alive()
+    assert seen == []
