@@ -61,7 +61,7 @@ METHODS = [
 ]
 TABLE = [
     *(f"DistServer.{name}" for name in METHODS),
-    *(f"partition.{name}" for name in ("edges", "has_edges", "induced", "lookup", "one_hop")),
+    *(f"partition.{name}" for name in ("edges", "has_edges", "induced", "lookup", "one_hop", "owned")),
     *(f"registry.{name}" for name in ("gather", "hello", "join", "leave")),
 ]
 
