@@ -28,15 +28,6 @@ void check_ids(const T* ids, int64_t count, int64_t limit, const char* name) {
       throw UnknownId(message(name, "[", i, "]: node id ", ids[i], " is outside [0, ", limit, ")"));
 }
 
-constexpr char kDamaged[] = "; the files of the graph are damaged (`graphlearn-dist verify` reads them all)";
-
-template <typename T>
-[[noreturn]] void refuse_ids(const T* ids, int64_t count, int64_t num_cols) {
-  const T* bad = std::find_if(ids, ids + count, [num_cols](T id) { return id < 0 || id >= num_cols; });
-  throw UnknownId(
-      message("indices: neighbor id ", static_cast<int64_t>(*bad), " is outside [0, ", num_cols, ")", kDamaged));
-}
-
 // Sorts one row by (neighbor, edge id); rows that are in order already, the common case, cost one scan.
 template <typename Index, typename Edge>
 void sort_row(Index* indices, Edge* edges, int64_t degree, std::vector<std::pair<Index, Edge>>& scratch) {
@@ -208,14 +199,6 @@ void validate_sums(const Csr& csr) {
 }
 
 }  // namespace
-
-void refuse_row(const int64_t* indptr, int64_t row, int64_t num_edges) {
-  throw PartitionFormat(message("indptr[", row, "], indptr[", row + 1, "]: expected ascending offsets within ",
-                                num_edges, " edges, got ", indptr[row], " and ", indptr[row + 1], kDamaged));
-}
-
-void refuse_neighbors(const int32_t* ids, int64_t count, int64_t num_cols) { refuse_ids(ids, count, num_cols); }
-void refuse_neighbors(const int64_t* ids, int64_t count, int64_t num_cols) { refuse_ids(ids, count, num_cols); }
 
 void check_csr_arrays(const Csr& parts) {
   check_index_vector(parts.indptr, "indptr");

@@ -1,7 +1,7 @@
 // The offsets of a graph's rows, and its neighbors, as they are read while a graph is sampled: from mapped files that
-// nobody has read before, so that each entry is checked where it is used. Two comparisons a row and one a neighbor.
+// nobody has read before, so that each entry is checked where it is used: two comparisons a row, and one pass over the
+// neighbors of a block while they lie in the cache.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 
 #include "common/host_device.h"
@@ -19,9 +19,9 @@ struct RowSpan {
 // Throws PartitionFormat, of a row whose offsets are not in order within the edges.
 [[noreturn]] void refuse_row(const int64_t* indptr, int64_t row, int64_t num_edges);
 
-// Throws UnknownId, of the first of ids [count] that is outside [0, num_cols). There is one.
-[[noreturn]] void refuse_neighbors(const int32_t* ids, int64_t count, int64_t num_cols);
-[[noreturn]] void refuse_neighbors(const int64_t* ids, int64_t count, int64_t num_cols);
+// Throws UnknownId, of the first of ids [count], which were copied out of a graph, that is outside [0, num_cols).
+void check_neighbors(const int32_t* ids, int64_t count, int64_t num_cols);
+void check_neighbors(const int64_t* ids, int64_t count, int64_t num_cols);
 
 struct RowOffsets {
   const int64_t* indptr;
@@ -46,22 +46,6 @@ struct RowOffsets {
   }
 
   void prefetch(int64_t row) const { __builtin_prefetch(indptr + row); }
-};
-
-// Whether ids that are copied out of a graph are those of its nodes: each is seen as it is copied, and the answer asked
-// for once for many.
-class NeighborCheck {
- public:
-  void see(int64_t id) { largest_ = std::max(largest_, static_cast<uint64_t>(id)); }  // a negative id becomes huge
-
-  // Throws UnknownId unless all ids that were seen, which are `ids` [count], lie in [0, num_cols).
-  template <typename Id>
-  void finish(const Id* ids, int64_t count, int64_t num_cols) const {
-    if (count > 0 && largest_ >= static_cast<uint64_t>(num_cols)) refuse_neighbors(ids, count, num_cols);
-  }
-
- private:
-  uint64_t largest_ = 0;
 };
 
 }  // namespace gld

@@ -110,13 +110,8 @@ struct PickKernel {
     const int64_t begin = offsets[block], end = offsets[block + 1];
     if (edge_ids != nullptr)
       for (int64_t e = begin; e < end; ++e) edge_ids[e] = graph.piece(cols[e] - first_node).edge_id_at(rows[e]);
-    uint64_t largest = 0;  // a negative id becomes huge
-    for (int64_t e = begin; e < end; ++e) {
-      rows[e] = graph.piece(cols[e] - first_node).indices[rows[e]];
-      largest = std::max(largest, static_cast<uint64_t>(rows[e]));
-    }
-    if (begin < end && largest >= static_cast<uint64_t>(num_neighbors))
-      refuse_neighbors(rows + begin, end - begin, num_neighbors);
+    for (int64_t e = begin; e < end; ++e) rows[e] = graph.piece(cols[e] - first_node).indices[rows[e]];
+    check_neighbors(rows + begin, end - begin, num_neighbors);
   }
 };
 

@@ -49,7 +49,6 @@ struct OneHopKernel {
         const Candidates from = candidates[i];
         int64_t* picked = positions.data() + offsets[i] - first;
         const int64_t count = offsets[i + 1] - offsets[i];
-        if (count == 0) continue;  // pickers draw at least one
         picker.pick(stream_of(key, ids[i], trees, i), from, picked);
         for (int64_t j = 0; j < count; ++j) {
           picked[j] += from.start;
@@ -57,9 +56,8 @@ struct OneHopKernel {
         }
       }
       const int64_t picked_count = offsets[block_end] - first;
-      NeighborCheck seen;
-      for (int64_t j = 0; j < picked_count; ++j) seen.see(neighbors[first + j] = indices[positions[j]]);
-      seen.finish(neighbors + first, picked_count, csr.num_cols);
+      for (int64_t j = 0; j < picked_count; ++j) neighbors[first + j] = indices[positions[j]];
+      check_neighbors(neighbors + first, picked_count, csr.num_cols);
       if (edges != nullptr)
         for (int64_t j = 0; j < picked_count; ++j) edges[first + j] = edge_ids(positions[j]);
     }
@@ -122,6 +120,7 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
         for (int64_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + counts[i];
         out.neighbors = empty({offsets[count]}, csr.indices.dtype);
         if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
+        if (draw.fanout == 0) return;  // pickers draw at least one
         pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
           kernel.pick(begin, end, candidates.data(), offsets, out.neighbors.as<Index>(),
                       draw.with_edge_ids ? out.edge_ids.as<int64_t>() : nullptr);

@@ -70,7 +70,7 @@ class Pusher {
     uint32_t is_new;
     const uint32_t local = table_.insert(id, static_cast<uint32_t>(nodes_.size()), &is_new);
     if (is_new) {
-      if (id < 0 || id >= num_nodes_) refuse_neighbors(&id, 1, num_nodes_);
+      check_neighbors(&id, 1, num_nodes_);
       const RowSpan row = row_at_[id];
       nodes_.push_back({id, row.begin, row.size(), 0, 0, false});
     }
