@@ -203,12 +203,18 @@ int64_t sum_of_numbers(ThreadPool& pool, int64_t count) {
   return sum;
 }
 
+#ifdef __SANITIZE_THREAD__
+constexpr int kThreadsOfChild = 1;  // its runtime cannot start threads after a fork
+#else
+constexpr int kThreadsOfChild = 3;
+#endif
+
 // What a child does with the pool of its parent, and with one of its own.
 int child_with(std::unique_ptr<ThreadPool>& pool) {
   return exit_code_of_child([&] {
     const bool goes_on = sum_of_numbers(*pool, 1000) == 499'500;
     pool.reset();
-    ThreadPool own(3);
+    ThreadPool own(kThreadsOfChild);
     return goes_on && sum_of_numbers(own, 1000) == 499'500;
   });
 }

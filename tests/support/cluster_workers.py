@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -81,6 +82,19 @@ class Worker:
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def leave(self, code: int) -> None:
+        sys.exit(code)
+
+    async def leave_later(self, code: int) -> None:
+        sys.exit(code)
+
+    def leave_half_way(self, code: int) -> Iterator[int]:
+        yield 0
+        sys.exit(code)
+
+    async def give_up(self) -> None:
+        raise asyncio.CancelledError
 
     @idempotent
     def die_once(self, path: str) -> int:

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ...errors import InvalidArgumentError
 from .base import ActorProfile, MethodProfile, ResourceUsage, RunningCall
@@ -83,7 +83,10 @@ class Shell:
         self.profile = ActorProfile(os.getpid(), setup.node, profile_methods(type(self._object)))
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls a method to its end; one that is a coroutine runs in an event loop of its own."""
+        """Calls a method to its end; one that is a coroutine runs in an event loop of its own.
+
+        ``sys.exit`` ends the process with its code, whatever thread serves the call; ``atexit`` handlers do not run.
+        """
         with self._track(method):
             result = getattr(self._object, method)(*args, **kwargs)
             return asyncio.run(result) if inspect.iscoroutine(result) else result
@@ -113,6 +116,10 @@ class Shell:
             self._running[id(call)] = call
         try:
             yield
+        except SystemExit as request:
+            _leave(request)
+        except asyncio.CancelledError as error:  # engines would take it for a call that they cancelled themselves
+            raise RuntimeError(f"{method}: it was cancelled in its worker") from error
         finally:
             with self._lock:
                 del self._running[id(call)]
@@ -139,6 +146,18 @@ class Shell:
         (then, cpu_then), now = self._usage_before, (time.monotonic(), time.process_time())
         self._usage_before = now
         return measure_usage((now[1] - cpu_then) / max(now[0] - then, 1e-9) * 100)
+
+
+def _leave(request: SystemExit) -> NoReturn:
+    """Ends the process as ``sys.exit`` asks. At once: in any thread but the main one, and in all of Ray's, the
+    interpreter would take the request for the thread's end, and the caller would wait for an answer that nobody makes.
+    """
+    if request.code is not None and not isinstance(request.code, int):
+        print(request.code, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or none at all
+            stream.flush()
+    os._exit(request.code & 0xFF if isinstance(request.code, int) else request.code is not None)
 
 
 def limit_memory(num_bytes: int) -> None:

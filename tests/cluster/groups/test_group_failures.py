@@ -57,6 +57,26 @@ def test_a_failure_names_worker_node_and_pid(cluster: RayVirtualCluster, tmp_pat
         assert group.shutdown("cleanup") is False
 
 
+@pytest.mark.parametrize("method", ["leave", "leave_later", "leave_half_way"])
+def test_sys_exit_ends_a_worker_at_once(cluster: RayVirtualCluster, method: str) -> None:
+    with RayWorkerGroup(cluster, Worker, name_prefix=method) as group:
+        with pytest.raises(WorkerFailureError):
+            group.run_single_worker_single_data(method, 0, 3)
+        assert group.get_worker_status()[0].state is WorkerState.DEAD
+        with pytest.raises(WorkerFailureError) as caught:
+            group.run_all_workers_single_data("add", 1)
+        assert (caught.value.failed_workers, caught.value.results) == ([0], {1: 1})
+        assert group.restart_failed_workers() == [0]
+        assert group.run_all_workers_single_data("add", 1) == [1, 1]
+
+
+def test_a_method_that_is_cancelled_fails(cluster: RayVirtualCluster) -> None:
+    with RayWorkerGroup(cluster, Worker, name_prefix="cancelled") as group:
+        with pytest.raises(WorkerFailureError, match="give_up: it was cancelled in its worker"):
+            group.run_single_worker_single_data("give_up", 0)
+        assert group.run_all_workers_single_data("add", 1) == [1, 1]
+
+
 def test_constructors_that_hang_are_killed(cluster: RayVirtualCluster) -> None:
     with pytest.raises(WorkerFailureError, match=r"rank 1 \(hung-0-1, .* within 1 s; it was killed") as caught:
         RayWorkerGroup(cluster, Hanging, name_prefix="hung", start_timeout_s=1.0)
