@@ -7,15 +7,12 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core import available_cores, thread_pool
 from ..errors import InvalidArgumentError, NotInitializedError
-from ..partition.assembly import PartitionEdges, write_graph
 from ..partition.ingest import (
     by_type,
     check_edge_keys,
@@ -23,18 +20,17 @@ from ..partition.ingest import (
     id_vector,
     rows_tensor,
     times_tensor,
-    to_tensor,
     weights_tensor,
 )
 from ..partition.layout import EdgeKey, NodeKey
-from ..partition.meta_entries import edge_entry, make_meta, node_entry, write_meta
 from ..partition.partitioner import EDGE_DIRS
-from ..partition.storage import ArrayFile, new_directory
+from ..partition.storage import new_directory
 from ..typing import NodeType
 from ..utils.values import check_distinct, check_finite, label_of
 from . import rpc
 from .dist_context import get_context
-from .partition_exchange import Agreement, EdgeSlice, Inbox, Outbox, RowSlice, Slices, agree, chunks_of, step
+from .partition_exchange import EdgeSlice, RowSlice, Slices, StoreName, agree, step
+from .partition_run import PartitionRun
 
 _ANY_ID = 1 << 62
 
@@ -44,9 +40,10 @@ class DistRandomPartitioner:
 
     The slices may be cut anyhow: an edge is on one rank, a feature row too, not necessarily the one that will own it.
     All ranks construct the partitioner and call ``partition()``. The directory is, array by array, the one that
-    ``RandomPartitioner`` writes from the whole graph with the same seed: owners are a formula, so that no table
-    travels. A rank's memory holds the edges of one type of its partition, and chunks; feature rows are written where
-    they belong as they come.
+    ``RandomPartitioner`` writes from the whole graph with the same seed. Owners of nodes are a formula. Edge features
+    go where their edges go: while an edge type is sent, each rank keeps the owners of a range of edge ids, and the
+    others ask it. A rank's memory holds the edges of one type of its partition, about as many ids with owners, and
+    chunks; feature rows are written where they belong as they come.
 
     Args:
         output_dir: the directory to write; it must not exist, or be empty. On a file system of all ranks it holds all
@@ -56,7 +53,8 @@ class DistRandomPartitioner:
         edge_ids: int32 or int64 ``[n]``, distinct over all ranks (by edge type).
         node_feat: ``[m, ...]``, this rank's rows of node features (by node type).
         node_feat_ids: int ``[m]``, their nodes (by node type).
-        edge_feat: rows of edge features (by edge type).
+        edge_feat: rows of edge features (by edge type). All ranks together have one for each id from 0 on, so that edge
+            ids are below their number; rows of ids that no edge has are dropped.
         edge_feat_ids: their edge ids (by edge type); ``edge_ids`` where not given.
         num_parts: must be the number of ranks, which is the default.
         current_partition_idx: the partition that this rank will hold; its rank by default.
@@ -130,16 +128,15 @@ class DistRandomPartitioner:
             counts,
             edges,
             {
-                **_row_slices("node_feat", counts, node_feat, node_feat_ids, node_feat_dtype, counts),
-                **_row_slices("node_label", counts, node_labels, label_ids, None, counts),
-                **_row_slices("edge_feat", edges, edge_feat, edge_feat_ids, edge_feat_dtype, {}, edge_id_slices),
+                **_row_slices("node_feat", "x", counts, node_feat, node_feat_ids, node_feat_dtype, counts),
+                **_row_slices("node_label", "y", counts, node_labels, label_ids, None, counts),
+                **_row_slices("edge_feat", "x", edges, edge_feat, edge_feat_ids, edge_feat_dtype, {}, edge_id_slices),
             },
         )
         if not allow_nonfinite:
-            for (group, key), given in self._slices.rows.items():
-                if group != "node_label":
-                    check_finite(label_of(group, key), given.rows)
-        self._inbox = Inbox()
+            for store, given in self._slices.rows.items():
+                if store.group.endswith("_feat"):
+                    check_finite(str(store), given.rows)
 
     def partition(self) -> Path:
         """Partitions; collective. What one rank raises is raised on all, and then nothing is left on disk.
@@ -159,13 +156,22 @@ class DistRandomPartitioner:
         agreement = agree(said)
         token = next(iter(said.values()))["token"]
         temporary = self.output_dir.absolute().parent / f".{self.output_dir.name}.partial-{token}"
+        run = PartitionRun(
+            self._slices,
+            agreement,
+            partition_idx=self.partition_idx,
+            edge_dir=self.edge_dir,
+            output_dir=self.output_dir,
+            temporary=temporary,
+            chunk_size=self.chunk_size,
+            timeout_s=self.timeout_s,
+        )
         try:
-            return self._write(agreement, temporary)
+            run.write()
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        finally:
-            self._inbox.close()
+        return self.output_dir
 
     def _open_rpc(self) -> None:
         address, port, num_threads = self._master
@@ -185,109 +191,6 @@ class DistRandomPartitioner:
             "edge_dir": self.edge_dir,
             "token": f"{os.getpid()}-{secrets.token_hex(4)}",
         }
-
-    def _write(self, agreement: Agreement, temporary: Path) -> Path:
-        callee_id = rpc.rpc_register(self._inbox)
-        outbox = Outbox(agreement.workers, callee_id, self._inbox, self.partition_idx)
-        step(lambda: self._prepare(agreement, temporary), self.timeout_s)
-        files: list[ArrayFile] = []
-        part_counts: dict[EdgeKey, list[int]] = {}
-        for key in agreement.end_edge_ids:
-            step(partial(self._send_edges, agreement, key, outbox), self.timeout_s)
-            counted = step(partial(self._write_edges, agreement, key, temporary, files), self.timeout_s)
-            part_counts[key] = [counted[worker] for worker in agreement.workers]
-        for number in range(len(agreement.stores)):
-            step(partial(self._send_rows, agreement, number, outbox), self.timeout_s)
-        written = step(partial(self._close_files, files), self.timeout_s)
-        meta = self._meta(agreement, part_counts, [written[worker] for worker in agreement.workers])
-        seen = [worker for worker in agreement.workers if (temporary / _marker(worker)).exists()]
-        step(lambda: None, self.timeout_s)  # everybody has looked, before anybody takes the marks away
-        is_first = seen[0] == agreement.workers[self.partition_idx]
-        step(partial(self._finish, temporary, meta, seen) if is_first else lambda: None, self.timeout_s)
-        return self.output_dir
-
-    def _prepare(self, agreement: Agreement, temporary: Path) -> None:
-        new_directory(self.output_dir)
-        temporary.mkdir(parents=True, exist_ok=True)
-        # Ranks that see each other's marks share a file system; the first of them finishes the directory.
-        (temporary / _marker(agreement.workers[self.partition_idx])).touch()
-        self._inbox.open(temporary, agreement, self.partition_idx)
-
-    # --- edges -------------------------------------------------------------------------------------------------
-
-    def _end_types(self, key: EdgeKey) -> tuple[NodeKey, NodeKey]:
-        if key is None:
-            return None, None
-        return (key[0], key[2]) if self.edge_dir == "out" else (key[2], key[0])
-
-    def _send_edges(self, agreement: Agreement, key: EdgeKey, outbox: Outbox) -> None:
-        edges = self._slices.edges.get(key)
-        if edges is None:
-            return
-        book, id_book = agreement.node_books[self._end_types(key)[0]], agreement.feature_books[key]
-        ends = (edges.sources, edges.targets)
-        own, other = ends if self.edge_dir == "out" else ends[::-1]
-        for part in chunks_of(len(own), self.chunk_size):
-            tensors = [own[part].long(), other[part].long(), edges.edge_ids[part].long()]
-            tensors += [edges.data[name][part] for name in agreement.edge_data[key]]
-            outbox.split("edges", book[tensors[0]], *tensors)
-            outbox.split("ids", id_book[tensors[2]], tensors[2])
-        outbox.flush()
-
-    def _write_edges(self, agreement: Agreement, key: EdgeKey, root: Path, files: list[ArrayFile]) -> int:
-        self._inbox.check_ids(label_of("edge_ids", key))
-        dtypes = agreement.edge_data[key]
-        own, other, edge_ids, *more = self._inbox.take_edges([torch.int64] * 3 + list(dtypes.values()))
-        data = dict(zip(dtypes, more, strict=True))
-        row_type, col_type = self._end_types(key)
-        book = agreement.node_books[row_type]
-        edges = PartitionEdges(
-            rows=book.for_partition(self.partition_idx).id2index[own],
-            cols=other,
-            edge_ids=edge_ids,
-            weights=data.get("weights"),
-            times=data.get("times"),
-            num_rows=book.partition_size(self.partition_idx),
-            num_cols=agreement.node_books[col_type].num_ids,
-            end_edge_id=agreement.end_edge_ids[key],
-        )
-        files += write_graph(root, key, self.partition_idx, edges, thread_pool(available_cores()))
-        return len(edge_ids)
-
-    # --- rows --------------------------------------------------------------------------------------------------
-
-    def _send_rows(self, agreement: Agreement, number: int, outbox: Outbox) -> None:
-        store = agreement.stores[number]
-        held = self._slices.rows.get((store.group, store.key))
-        if held is None:
-            return
-        for part in chunks_of(len(held.ids), self.chunk_size):
-            ids = held.ids[part].long()
-            outbox.split("rows", store.book[ids], number, ids, held.rows[part].to(store.dtype))
-        outbox.flush()
-
-    # --- the end -----------------------------------------------------------------------------------------------
-
-    def _close_files(self, files: list[ArrayFile]) -> list[dict[str, Any]]:
-        return [file.to_dict() for file in (*files, *self._inbox.close_files())]
-
-    def _meta(
-        self, agreement: Agreement, part_counts: Mapping[EdgeKey, list[int]], written: list[list[dict[str, Any]]]
-    ) -> dict[str, Any]:
-        nodes = [node_entry(key, book) for key, book in agreement.node_books.items()]
-        edges = [edge_entry(key, part_counts[key], book) for key, book in agreement.feature_books.items()]
-        files = [ArrayFile.from_dict(entry) for part in written for entry in part]
-        return make_meta(self.num_parts, self.edge_dir, nodes, edges, files)
-
-    def _finish(self, temporary: Path, meta: dict[str, Any], workers: list[str]) -> None:
-        for worker in workers:
-            (temporary / _marker(worker)).unlink()
-        write_meta(temporary, meta)
-        os.replace(temporary, self.output_dir)
-
-
-def _marker(worker: str) -> str:
-    return f".written-by-{worker}"
 
 
 def _edge_slices(
@@ -320,19 +223,21 @@ def _edge_slices(
 
 def _row_slices(
     group: str,
+    column: str,
     keys: Mapping[Any, Any],
     given: Any,
     given_ids: Any,
     dtype: torch.dtype | None,
     counts: Mapping[Any, int],
     default_ids: Mapping[Any, torch.Tensor] | None = None,
-) -> dict[tuple[str, Any], RowSlice]:
+) -> dict[StoreName, RowSlice]:
     slices = {}
     ids_by_key = by_type(f"{group}_ids", given_ids, keys) or dict(default_ids or {})
     for key, data in by_type(group, given, keys).items():
-        name = label_of(f"{group}_ids", key)
+        store = StoreName(group, key, column)
+        name = store.ids_label
         ids = id_vector(name, ids_by_key.get(key), counts.get(key, _ANY_ID), "ids")
         check_distinct(name, ids)
-        rows = rows_tensor(label_of(group, key), to_tensor(label_of(group, key), data), len(ids), "id")
-        slices[group, key] = RowSlice(ids, rows, dtype or rows.dtype)
+        rows = rows_tensor(str(store), data, len(ids), "id")
+        slices[store] = RowSlice(ids, rows, dtype or rows.dtype)
     return slices

@@ -4,26 +4,59 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError, UnknownIdError
 from ..partition.assembly import RowsFile
-from ..partition.layout import AnyBook, EdgeKey, NodeKey, array_path
+from ..partition.attributes import attr_path
+from ..partition.edge_book import EdgeBook
+from ..partition.layout import AnyBook, EdgeKey, NodeKey
 from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
 from ..partition.storage import ArrayFile
 from ..rpc.failures import pack_failure, read_failure
 from ..utils.values import label_of
 from . import rpc
+from .edge_directory import OWNER_DTYPE, EdgeDirectory
 
 _MAX_UNANSWERED = 4  # chunks on their way from one rank
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_RowTotal: TypeAlias = "tuple[int, torch.dtype, tuple[int, ...]]"
+
+
+@dataclass(frozen=True)
+class StoreName:
+    """Which rows a store has: ``group`` is the folder of their files, ``column`` the file's name, or an attribute's."""
+
+    group: str
+    key: Any
+    column: str
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether ``key`` is an edge type."""
+        return self.group.startswith("edge_")
+
+    def __str__(self) -> str:
+        """For messages."""
+        if self.group.endswith("_attr"):
+            return f"{label_of(f'{self.group}s', self.key)}: {self.column}"
+        return label_of(self.group, self.key)
+
+    @property
+    def ids_label(self) -> str:
+        """The rows' ids, for messages."""
+        return label_of(f"{self.group}_ids", self.key)
+
+    def path(self, partition_idx: int) -> str:
+        """Where a partition's rows lie."""
+        return attr_path(self.group, self.key, self.column, partition_idx)
 
 
 @dataclass(frozen=True)
@@ -44,14 +77,18 @@ class RowSlice:
     rows: torch.Tensor
     dtype: torch.dtype
 
+    def describe(self) -> tuple[int, int, torch.dtype, tuple[int, ...]]:
+        """How many there are, what their ids are below, and what a row is."""
+        return len(self.ids), _end(self.ids), self.dtype, tuple(self.rows.shape[1:])
+
 
 @dataclass(frozen=True)
 class Slices:
-    """Everything that one rank brings. ``rows`` by group (``node_feat``, ``node_label``, ``edge_feat``) and type."""
+    """Everything that one rank brings."""
 
     num_nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, EdgeSlice]
-    rows: Mapping[tuple[str, Any], RowSlice]
+    rows: Mapping[StoreName, RowSlice]
 
     def describe(self) -> dict[str, Any]:
         """What the others have to know of it."""
@@ -61,10 +98,7 @@ class Slices:
                 (key, len(edges.edge_ids), _end(edges.edge_ids), {name: x.dtype for name, x in edges.data.items()})
                 for key, edges in self.edges.items()
             ],
-            "rows": [
-                (group, key, len(rows.ids), rows.dtype, tuple(rows.rows.shape[1:]))
-                for (group, key), rows in self.rows.items()
-            ],
+            "rows": [(store.group, store.key, store.column, *rows.describe()) for store, rows in self.rows.items()],
         }
 
 
@@ -74,18 +108,11 @@ def _end(ids: torch.Tensor) -> int:
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """Rows of one store over all ranks: who gets which, and what a row is."""
+    """Rows of one store over all ranks, one for each id, and what a row is."""
 
-    group: str
-    key: Any
-    book: AnyBook
+    name: StoreName
     dtype: torch.dtype
     row_shape: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return label_of(self.group, self.key)
 
 
 @dataclass(frozen=True)
@@ -94,20 +121,30 @@ class Agreement:
 
     Attributes:
         num_parts: number of partitions, and of ranks.
-        node_books, feature_books: who owns which node, which edge feature; by type.
+        node_books: who owns which node, by type.
+        id_ranges: by edge type, which rank knows of an edge id whose it is; of edges with features, each row has one.
         end_edge_ids: edge ids are below this, by type.
         edge_data: dtypes of ``weights`` and ``times``, where edges have them, by type.
-        stores: feature and label stores.
+        stores: of features, labels and attributes.
         workers: names of the ranks, by partition.
     """
 
     num_parts: int
     node_books: Mapping[NodeKey, AnyBook]
-    feature_books: Mapping[EdgeKey, AnyBook]
+    id_ranges: Mapping[EdgeKey, RangePartitionBook]
     end_edge_ids: Mapping[EdgeKey, int]
     edge_data: Mapping[EdgeKey, Mapping[str, torch.dtype]]
     stores: tuple[StoreSpec, ...]
     workers: tuple[str, ...]
+
+    @property
+    def node_stores(self) -> list[StoreSpec]:
+        """Stores of nodes of all types."""
+        return [store for store in self.stores if not store.name.of_edges]
+
+    def edge_stores(self, key: EdgeKey) -> list[StoreSpec]:
+        """Stores of edges of a type."""
+        return [store for store in self.stores if store.name.of_edges and store.name.key == key]
 
 
 def agree(said: Mapping[str, Mapping[str, Any]]) -> Agreement:
@@ -132,37 +169,55 @@ def agree(said: Mapping[str, Mapping[str, Any]]) -> Agreement:
     node_books = {key: random_book(count, num_parts, first["seed"], key) for key, count in num_nodes.items()}
     row_totals = _row_totals(said)
     end_ids, edge_data = _edge_facts(said)
-    feature_books: dict[EdgeKey, AnyBook] = {}
+    id_ranges: dict[EdgeKey, RangePartitionBook] = {}
     for key, end in end_ids.items():
-        count = row_totals.get(("edge_feat", key), (end,))[0]
+        total = row_totals.get(StoreName("edge_feat", key, "x"))
+        count = end if total is None else total.count
         if end > count:
             raise UnknownIdError(f"{label_of('edge_ids', key)}: id {end - 1}: expected 0 <= id < {count}, the features")
-        feature_books[key] = RangePartitionBook.near_equal(count, num_parts)
-    stores = []
-    for (group, key), (count, dtype, row_shape) in row_totals.items():
-        book = feature_books[key] if group == "edge_feat" else node_books[key]
-        if count != book.num_ids:
-            raise InvalidArgumentError(
-                f"{label_of(group, key)}: expected {book.num_ids} rows over all ranks, one for each id, got {count}"
-            )
-        stores.append(StoreSpec(group, key, book, dtype, row_shape))
+        id_ranges[key] = RangePartitionBook.near_equal(count, num_parts)
+    for store, total in row_totals.items():
+        _check_total(store, total, (id_ranges if store.of_edges else node_books)[store.key].num_ids)
+    stores = tuple(StoreSpec(store, total.dtype, total.row_shape) for store, total in row_totals.items())
     workers = tuple(holders[p] for p in range(num_parts))
-    return Agreement(num_parts, node_books, feature_books, end_ids, edge_data, tuple(stores), workers)
+    return Agreement(num_parts, node_books, id_ranges, end_ids, edge_data, stores, workers)
 
 
-def _row_totals(
-    said: Mapping[str, Mapping[str, Any]],
-) -> dict[tuple[str, Any], tuple[int, torch.dtype, tuple[int, ...]]]:
-    totals: dict[tuple[str, Any], tuple[int, torch.dtype, tuple[int, ...]]] = {}
+@dataclass(frozen=True)
+class _RowTotal:
+    """Rows of one store over some ranks: ``count`` of them, of ids below ``end``."""
+
+    count: int
+    end: int
+    dtype: torch.dtype
+    row_shape: tuple[int, ...]
+
+
+def _row_totals(said: Mapping[str, Mapping[str, Any]]) -> dict[StoreName, _RowTotal]:
+    totals: dict[StoreName, _RowTotal] = {}
     for name, other in said.items():
-        for group, key, count, dtype, row_shape in other["rows"]:
-            total, *kind = totals.get((group, key), (0, dtype, row_shape))
-            if total and count and kind != [dtype, row_shape]:
+        for group, key, column, count, end, dtype, row_shape in other["rows"]:
+            store = StoreName(group, key, column)
+            before = totals.get(store, _RowTotal(0, 0, dtype, row_shape))
+            expected = [before.dtype, before.row_shape]
+            kind = [dtype, row_shape] if count else expected
+            if before.count and kind != expected:
                 raise InvalidArgumentError(
-                    f"{label_of(group, key)}: {name} has rows {dtype} {list(row_shape)}, others {total} of {kind}"
+                    f"{store}: {name} has rows {dtype} {list(row_shape)}, others {before.count} of {expected}"
                 )
-            totals[group, key] = (total + count, *((dtype, row_shape) if count else kind))
+            totals[store] = _RowTotal(before.count + count, max(before.end, end), *kind)
     return totals
+
+
+def _check_total(store: StoreName, total: _RowTotal, num_ids: int) -> None:
+    if total.count != num_ids:
+        raise InvalidArgumentError(
+            f"{store}: expected {num_ids} rows over all ranks, one for each id, got {total.count}"
+        )
+    if total.end > num_ids:
+        raise UnknownIdError(
+            f"{store.ids_label}: id {total.end - 1}: expected 0 <= id < {num_ids}, the number of rows over all ranks"
+        )
 
 
 def _edge_facts(
@@ -181,65 +236,90 @@ def _edge_facts(
 
 
 class Inbox(rpc.RpcCalleeBase):
-    """What comes for this rank's partition: rows go to their files at once, edges of one type wait in memory."""
+    """What comes for this rank: rows of its partition go to their file at once, edges of one type wait in memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._is_open = False
         self._edges: list[tuple[torch.Tensor, ...]] = []
-        self._ids: list[torch.Tensor] = []
-        self._files: list[tuple[RowsFile, Any, str]] | None = None
+        self._ids: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._directory: EdgeDirectory | None = None
+        self._rows: tuple[RowsFile, Any, str] | None = None
 
-    def open(self, root: Path, agreement: Agreement, partition_idx: int) -> None:
-        """Makes the files of this partition's rows in ``root``."""
-        files = []
-        for store in agreement.stores:
-            path = array_path(store.group, store.key, "y" if store.group == "node_label" else "x", partition_idx)
-            shape = (store.book.partition_size(partition_idx), *store.row_shape)
-            to_row = store.book.for_partition(partition_idx).id2index
-            files.append((RowsFile(root, path, store.dtype, shape), to_row, f"{store.name} ids"))
-        self._files = files
+    def open(self) -> None:
+        """Takes what comes from now on."""
+        self._is_open = True
 
     def close(self) -> None:
         """Refuses what may still come."""
-        self._files = None
-        self._edges, self._ids = [], []
+        self._is_open = False
+        self._edges, self._ids, self._directory, self._rows = [], [], None, None
 
-    def call(self, kind: str, *arguments: Any) -> None:
-        """Takes a chunk: ``edges`` with their tensors, ``ids`` of edges to compare, or ``rows`` of a store."""
+    def call(self, kind: str, *arguments: Any) -> torch.Tensor | None:
+        """Takes a chunk: ``edges`` with their tensors, ``ids`` of edges with their owners, or ``rows`` with their ids.
+
+        ``owners`` asks for those of ids, for rows of a name.
+        """
         with self._lock:
-            if self._files is None:
+            if not self._is_open:
                 raise NotInitializedError("partition: this rank does not partition (any more)")
             match kind, arguments:
                 case "edges", tensors:
                     # copies, as what came is a view into the memory of the whole message
                     self._edges.append(tuple(tensor.clone() for tensor in tensors))
-                case "ids", (ids,):
-                    self._ids.append(ids.clone())
-                case "rows", (number, ids, rows):
-                    file, to_row, name = self._files[number]
+                case "ids", (ids, owners):
+                    self._ids.append((ids.clone(), owners.clone()))
+                case "owners", (name, ids) if self._directory is not None:
+                    return self._directory.owners_of(name, ids)
+                case "rows", (ids, rows) if self._rows is not None:
+                    file, to_row, name = self._rows
                     file.put(to_row[ids].long(), rows, name)
                 case _:
-                    raise InvalidArgumentError(f"kind: expected edges, ids or rows, got {kind!r}")
+                    raise InvalidArgumentError(f"kind: expected a chunk of what is being sent, got {kind!r}")
+        return None
 
     def take_edges(self, dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
         """The edges that came since the last call, as tensors of these dtypes, in any order."""
         chunks, self._edges = self._edges, []
-        if not chunks:
-            return [torch.empty(0, dtype=dtype) for dtype in dtypes]
-        return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
+        return _joined(chunks, dtypes)
 
-    def check_ids(self, name: str) -> None:
-        """Compares the edge ids that came; InvalidArgumentError names one that two edges have."""
+    def take_ids(self, name: str, id_range: RangePartitionBook, *, keep: bool) -> None:
+        """Compares the edge ids that came since the last call, and can say their owners from now on.
+
+        Args:
+            name: of the ids, for messages.
+            id_range: the ranges of all ranks, seen from this one.
+            keep: whether anybody will ask for owners.
+
+        Raises:
+            InvalidArgumentError: two edges have one id.
+        """
         chunks, self._ids = self._ids, []
-        if chunks:
-            ordered = torch.cat(chunks).sort().values
-            repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-            if len(repeated):
-                raise InvalidArgumentError(f"{name}: expected distinct ids, got {int(repeated[0])} twice")
+        ids, owners = _joined(chunks, [torch.int64, OWNER_DTYPE])
+        directory = EdgeDirectory(ids, owners, id_range, name)
+        self._directory = directory if keep else None
 
-    def close_files(self) -> list[ArrayFile]:
-        """Ends the files of rows; every row has come, as the numbers were right and none came twice."""
-        return [file.close() for file, _, _ in self._files or ()]
+    def forget_ids(self) -> None:
+        """Drops what owners are looked up in."""
+        self._directory = None
+
+    def open_rows(self, root: Path, store: StoreSpec, book: EdgeBook) -> None:
+        """Makes the file of a store's rows; ``book`` is seen from this rank's partition."""
+        shape = (book.partition_size(), *store.row_shape)
+        file = RowsFile(root, store.name.path(book.partition_idx), store.dtype, shape)
+        self._rows = (file, book.id2index, f"{store.name} ids")
+
+    def close_rows(self) -> ArrayFile:
+        """Ends the file; every row has come, as the numbers were right and none came twice."""
+        assert self._rows is not None
+        (file, _, _), self._rows = self._rows, None
+        return file.close()
+
+
+def _joined(chunks: Sequence[tuple[torch.Tensor, ...]], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+    if not chunks:
+        return [torch.empty(0, dtype=dtype) for dtype in dtypes]
+    return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
 
 
 class Outbox:
@@ -257,26 +337,54 @@ class Outbox:
         self._inbox, self._own = inbox, partition_idx
         self._unanswered: deque[torch.futures.Future[Any]] = deque()
 
-    def split(self, kind: str, owners: torch.Tensor, *arguments: Any) -> None:
-        """Sends to each owner its part of the tensors among ``arguments`` (``[n, ...]``); the rest goes as it is."""
+    def split(self, kind: str, owners: torch.Tensor, *tensors: torch.Tensor) -> None:
+        """Sends to each owner its part of the tensors (``[n, ...]``)."""
+        for partition, mine in self._shares(owners):
+            if partition == self._own:
+                self._inbox.call(kind, *(tensor[mine] for tensor in tensors))
+                continue
+            if len(self._unanswered) >= _MAX_UNANSWERED:
+                self._unanswered.popleft().wait()
+            self._unanswered.append(self._request(partition, kind, *(tensor[mine] for tensor in tensors)))
+
+    def ask_owners(self, holders: torch.Tensor, name: str, ids: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Asks the ranks that know of the ids (int64 ``[n]``) of rows.
+
+        Args:
+            holders: int64 ``[n]``, the rank to ask for each.
+            name: of the rows; each id may be asked for once.
+            ids: of edges.
+
+        Returns:
+            What waits for the answers: owners int64 ``[n]``, -1 where there is no edge.
+        """
+        asked: list[tuple[torch.Tensor, Callable[[], Any]]] = []
+        for partition, mine in self._shares(holders):
+            question = ("owners", name, ids[mine])
+            is_own = partition == self._own
+            answer = partial(self._inbox.call, *question) if is_own else self._request(partition, *question).wait
+            asked.append((mine, answer))
+
+        def wait() -> torch.Tensor:
+            owners = torch.empty_like(ids)
+            for mine, answer in asked:
+                owners[mine] = answer().long()
+            return owners
+
+        return wait
+
+    def _shares(self, owners: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Partitions that own something, with the positions of it."""
         order = owners.argsort(stable=True)
         begin = 0
         for partition, count in enumerate(torch.bincount(owners, minlength=len(self._workers)).tolist()):
-            mine = order[begin : begin + count]
-            begin += count
             if count:
-                self._send(partition, kind, [a[mine] if isinstance(a, torch.Tensor) else a for a in arguments])
+                yield partition, order[begin : begin + count]
+            begin += count
 
-    def _send(self, partition: int, kind: str, arguments: list[Any]) -> None:
-        if partition == self._own:
-            self._inbox.call(kind, *arguments)
-            return
-        if len(self._unanswered) >= _MAX_UNANSWERED:
-            self._unanswered.popleft().wait()
-        worker = self._workers[partition]
+    def _request(self, partition: int, kind: str, *arguments: Any) -> torch.futures.Future[Any]:
         # All ranks were there a step ago: one that cannot be reached is gone.
-        answer = rpc.rpc_request_async(worker, self._callee_id, (kind, *arguments), fail_fast=True)
-        self._unanswered.append(answer)
+        return rpc.rpc_request_async(self._workers[partition], self._callee_id, (kind, *arguments), fail_fast=True)
 
     def flush(self) -> None:
         """Returns when everything has arrived; raises what the first that failed raised."""
@@ -287,6 +395,16 @@ class Outbox:
 def chunks_of(num_rows: int, chunk_size: int) -> Iterator[slice]:
     """``[0, num_rows)`` in pieces."""
     return (slice(begin, begin + chunk_size) for begin in range(0, num_rows, chunk_size))
+
+
+def one_ahead(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The items, each when the one after it has been made too."""
+    made: deque[_Item] = deque()
+    for item in items:
+        made.append(item)
+        if len(made) > 1:
+            yield made.popleft()
+    yield from made
 
 
 def step(work: Callable[[], _Result], timeout_s: float) -> dict[str, _Result]:

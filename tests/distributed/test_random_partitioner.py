@@ -24,13 +24,14 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.distributed.dist_context import _reset_context
 from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, NotInitializedError, UnknownIdError
-from graphlearn_dist.partition import RandomPartitioner, RangePartitionBook, load_partition_layout, verify
+from graphlearn_dist.partition import RandomPartitioner, load_partition_layout, verify
 from tests.support.processes import assert_nothing_left, run_processes, start
 from tests.unit.partition.graphs import EDGE_TYPES, hetero_inputs, homo_inputs
 
 HERE = "tests.distributed.test_random_partitioner"
 DEADLINE_S = 60.0  # only ever reached by a hang
-CASES = [(kind, strategy) for kind in ("homo", "hetero") for strategy in ("by_src", "by_dst")]
+KINDS = ("homo", "hetero", "homo gaps", "hetero gaps")
+CASES = [(kind, strategy) for kind in KINDS for strategy in ("by_src", "by_dst")]
 NAMES = {"node_feat": "node_feat_ids", "node_labels": "node_label_ids", "edge_feat": "edge_feat_ids"}
 
 
@@ -38,10 +39,25 @@ NAMES = {"node_feat": "node_feat_ids", "node_labels": "node_label_ids", "edge_fe
 
 
 def whole_graph(kind: str) -> dict[str, Any]:
-    inputs = homo_inputs() if kind == "homo" else hetero_inputs()
-    times = {key: torch.arange(pair.shape[1]) * 31 % 50 for key, pair in typed(inputs["edge_index"]).items()}
+    """With gaps, edges have ids of their own, in no order, and there are features of ids that no edge has."""
+    inputs = homo_inputs() if kind.startswith("homo") else hetero_inputs()
+    pairs = typed(inputs["edge_index"])
+    times = {key: torch.arange(pair.shape[1]) * 31 % 50 for key, pair in pairs.items()}
     times.pop(EDGE_TYPES[1], None)  # one type has none
-    return {**{name: value for name, value in inputs.items() if name != "node_split"}, "edge_times": bare(times)}
+    inputs = {**{name: value for name, value in inputs.items() if name != "node_split"}, "edge_times": bare(times)}
+    if "gaps" in kind:
+        ids = {key: torch.randperm(n := pair.shape[1], generator=seeded(n)) * 2 + 3 for key, pair in pairs.items()}
+        # The last of three ranks knows the ids of a third of the rows, none of which an edge has.
+        feats = {
+            key: torch.randn(len(rows) * 7 // 2, 2, generator=seeded(1))
+            for key, rows in typed(inputs["edge_feat"]).items()
+        }
+        inputs |= {"edge_ids": bare(ids), "edge_feat": bare(feats)}
+    return inputs
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def typed(data: Any) -> dict[Any, Any]:
@@ -55,7 +71,7 @@ def bare(data: dict[Any, Any]) -> Any:
 def held_by(count: int, rank: int, world_size: int, key: Any = None) -> torch.Tensor:
     """Ids of a rank: no range, no order, and not those of the partition that it will hold. Rank 0 has nothing of the
     last edge type, where there is another rank."""
-    ids = torch.randperm(count, generator=torch.Generator().manual_seed(count))
+    ids = torch.randperm(count, generator=seeded(count))
     holder = ids * 7 % world_size
     if key == EDGE_TYPES[2]:
         holder[holder == 0] = world_size - 1
@@ -65,16 +81,18 @@ def held_by(count: int, rank: int, world_size: int, key: Any = None) -> torch.Te
 def slice_of(inputs: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
     """What one rank brings of a whole graph."""
     pairs = typed(inputs["edge_index"])
-    edge_ids = {key: held_by(pair.shape[1], rank, world_size, key) for key, pair in pairs.items()}
-    edge_ids = {key: ids for key, ids in edge_ids.items() if key is None or len(ids)}
+    edges = {key: held_by(pair.shape[1], rank, world_size, key) for key, pair in pairs.items()}
+    edges = {key: places for key, places in edges.items() if key is None or len(places)}
+    positions = {key: torch.arange(pair.shape[1]) for key, pair in pairs.items()}
+    ids_of = typed(inputs.get("edge_ids", bare(positions)))
     made = {
         "num_nodes": inputs["num_nodes"],
-        "edge_index": bare({key: pairs[key][:, ids] for key, ids in edge_ids.items()}),
-        "edge_ids": bare(edge_ids),
+        "edge_index": bare({key: pairs[key][:, places] for key, places in edges.items()}),
+        "edge_ids": bare({key: ids_of[key][places] for key, places in edges.items()}),
     }
     for name in ("edge_weights", "edge_times"):
         given = typed(inputs[name])
-        made[name] = bare({key: given[key][ids] for key, ids in edge_ids.items() if key in given})
+        made[name] = bare({key: given[key][ids] for key, ids in edges.items() if key in given})
     for name, ids_name in NAMES.items():
         ids = {key: held_by(len(rows), rank, world_size) for key, rows in typed(inputs[name]).items()}
         made[name] = bare({key: rows[ids[key]] for key, rows in typed(inputs[name]).items()})
@@ -129,6 +147,13 @@ def spoil(wrong: str, own: dict[str, Any], options: dict[str, Any]) -> None:
             own["edge_ids"][0] = held_by(400, 0, 2)[0]
         case "edge without feature":
             own["edge_ids"][0] = 400
+        case "double edge row":
+            own["edge_feat_ids"][0] = held_by(400, 0, 2)[0]
+        case "double row of no edge, gaps":  # which nobody keeps
+            others, mine = (held_by(1400, holder, 2) for holder in (0, 1))
+            own["edge_feat_ids"][int(mine.argmax())] = others.max()
+        case "edge row of no id":
+            own["edge_feat_ids"][0] = 400
         case "row of another shape":
             own["node_feat"] = own["node_feat"][:, :1]
         case "dtype":
@@ -142,7 +167,7 @@ def partition_wrong(rank: int, world_size: int, port: int, fd: int, directory: s
     errors = []
     with member(rank, world_size, port, fd):
         for wrong in [*WRONG, "nothing"]:
-            own, options = slice_of(whole_graph("homo"), rank, world_size), {}
+            own, options = slice_of(whole_graph("homo gaps" if "gaps" in wrong else "homo"), rank, world_size), {}
             if rank == 1:
                 spoil(wrong, own, options)
             try:
@@ -197,10 +222,8 @@ def meta_of(directory: Path) -> dict[str, Any]:
 
 
 def partition_whole(directory: Path, num_parts: int, inputs: dict[str, Any], **options: Any) -> None:
-    """On one machine, with edge features in ranges of edge ids: ranks do not know whose an edge is."""
-    counts = {key: pair.shape[1] for key, pair in typed(inputs["edge_index"]).items()}
-    books = bare({key: RangePartitionBook.near_equal(count, num_parts) for key, count in counts.items()})
-    RandomPartitioner(directory, num_parts, **inputs, edge_feat_pb=books, **options).partition()
+    """On one machine."""
+    RandomPartitioner(directory, num_parts, **inputs, **options).partition()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -237,6 +260,9 @@ WRONG = {
     "double row": ("InvalidArgumentError", "node_feat ids.*this row came before"),
     "double edge": ("InvalidArgumentError", "edge_ids: expected distinct ids, got [0-9]+ twice"),
     "edge without feature": ("UnknownIdError", "edge_ids: id 400: expected 0 <= id < 400"),
+    "double edge row": ("InvalidArgumentError", "edge_feat ids: expected distinct ids, got [0-9]+ twice"),
+    "double row of no edge, gaps": ("InvalidArgumentError", "edge_feat ids: expected distinct ids, got 139[89] twice"),
+    "edge row of no id": ("UnknownIdError", "edge_feat_ids: id 400: expected 0 <= id < 400, the number of rows"),
     "row of another shape": ("InvalidArgumentError", "node_feat: .*_1 has rows"),
     "dtype": ("InvalidArgumentError", "node_feat: .*_1 has rows torch.float16"),
     "weights": (
