@@ -33,7 +33,7 @@ from .partitioner import EDGE_DIRS
 from .partitioner import PartitionerBase as PartitionerBase
 from .piece_assembler import GROUPS, PieceAssembler, register_files
 from .piece_store import PieceStore
-from .storage import ArrayFile, row_chunks, write_array
+from .storage import ArrayFile, check_rows_alike, dtype_name, row_chunks, write_array
 
 _ANY_ID = 1 << 62
 
@@ -167,7 +167,8 @@ def save_feature_partition(
         graph_type: the node or edge type; None if homogeneous.
 
     Raises:
-        InvalidArgumentError: rows are missing or double, or were saved before.
+        InvalidArgumentError: rows are missing or double, were saved before, or other partitions have some of another
+            dtype or shape.
         UnknownIdError: an id belongs to another partition.
     """
     _save_rows(output_dir, partition_idx, feature_partition, group, graph_type, is_whole=True)
@@ -228,7 +229,8 @@ def build_partition_feature(
 
     Raises:
         PartitionFormatError: there is no complete directory.
-        InvalidArgumentError: an argument is wrong, or the partition has these features.
+        InvalidArgumentError: an argument is wrong, the partition has these features, or other partitions have some of
+            another dtype or shape.
     """
     layout = load_partition_layout(Path(root_dir))
     check_partition_idx(partition_idx, layout.num_parts)
@@ -248,6 +250,8 @@ def build_partition_feature(
             if not allow_nonfinite:
                 check_finite(label_of(group, key), rows)
             ids, stored = books[key].local_ids(partition_idx), dtype or rows.dtype
+            label, rows_are = f"{label_of(group, key)}, {group}_dtype", (dtype_name(stored), tuple(rows.shape[1:]))
+            check_rows_alike(layout.files, path, layout.num_parts, *rows_are, name=label)
             chunks = row_chunks(rows, ids, stored, chunk_size)
             written.append(write_array(layout.root, path, chunks, stored, (len(ids), *rows.shape[1:])))
             if isinstance(book := books[key], OwnedEdgesBook):

@@ -20,7 +20,7 @@ from . import meta_checks
 from .book_base import PartitionBook, check_partition_idx
 from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
 from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
-from .storage import ArrayFile, check_size, dtype_name, open_array, open_constants
+from .storage import ArrayFile, check_size, dtype_name, file_of_other_rows, open_array, open_constants
 
 FORMAT_NAME = "graphlearn-dist-partition"
 FORMAT_VERSION = 2
@@ -266,13 +266,12 @@ class _PartitionReader:
             return None
         own = array_path(group, key, name, self.partition_idx)
         found = self.layout.files[own]
-        for path in (array_path(group, key, name, other) for other in range(self.layout.num_parts)):
-            other = self.layout.files.get(path)
-            if other is not None and (other.dtype, other.shape[1:]) != (found.dtype, found.shape[1:]):
-                raise PartitionFormatError(
-                    f"{self.layout.root / own}: expected rows of one dtype and shape in all partitions, found "
-                    f"{found.dtype} {list(found.shape)}, and {other.dtype} {list(other.shape)} in {path}"
-                )
+        other = file_of_other_rows(self.layout.files, own, self.layout.num_parts, found.dtype, found.shape[1:])
+        if other is not None:
+            raise PartitionFormatError(
+                f"{self.layout.root / own}: expected rows of one dtype and shape in all partitions, found "
+                f"{found.dtype} {list(found.shape)}, and {other.dtype} {list(other.shape)} in {other.path}"
+            )
         return rows
 
     def graphs(self) -> dict[EdgeKey, GraphArrays]:

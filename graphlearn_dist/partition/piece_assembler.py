@@ -26,7 +26,7 @@ from .layout import (
 from .meta_entries import edge_entry, make_meta, node_entry, write_meta
 from .partition_book import from_dict
 from .piece_store import PIECES, Draft, Piece, PieceStore
-from .storage import ArrayFile, dtype_name, open_array, write_tensor
+from .storage import ArrayFile, check_rows_alike, dtype_name, open_array, write_tensor
 
 GROUPS = {"node_feat": "x", "node_label": "y", "edge_feat": "x"}
 _FEATURE_BOOKS = {"node_feat": "node_feat_book", "edge_feat": "edge_book"}
@@ -251,6 +251,8 @@ class PieceAssembler:
         if count < size:
             return
         feats = first.tensor("feats")
+        rows_are = (dtype_name(feats.dtype), tuple(feats.shape[1:]))
+        check_rows_alike(draft.files, path, draft.num_parts, *rows_are, name=f"{first}: feats")
         file = RowsFile(self.root, path, feats.dtype, (size, *feats.shape[1:]))
         for piece in pieces:
             ids = piece.open("ids")
@@ -343,5 +345,8 @@ def register_files(root: Path, files: Iterable[ArrayFile]) -> None:
         assembler = PieceAssembler(store)
         if assembler.draft is None:
             raise PartitionFormatError(f"{root}: no partition directory: save_meta and a partitioner come first")
-        assembler.draft.files.update({file.path: file for file in files})
+        draft = assembler.draft
+        for file in files:  # again, as partitions may be built at the same time
+            check_rows_alike(draft.files, file.path, draft.num_parts, file.dtype, file.shape[1:], file.path)
+            draft.files[file.path] = file
         assembler.run()

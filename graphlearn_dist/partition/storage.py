@@ -135,6 +135,27 @@ def write_array(
     return ArrayFile(path, name, shape, num_bytes, f"{checksum:08x}")
 
 
+def file_of_other_rows(
+    files: Mapping[str, ArrayFile], path: str, num_parts: int, dtype: str, row_shape: tuple[int, ...]
+) -> ArrayFile | None:
+    """A partition's file of the same name as ``path`` (``part<i>/...``) whose rows have another dtype or shape."""
+    _, name = path.split("/", 1)
+    same_name = (files.get(f"part{p}/{name}") for p in range(num_parts))
+    return next((f for f in same_name if f is not None and (f.dtype, f.shape[1:]) != (dtype, row_shape)), None)
+
+
+def check_rows_alike(
+    files: Mapping[str, ArrayFile], path: str, num_parts: int, dtype: str, row_shape: tuple[int, ...], name: str
+) -> None:
+    """InvalidArgumentError, about ``name``, where another partition's file of this name has other rows than these."""
+    other = file_of_other_rows(files, path, num_parts, dtype, row_shape)
+    if other is not None:
+        raise InvalidArgumentError(
+            f"{name}: expected rows {other.dtype} {list(other.shape[1:])}, as {other.path} has, got {dtype} "
+            f"{list(row_shape)} for {path}"
+        )
+
+
 def row_chunks(data: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype, chunk_size: int) -> Iterator[torch.Tensor]:
     """The rows ``ids`` of ``data`` in ``dtype``, ``chunk_size`` at a time."""
     for begin in range(0, len(ids), chunk_size):

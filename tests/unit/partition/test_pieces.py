@@ -273,6 +273,28 @@ def test_features_later_and_from_whole_arrays(tmp_path: Path, inputs: dict[str, 
         base.build_partition_feature(tmp_path / "nothing", 0)
 
 
+@pytest.mark.parametrize("rows", [torch.zeros(53, 2, dtype=torch.float64), torch.zeros(53, 3)])
+def test_partitions_have_rows_of_one_kind(
+    rows: torch.Tensor, tmp_path: Path, inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = RandomPartitioner(tmp_path / "g", PARTS, **inputs).partition(with_feature=False)
+    before = load_partition_layout(root)
+    base.build_partition_feature(root, 0, node_feat=inputs["node_feat"])
+    expected = r"expected rows float32 \[2\], as part0/node_feat/x.npy has, got float"
+    with pytest.raises(InvalidArgumentError, match=f"^node_feat, node_feat_dtype: {expected}"):
+        base.build_partition_feature(root, 1, node_feat=rows)
+    own = before.node_feature_book(None, 1).local_ids(1)
+    with pytest.raises(InvalidArgumentError, match=f"feats: {expected}"):
+        base.save_feature_partition(root, 1, FeaturePartitionData(rows[own], own))
+    with monkeypatch.context() as patch:  # two processes that build at the same time
+        patch.setattr(base, "load_partition_layout", lambda *_: before)
+        with pytest.raises(InvalidArgumentError, match=f"^part1/node_feat/x.npy: {expected}"):
+            base.build_partition_feature(root, 1, node_feat=rows)
+    base.build_partition_feature(root, 1, node_feat=rows[:, :2].float())
+    base.build_partition_feature(root, 2, node_feat=rows[:, :2], node_feat_dtype=torch.float32)
+    verify(root)
+
+
 def test_one_type_of_one_partition(tmp_path: Path) -> None:
     inputs = hetero_inputs()
     RangePartitioner(tmp_path / "g", 2, **inputs).partition()
