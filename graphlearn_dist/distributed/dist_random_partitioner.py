@@ -6,13 +6,15 @@ import atexit
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..data.columns import Columns, check_columns
 from ..errors import InvalidArgumentError, NotInitializedError
+from ..partition.attributes import constant_inputs
 from ..partition.ingest import (
     by_type,
     check_edge_keys,
@@ -68,6 +70,14 @@ class DistRandomPartitioner:
         edge_times: int64 or int32 ``[n]`` (by edge type).
         node_labels: rows of labels, any dtype (by node type).
         node_label_ids: their nodes (by node type); ``node_feat_ids`` where not given.
+        node_attrs: attributes that batches carry under their names: by name ``[m, ...]``, this rank's rows (by node
+            type).
+        node_attr_ids: their nodes (by node type); ``node_feat_ids`` where not given.
+        edge_attrs: likewise, of edges (by edge type); all ranks together have as many rows as of ``edge_feat``, or
+            without it one for each id up to the greatest.
+        edge_attr_ids: their edge ids (by edge type); ``edge_ids`` where not given.
+        constants: attributes without rows, the same on all ranks: by type (None: of the graph) and name, tensors, or
+            what JSON holds.
         seed: decides the assignment.
         timeout_s: how long a rank waits for the others at each step; the longest step is sending the edges of a type.
         allow_nonfinite: take features that are infinite or no number as they are, without a look at them.
@@ -101,6 +111,11 @@ class DistRandomPartitioner:
         edge_times: Any = None,
         node_labels: Any = None,
         node_label_ids: Any = None,
+        node_attrs: Any = None,
+        node_attr_ids: Any = None,
+        edge_attrs: Any = None,
+        edge_attr_ids: Any = None,
+        constants: Any = None,
         seed: int = 0,
         timeout_s: float = 3600.0,
         allow_nonfinite: bool = False,
@@ -122,16 +137,26 @@ class DistRandomPartitioner:
         self._master = (master_addr, master_port, num_rpc_threads)
         counts = check_node_counts(num_nodes)
         edges = _edge_slices(counts, edge_index, edge_ids, edge_weights, edge_times)
-        edge_id_slices = {key: edge.edge_ids for key, edge in edges.items()}
+        own_edge_ids = {key: edge.edge_ids for key, edge in edges.items()}
         label_ids = node_feat_ids if node_label_ids is None else node_label_ids
+        attr_ids = node_feat_ids if node_attr_ids is None else node_attr_ids
+        node_rows = {key: {"x": rows} for key, rows in by_type("node_feat", node_feat, counts).items()}
+        label_rows = {key: {"y": rows} for key, rows in by_type("node_labels", node_labels, counts).items()}
+        edge_rows = {key: {"x": rows} for key, rows in by_type("edge_feat", edge_feat, edges).items()}
+        unbounded = dict.fromkeys(edges, _ANY_ID)  # until all ranks know how many rows there are
+        node_columns = _columns("node_attrs", node_attrs, counts)
+        edge_columns = _columns("edge_attrs", edge_attrs, edges)
         self._slices = Slices(
             counts,
             edges,
             {
-                **_row_slices("node_feat", "x", counts, node_feat, node_feat_ids, node_feat_dtype, counts),
-                **_row_slices("node_label", "y", counts, node_labels, label_ids, None, counts),
-                **_row_slices("edge_feat", "x", edges, edge_feat, edge_feat_ids, edge_feat_dtype, {}, edge_id_slices),
+                **_row_slices("node_feat", node_rows, node_feat_ids, counts, dtype=node_feat_dtype),
+                **_row_slices("node_label", label_rows, label_ids, counts),
+                **_row_slices("node_attr", node_columns, attr_ids, counts),
+                **_row_slices("edge_feat", edge_rows, edge_feat_ids, unbounded, own_edge_ids, dtype=edge_feat_dtype),
+                **_row_slices("edge_attr", edge_columns, edge_attr_ids, unbounded, own_edge_ids),
             },
+            constant_inputs(constants, {*counts, *edges}),
         )
         if not allow_nonfinite:
             for store, given in self._slices.rows.items():
@@ -221,23 +246,32 @@ def _edge_slices(
     return slices
 
 
+def _columns(name: str, given: Any, keys: Collection[Any]) -> Columns:
+    columns = check_columns(name, given)
+    for key in columns:
+        if key not in keys:
+            raise InvalidArgumentError(f"{name}: unknown type {key!r}; expected some of {list(keys)}")
+    return columns
+
+
 def _row_slices(
     group: str,
-    column: str,
-    keys: Mapping[Any, Any],
-    given: Any,
+    given: Mapping[Any, Mapping[str, Any]],
     given_ids: Any,
-    dtype: torch.dtype | None,
-    counts: Mapping[Any, int],
+    ends: Mapping[Any, int],
     default_ids: Mapping[Any, torch.Tensor] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> dict[StoreName, RowSlice]:
+    """Rows by type and column, with their ids, which are below ``ends`` by type."""
     slices = {}
-    ids_by_key = by_type(f"{group}_ids", given_ids, keys) or dict(default_ids or {})
-    for key, data in by_type(group, given, keys).items():
-        store = StoreName(group, key, column)
-        name = store.ids_label
-        ids = id_vector(name, ids_by_key.get(key), counts.get(key, _ANY_ID), "ids")
+    ids_by_key = {**(default_ids or {}), **by_type(f"{group}_ids", given_ids, ends)}
+    for key, columns in given.items():
+        name = label_of(f"{group}_ids", key)
+        ids = id_vector(name, ids_by_key.get(key), ends[key], "ids")
         check_distinct(name, ids)
-        rows = rows_tensor(str(store), data, len(ids), "id")
-        slices[store] = RowSlice(ids, rows, dtype or rows.dtype)
+        for column, data in columns.items():
+            store = StoreName(group, key, column)
+            rows = rows_tensor(str(store), data, len(ids), "id")
+            slices[store] = RowSlice(ids, rows, dtype or rows.dtype)
     return slices

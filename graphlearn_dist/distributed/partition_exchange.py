@@ -89,6 +89,7 @@ class Slices:
     num_nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, EdgeSlice]
     rows: Mapping[StoreName, RowSlice]
+    constants: Mapping[Any, Mapping[str, Any]]
 
     def describe(self) -> dict[str, Any]:
         """What the others have to know of it."""
@@ -99,6 +100,7 @@ class Slices:
                 for key, edges in self.edges.items()
             ],
             "rows": [(store.group, store.key, store.column, *rows.describe()) for store, rows in self.rows.items()],
+            "constants": [(key, name, value) for key, named in self.constants.items() for name, value in named.items()],
         }
 
 
@@ -159,6 +161,8 @@ def agree(said: Mapping[str, Mapping[str, Any]]) -> Agreement:
         for field in ("num_nodes", "num_parts", "seed", "edge_dir"):
             if other[field] != first[field]:
                 raise InvalidArgumentError(f"{field}: {name} has {other[field]!r}, {first_name} {first[field]!r}")
+        if not _are_alike(first["constants"], other["constants"]):
+            raise InvalidArgumentError(f"constants: {name} has others than {first_name}")
     num_parts, num_nodes = first["num_parts"], first["num_nodes"]
     holders = {other["partition_idx"]: name for name, other in said.items()}
     if sorted(holders) != list(range(num_parts)) or len(said) != num_parts:
@@ -181,6 +185,22 @@ def agree(said: Mapping[str, Mapping[str, Any]]) -> Agreement:
     stores = tuple(StoreSpec(store, total.dtype, total.row_shape) for store, total in row_totals.items())
     workers = tuple(holders[p] for p in range(num_parts))
     return Agreement(num_parts, node_books, id_ranges, end_ids, edge_data, stores, workers)
+
+
+def _are_alike(constants: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> bool:
+    """Whether two ranks give the same, in any order; numbers of tensors bit for bit."""
+
+    def by_name(entries: Sequence[Sequence[Any]]) -> dict[Any, Any]:
+        return {(key, name): value for key, name, value in entries}
+
+    def same(value: Any, other: Any) -> bool:
+        if not (isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor)):
+            return type(value) is type(other) and bool(value == other)
+        bits, other_bits = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (value, other))
+        return (value.dtype, value.shape) == (other.dtype, other.shape) and torch.equal(bits, other_bits)
+
+    mine, theirs = by_name(constants), by_name(others)
+    return mine.keys() == theirs.keys() and all(same(value, theirs[place]) for place, value in mine.items())
 
 
 @dataclass(frozen=True)

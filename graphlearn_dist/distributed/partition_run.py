@@ -12,6 +12,7 @@ import torch
 
 from ..core import available_cores, thread_pool
 from ..partition.assembly import PartitionEdges, write_edge_ids, write_graph
+from ..partition.attributes import write_constants
 from ..partition.edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
 from ..partition.layout import EdgeKey, NodeKey, open_edge_ids
 from ..partition.meta_entries import edge_entry, make_meta, node_entry, write_meta
@@ -73,11 +74,10 @@ class PartitionRun:
         written = self._step(lambda: [file.to_dict() for file in self._files.values()])
         files = [ArrayFile.from_dict(entry) for worker in agreement.workers for entry in written[worker]]
         nodes = [node_entry(key, book) for key, book in agreement.node_books.items()]
-        meta = make_meta(agreement.num_parts, self._edge_dir, nodes, edges, files)
         seen = [worker for worker in agreement.workers if (self._root / _marker(worker)).exists()]
         self._step(lambda: None)  # everybody has looked, before anybody takes the marks away
         is_first = seen[0] == agreement.workers[self._partition_idx]
-        self._step(partial(self._finish, meta, seen) if is_first else lambda: None)
+        self._step(partial(self._finish, nodes, edges, files, seen) if is_first else lambda: None)
 
     def _step(self, work: Callable[[], Any]) -> dict[str, Any]:
         return step(work, self._timeout_s)
@@ -92,10 +92,15 @@ class PartitionRun:
         (self._root / _marker(self._agreement.workers[self._partition_idx])).touch()
         self._inbox.open()
 
-    def _finish(self, meta: dict[str, Any], workers: list[str]) -> None:
+    def _finish(
+        self, nodes: list[dict[str, Any]], edges: list[dict[str, Any]], files: list[ArrayFile], workers: list[str]
+    ) -> None:
         for worker in workers:
             (self._root / _marker(worker)).unlink()
-        write_meta(self._root, meta)
+        constants = list(write_constants(self._root, self._slices.constants))
+        files = files + [file for _, file in constants if file is not None]
+        entries = [entry for entry, _ in constants]
+        write_meta(self._root, make_meta(self._agreement.num_parts, self._edge_dir, nodes, edges, files, entries))
         os.replace(self._root, self._output_dir)
 
     # --- edges -------------------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ class PartitionRun:
         self._step(lambda: self._add(self._inbox.close_rows()))
 
     def _open_rows(self, store: StoreSpec, book: EdgeBook) -> None:
-        if isinstance(book, OwnedEdgesBook):
+        if isinstance(book, OwnedEdgesBook):  # once more for each store: the same ids
             self._add(write_edge_ids(self._root, store.name.key, self._partition_idx, book))
         self._inbox.open_rows(self._root, store, book)
 

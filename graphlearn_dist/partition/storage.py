@@ -109,7 +109,10 @@ def new_directory(path: str | os.PathLike[str]) -> Path:
 def write_array(
     root: Path, path: str, chunks: Iterable[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...]
 ) -> ArrayFile:
-    """Writes the concatenation of ``chunks`` (over dimension 0) as ``root/path``, one chunk in memory at a time."""
+    """Writes the concatenation of ``chunks`` (over dimension 0) as ``root/path``, one chunk in memory at a time.
+
+    A number without dimensions is one chunk.
+    """
     name = dtype_name(dtype)
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,14 +127,14 @@ def write_array(
                 raise StorageError(
                     f"{path}: expected chunks {name} [*, {shape[1:]}], got {chunk.dtype} {tuple(chunk.shape)}"
                 )
-            num_rows += len(chunk)
+            num_rows += len(chunk) if shape else 1
             if chunk.numel():
                 data = _as_numpy(chunk).reshape(-1).view(np.uint8).data
                 file.write(data)
                 checksum = zlib.crc32(data, checksum)
         num_bytes = file.tell()
-    if num_rows != shape[0]:
-        raise StorageError(f"{path}: expected {shape[0]} rows, got {num_rows}")
+    if num_rows != (expected := shape[0] if shape else 1):
+        raise StorageError(f"{path}: expected {expected} rows, got {num_rows}")
     return ArrayFile(path, name, shape, num_bytes, f"{checksum:08x}")
 
 

@@ -53,7 +53,20 @@ def whole_graph(kind: str) -> dict[str, Any]:
             for key, rows in typed(inputs["edge_feat"]).items()
         }
         inputs |= {"edge_ids": bare(ids), "edge_feat": bare(feats)}
-    return inputs
+    return {**inputs, **attributes_of(inputs)}
+
+
+def attributes_of(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Of two node types and of all edge types, with features and without."""
+    ids = {key: torch.arange(p.shape[1]) for key, p in typed(inputs["edge_index"]).items()}
+    num_rows = {key: int(own.max()) + 1 for key, own in typed(inputs.get("edge_ids", bare(ids))).items()}
+    num_rows |= {key: len(rows) for key, rows in typed(inputs["edge_feat"]).items()}
+    edge_attrs = {key: {"sign": torch.arange(n) % 3 > 0, "w": torch.arange(n) * 0.5} for key, n in num_rows.items()}
+    counts = typed(inputs["num_nodes"])
+    node_attrs = {key: {"pos/x.y": torch.arange(3 * n).view(n, 3)} for key, n in counts.items() if key != "user"}
+    constants = {EDGE_TYPES[0]: {"levels": [1, 2]}, None: {"name": "g", "scale": torch.tensor(0.5)}}
+    constants = {key: named for key, named in constants.items() if key is None or key in ids}
+    return {"node_attrs": bare(node_attrs), "edge_attrs": bare(edge_attrs), "constants": constants}
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -97,7 +110,13 @@ def slice_of(inputs: dict[str, Any], rank: int, world_size: int) -> dict[str, An
         ids = {key: held_by(len(rows), rank, world_size) for key, rows in typed(inputs[name]).items()}
         made[name] = bare({key: rows[ids[key]] for key, rows in typed(inputs[name]).items()})
         made[ids_name] = bare(ids)
-    return made
+    for name, ids_name in (("node_attrs", "node_attr_ids"), ("edge_attrs", "edge_attr_ids")):
+        columns = inputs[name] if len(pairs) > 1 else {None: inputs[name]}
+        columns = {key: named for key, named in columns.items() if name == "node_attrs" or key in edges}
+        ids = {key: held_by(len(next(iter(named.values()))), rank, world_size, key) for key, named in columns.items()}
+        made[name] = bare({key: {n: rows[ids[key]] for n, rows in named.items()} for key, named in columns.items()})
+        made[ids_name] = bare(ids)
+    return {**made, "constants": inputs["constants"]}
 
 
 # --- what the processes run ------------------------------------------------------------------------------------
@@ -158,6 +177,12 @@ def spoil(wrong: str, own: dict[str, Any], options: dict[str, Any]) -> None:
             own["node_feat"] = own["node_feat"][:, :1]
         case "dtype":
             options["node_feat_dtype"] = torch.float16
+        case "constants":
+            own["constants"] = {None: {"name": "g", "scale": torch.tensor(0.25)}}
+        case "attribute of another dtype":
+            own["edge_attrs"]["w"] = own["edge_attrs"]["w"].double()
+        case "rows of an attribute":
+            own["node_attrs"]["age"] = own["node_feat"]
         case "weights":
             own["edge_weights"] = None
 
@@ -235,7 +260,8 @@ def test_equal_to_one_machine(tmp_path: Path, world_size: int) -> None:
         partition_whole(whole, world_size, whole_graph(kind), edge_assign_strategy=strategy, seed=5)
         assert meta_of(made) == meta_of(whole)
         verify(made)
-        assert sorted(path.name for path in made.iterdir()) == ["META.json", *(f"part{p}" for p in range(world_size))]
+        parts = [f"part{p}" for p in range(world_size)]
+        assert sorted(path.name for path in made.iterdir()) == ["META.json", "graph_attr", *parts]
 
 
 def test_machines_with_disks_of_their_own(tmp_path: Path) -> None:
@@ -244,7 +270,7 @@ def test_machines_with_disks_of_their_own(tmp_path: Path) -> None:
     for rank in range(2):
         directory = tmp_path / str(rank) / "g"
         assert meta_of(directory) == meta_of(tmp_path / "whole")
-        assert sorted(path.name for path in directory.iterdir()) == ["META.json", f"part{1 - rank}"]
+        assert sorted(path.name for path in directory.iterdir()) == ["META.json", "graph_attr", f"part{1 - rank}"]
         verify(directory)
         whole = load_partition_layout(tmp_path / "whole").open_partition(1 - rank)
         own = load_partition_layout(directory).open_partition(1 - rank)
@@ -265,6 +291,9 @@ WRONG = {
     "edge row of no id": ("UnknownIdError", "edge_feat_ids: id 400: expected 0 <= id < 400, the number of rows"),
     "row of another shape": ("InvalidArgumentError", "node_feat: .*_1 has rows"),
     "dtype": ("InvalidArgumentError", "node_feat: .*_1 has rows torch.float16"),
+    "constants": ("InvalidArgumentError", "constants: .*_1 has others than .*_0"),
+    "attribute of another dtype": ("InvalidArgumentError", "edge_attrs: w: .*_1 has rows torch.float64"),
+    "rows of an attribute": ("InvalidArgumentError", "node_attrs: age: expected 53 rows over all ranks, .* got 26"),
     "weights": (
         "InvalidArgumentError",
         "edge_weights, edge_times: .*_1 has {.times.: torch.int64}, others {.weights.: torch.float32",
@@ -314,6 +343,10 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"node_feat": torch.zeros(2)}, InvalidArgumentError, "node_feat_ids"),
     ({"node_feat": torch.zeros(2), "node_feat_ids": torch.tensor([0, 4])}, UnknownIdError, r"node_feat_ids\[1\]=4"),
     ({"node_feat": torch.zeros(2), "node_feat_ids": torch.tensor([1, 1])}, InvalidArgumentError, "distinct ids, got 1"),
+    ({"node_attrs": {"a": torch.zeros(2)}}, InvalidArgumentError, "node_attr_ids: expected"),
+    ({"edge_attrs": {"a": torch.zeros(2)}}, InvalidArgumentError, "edge_attrs: a: expected 1 rows"),
+    ({"node_attrs": {"user": {"a": torch.zeros(2)}}}, InvalidArgumentError, "node_attrs: unknown type 'user'"),
+    ({"constants": {None: {"a": object()}}}, InvalidArgumentError, "constants: a: expected a tensor"),
     ({"edge_assign_strategy": "x"}, InvalidArgumentError, "by_src or by_dst"),
     ({"chunk_size": 0}, InvalidArgumentError, "chunk_size"),
     ({"num_nodes": {"a": 4}}, InvalidArgumentError, "edge_index: expected a dictionary by edge type"),

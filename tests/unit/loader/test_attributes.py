@@ -24,7 +24,7 @@ from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.loader.transform import to_pyg
-from graphlearn_dist.partition import partition_pyg, verify
+from graphlearn_dist.partition import load_partition_layout, partition_pyg, verify
 from graphlearn_dist.sampler import NodeSamplerInput
 from tests.distributed.test_oracle import DirectPeers, make_all
 from tests.support.graphs import random_edges
@@ -241,3 +241,13 @@ def test_what_cannot_come_along_is_refused(tmp_path: Path) -> None:
     assert GraphSource.from_pyg(data).to_dataset().constants[None]["maker"] is data.maker
     with pytest.raises(InvalidArgumentError, match="constants: maker: expected a tensor"):
         partition_pyg(data, tmp_path / "p", num_parts=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.bfloat16])
+def test_a_number_without_dimensions(dtype: torch.dtype, tmp_path: Path) -> None:
+    data = homogeneous()
+    data.scale = torch.tensor(1.5).to(dtype)
+    layout = load_partition_layout(partition_pyg(data, tmp_path / "p", num_parts=2), verify=True)
+    found = layout.constants[None]["scale"]
+    assert (found.dtype, found.shape) == (dtype, ())
+    assert torch.equal(found, data.scale)
