@@ -28,7 +28,8 @@ from harness import median, print_table, process_tree, small_batch_arguments, sp
 
 import graphlearn_dist as glt
 from graphlearn_dist.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
-from graphlearn_dist.rpc import endpoint, links
+from graphlearn_dist.rpc import endpoint
+from graphlearn_dist.rpc.peers import links
 from graphlearn_dist.utils.common import get_free_port
 
 NEVER_S = "1e6"

@@ -30,14 +30,13 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.transform"): "the distributed loaders hand out the same PyG objects as the local ones",
     ("distributed", "loader.epochs"): "distributed and local loaders go through their epochs in the same way",
     ("distributed", "loader.resume"): "and what one of them saves, another goes on from",
-    ("channel", "rpc.codec"): "a message has one encoding, whether it crosses a queue or a connection",
+    ("channel", "rpc.wire"): "a message has one encoding, whether it crosses a queue or a connection",
     ("channel", "distributed.remote_channel"): "a name of GraphLearn-for-PyTorch, which has that channel there",
     ("distributed", "cluster.batched_data_dict"): "the founding documents have the cluster layer in both places",
     ("distributed", "cluster.named_sharding"): "the founding documents have the cluster layer in both places",
     ("distributed", "cluster.ray_actor_environment_registry"): "the founding documents have it in both places",
     ("distributed", "cluster.virtual_cluster"): "the founding documents have the cluster layer in both places",
     ("distributed", "cluster.worker_groups"): "the founding documents have the cluster layer in both places",
-    ("channel", "rpc.encoded"): "a message has one encoding, whether it crosses a queue or a connection",
 }
 
 # Modules that may unpickle, each with its reason.
@@ -61,7 +60,7 @@ def modules() -> list[Path]:
 
 
 def dotted(path: Path) -> tuple[str, ...]:
-    """``graphlearn_dist/rpc/codec.py`` as ``("rpc", "codec")``; a package is its own name."""
+    """``graphlearn_dist/rpc/wire/codec.py`` as ``("rpc", "codec")``; a package is its own name."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return parts[:-1] if parts[-1] == "__init__" else parts
 
@@ -249,7 +248,7 @@ def test_calls_by_name_are_found(line: str, allowed: bool) -> None:
         ("data/a.py", "from .. import distributed", False),
         ("data/a.py", "import graphlearn_dist.partition", False),
         ("data/sub/a.py", "from ...rpc import codec", False),
-        ("channel/a.py", "from ..rpc.codec import encode", True),
+        ("channel/a.py", "from ..rpc.wire.codec import encode", True),
         ("channel/a.py", "from ..rpc import peers", False),
         ("distributed/a.py", "from ..loader.transform import to_data", True),
         ("distributed/a.py", "def f():\n    from ..loader import NodeLoader", False),

@@ -1,5 +1,5 @@
 // Python values as msgpack trees and segments of bytes, and back. The format, and what may travel, are described in
-// graphlearn_dist/rpc/codec.py.
+// graphlearn_dist/rpc/wire/codec.py.
 #pragma once
 #include <pybind11/pybind11.h>
 

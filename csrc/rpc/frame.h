@@ -1,5 +1,5 @@
 // Frames of GLD1, the wire format of the RPC, out of a stream of bytes. The table of the header's fields stands in
-// graphlearn_dist/rpc/wire.py; what a head and a payload mean is Python's business.
+// graphlearn_dist/rpc/wire/gld1.py; what a head and a payload mean is Python's business.
 #pragma once
 #include <sys/uio.h>
 

@@ -14,7 +14,7 @@ from ..utils.units import parse_size
 from .base import ChannelBase, SampleMessage
 
 if TYPE_CHECKING:
-    from ..rpc.encoded import Encoded
+    from ..rpc.wire.encoded import Encoded
 
 
 def _seconds(timeout_ms: float | None) -> float | None:
@@ -68,7 +68,7 @@ class ShmChannel(ChannelBase):
         """Copy a message into the channel; waits while it is full.
 
         Args:
-            msg: any message that ``rpc.codec`` knows, or one that is encoded already.
+            msg: any message that ``rpc.wire`` knows, or one that is encoded already.
             timeout_ms: how long to wait for room, in milliseconds; None waits until there is room, or the channel is
                 closed, or its consumer's process is gone.
 
@@ -78,8 +78,8 @@ class ShmChannel(ChannelBase):
             ChannelClosedError: the channel is closed, or its consumer is gone.
             ChannelError: the host has no memory left for it.
         """
-        from ..rpc.codec import encode
-        from ..rpc.encoded import Encoded
+        from ..rpc.wire.codec import encode
+        from ..rpc.wire.encoded import Encoded
 
         encoded = msg if isinstance(msg, Encoded) else encode(msg)
         self._ring.send(encoded.write_parts(), _seconds(timeout_ms))
@@ -96,14 +96,14 @@ class ShmChannel(ChannelBase):
             ChannelTimeoutError: none came in time.
             ChannelClosedError: the channel is closed and everything sent before was received.
         """
-        from ..rpc.codec import decode_blob
+        from ..rpc.wire.codec import decode_blob
 
         message: SampleMessage = decode_blob(self._recv_blob(timeout_ms))
         return message
 
     def recv_encoded(self, timeout_ms: float | None = None) -> Encoded:
         """As ``recv``, but still encoded, to be sent on as it is."""
-        from ..rpc.encoded import Encoded
+        from ..rpc.wire.encoded import Encoded
 
         return Encoded.from_blob(self._recv_blob(timeout_ms))
 

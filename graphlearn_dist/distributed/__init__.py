@@ -11,7 +11,7 @@ from ..config import TlsSettings
 from ..data.handles import TopologyHandle
 from ..data.schema import GraphSchema
 from ..messages import MESSAGES
-from ..rpc.codec import register_message
+from ..rpc.wire.codec import register_message
 from ..sampler.base import (
     EdgeSamplerInput,
     NegativeSampling,

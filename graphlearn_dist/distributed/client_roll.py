@@ -7,7 +7,7 @@ import threading
 import time
 
 from ..errors import AuthenticationError
-from ..rpc.peers import Peer
+from ..rpc.peers.identity import Peer
 
 _RETURN_S = 60.0  # a client that is lost for so long does not come again: its loaders wait no longer for a server
 

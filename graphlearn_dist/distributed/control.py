@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import Any
 
-from ..rpc.codec import decode_blob, encode
+from ..rpc.wire.codec import decode_blob, encode
 
 _LENGTH = struct.Struct("<I")
 _LIMIT_BYTES = 1 << 31

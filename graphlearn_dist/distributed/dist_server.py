@@ -23,10 +23,10 @@ from ..errors import (
 )
 from ..messages import SampledBatch
 from ..rpc import Endpoint
-from ..rpc.callees import current_connection
-from ..rpc.encoded import Encoded
-from ..rpc.peers import Member, Peer, current_peer
-from ..rpc.threads import post
+from ..rpc.calls.callees import current_connection
+from ..rpc.engine.threads import post
+from ..rpc.peers.identity import Member, Peer, current_peer
+from ..rpc.wire.encoded import Encoded
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index

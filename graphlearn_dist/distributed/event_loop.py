@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError
-from ..rpc.threads import LoopExecutor, post, run_loop
+from ..rpc.engine.threads import LoopExecutor, post, run_loop
 from ..utils.lifetime import Home
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ import numpy
 from .. import _C
 from ..data.schema import GraphSchema
 from ..messages import EndOfEpoch, SampledBatch
-from ..rpc.codec import byte_array, decode
-from ..rpc.encoded import Encoded
-from ..rpc.loans import Loans
+from ..rpc.shm.loans import Loans
+from ..rpc.wire.codec import byte_array, decode
+from ..rpc.wire.encoded import Encoded
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.batches import with_own_times
 from ..sampler.fingerprint import Settings, input_settings

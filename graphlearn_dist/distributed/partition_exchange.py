@@ -20,7 +20,7 @@ from ..partition.layout import AnyBook, EdgeKey, NodeKey
 from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
 from ..partition.storage import ArrayFile
-from ..rpc.failures import pack_failure, read_failure
+from ..rpc.wire.failures import pack_failure, read_failure
 from ..utils.values import label_of
 from . import rpc
 from .edge_directory import OWNER_DTYPE, EdgeDirectory

@@ -13,7 +13,7 @@ from typing import Any
 from ..config import RpcSettings, TlsSettings
 from ..errors import PeerLostError
 from ..rpc import Endpoint
-from ..rpc.peers import PeerAddress
+from ..rpc.peers.identity import PeerAddress
 from .host_partitions import SharedPartition
 
 _RETRY_S = 0.5

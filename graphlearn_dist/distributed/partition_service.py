@@ -26,7 +26,7 @@ from ..messages import (
     OwnedReply,
 )
 from ..partition import OwnedEdgesBook
-from ..rpc.encoded import Encoded, release
+from ..rpc.wire.encoded import Encoded, release
 from ..sampler.plan import Draw
 from .dist_dataset import DistDataset
 from .placing import ReplyRegion

@@ -9,9 +9,9 @@ from typing import Any
 import numpy
 import torch
 
-from ..rpc.arena import SendingArena
-from ..rpc.codec import byte_array, encode
-from ..rpc.encoded import Encoded, SharedRegion, padded
+from ..rpc.shm.arena import SendingArena
+from ..rpc.wire.codec import byte_array, encode
+from ..rpc.wire.encoded import Encoded, SharedRegion, padded
 
 REPLY_REGION_BYTES = 1 << 30  # for the rows that other processes ask one partition for; committed as it is used
 

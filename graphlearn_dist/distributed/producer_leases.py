@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import lease_timeout_s
 from ..errors import InvalidArgumentError, ProducerGoneError
-from ..rpc.peers import Peer
+from ..rpc.peers.identity import Peer
 from .memory_budget import Room
 from .sampling_producer import SamplingProducer
 from .worker_forks import ForkServer, hold_fork_server

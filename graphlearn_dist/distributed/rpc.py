@@ -19,7 +19,7 @@ import torch
 from ..config import RpcSettings, TlsSettings, job_token, port_range
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
-from ..rpc.links import default_listen_host
+from ..rpc.peers.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
 from .event_loop import to_torch_future as to_torch_future
 from .goodbyes import Goodbyes

@@ -14,8 +14,8 @@ from functools import partial
 
 from ..errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
-from ..rpc.codec import decode, encode
-from ..rpc.encoded import Encoded, release
+from ..rpc.wire.codec import decode, encode
+from ..rpc.wire.encoded import Encoded, release
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.batches import make_plan, make_schedule, with_own_times
 from ..sampler.schedule import BatchIndices

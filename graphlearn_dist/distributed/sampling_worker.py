@@ -23,9 +23,9 @@ from .. import _C
 from ..core import pooled_empty
 from ..errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ..messages import EndOfEpoch, SampledBatch
-from ..rpc.arena import SendingArena
-from ..rpc.codec import encode
-from ..rpc.encoded import Encoded
+from ..rpc.shm.arena import SendingArena
+from ..rpc.wire.codec import encode
+from ..rpc.wire.encoded import Encoded
 from ..sampler.batch_maker import rows_by_store, with_rows
 from .batches import NoPeers, PartitionedBatches
 from .control import Control, receive_message, send_message

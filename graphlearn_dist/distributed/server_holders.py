@@ -15,7 +15,7 @@ from ..errors import (
     OverloadedError,
     PeerLostError,
 )
-from ..rpc.peers import Member, PeerAddress
+from ..rpc.peers.identity import Member, PeerAddress
 from . import rpc
 from .dist_context import DistContext, get_context
 from .dist_dataset import DistDataset

@@ -6,7 +6,7 @@ import logging
 
 from ..data.schema import by_type
 from ..rpc import Endpoint
-from ..rpc.peers import Member
+from ..rpc.peers.identity import Member
 from .dist_dataset import DistDataset
 from .memory_budget import ServerMemory
 

@@ -13,8 +13,8 @@ from ..config import share_partitions
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError, RpcError
 from ..rpc import Endpoint
-from ..rpc.callees import current_connection
-from ..rpc.peers import PeerAddress
+from ..rpc.calls.callees import current_connection
+from ..rpc.peers.identity import PeerAddress
 from .dist_context import DistContext
 from .dist_dataset import DistDataset
 from .host_partitions import SharedPartition, describe_partition

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import SamplingWorkerError
-from ..rpc.encoded import Encoded, release
+from ..rpc.wire.encoded import Encoded, release
 from ..utils.restarts import RestartBudget
 from .worker_messages import ItemHeader, ItemKind, StartRun
 from .worker_process import WorkerDeath, WorkerOrigin, WorkerProcess

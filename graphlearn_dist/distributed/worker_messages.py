@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ..rpc.peers import PeerAddress
+from ..rpc.peers.identity import PeerAddress
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ..sampler.schedule import BatchIndices
 from .dataset_handle import DatasetHandle

@@ -15,8 +15,8 @@ from .. import _C
 from ..config import RpcSettings
 from ..errors import SamplingWorkerError
 from ..messages import WorkerFailure
-from ..rpc.codec import decode_blob
-from ..rpc.encoded import Encoded, SharedRegion
+from ..rpc.wire.codec import decode_blob
+from ..rpc.wire.encoded import Encoded, SharedRegion
 from .control import NOTIFICATION, Control, receive_message, send_message
 from .worker_failure import failure_error
 from .worker_forks import ForkedWorker, ForkServer

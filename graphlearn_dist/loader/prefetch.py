@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from ..errors import InvalidArgumentError
-from ..rpc.threads import WorkerThreads
+from ..rpc.engine.threads import WorkerThreads
 
 T = TypeVar("T")
 

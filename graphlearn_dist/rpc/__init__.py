@@ -1,10 +1,10 @@
 """Remote calls between the processes of a job: endpoints, registry, collectives. Knows no graph."""
 
-from .codec import decode, decode_blob, encode, register_message
-from .encoded import Encoded
 from .endpoint import Endpoint
-from .peers import Member, Peer, PeerAddress, current_deadline, current_peer
+from .peers.identity import Member, Peer, PeerAddress, current_deadline, current_peer
 from .stats import EndpointStats
+from .wire.codec import decode, decode_blob, encode, register_message
+from .wire.encoded import Encoded
 
 __all__ = [
     "Encoded",

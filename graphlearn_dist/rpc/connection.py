@@ -22,18 +22,18 @@ from ..errors import (
     ProtocolError,
     RpcError,
 )
-from .arena import SendingArena
-from .calls import Call
-from .codec import Value, decode
-from .encoded import Encoded, release
-from .engine import Engine
-from .exchange import ExchangeStats, PayloadExchange
-from .failures import pack_failure, read_failure
-from .handshake import MAX_TIME_S, Handshake, Introduction
-from .loans import Loans
-from .peers import Peer, describe_origin
-from .threads import post
-from .wire import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
+from .calls.call import Call
+from .engine.engines import Engine
+from .engine.threads import post
+from .peers.handshake import MAX_TIME_S, Handshake, Introduction
+from .peers.identity import Peer, describe_origin
+from .shm.arena import SendingArena
+from .shm.exchange import ExchangeStats, PayloadExchange
+from .shm.loans import Loans
+from .wire.codec import Value, decode
+from .wire.encoded import Encoded, release
+from .wire.failures import pack_failure, read_failure
+from .wire.gld1 import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
 
 _OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
 _OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the peer may have in flight

@@ -15,24 +15,24 @@ from typing import Any
 from ..config import RpcSettings
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
 from ..utils.lifetime import Home
-from .arena import SendingArena
-from .callees import Callees
-from .calls import Answer, Call, OutcomeType, Reply
-from .codec import encode
+from .calls.call import Answer, Call, OutcomeType, Reply
+from .calls.callees import Callees
+from .calls.deadlines import Deadlines
+from .calls.outgoing import Outgoing
 from .connection import Connection
-from .deadlines import Deadlines
-from .engine import Engine, open_engine
-from .handshake import Introduction
-from .links import Links, listen_tcp, open_listeners
-from .loans import Loans
-from .loops import EndpointLoop
-from .membership import LEAVE_TIMEOUT_S, Membership
-from .outgoing import Outgoing, Target
-from .peers import Member, Peer, PeerAddress, boot_id, current_deadline
-from .refusals import Refusals
+from .engine.engines import Engine, open_engine
+from .engine.loops import EndpointLoop
+from .engine.threads import Posts, WorkerThreads
+from .engine.tls import open_tls
+from .job.membership import LEAVE_TIMEOUT_S, Membership
+from .peers.handshake import Introduction
+from .peers.identity import Member, Peer, PeerAddress, Target, boot_id, current_deadline
+from .peers.links import Links, listen_tcp, open_listeners
+from .peers.refusals import Refusals
+from .shm.arena import SendingArena
+from .shm.loans import Loans
 from .stats import EndpointStats, count_connections
-from .threads import Posts, WorkerThreads
-from .tls import open_tls
+from .wire.codec import encode
 
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .arena import SendingArena
-    from .links import Links
-    from .refusals import Refusals
+    from .peers.links import Links
+    from .peers.refusals import Refusals
+    from .shm.arena import SendingArena
 
 
 @dataclass(frozen=True)

@@ -487,7 +487,7 @@ def second_client(port: int) -> list[str]:
 
 
 def client_of_another_version(port: int) -> list[str]:
-    from graphlearn_dist.rpc import handshake
+    from graphlearn_dist.rpc.peers import handshake
 
     pack_frame = handshake.pack_frame
 

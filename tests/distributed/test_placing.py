@@ -11,8 +11,8 @@ from graphlearn_dist.distributed.partition_service import PartitionService
 from graphlearn_dist.distributed.placing import ReplyRegion
 from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.messages import FeatureReply, FeatureRequest
-from graphlearn_dist.rpc.codec import decode
-from graphlearn_dist.rpc.encoded import Encoded, release
+from graphlearn_dist.rpc.wire.codec import decode
+from graphlearn_dist.rpc.wire.encoded import Encoded, release
 from tests.support.jobs import NUM_NODES, load, make_partitions
 
 STORES = ("node_feature:0", "node_label:0")

@@ -27,7 +27,8 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.distributed.dist_context import _reset_context
 from graphlearn_dist.errors import AuthenticationError, InvalidArgumentError, ProtocolError
 from graphlearn_dist.loader import NeighborLoader
-from graphlearn_dist.rpc import endpoint, links
+from graphlearn_dist.rpc import endpoint
+from graphlearn_dist.rpc.peers import links
 from tests.support.certificates import Certificates
 from tests.support.jobs import load, make_partitions, running_servers, same_batches
 from tests.support.processes import run_processes, start

@@ -32,8 +32,8 @@ from graphlearn_dist.distributed.remote_producer import RemoteProducer
 from graphlearn_dist.errors import PeerLostError, RegistryError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import Endpoint
-from graphlearn_dist.rpc.codec import encode
-from graphlearn_dist.rpc.threads import post
+from graphlearn_dist.rpc.engine.threads import post
+from graphlearn_dist.rpc.wire.codec import encode
 from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.utils.units import parse_size
 from tests.support.jobs import NUM_NODES, Job, load, make_partitions, running_servers, same_batches, workers_of

@@ -7,8 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-from graphlearn_dist.rpc import membership
-from graphlearn_dist.rpc.peers import PeerAddress
+from graphlearn_dist.rpc.job import membership
+from graphlearn_dist.rpc.peers.identity import PeerAddress
 
 DIRECTORY = "GLD_FAULT_DIR"  # of this job
 PORTS = "GLD_FAULT_PORTS"  # of the proxies in front of the servers, by rank; unset where there are none

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from graphlearn_dist.errors import RpcError
-from graphlearn_dist.rpc.wire import HEADER_BYTES, parse_header
+from graphlearn_dist.rpc.wire.gld1 import HEADER_BYTES, parse_header
 
 Target = Callable[[], "tuple[str, int] | None"]
 

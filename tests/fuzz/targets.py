@@ -21,20 +21,21 @@ import torch
 
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.errors import ProtocolError, RpcError
-from graphlearn_dist.rpc import decode, decode_blob, encode, register_message, wire
-from graphlearn_dist.rpc.arena import SendingArena
-from graphlearn_dist.rpc.callees import Callees, Serving
-from graphlearn_dist.rpc.calls import Answer, Call
-from graphlearn_dist.rpc.codec import Value
+from graphlearn_dist.rpc import decode, decode_blob, encode, register_message
+from graphlearn_dist.rpc.calls.call import Answer, Call
+from graphlearn_dist.rpc.calls.callees import Callees, Serving
+from graphlearn_dist.rpc.calls.deadlines import Deadlines
 from graphlearn_dist.rpc.connection import Connection
-from graphlearn_dist.rpc.deadlines import Deadlines
-from graphlearn_dist.rpc.encoded import Encoded
-from graphlearn_dist.rpc.engine import PythonEngine
-from graphlearn_dist.rpc.framing import FrameStream
-from graphlearn_dist.rpc.handshake import Handshake, Introduction
-from graphlearn_dist.rpc.loops import EndpointLoop
-from graphlearn_dist.rpc.peers import Peer
-from graphlearn_dist.rpc.threads import Posts
+from graphlearn_dist.rpc.engine.engines import PythonEngine
+from graphlearn_dist.rpc.engine.framing import FrameStream
+from graphlearn_dist.rpc.engine.loops import EndpointLoop
+from graphlearn_dist.rpc.engine.threads import Posts
+from graphlearn_dist.rpc.peers.handshake import Handshake, Introduction
+from graphlearn_dist.rpc.peers.identity import Peer
+from graphlearn_dist.rpc.shm.arena import SendingArena
+from graphlearn_dist.rpc.wire import gld1
+from graphlearn_dist.rpc.wire.codec import Value
+from graphlearn_dist.rpc.wire.encoded import Encoded
 
 TOKEN = b"token"
 MAX_PAYLOAD = 1 << 20
@@ -197,9 +198,9 @@ def shake_hands(stream: FrameStream, there: socket.socket, *, connecting: bool) 
         stream._readable()
     while not half.complete:
         frame = there.recv(4096)
-        header = wire.parse_header(frame, max_payload=0)
-        head = frame[wire.HEADER_BYTES : wire.HEADER_BYTES + header.head_len]
-        answer = half.receive(header.kind, wire.split_head(head)[0])
+        header = gld1.parse_header(frame, max_payload=0)
+        head = frame[gld1.HEADER_BYTES : gld1.HEADER_BYTES + header.head_len]
+        answer = half.receive(header.kind, gld1.split_head(head)[0])
         if answer is not None:
             there.send(answer)
         stream._readable()
@@ -265,20 +266,20 @@ def odd_frames() -> list[bytes]:
     """A frame of every kind with everything that its head does not expect, and what comes after it."""
     metas = [[], *([odd] for odd in ODD), *([odd, odd] for odd in ODD), *(["echo", odd] for odd in ODD)]
     metas += [[word, *([odd] * 3)] for word in ("offer", "lend", "borrow", "decline", "drop") for odd in ODD]
-    kinds = [kind for kind in wire.Kind if kind not in (wire.Kind.PING, wire.Kind.PONG)]
+    kinds = [kind for kind in gld1.Kind if kind not in (gld1.Kind.PING, gld1.Kind.PONG)]
     return [bare(kind, 1, meta) + frame(REQUEST, 3, ["echo", 0], [[1], {}]) for kind in kinds for meta in metas]
 
 
-def frame(kind: wire.Kind, request_id: int, meta: list[Any], value: Any = None, *, flags: int = 0) -> bytes:
+def frame(kind: gld1.Kind, request_id: int, meta: list[Any], value: Any = None, *, flags: int = 0) -> bytes:
     """A frame that carries a value."""
     encoded = encode(value)
-    head = wire.pack_head(meta, encoded.head)
-    start = wire.pack_frame(kind, request_id, head, flags=flags, deadline_ms=1000, payload_len=encoded.nbytes)
+    head = gld1.pack_head(meta, encoded.head)
+    start = gld1.pack_frame(kind, request_id, head, flags=flags, deadline_ms=1000, payload_len=encoded.nbytes)
     return start + (b"" if flags else b"".join(encoded.payload_parts()))
 
 
-def bare(kind: wire.Kind, request_id: int = 0, meta: list[Any] | None = None) -> bytes:
-    return wire.pack_frame(kind, request_id, wire.pack_head(meta or []))
+def bare(kind: gld1.Kind, request_id: int = 0, meta: list[Any] | None = None) -> bytes:
+    return gld1.pack_frame(kind, request_id, gld1.pack_head(meta or []))
 
 
 VALUES: list[Any] = [
@@ -290,7 +291,7 @@ VALUES: list[Any] = [
     [Peer("name", "role", 1, 2, 3, "host"), b"z" * 5000],
     list(range(12_000)),
 ]
-REQUEST, RESPONSE, EVENT, ARENA = wire.Kind.REQUEST, wire.Kind.RESPONSE, wire.Kind.EVENT, wire.Kind.ARENA
+REQUEST, RESPONSE, EVENT, ARENA = gld1.Kind.REQUEST, gld1.Kind.RESPONSE, gld1.Kind.EVENT, gld1.Kind.ARENA
 FAILURE = ["graphlearn_dist.errors", "InvalidArgumentError", "message", "traceback", ["message"]]
 
 
@@ -300,22 +301,22 @@ def first_inputs() -> list[bytes]:
     clients = [
         *(frame(REQUEST, 1, ["echo", 0], [[value], {}]) for value in VALUES),
         frame(REQUEST, 1, ["no such", 0], [[], {}]) + frame(REQUEST, 3, ["echo", 0], 5),
-        frame(REQUEST, 1, ["echo", 4096], [[torch.ones(9)], {}], flags=wire.FLAG_ARENA),
-        frame(REQUEST, 1, ["echo", [1, 64]], [[torch.ones(9)], {}], flags=wire.FLAG_ARENA),
-        frame(REQUEST, 1, ["echo", 0], [[1], {}]) + bare(wire.Kind.CANCEL, 1) + bare(wire.Kind.PING),
-        frame(EVENT, 0, ["registry.view", 0], VALUES[4]) + bare(wire.Kind.BYE),
-        bare(ARENA, 0, ["offer", "/proc/1/fd/9999", 1 << 20, bytes(16)]) + bare(wire.Kind.RELEASE, 0, [4096]),
+        frame(REQUEST, 1, ["echo", 4096], [[torch.ones(9)], {}], flags=gld1.FLAG_ARENA),
+        frame(REQUEST, 1, ["echo", [1, 64]], [[torch.ones(9)], {}], flags=gld1.FLAG_ARENA),
+        frame(REQUEST, 1, ["echo", 0], [[1], {}]) + bare(gld1.Kind.CANCEL, 1) + bare(gld1.Kind.PING),
+        frame(EVENT, 0, ["registry.view", 0], VALUES[4]) + bare(gld1.Kind.BYE),
+        bare(ARENA, 0, ["offer", "/proc/1/fd/9999", 1 << 20, bytes(16)]) + bare(gld1.Kind.RELEASE, 0, [4096]),
         bare(ARENA, 0, ["lend", 1, "/proc/1/fd/9999", 1 << 20, bytes(16)]) + bare(ARENA, 0, ["drop", 1]),
         *(bare(ARENA, 0, meta) for meta in (["accept"], ["refuse", "why"], ["borrow", 1], ["decline", 1, "why"])),
     ]
     servers = [
         *(frame(RESPONSE, 1, [0], value) for value in VALUES),
-        frame(RESPONSE, 1, [0], 1) + bare(wire.Kind.ERROR, 3, FAILURE) + bare(wire.Kind.ERROR, 0, ["protocol", "no"]),
-        bare(wire.Kind.ERROR, 1, ["builtins", "KeyError", "x", "trace", None]),
+        frame(RESPONSE, 1, [0], 1) + bare(gld1.Kind.ERROR, 3, FAILURE) + bare(gld1.Kind.ERROR, 0, ["protocol", "no"]),
+        bare(gld1.Kind.ERROR, 1, ["builtins", "KeyError", "x", "trace", None]),
     ]
     challenge = Handshake(introduction("peer"), b"other", connecting=False)
-    impostors = [challenge.receive(wire.Kind.HELLO, [introduction("this").to_fields(), bytes(16)]) or b""]
-    impostors += [wire.pack_refusal(ProtocolError("no")), bare(wire.Kind.WELCOME)]
+    impostors = [challenge.receive(gld1.Kind.HELLO, [introduction("this").to_fields(), bytes(16)]) or b""]
+    impostors += [gld1.pack_refusal(ProtocolError("no")), bare(gld1.Kind.WELCOME)]
     blobs = [b"".join(encode(value).write_parts()) for value in VALUES]
     values = [*(value_input(encode(value)) for value in VALUES), *odd_values()]
     frames = odd_frames()

@@ -56,7 +56,7 @@ from graphlearn_dist.distributed.rpc import get_endpoint
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.partition import RangePartitioner
 from graphlearn_dist.rpc import Endpoint
-from graphlearn_dist.rpc.threads import WorkerThreads
+from graphlearn_dist.rpc.engine.threads import WorkerThreads
 from graphlearn_dist.sampler import NodeSamplerInput
 from tests.support.cluster_workers import Worker
 from tests.support.jobs import load

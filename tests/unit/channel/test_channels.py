@@ -17,7 +17,7 @@ from graphlearn_dist.errors import (
     InvalidArgumentError,
     MessageTooLargeError,
 )
-from graphlearn_dist.rpc.codec import encode
+from graphlearn_dist.rpc.wire.codec import encode
 from graphlearn_dist.utils.device import can_pin
 from graphlearn_dist.utils.units import parse_size
 

@@ -10,7 +10,7 @@ import pytest
 from graphlearn_dist.config import LaunchContext
 from graphlearn_dist.distributed import client_roll, get_server, init_server, shutdown_server
 from graphlearn_dist.distributed.client_roll import ClientRoll
-from graphlearn_dist.rpc.peers import Peer
+from graphlearn_dist.rpc.peers.identity import Peer
 from tests.support.jobs import load, make_partitions
 
 DEADLINE_S = 60.0  # only ever reached by a hang

@@ -6,7 +6,7 @@ import threading
 
 from graphlearn_dist.distributed.goodbyes import Goodbyes
 from graphlearn_dist.rpc import Endpoint
-from graphlearn_dist.rpc.callees import current_connection
+from graphlearn_dist.rpc.calls.callees import current_connection
 
 DEADLINE_S = 30.0  # only ever reached by a hang
 

@@ -12,7 +12,7 @@ import pytest
 from graphlearn_dist.distributed import producer_leases
 from graphlearn_dist.distributed.producer_leases import ProducerLeases
 from graphlearn_dist.errors import ProducerGoneError
-from graphlearn_dist.rpc.peers import Peer
+from graphlearn_dist.rpc.peers.identity import Peer
 
 DEADLINE_S = 30.0  # only ever reached by a hang
 OWNER, OTHER = (Peer(f"client-{rank}", "client", rank, 1, 4711, "host") for rank in range(2))

@@ -14,7 +14,7 @@ from graphlearn_dist.distributed import rpc
 from graphlearn_dist.distributed.partition_peers import PartitionHolders
 from graphlearn_dist.distributed.server_holders import ServerHolders
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, PeerLostError
-from graphlearn_dist.rpc.peers import PeerAddress
+from graphlearn_dist.rpc.peers.identity import PeerAddress
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 LOST = PeerLostError("server 1", "connection closed")

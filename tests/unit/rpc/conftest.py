@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from graphlearn_dist.rpc import engine
+from graphlearn_dist.rpc.engine import engines as engine_module
 
 ENGINES = {"native": ("native",), "python": ("python",), "mixed": ("native", "python")}
 
@@ -15,5 +15,5 @@ ENGINES = {"native": ("native",), "python": ("python",), "mixed": ("native", "py
 def engines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The endpoints that a test opens have these engines in turn."""
     names = itertools.cycle(ENGINES[request.param])
-    monkeypatch.setattr(engine, "rpc_engine", lambda: next(names))
+    monkeypatch.setattr(engine_module, "rpc_engine", lambda: next(names))
     return str(request.param)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from graphlearn_dist._C import pack, unpack
 from graphlearn_dist.errors import InvalidArgumentError, ProtocolError
-from graphlearn_dist.rpc import codec
-from graphlearn_dist.rpc.codec import _DTYPE_CODES, MAX_NESTING, decode, decode_blob, encode, register_message
-from graphlearn_dist.rpc.encoded import ALIGNMENT, MAX_HEAD_BYTES, Encoded
+from graphlearn_dist.rpc.wire import codec
+from graphlearn_dist.rpc.wire.codec import _DTYPE_CODES, MAX_NESTING, decode, decode_blob, encode, register_message
+from graphlearn_dist.rpc.wire.encoded import ALIGNMENT, MAX_HEAD_BYTES, Encoded
 
 
 @register_message(name="test.Color")

@@ -33,7 +33,8 @@ from graphlearn_dist.errors import (
     UnknownIdError,
     VersionMismatchError,
 )
-from graphlearn_dist.rpc import Encoded, Endpoint, PeerAddress, current_peer, encode, wire
+from graphlearn_dist.rpc import Encoded, Endpoint, PeerAddress, current_peer, encode
+from graphlearn_dist.rpc.wire import gld1
 from tests.faults.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("engines")
@@ -241,8 +242,8 @@ def test_overload(service: Service) -> None:
             connection = client._links.find(server.address)
             assert connection is not None
             for index in range(4):
-                head = wire.pack_head(["stubborn", 0], encode([[], {}]).head)
-                connection._stream.send(wire.pack_frame(wire.Kind.REQUEST, 1001 + 2 * index, head))
+                head = gld1.pack_head(["stubborn", 0], encode([[], {}]).head)
+                connection._stream.send(gld1.pack_frame(gld1.Kind.REQUEST, 1001 + 2 * index, head))
             connection._next_id = 2001
 
         asyncio.run_coroutine_threadsafe(flood(), client.loop).result(DEADLINE_S)
@@ -390,15 +391,15 @@ STRANGERS = {
     "http": b"GET / HTTP/1.1\r\nHost: example\r\n\r\n",
     "zeros": bytes(100_000),
     "random": bytes(os.urandom(1 << 20)),
-    "large head": wire._HEADER.pack(b"GLD1", 1, 1, 0, 0, 1 << 20, 0, 0) + bytes(2000),
-    "large payload": wire._HEADER.pack(b"GLD1", 1, 1, 0, 0, 8, 0, 1 << 40) + bytes(2000),
-    "unknown kind": wire._HEADER.pack(b"GLD1", 1, 99, 0, 0, 8, 0, 0) + bytes(64),
-    "request before the handshake": wire.pack_frame(wire.Kind.REQUEST, 1, wire.pack_head(["echo", 0])),
-    "bad hello": wire.pack_frame(wire.Kind.HELLO, 0, wire.pack_head(["x", 1])),
-    "hello with a list for a name": wire.pack_frame(wire.Kind.HELLO, 0, wire.pack_head([[[]] * 9, bytes(16)])),
-    "hello that is no msgpack": wire.pack_frame(wire.Kind.HELLO, 0, b"\xff\xff" + bytes(100)),
-    "welcome at once": wire.pack_frame(wire.Kind.WELCOME, 0, wire.pack_head([])),
-    "auth at once": wire.pack_frame(wire.Kind.AUTH, 0, wire.pack_head([b""])),
+    "large head": gld1._HEADER.pack(b"GLD1", 1, 1, 0, 0, 1 << 20, 0, 0) + bytes(2000),
+    "large payload": gld1._HEADER.pack(b"GLD1", 1, 1, 0, 0, 8, 0, 1 << 40) + bytes(2000),
+    "unknown kind": gld1._HEADER.pack(b"GLD1", 1, 99, 0, 0, 8, 0, 0) + bytes(64),
+    "request before the handshake": gld1.pack_frame(gld1.Kind.REQUEST, 1, gld1.pack_head(["echo", 0])),
+    "bad hello": gld1.pack_frame(gld1.Kind.HELLO, 0, gld1.pack_head(["x", 1])),
+    "hello with a list for a name": gld1.pack_frame(gld1.Kind.HELLO, 0, gld1.pack_head([[[]] * 9, bytes(16)])),
+    "hello that is no msgpack": gld1.pack_frame(gld1.Kind.HELLO, 0, b"\xff\xff" + bytes(100)),
+    "welcome at once": gld1.pack_frame(gld1.Kind.WELCOME, 0, gld1.pack_head([])),
+    "auth at once": gld1.pack_frame(gld1.Kind.AUTH, 0, gld1.pack_head([b""])),
 }
 
 
@@ -411,11 +412,11 @@ def test_a_strangers_bytes_are_harmless(server: Endpoint, client: Endpoint, stra
 
 
 def test_another_version_is_told_so(server: Endpoint) -> None:
-    hello = bytearray(wire.pack_frame(wire.Kind.HELLO, 0, wire.pack_head([])))
+    hello = bytearray(gld1.pack_frame(gld1.Kind.HELLO, 0, gld1.pack_head([])))
     hello[4] = 2
     answer = exchange(server.address.port, bytes(hello))
-    header = wire.parse_header(answer, max_payload=0)
-    error = wire.read_refusal(answer[wire.HEADER_BYTES : wire.HEADER_BYTES + header.head_len], "server")
+    header = gld1.parse_header(answer, max_payload=0)
+    error = gld1.read_refusal(answer[gld1.HEADER_BYTES : gld1.HEADER_BYTES + header.head_len], "server")
     assert isinstance(error, VersionMismatchError)
     assert "version 2" in str(error)
     assert "speaks 1" in str(error)
@@ -424,9 +425,9 @@ def test_another_version_is_told_so(server: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("reply", "expected", "num_tries"),
     [
-        (wire.pack_refusal(VersionMismatchError("speaks 7")), VersionMismatchError, 1),
+        (gld1.pack_refusal(VersionMismatchError("speaks 7")), VersionMismatchError, 1),
         (struct.pack("<4sBBHQIIQ", b"GLD1", 7, 1, 0, 0, 0, 0, 0) + bytes(32), VersionMismatchError, 1),
-        (wire.pack_refusal(ProtocolError("no")), ProtocolError, 2),
+        (gld1.pack_refusal(ProtocolError("no")), ProtocolError, 2),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64), ProtocolError, 2),
     ],
 )

@@ -16,10 +16,11 @@ import torch
 
 from graphlearn_dist.config import RpcSettings, rpc_engine
 from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, RpcError
-from graphlearn_dist.rpc import Endpoint, encode, wire
-from graphlearn_dist.rpc.engine import Engine, PythonEngine, open_engine
-from graphlearn_dist.rpc.native import NativeEngine
-from graphlearn_dist.rpc.wire import Header, Kind
+from graphlearn_dist.rpc import Endpoint, encode
+from graphlearn_dist.rpc.engine.engines import Engine, PythonEngine, open_engine
+from graphlearn_dist.rpc.engine.native import NativeEngine
+from graphlearn_dist.rpc.wire import gld1
+from graphlearn_dist.rpc.wire.gld1 import Header, Kind
 
 DEADLINE_S = 60.0
 NAMES = ("native", "python")
@@ -29,26 +30,26 @@ MAX_PAYLOAD = 1 << 20
 def request(request_id: int, value: Any) -> bytes:
     """A request as it travels inline."""
     encoded = encode(value)
-    head = wire.pack_head(["name", 0], encoded.head)
-    frame = wire.pack_frame(Kind.REQUEST, request_id, head, deadline_ms=70, payload_len=encoded.nbytes)
+    head = gld1.pack_head(["name", 0], encoded.head)
+    frame = gld1.pack_frame(Kind.REQUEST, request_id, head, deadline_ms=70, payload_len=encoded.nbytes)
     return frame + b"".join(encoded.payload_parts())
 
 
-HELLO = wire.pack_frame(Kind.HELLO, 0, wire.pack_head(["hello"]))
-PING = wire.pack_frame(Kind.PING, 0, wire.pack_head([]))
+HELLO = gld1.pack_frame(Kind.HELLO, 0, gld1.pack_head(["hello"]))
+PING = gld1.pack_frame(Kind.PING, 0, gld1.pack_head([]))
 STREAM = b"".join(
     [
         request(1, [[], {}]),
         request(3, torch.arange(3)),
         PING,
         request(5, [torch.arange(100_000, dtype=torch.int32), "text"]),
-        wire.pack_frame(Kind.RESPONSE, 4, wire.pack_head([4096]), flags=wire.FLAG_ARENA, payload_len=70_000),
+        gld1.pack_frame(Kind.RESPONSE, 4, gld1.pack_head([4096]), flags=gld1.FLAG_ARENA, payload_len=70_000),
         request(7, {"x": torch.ones(700)}),
-        wire.pack_frame(Kind.CANCEL, 5, wire.pack_head([])),
+        gld1.pack_frame(Kind.CANCEL, 5, gld1.pack_head([])),
         request(9, ["y" * 60_000, torch.ones(5_000)]),
-        wire.pack_frame(Kind.ERROR, 2, b""),
-        wire.pack_frame(Kind.PONG, 0, wire.pack_head([])),
-        wire.pack_frame(Kind.EVENT, 0, wire.pack_head(["topic", 0], encode(None).head)),
+        gld1.pack_frame(Kind.ERROR, 2, b""),
+        gld1.pack_frame(Kind.PONG, 0, gld1.pack_head([])),
+        gld1.pack_frame(Kind.EVENT, 0, gld1.pack_head(["topic", 0], encode(None).head)),
     ]
 )
 
@@ -143,7 +144,7 @@ def cut(data: bytes, random_numbers: random.Random) -> list[bytes]:
 def test_recorded_bytes_give_equal_frames() -> None:
     expected = feed("python", [STREAM])
     assert [header.request_id for header, _, _ in expected.frames] == [1, 3, 5, 4, 7, 5, 9, 2, 0]
-    assert expected.answer == wire.pack_frame(Kind.PONG, 0, wire.pack_head([]))
+    assert expected.answer == gld1.pack_frame(Kind.PONG, 0, gld1.pack_head([]))
     assert str(expected.error) == "lost peer: connection closed"
     numbers = random.Random(1)
     for name in NAMES:
@@ -180,8 +181,8 @@ def test_malformed_bytes_are_refused_in_the_same_words(case: str) -> None:
 
 
 def test_before_the_handshake_only_small_frames_come() -> None:
-    allowed = wire.pack_frame(Kind.HELLO, 0, bytes(wire.MAX_UNAUTHENTICATED_BYTES))
-    too_long = wire.pack_frame(Kind.HELLO, 0, bytes(wire.MAX_UNAUTHENTICATED_BYTES + 1))
+    allowed = gld1.pack_frame(Kind.HELLO, 0, bytes(gld1.MAX_UNAUTHENTICATED_BYTES))
+    too_long = gld1.pack_frame(Kind.HELLO, 0, bytes(gld1.MAX_UNAUTHENTICATED_BYTES + 1))
     for data in (allowed + PING, allowed + too_long, request(1, torch.ones(9)), bytes(300)):
         python, native = (feed(name, [data], known=False) for name in ("python", "native"))
         assert native.same(python)
@@ -196,7 +197,7 @@ def test_mutated_bytes_end_the_same_way() -> None:
     for _ in range(40):
         data = bytearray(b"".join(numbers.sample(frames, 3)))
         for _ in range(numbers.randint(1, 3)):
-            data[numbers.randrange(wire.HEADER_BYTES)] ^= 1 << numbers.randrange(8)
+            data[numbers.randrange(gld1.HEADER_BYTES)] ^= 1 << numbers.randrange(8)
         assert feed("native", [bytes(data)]).same(feed("python", [bytes(data)])), data.hex()
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist.rpc import Endpoint, links
+from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.connection import Connection
+from graphlearn_dist.rpc.peers import links
 
 pytestmark = pytest.mark.usefixtures("engines")
 

@@ -15,10 +15,10 @@ import torch
 
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.rpc import Endpoint
-from graphlearn_dist.rpc.arena import SendingArena
-from graphlearn_dist.rpc.codec import encode
-from graphlearn_dist.rpc.encoded import Encoded, SharedRegion
-from graphlearn_dist.rpc.peers import PeerAddress
+from graphlearn_dist.rpc.peers.identity import PeerAddress
+from graphlearn_dist.rpc.shm.arena import SendingArena
+from graphlearn_dist.rpc.wire.codec import encode
+from graphlearn_dist.rpc.wire.encoded import Encoded, SharedRegion
 from tests.support.processes import start
 
 pytestmark = pytest.mark.usefixtures("engines")

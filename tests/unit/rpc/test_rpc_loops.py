@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from graphlearn_dist.rpc.loops import EndpointLoop
+from graphlearn_dist.rpc.engine.loops import EndpointLoop
 
 NUMBER: contextvars.ContextVar[int] = contextvars.ContextVar("number")
 

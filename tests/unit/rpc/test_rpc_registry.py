@@ -31,12 +31,14 @@ from graphlearn_dist.errors import (
     ProtocolError,
     RegistryError,
 )
-from graphlearn_dist.rpc import Endpoint, callees, last_known, membership
-from graphlearn_dist.rpc.arena import ReceivingArena, SendingArena, SlotAllocator
-from graphlearn_dist.rpc.collectives import Collectives
-from graphlearn_dist.rpc.last_known import LastKnown
-from graphlearn_dist.rpc.peers import Member, Peer, PeerAddress
-from graphlearn_dist.rpc.registry import EVENT_TOPIC, HELLO, JOIN, PROBE_TOPIC, ViewChange
+from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.rpc.calls import callees
+from graphlearn_dist.rpc.job import last_known, membership
+from graphlearn_dist.rpc.job.collectives import Collectives
+from graphlearn_dist.rpc.job.last_known import LastKnown
+from graphlearn_dist.rpc.job.registry import EVENT_TOPIC, HELLO, JOIN, PROBE_TOPIC, ViewChange
+from graphlearn_dist.rpc.peers.identity import Member, Peer, PeerAddress
+from graphlearn_dist.rpc.shm.arena import ReceivingArena, SendingArena, SlotAllocator
 from tests.faults.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("engines")

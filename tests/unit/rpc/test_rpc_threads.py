@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from graphlearn_dist.rpc.threads import WorkerThreads
+from graphlearn_dist.rpc.engine.threads import WorkerThreads
 
 DEADLINE_S = 60.0
 

@@ -17,7 +17,7 @@ import torch
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.errors import DeadlineExceededError, PeerLostError, RemoteError
 from graphlearn_dist.rpc import Endpoint, encode
-from graphlearn_dist.rpc.callees import current_connection
+from graphlearn_dist.rpc.calls.callees import current_connection
 
 DEADLINE_S = 60.0
 

@@ -18,16 +18,18 @@ from graphlearn_dist import _C
 from graphlearn_dist.config import RpcSettings, job_token
 from graphlearn_dist.data import shared_memory
 from graphlearn_dist.errors import AuthenticationError, InvalidArgumentError, ProtocolError
-from graphlearn_dist.rpc import Endpoint, links, wire
-from graphlearn_dist.rpc.arena import SendingArena
-from graphlearn_dist.rpc.handshake import MAX_PENDING, Handshake, Introduction
-from graphlearn_dist.rpc.peers import Peer
-from graphlearn_dist.rpc.refusals import Refusals
-from graphlearn_dist.rpc.wire import Kind
+from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.rpc.peers import links
+from graphlearn_dist.rpc.peers.handshake import MAX_PENDING, Handshake, Introduction
+from graphlearn_dist.rpc.peers.identity import Peer
+from graphlearn_dist.rpc.peers.refusals import Refusals
+from graphlearn_dist.rpc.shm.arena import SendingArena
+from graphlearn_dist.rpc.wire import gld1
+from graphlearn_dist.rpc.wire.gld1 import Kind
 
 DEADLINE_S = 60.0
 TOKEN = b"the job's token"
-LOGGER = "graphlearn_dist.rpc.refusals"
+LOGGER = "graphlearn_dist.rpc.peers.refusals"
 
 
 def introduction(name: str = "client-7") -> Introduction:
@@ -59,9 +61,9 @@ def until_closed(sock: socket.socket) -> bytes:
 
 def read_frame(sock: socket.socket) -> tuple[Kind, list[Any]]:
     """The next frame, which has no payload."""
-    header = wire.parse_header(sock.recv(wire.HEADER_BYTES, socket.MSG_WAITALL), max_payload=0)
+    header = gld1.parse_header(sock.recv(gld1.HEADER_BYTES, socket.MSG_WAITALL), max_payload=0)
     head = sock.recv(header.padded_head_len, socket.MSG_WAITALL)
-    return header.kind, wire.split_head(head[: header.head_len])[0]
+    return header.kind, gld1.split_head(head[: header.head_len])[0]
 
 
 def send(data: bytes) -> Callable[[socket.socket], None]:
@@ -100,15 +102,15 @@ def prove_nothing(sock: socket.socket) -> None:
     """The frames of a peer that does not care what the server proves, and then a request."""
     sock.sendall(Handshake(introduction(), TOKEN, connecting=True).hello())
     assert read_frame(sock)[0] == Kind.CHALLENGE
-    request = wire.pack_frame(Kind.REQUEST, 1, wire.pack_head(["echo", 0]))
-    sock.sendall(wire.pack_frame(Kind.AUTH, 0, wire.pack_head([b""])) + request)
+    request = gld1.pack_frame(Kind.REQUEST, 1, gld1.pack_head(["echo", 0]))
+    sock.sendall(gld1.pack_frame(Kind.AUTH, 0, gld1.pack_head([b""])) + request)
 
 
 def send_back_its_proof(sock: socket.socket) -> None:
     """What the server sent as its own proof, as ours."""
     sock.sendall(Handshake(introduction(), TOKEN, connecting=True).hello())
     mac = read_frame(sock)[1][2]
-    sock.sendall(wire.pack_frame(Kind.AUTH, 0, wire.pack_head([mac])))
+    sock.sendall(gld1.pack_frame(Kind.AUTH, 0, gld1.pack_head([mac])))
 
 
 NOT_PROVEN = "could not prove that it knows ours"
@@ -209,8 +211,8 @@ def test_a_unix_socket_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def meta_of(frame: bytes) -> list[Any]:
-    header = wire.parse_header(frame, max_payload=0)
-    return wire.split_head(frame[wire.HEADER_BYTES : wire.HEADER_BYTES + header.head_len])[0]
+    header = gld1.parse_header(frame, max_payload=0)
+    return gld1.split_head(frame[gld1.HEADER_BYTES : gld1.HEADER_BYTES + header.head_len])[0]
 
 
 def shake_hands(alter: Callable[[list[Any]], None], step: Kind) -> None:
@@ -220,7 +222,7 @@ def shake_hands(alter: Callable[[list[Any]], None], step: Kind) -> None:
     frame: bytes | None = sides[0].hello()
     receiver = 1
     while frame is not None:
-        kind, meta = wire.parse_header(frame, max_payload=0).kind, meta_of(frame)
+        kind, meta = gld1.parse_header(frame, max_payload=0).kind, meta_of(frame)
         if kind == step:
             alter(meta)
         frame = sides[receiver].receive(kind, meta)

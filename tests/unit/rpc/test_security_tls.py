@@ -15,9 +15,9 @@ import torch
 from graphlearn_dist.config import RpcSettings, TlsSettings
 from graphlearn_dist.errors import AuthenticationError, InvalidArgumentError, ProtocolError
 from graphlearn_dist.rpc import Endpoint
-from graphlearn_dist.rpc.engine import PythonEngine
-from graphlearn_dist.rpc.handshake import MAX_PENDING
-from graphlearn_dist.rpc.links import default_listen_host
+from graphlearn_dist.rpc.engine.engines import PythonEngine
+from graphlearn_dist.rpc.peers.handshake import MAX_PENDING
+from graphlearn_dist.rpc.peers.links import default_listen_host
 from tests.support.certificates import Certificates
 
 DEADLINE_S = 60.0
@@ -137,7 +137,7 @@ def test_one_side_without_tls(server: Endpoint, certificates: Certificates) -> N
 
 def test_strangers(server: Endpoint, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """Silent ones, more than there is room for, and one that speaks HTTP."""
-    caplog.set_level(logging.WARNING, "graphlearn_dist.rpc.refusals")
+    caplog.set_level(logging.WARNING, "graphlearn_dist.rpc.peers.refusals")
     too_many = 5
     with contextlib.ExitStack() as stack:
         place = ("127.0.0.1", server.address.port)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from graphlearn_dist.rpc.framing import tune_socket
+from graphlearn_dist.rpc.engine.framing import tune_socket
 
 
 def granted(sock: socket.socket) -> int:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import RegistryError
-from .callees import Callees, current_connection
-from .codec import encode, register_message
-from .connection import Connection
+from ...errors import RegistryError
+from ..calls.callees import Callees, current_connection
+from ..connection import Connection
+from ..peers.identity import Member, current_deadline
+from ..wire.codec import encode, register_message
 from .last_known import LastKnown
-from .peers import Member, current_deadline
 
 HELLO = "registry.hello"
 JOIN = "registry.join"

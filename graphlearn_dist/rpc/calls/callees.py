@@ -16,15 +16,15 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from ..errors import InvalidArgumentError, ProtocolError
-from .codec import Value, encode
-from .connection import Connection
+from ...errors import InvalidArgumentError, ProtocolError
+from ..connection import Connection
+from ..engine.loops import EndpointLoop
+from ..engine.threads import WorkerThreads, post
+from ..peers.identity import enter_request
+from ..wire.codec import Value, encode
+from ..wire.encoded import Encoded, release
+from ..wire.failures import pack_failure
 from .deadlines import Deadlines
-from .encoded import Encoded, release
-from .failures import pack_failure
-from .loops import EndpointLoop
-from .peers import enter_request
-from .threads import WorkerThreads, post
 
 _CURRENT_CONNECTION: contextvars.ContextVar[Connection] = contextvars.ContextVar("current_connection")
 

@@ -8,10 +8,10 @@ import time
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from ..errors import DeadlineExceededError
+from ...errors import DeadlineExceededError
+from ..engine.threads import Posts
+from ..wire.encoded import Encoded, release
 from .deadlines import Deadlines
-from .encoded import Encoded, release
-from .threads import Posts
 
 
 class Carrier(Protocol):

@@ -8,9 +8,10 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from ..errors import InvalidArgumentError
-from .codec import register_message
+from ...errors import InvalidArgumentError
+from ..wire.codec import register_message
 
 _CURRENT_PEER: contextvars.ContextVar[Peer] = contextvars.ContextVar("current_peer")
 _CURRENT_DEADLINE: contextvars.ContextVar[float] = contextvars.ContextVar("current_deadline")
@@ -63,6 +64,10 @@ class PeerAddress:
     def __str__(self) -> str:
         where = f"{self.host}:{self.port}" if self.host else f"unix:{self.unix}"
         return f"{self.name} at {where}" if self.name else where
+
+
+# Whom a request is for: a member by name, one by role and rank, or whoever listens at an address.
+Target: TypeAlias = str | tuple[str, int] | PeerAddress
 
 
 @register_message(name="rpc.Member")

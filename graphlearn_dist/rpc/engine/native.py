@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._C import RpcEngine, RpcStream
-from ..config import RpcSettings
-from ..errors import PeerLostError, ProtocolError, RpcError, VersionMismatchError
+from ..._C import RpcEngine, RpcStream
+from ...config import RpcSettings
+from ...errors import PeerLostError, ProtocolError, RpcError, VersionMismatchError
+from ..wire.gld1 import HEADER_BYTES, KINDS, header_of, pack_refusal
 from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
 from .threads import post
-from .wire import HEADER_BYTES, KINDS, header_of, pack_refusal
 
 _NO_MEMORY = "no memory for what it sent"
 

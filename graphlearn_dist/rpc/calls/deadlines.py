@@ -7,7 +7,7 @@ import math
 import threading
 from typing import Protocol
 
-from .threads import post
+from ..engine.threads import post
 
 
 class Expiring(Protocol):

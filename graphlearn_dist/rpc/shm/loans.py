@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from .. import _C
+from ... import _C
 
 
 class Loans:

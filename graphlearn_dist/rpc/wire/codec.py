@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy
 import torch
 
-from .. import _C
-from ..errors import InvalidArgumentError, ProtocolError
+from ... import _C
+from ...errors import InvalidArgumentError, ProtocolError
 from .encoded import Buffer, Encoded, split_blob
 
 MAX_NESTING = _C.Codec.MAX_NESTING

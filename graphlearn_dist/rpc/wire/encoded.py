@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from .. import _C
-from ..errors import ProtocolError
+from ... import _C
+from ...errors import ProtocolError
 
 Buffer: TypeAlias = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
 

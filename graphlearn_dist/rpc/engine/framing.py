@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._C import Buffer as PooledBuffer
-from ..config import RpcSettings
-from ..errors import PeerLostError, RpcError
-from .heartbeat import Heartbeat
-from .wire import (
+from ..._C import Buffer as PooledBuffer
+from ...config import RpcSettings
+from ...errors import PeerLostError, RpcError
+from ..wire.gld1 import (
     HEADER_BYTES,
     MAX_HEAD_BYTES,
     MAX_UNAUTHENTICATED_BYTES,
@@ -27,6 +26,7 @@ from .wire import (
     pack_refusal,
     parse_header,
 )
+from .heartbeat import Heartbeat
 
 _STAGING_BYTES = 16 << 10
 _DIRECT_BYTES = 4 << 10  # from here on a part is received without passing through the staging buffer

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from .. import _C
-from .._C import Buffer as PooledBuffer
-from .._C import copy_parts
-from ..errors import ProtocolError
-from .codec import byte_array
+from ... import _C
+from ..._C import Buffer as PooledBuffer
+from ..._C import copy_parts
+from ...errors import ProtocolError
+from ..wire.codec import byte_array
 
 _GRANULE = 4096
 _NONCE_BYTES = 16

@@ -12,12 +12,12 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import AuthenticationError, InvalidArgumentError, PeerLostError, ResourceInsufficientError
-from .connection import Connection, Owner
+from ...errors import AuthenticationError, InvalidArgumentError, PeerLostError, ResourceInsufficientError
+from ..connection import Connection, Owner
+from ..engine.tls import Tls
 from .handshake import MAX_PENDING, MAX_TIME_S, Handshake, Introduction
-from .peers import Peer, PeerAddress, boot_id, describe_origin, is_loopback
+from .identity import Peer, PeerAddress, boot_id, describe_origin, is_loopback
 from .refusals import Refusals
-from .tls import Tls
 
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid

@@ -18,10 +18,10 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from .._C import pack
-from ..errors import AuthenticationError, ProtocolError
-from .peers import Peer
-from .wire import Kind, pack_frame, pack_head
+from ..._C import pack
+from ...errors import AuthenticationError, ProtocolError
+from ..wire.gld1 import Kind, pack_frame, pack_head
+from .identity import Peer
 
 _NONCE_BYTES = 16
 _MAX_NAME = 200

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .. import _C
-from ..errors import ProtocolError
+from ... import _C
+from ...errors import ProtocolError
+from ..wire.encoded import Encoded, SharedRegion, release
 from .arena import ReceivingArena, SendingArena, open_sealed
-from .encoded import Encoded, SharedRegion, release
 from .loans import Loans
 
 

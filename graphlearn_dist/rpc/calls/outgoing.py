@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeAlias
 
-from ..config import RpcSettings
-from ..errors import (
-    NotInitializedError,
-    PeerLostError,
-    ProtocolError,
-    RegistryError,
-    RpcError,
-)
-from .calls import Call
-from .connection import Connection
-from .links import Links
-from .membership import Membership
-from .peers import PeerAddress
-from .threads import Posts
-
-Target: TypeAlias = str | tuple[str, int] | PeerAddress
+from ...config import RpcSettings
+from ...errors import NotInitializedError, PeerLostError, ProtocolError, RegistryError, RpcError
+from ..connection import Connection
+from ..engine.threads import Posts
+from ..job.membership import Membership
+from ..peers.identity import PeerAddress, Target
+from ..peers.links import Links
+from .call import Call
 
 _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from ..errors import GraphLearnError, ProtocolError, RemoteError
+from ...errors import GraphLearnError, ProtocolError, RemoteError
 
 _MAX_MESSAGE = 8 << 10
 _MAX_TRACEBACK = 16 << 10

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from typing import Any
 
-from ..utils.lifetime import Home, threads
+from ...utils.lifetime import Home, threads
 
 Work = Callable[[], None]
 

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..config import RpcSettings, TlsSettings
-from ..errors import AuthenticationError, InvalidArgumentError, ProtocolError
+from ...config import RpcSettings, TlsSettings
+from ...errors import AuthenticationError, InvalidArgumentError, ProtocolError
+from ..peers.handshake import MAX_TIME_S
+from ..wire.gld1 import MAGIC, pack_refusal
 from .framing import FrameStream
-from .handshake import MAX_TIME_S
-from .wire import MAGIC, pack_refusal
 
 _RECORD_BYTES = 16 << 10  # the most that one record holds
 _LINGER_S = 3.0  # for a busy host; most close at once

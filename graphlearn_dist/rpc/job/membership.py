@@ -12,11 +12,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ..errors import (
+from ...config import RpcSettings
+from ...errors import (
     AuthenticationError,
     DeadlineExceededError,
     GraphLearnError,
@@ -25,18 +27,15 @@ from ..errors import (
     PeerLostError,
     RegistryError,
 )
-from .callees import Callees
-from .codec import decode_blob, encode
+from ...utils.lifetime import Home
+from ..calls.callees import Callees
+from ..connection import Connection
+from ..engine.threads import post
+from ..peers.identity import Member, Peer, PeerAddress, Target
+from ..wire.codec import decode_blob, encode
 from .collectives import Collectives
-from .connection import Connection
 from .last_known import LastKnown
-from .peers import Member, Peer, PeerAddress
 from .registry import ALIVE_TOPIC, EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, PROBE_TOPIC, Registry, ViewChange
-from .threads import post
-
-if TYPE_CHECKING:
-    from .endpoint import Endpoint
-    from .outgoing import Target
 
 _REJOIN_PAUSE_S = 0.5
 _REFUSALS = 3  # one after another: noise in a handshake looks like one of them
@@ -67,6 +66,30 @@ def _say_alive(registry: Connection, _: Any) -> None:
     registry.send_event(ALIVE_TOPIC, encode(None))
 
 
+class OwnEndpoint(Protocol):
+    """The endpoint whose membership it is, in as far as its membership needs it."""
+
+    home: Home
+    peer: Peer
+    settings: RpcSettings
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def address(self) -> PeerAddress: ...
+    def local_host_towards(self, address: PeerAddress) -> str: ...
+    def subscribe(self, topic: str, handler: Callable[[Connection, Any], None]) -> None: ...
+    def run_callback(self, callback: Callable[..., None], *args: Any) -> None: ...
+    def call(
+        self, target: Target, function: str, /, *args: Any, timeout_s: float | None, fail_fast: bool = False
+    ) -> Any: ...
+    def request(
+        self, target: Target, function: str, /, *args: Any, timeout_s: float | None, fail_fast: bool = False
+    ) -> Future[Any]: ...
+
+
 class Membership:
     """What an endpoint knows of the job it is a member of. Thread-safe where not said otherwise.
 
@@ -74,7 +97,7 @@ class Membership:
         endpoint: whose membership it is.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: OwnEndpoint) -> None:
         self.on_lost: list[Callable[[Member, str], None]] = []
         self.on_left: list[Callable[[Member], None]] = []
         self.on_joined: list[Callable[[Member], None]] = []

@@ -25,10 +25,10 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from .._C import pack_frame as pack_frame  # what leaves and arrives is packed and split natively
-from .._C import pack_head as pack_head
-from .._C import split_head as split_head
-from ..errors import AuthenticationError, ProtocolError, RpcError, VersionMismatchError
+from ..._C import pack_frame as pack_frame  # what leaves and arrives is packed and split natively
+from ..._C import pack_head as pack_head
+from ..._C import split_head as split_head
+from ...errors import AuthenticationError, ProtocolError, RpcError, VersionMismatchError
 from .encoded import ALIGNMENT, Buffer
 
 MAGIC = b"GLD1"

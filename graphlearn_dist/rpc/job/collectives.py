@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 
-from ..errors import DeadlineExceededError, InvalidArgumentError, PeerLostError, RegistryError
-from .callees import current_connection
-from .codec import encode
-from .encoded import Encoded
-from .peers import Member
+from ...errors import DeadlineExceededError, InvalidArgumentError, PeerLostError, RegistryError
+from ..calls.callees import current_connection
+from ..peers.identity import Member
+from ..wire.codec import encode
+from ..wire.encoded import Encoded
 from .registry import Registry, Slot
 
 _Key = tuple[tuple[str, int], ...]

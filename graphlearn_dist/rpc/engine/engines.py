@@ -13,8 +13,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ..config import RpcSettings, rpc_engine
-from ..errors import RpcError
+from ...config import RpcSettings, rpc_engine
+from ...errors import RpcError
 from .framing import ClosedHandler, FrameHandler, FrameStream
 from .native import NativeEngine
 from .tls import TlsSocket, TlsStream

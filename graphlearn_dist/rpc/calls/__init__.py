@@ -1,0 +1,1 @@
+"""Requests and their answers, on either side of a connection."""

@@ -1,0 +1,1 @@
+"""Payloads that pass through shared memory between processes of one host."""

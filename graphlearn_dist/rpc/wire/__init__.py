@@ -1,0 +1,1 @@
+"""GLD1, the wire format: frames, and the values in them. Knows no socket."""
