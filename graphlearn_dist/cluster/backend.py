@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..config import job_token
-from ..errors import InvalidArgumentError, LaunchError
+from ..errors import LaunchError
 from ..utils.lifetime import Home
 from ..utils.ports import reserved_port
 from .checks import check_local
@@ -289,18 +289,3 @@ class LocalBackend(Backend):
 def make_token() -> bytes:
     """A job's token: from ``GLD_TOKEN_FILE`` or ``GLD_TOKEN``, else made up."""
     return job_token() or secrets.token_hex(32).encode()
-
-
-def backend_for(plan: LaunchPlan) -> Backend:
-    """The backend that ``plan.backend`` names."""
-    if plan.backend == "local":
-        return LocalBackend()
-    if plan.backend == "ssh":
-        from .ssh_backend import SshBackend
-
-        return SshBackend(plan.ssh)
-    if plan.backend == "ray":
-        from .ray_launch import RayLaunchBackend
-
-        return RayLaunchBackend()
-    raise InvalidArgumentError(f"backend: expected 'local', 'ssh' or 'ray', got {plan.backend!r}")

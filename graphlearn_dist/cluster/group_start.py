@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import CommunicationSettings
 from ..errors import InvalidArgumentError
 from .actors.base import ActorSpec, Reservation
+from .actors.environ import forwarded_environ
 from .actors.shell import load_class
 from .group_settings import GroupSettings
 from .ray_actor_environment_registry import make_actor_runtime_env
@@ -21,7 +22,7 @@ from .worker_builder import (
     describe_in,
     make_spec,
 )
-from .worker_layout import WorkerMetadata, forwarded_environ, rank_environs
+from .worker_layout import WorkerMetadata, rank_environs
 
 if TYPE_CHECKING:
     from .virtual_cluster import RayVirtualCluster

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import InvalidArgumentError, ResourceInsufficientError
 from .actors.base import NodeResources
-
-
-def order_nodes(nodes: Iterable[NodeResources]) -> list[NodeResources]:
-    """Machines that take work, the largest first; one without processors, as a cluster's head often is, takes none."""
-    found = sorted(nodes, key=lambda node: (-node.cpus, node.node_id))
-    return [node for node in found if node.cpus] or found
 
 
 def place_servers(num_servers: int, holders: Mapping[str, Collection[int]]) -> list[str]:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TypeAlias
 
-from ..errors import LaunchError
+from ..errors import InvalidArgumentError, LaunchError
 from ..utils.restarts import RestartBudget
-from .backend import LOST, Backend, RunningProcess, backend_for
+from .backend import LOST, Backend, LocalBackend, RunningProcess
 from .child import FROZEN
 from .host_watch import HostWatch
 from .job_output import JobOutput
@@ -335,6 +335,21 @@ def _signals_to(interrupt: Callable[[int], None]) -> Iterator[None]:
     finally:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
+
+
+def backend_for(plan: LaunchPlan) -> Backend:
+    """The backend that ``plan.backend`` names."""
+    if plan.backend == "local":
+        return LocalBackend()
+    if plan.backend == "ssh":
+        from .ssh_backend import SshBackend
+
+        return SshBackend(plan.ssh)
+    if plan.backend == "ray":
+        from .ray_launch import RayLaunchBackend
+
+        return RayLaunchBackend()
+    raise InvalidArgumentError(f"backend: expected 'local', 'ssh' or 'ray', got {plan.backend!r}")
 
 
 def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | None = None) -> int:

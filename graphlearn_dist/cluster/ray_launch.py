@@ -13,13 +13,13 @@ from pathlib import Path
 
 from ..errors import GraphLearnError, InvalidArgumentError, LaunchError, WorkerLateError, WorkerNameTakenError
 from ..rpc import Endpoint
-from .actors.base import Actor, ActorBackend, ActorSpec, NodeResources
+from .actors.base import Actor, ActorBackend, ActorSpec, NodeResources, order_nodes
 from .actors.choose import require_ray
+from .actors.environ import forwarded_environ
 from .backend import Backend, Listener, RunningProcess, make_token
-from .job_placement import order_nodes, place_servers, place_trainers
+from .job_placement import place_servers, place_trainers
 from .plan import JobPlacement, LaunchPlan, Master, ProcessSpec
 from .process_host import MachineReport, ProcessHost
-from .worker_layout import forwarded_environ
 
 _START_TIMEOUT_S = 120.0
 _FAILED, _KILLED = 1, 137

@@ -7,21 +7,34 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..config import virtual_cluster_max_retries
 from ..errors import InvalidArgumentError, ResourceInsufficientError, UnknownIdError
 from ..utils.lifetime import Home
-from .actors.base import ActorBackend, NodePort, Reservation
+from .actors.base import ActorBackend, NodePort, Reservation, ResourceUsage, WorkerHandle
 from .actors.choose import choose_backend, require_ray
 from .placement import ClusterShape, GpuIds, bundles_by_machine, gpu_of_unified, parse_gpu_ids, place
 from .ray_actor_environment_registry import PY_EXECUTABLES
 
-if TYPE_CHECKING:
-    from .worker_groups import RayWorkerGroup
-
 _PORT_TIMEOUT_S = 60.0
 COMMUNICATION_BACKENDS = ("gloo", "nccl")
+
+
+class AttachedGroup(Protocol):
+    """A group of workers, as the cluster sees it that it runs on."""
+
+    name_prefix: str
+
+    @property
+    def workers(self) -> Sequence[WorkerHandle]:
+        """Empty once it was shut down."""
+
+    def get_resource_usage(self, timeout_s: float = ...) -> dict[int, ResourceUsage]:
+        """What each process uses, by rank."""
+
+    def shutdown(self, *, force: bool) -> bool:
+        """Ends all of them."""
 
 
 class RayVirtualCluster:
@@ -98,7 +111,7 @@ class RayVirtualCluster:
         self.backend = choose_backend(backend) if isinstance(backend, str) else backend
         self._given: set[tuple[str, int]] = set()
         self._ports_lock = threading.Lock()  # of the line above: two groups may start at the same time
-        self._groups: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
+        self._groups: weakref.WeakSet[AttachedGroup] = weakref.WeakSet()
         self._reserved: list[Reservation] = []
         self._is_shut_down = False
         self._home = Home("the cluster")
@@ -229,7 +242,7 @@ class RayVirtualCluster:
 
     # --- groups on it -------------------------------------------------------------------------------------------
 
-    def attach(self, group: RayWorkerGroup) -> None:
+    def attach(self, group: AttachedGroup) -> None:
         """Counts a group that is to run here.
 
         Raises:

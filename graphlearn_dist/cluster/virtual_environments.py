@@ -19,10 +19,9 @@ from pathlib import Path
 from ..config import force_rebuild_environments, virtual_environments_root
 from ..errors import InvalidArgumentError, LaunchError
 from ..utils.directory_lock import locked_directory
-from .actors.base import ActorBackend, ActorSpec
+from .actors.base import ActorBackend, ActorSpec, order_nodes
 from .actors.choose import choose_backend
-from .job_placement import order_nodes
-from .worker_layout import forwarded_environ
+from .actors.environ import forwarded_environ
 
 _BUILD_TIMEOUT_S = 1800.0
 _CURRENT, _BUILD, _COMMAND = "current", "build-", "built-with.txt"

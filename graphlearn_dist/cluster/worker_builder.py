@@ -21,9 +21,9 @@ from .actors.base import (
     MethodProfile,
     Ref,
     Reservation,
+    WorkerHandle,
 )
 from .actors.choose import reservation_of
-from .actors.handles import WorkerHandle
 from .actors.shell import import_name, load_class, profile_methods
 
 # Options of a decorator that say how its own actors are restarted or called; a group has its own ways for that.

@@ -11,8 +11,18 @@ from typing import Any
 
 from ..errors import DeadlineExceededError
 from ..utils.lifetime import Home
-from .actors.base import Actor, ActorBackend, ActorProfile, ActorSpec, MethodProfile, Ref, ResourceUsage, RunningCall
-from .actors.handles import WorkerHandle, find_method
+from .actors.base import (
+    Actor,
+    ActorBackend,
+    ActorProfile,
+    ActorSpec,
+    MethodProfile,
+    Ref,
+    ResourceUsage,
+    RunningCall,
+    WorkerHandle,
+    find_method,
+)
 from .balance import Load, LoadMeter
 from .health import Health, WorkerState, WorkerStatus
 from .worker_layout import WorkerMetadata

@@ -33,7 +33,7 @@ from ..data.schema import (
 from ..data.topology import Topology
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
-from ..partition.book_base import check_partition_idx
+from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from .dataset_handle import (
     DatasetHandle,

@@ -14,7 +14,7 @@ from ..data.feature import Feature
 from ..data.schema import by_type
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..partition import PartitionBook
-from ..partition.book_base import check_partition_idx
+from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from . import rpc
 from .dist_graph import check_books

@@ -12,7 +12,7 @@ from ..data.graph import Graph
 from ..data.schema import by_type
 from ..errors import InvalidArgumentError
 from ..partition import PartitionBook
-from ..partition.book_base import check_partition_idx
+from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 
 

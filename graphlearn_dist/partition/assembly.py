@@ -12,10 +12,15 @@ import torch
 from .. import _C
 from ..errors import InvalidArgumentError, StorageError
 from ..utils.values import check_distinct, label_of
-from .book_base import PartitionBook
 from .edge_book import EdgeBook, OwnedEdgesBook
 from .layout import AnyBook, EdgeKey, NodeKey, array_path
-from .partition_book import GLTPartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
+from .partition_book import (
+    GLTPartitionBook,
+    PartitionBook,
+    PermutedPartitionBook,
+    RangePartitionBook,
+    TablePartitionBook,
+)
 from .storage import ArrayFile, checksum_of, dtype_name, stored_dtype, write_tensor
 
 _INT32_END = 1 << 31

@@ -19,8 +19,6 @@ from ..errors import InvalidArgumentError
 from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
 from ..utils.values import check_finite, label_of
 from .assembly import write_edge_ids
-from .book_base import PartitionBook as PartitionBook
-from .book_base import check_partition_idx
 from .edge_book import OwnedEdgesBook
 from .ingest import by_type, id_vector, rows_tensor, times_tensor, to_tensor, weights_tensor
 from .layout import array_path, load_partition_layout
@@ -28,7 +26,14 @@ from .loading import cat_feature_cache as cat_feature_cache
 from .loading import load_feature_partition_data as load_feature_partition_data
 from .loading import load_graph_partition_data as load_graph_partition_data
 from .loading import load_partition as load_partition
-from .partition_book import GLTPartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
+from .partition_book import (
+    GLTPartitionBook,
+    PermutedPartitionBook,
+    RangePartitionBook,
+    TablePartitionBook,
+    check_partition_idx,
+)
+from .partition_book import PartitionBook as PartitionBook
 from .partitioner import EDGE_DIRS
 from .partitioner import PartitionerBase as PartitionerBase
 from .piece_assembler import GROUPS, PieceAssembler, register_files

@@ -14,7 +14,7 @@ from .. import _C
 from ..core import check_index_vector, to_optional_tensor
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..utils.device import device_number, stream_handle
-from .book_base import PartitionBook
+from .partition_book import PartitionBook
 
 NeighborAnswer = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 """What an owner answers for its bucket: counts int ``[n]``, neighbors int ``[sum]``, edge ids int ``[sum]`` or None."""

@@ -11,8 +11,14 @@ from .. import _C
 from ..core import check_index_vector, to_tensor
 from ..data import shared_memory
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
-from .book_base import PartitionBook, check_partition_idx
-from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
+from .partition_book import (
+    PartitionBook,
+    PermutedPartitionBook,
+    RangePartitionBook,
+    TablePartitionBook,
+    check_partition_idx,
+    from_dict,
+)
 
 if TYPE_CHECKING:
     from .partition_book import BookId2Index

@@ -11,10 +11,9 @@ import torch
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.values import label_of
-from .book_base import PartitionBook
 from .ingest import by_type, to_tensor
 from .layout import NodeKey
-from .partition_book import TablePartitionBook
+from .partition_book import PartitionBook, TablePartitionBook
 from .partitioner import PartitionerBase
 
 

@@ -17,9 +17,15 @@ from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
 from ..utils.values import check_disjoint, label_of
 from . import meta_checks
-from .book_base import PartitionBook, check_partition_idx
 from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
-from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook, from_dict
+from .partition_book import (
+    PartitionBook,
+    PermutedPartitionBook,
+    RangePartitionBook,
+    TablePartitionBook,
+    check_partition_idx,
+    from_dict,
+)
 from .storage import ArrayFile, check_size, dtype_name, file_of_other_rows, open_array, open_constants
 
 FORMAT_NAME = "graphlearn-dist-partition"

@@ -13,7 +13,6 @@ from ..data.topology import row_sizes
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import FeaturePartitionData, GraphPartitionData
 from ..utils.tensor import id2idx
-from .book_base import PartitionBook
 from .layout import (
     CachedRows,
     EdgeKey,
@@ -23,7 +22,7 @@ from .layout import (
     array_path,
     load_partition_layout,
 )
-from .partition_book import GLTPartitionBook
+from .partition_book import GLTPartitionBook, PartitionBook
 
 _PART = re.compile(r"part(\d+)")
 

@@ -22,7 +22,6 @@ from ..utils.tensor import convert_to_tensor
 from ..utils.values import check_finite, label_of
 from .assembly import as_stored_book, write_edge_ids, write_tables
 from .attributes import attr_path, constant_inputs, write_constants
-from .book_base import PartitionBook
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
 from .ingest import (
     EdgeInput,
@@ -36,7 +35,7 @@ from .ingest import (
 )
 from .layout import AnyBook, EdgeKey, NodeKey, array_path
 from .meta_entries import edge_entry, make_meta, node_entry, write_meta
-from .partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
+from .partition_book import PartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
 from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor
 
 EDGE_DIRS = {"by_src": "out", "by_dst": "in"}

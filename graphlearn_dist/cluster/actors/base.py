@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import InvalidArgumentError, WorkerLateError
-
-if TYPE_CHECKING:
-    from .handles import WorkerHandle
 
 START_TIMEOUT_S = 300.0
 """How long a constructor may take, unless something else is asked for."""
@@ -41,6 +38,12 @@ class NodeResources:
     def as_bundle(self) -> dict[str, float]:
         """The resources under Ray's names."""
         return {**self.custom, "CPU": self.cpus, "GPU": self.gpus}
+
+
+def order_nodes(nodes: Iterable[NodeResources]) -> list[NodeResources]:
+    """Machines that take work, the largest first; one without processors, as a cluster's head often is, takes none."""
+    found = sorted(nodes, key=lambda node: (-node.cpus, node.node_id))
+    return [node for node in found if node.cpus] or found
 
 
 @dataclass(frozen=True)
@@ -367,3 +370,59 @@ class ActorBackend(ABC):
     @abstractmethod
     def is_lost(self, error: BaseException) -> bool:
         """Whether a call has no answer because its process is gone or cannot be reached; ``Actor.ended`` says which."""
+
+
+class WorkerHandle:
+    """A worker, as a caller holds it: ``handle.method.remote(…)`` gives a reference; stays good over restarts.
+
+    What it is sent to gets Ray's own handle of the worker's process of then, which has the same methods.
+    """
+
+    def __init__(self, actor: Callable[[], Actor]) -> None:
+        self._actor = actor
+
+    @property
+    def actor(self) -> Actor:
+        """The process of now."""
+        return self._actor()
+
+    def __getattr__(self, name: str) -> RemoteMethod:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return RemoteMethod(self._actor(), name)
+
+    def __repr__(self) -> str:
+        return f"WorkerHandle({self._actor().spec.name or 'worker'})"
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgumentError(
+            f"{self!r}: expected the handle of a worker on Ray to be sent to another process; a local worker answers "
+            "only the process that started it"
+        )
+
+
+class RemoteMethod:
+    """A method of a worker; waits until that is constructed.
+
+    Raises:
+        AttributeError: it has none of that name.
+        WorkerLateError: the worker was not constructed in time, and was killed.
+    """
+
+    def __init__(self, actor: Actor, name: str) -> None:
+        self._actor = actor
+        self._name = name
+        self.profile = find_method(actor.spec.name, actor.ready.result(), name)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Ref:
+        """Calls it without waiting; a generator gives a stream of references."""
+        if self.profile.streams:
+            return self._actor.stream(self._name, *args, **kwargs)
+        return self._actor.call(self._name, *args, **kwargs)
+
+
+def find_method(worker: str, profile: ActorProfile, name: str) -> MethodProfile:
+    """What is known of a method; raises ``AttributeError``, which lists those that there are."""
+    if name not in profile.methods:
+        raise AttributeError(f"{worker or 'worker'} has no method {name!r}; it has {sorted(profile.methods)}")
+    return profile.methods[name]

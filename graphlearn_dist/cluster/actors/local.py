@@ -29,7 +29,6 @@ from ...errors import (
 )
 from ...utils.lifetime import Home
 from ...utils.ports import free_port
-from ..worker_layout import WITHHELD, forwarded_environ
 from .base import (
     Actor,
     ActorBackend,
@@ -41,9 +40,10 @@ from .base import (
     Ref,
     Reservation,
     ReservationRequest,
+    WorkerHandle,
     ports_given,
 )
-from .handles import WorkerHandle
+from .environ import WITHHELD, forwarded_environ
 from .shell import ShellSetup
 from .wire import Answer, Call, Ready, RemoteTracebackError, Start, dump, header, load_answer, main_path
 

@@ -31,9 +31,9 @@ from .base import (
     Ref,
     Reservation,
     ReservationRequest,
+    WorkerHandle,
     ports_given,
 )
-from .handles import WorkerHandle
 from .shell import Shell, ShellSetup
 from .wire import dump_error
 

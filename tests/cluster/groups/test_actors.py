@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from graphlearn_dist.cluster.actors.base import Actor, ActorBackend, ActorSpec, ReservationRequest
-from graphlearn_dist.cluster.actors.handles import WorkerHandle
+from graphlearn_dist.cluster.actors.base import Actor, ActorBackend, ActorSpec, ReservationRequest, WorkerHandle
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, WorkerLateError, WorkerNameTakenError
 from tests.support.cluster_workers import Broken, Hanging, Worker
 from tests.support.jobs import wait_ended

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster.actors.base import NodePort, NodeResources
+from graphlearn_dist.cluster.actors.environ import forwarded_environ
 from graphlearn_dist.cluster.placement import (
     ClusterShape,
     bundles_by_machine,
@@ -14,7 +15,7 @@ from graphlearn_dist.cluster.placement import (
     parse_gpu_ids,
     place,
 )
-from graphlearn_dist.cluster.worker_layout import forwarded_environ, plan_groups, plan_workers, rank_environs
+from graphlearn_dist.cluster.worker_layout import plan_groups, plan_workers, rank_environs
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
 
 
