@@ -18,7 +18,7 @@ from .errors import GraphLearnError, InvalidArgumentError, LaunchError
 
 def _launch(args: argparse.Namespace) -> int:
     from .cluster import LaunchPlan, launch, read_hosts
-    from .cluster.checks import misplaced_options
+    from .cluster.jobs.checks import misplaced_options
 
     plan = LaunchPlan(
         script=args.script,

@@ -8,39 +8,39 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .backend import Backend, Listener, LocalBackend, RunningProcess
-from .launcher import launch
-from .plan import Host, LaunchPlan, Master, ProcessSpec, plan_processes, read_hosts
-from .ssh_backend import SshBackend
+from .jobs.backend import Backend, Listener, LocalBackend, RunningProcess
+from .jobs.launcher import launch
+from .jobs.plan import Host, LaunchPlan, Master, ProcessSpec, plan_processes, read_hosts
+from .jobs.ssh_backend import SshBackend
 
 if TYPE_CHECKING:
     from .actors.shell import heartbeat, idempotent
-    from .batched_data_dict import BatchedDataDict, SlicedDataDict
-    from .collectives import init_process_group, wrap_ddp
-    from .compression import compress_gradients
-    from .health import StuckWorker, WorkerState, WorkerStatus
-    from .named_sharding import NamedSharding
-    from .virtual_cluster import RayVirtualCluster, VirtualCluster, init_ray
-    from .worker_groups import MultiWorkerFuture, RayWorkerBuilder, RayWorkerGroup
+    from .data.batched_data_dict import BatchedDataDict, SlicedDataDict
+    from .data.named_sharding import NamedSharding
+    from .groups.health import StuckWorker, WorkerState, WorkerStatus
+    from .groups.worker_groups import MultiWorkerFuture, RayWorkerBuilder, RayWorkerGroup
+    from .machines.virtual_cluster import RayVirtualCluster, VirtualCluster, init_ray
+    from .training.collectives import init_process_group, wrap_ddp
+    from .training.compression import compress_gradients
 
 _LATE = {
-    "BatchedDataDict": "batched_data_dict",
-    "MultiWorkerFuture": "worker_groups",
-    "NamedSharding": "named_sharding",
-    "RayVirtualCluster": "virtual_cluster",
-    "RayWorkerBuilder": "worker_groups",
-    "RayWorkerGroup": "worker_groups",
-    "SlicedDataDict": "batched_data_dict",
-    "StuckWorker": "health",
-    "VirtualCluster": "virtual_cluster",
-    "WorkerState": "health",
-    "WorkerStatus": "health",
-    "compress_gradients": "compression",
+    "BatchedDataDict": "data.batched_data_dict",
+    "MultiWorkerFuture": "groups.worker_groups",
+    "NamedSharding": "data.named_sharding",
+    "RayVirtualCluster": "machines.virtual_cluster",
+    "RayWorkerBuilder": "groups.worker_groups",
+    "RayWorkerGroup": "groups.worker_groups",
+    "SlicedDataDict": "data.batched_data_dict",
+    "StuckWorker": "groups.health",
+    "VirtualCluster": "machines.virtual_cluster",
+    "WorkerState": "groups.health",
+    "WorkerStatus": "groups.health",
+    "compress_gradients": "training.compression",
     "heartbeat": "actors.shell",
     "idempotent": "actors.shell",
-    "init_process_group": "collectives",
-    "init_ray": "virtual_cluster",
-    "wrap_ddp": "collectives",
+    "init_process_group": "training.collectives",
+    "init_ray": "machines.virtual_cluster",
+    "wrap_ddp": "training.collectives",
 }
 
 __all__ = [

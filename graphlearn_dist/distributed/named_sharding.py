@@ -1,5 +1,5 @@
 """The names of ``cluster.named_sharding``, at the place where the cluster layer's documents have them."""
 
-from ..cluster.named_sharding import NamedSharding
+from ..cluster.data.named_sharding import NamedSharding
 
 __all__ = ["NamedSharding"]

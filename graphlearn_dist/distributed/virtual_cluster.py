@@ -1,6 +1,6 @@
 """The names of ``cluster.virtual_cluster``, at the place where the cluster layer's documents have them."""
 
-from ..cluster.virtual_cluster import (
+from ..cluster.machines.virtual_cluster import (
     PY_EXECUTABLES,
     RayVirtualCluster,
     ResourceInsufficientError,

@@ -1,6 +1,6 @@
 """The names of ``cluster.worker_groups``, at the place where the cluster layer's documents have them."""
 
-from ..cluster.worker_groups import (
+from ..cluster.groups.worker_groups import (
     MultiWorkerFuture,
     RayWorkerBuilder,
     RayWorkerGroup,

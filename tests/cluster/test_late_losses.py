@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from graphlearn_dist.cluster import LaunchPlan, Master, launch
-from graphlearn_dist.cluster.backend import Backend, Listener, RunningProcess
-from graphlearn_dist.cluster.plan import ProcessSpec
+from graphlearn_dist.cluster.jobs.backend import Backend, Listener, RunningProcess
+from graphlearn_dist.cluster.jobs.plan import ProcessSpec
 from graphlearn_dist.errors import LaunchError
 
 KILLED = 137
@@ -168,7 +168,7 @@ def test_the_cause_is_named_before_its_consequences(order: tuple[int, ...]) -> N
 
 def test_consequences_without_a_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is named, and nobody is waited for in vain for long."""
-    monkeypatch.setattr("graphlearn_dist.cluster.launcher._CAUSE_S", 0.1)
+    monkeypatch.setattr("graphlearn_dist.cluster.jobs.launcher._CAUSE_S", 0.1)
     lines = {"trainer 1": "graphlearn_dist.errors.PeerLostError: lost server 0: connection closed"}
     with pytest.raises(LaunchError, match="trainer 1 exited with code 1; its only line"):
         run(Talking([("trainer 1", 1)], lines))

@@ -17,8 +17,8 @@ from launch_job import DEADLINE_S, LINGER, Job
 
 import graphlearn_dist.cluster
 from graphlearn_dist.cluster import Host, LaunchPlan, Master, launch, plan_processes, read_hosts
-from graphlearn_dist.cluster.child import FROZEN
-from graphlearn_dist.cluster.launcher import describe_exit
+from graphlearn_dist.cluster.jobs.launcher import describe_exit
+from graphlearn_dist.cluster.jobs.wrapper import FROZEN
 from graphlearn_dist.errors import InvalidArgumentError, LaunchError
 
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -287,7 +287,7 @@ def test_token_reaches_every_process_and_no_command_line(job: Job, shim: str) ->
 
 
 def test_ssh_processes_end_when_their_link_closes(job: Job) -> None:
-    child = Path(graphlearn_dist.cluster.__path__[0]) / "child.py"
+    child = Path(graphlearn_dist.cluster.__path__[0]) / "jobs" / "wrapper.py"
     script = job.script("linger.py", LINGER)
     command = [sys.executable, str(child), "--link", "1", "--", sys.executable, script]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=job.directory)

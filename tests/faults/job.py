@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from graphlearn_dist.cluster import LaunchPlan, launch
-from graphlearn_dist.cluster.backend import LocalBackend
-from graphlearn_dist.cluster.launcher import describe_exit
-from graphlearn_dist.cluster.plan import Master
+from graphlearn_dist.cluster.jobs.backend import LocalBackend
+from graphlearn_dist.cluster.jobs.launcher import describe_exit
+from graphlearn_dist.cluster.jobs.plan import Master
 from graphlearn_dist.errors import LaunchError
 from tests.faults import hooks
 from tests.faults.kinds import FAULTS, REMOTE, SERVER_EXIT_S, Fault, Scene

@@ -28,7 +28,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import torch_geometric.data  # noqa: E402, F401  seconds of a core, which every job would need in its last moments
 
-from graphlearn_dist.cluster.launcher import describe_exit  # noqa: E402
+from graphlearn_dist.cluster.jobs.launcher import describe_exit  # noqa: E402
 from tests.faults.job import START_LIMIT_S, Case, Verdict, main  # noqa: E402
 from tests.faults.kinds import FAULTS  # noqa: E402
 from tests.faults.workload import Digests, prepare  # noqa: E402

@@ -32,10 +32,10 @@ import torch.utils.data
 import torch_geometric.data  # noqa: F401 what loaders import when they make their first batch
 
 from graphlearn_dist.channel import ShmChannel
-from graphlearn_dist.cluster.backend import LocalBackend
-from graphlearn_dist.cluster.plan import ProcessSpec
-from graphlearn_dist.cluster.virtual_cluster import RayVirtualCluster
-from graphlearn_dist.cluster.worker_groups import RayWorkerGroup
+from graphlearn_dist.cluster.groups.worker_groups import RayWorkerGroup
+from graphlearn_dist.cluster.jobs.backend import LocalBackend
+from graphlearn_dist.cluster.jobs.plan import ProcessSpec
+from graphlearn_dist.cluster.machines.virtual_cluster import RayVirtualCluster
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistNeighborLoader,

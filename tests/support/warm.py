@@ -254,7 +254,7 @@ def _run_program(argv: list[str]) -> int:
         return 0
     is_module = argv[0] == "-m"
     sys.argv = argv[1:] if is_module else argv
-    if os.path.basename(sys.argv[0]) == "child.py":  # the launcher's wrapper, which goes on to run another program
+    if os.path.basename(sys.argv[0]) == "wrapper.py":  # the launcher's wrapper, which goes on to run another program
         _name("gld-wrapper")
         os.execvp = lambda file, args: _run(args[1:])  # type: ignore[assignment]
     else:

@@ -16,8 +16,8 @@ import pytest
 
 from graphlearn_dist.cluster import LaunchPlan, launch
 from graphlearn_dist.cluster.actors.base import Actor, ActorBackend, ActorSpec
-from graphlearn_dist.cluster.plan import ProcessSpec
-from graphlearn_dist.cluster.process_host import ProcessHost
+from graphlearn_dist.cluster.jobs.plan import ProcessSpec
+from graphlearn_dist.cluster.jobs.process_host import ProcessHost
 from graphlearn_dist.errors import LaunchError
 from tests.support.jobs import wait_ended
 from tests.support.launched_trainer import GRAPH
@@ -60,7 +60,7 @@ class Output(io.StringIO):
 def test_a_killed_server_and_a_lost_machine_change_no_batch(ray_nodes: RayNodes, tmp_path: Path) -> None:
     import ray
 
-    from graphlearn_dist.cluster.ray_launch import RayLaunchBackend
+    from graphlearn_dist.cluster.jobs.ray_backend import RayLaunchBackend
 
     data = write_partitions(graph_of(GRAPH), tmp_path, "random", 2, "in")
     (tmp_path / "serve.py").write_text(SERVER)

@@ -14,8 +14,8 @@ import pytest
 
 from graphlearn_dist.cluster import NamedSharding, RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup
 from graphlearn_dist.cluster.actors.base import ActorBackend, ActorSpec, WorkerHandle
-from graphlearn_dist.cluster.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
-from graphlearn_dist.cluster.worker_groups import MultiWorkerFuture
+from graphlearn_dist.cluster.groups.worker_groups import MultiWorkerFuture
+from graphlearn_dist.cluster.machines.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 from graphlearn_dist.errors import (
     DeadlineExceededError,
     InvalidArgumentError,

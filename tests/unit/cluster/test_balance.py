@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 import torch
 
-from graphlearn_dist.cluster.balance import Balancer, Load, LoadMeter, SeedOwners
-from graphlearn_dist.cluster.group_settings import GroupSettings
-from graphlearn_dist.cluster.named_sharding import NamedSharding
+from graphlearn_dist.cluster.data.named_sharding import NamedSharding
+from graphlearn_dist.cluster.groups.balance import Balancer, Load, LoadMeter, SeedOwners
+from graphlearn_dist.cluster.groups.group_settings import GroupSettings
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.partition import RangePartitionBook
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlearn_dist.cluster.batch_packing import PACKING_ALGORITHMS, SequencePacking, plan_packed
-from graphlearn_dist.cluster.batched_data_dict import (
+from graphlearn_dist.cluster.data.batch_packing import PACKING_ALGORITHMS, SequencePacking, plan_packed
+from graphlearn_dist.cluster.data.batched_data_dict import (
     BatchedDataDict,
     DynamicBatchingArgs,
     SequencePackingArgs,

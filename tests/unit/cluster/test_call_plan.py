@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlearn_dist.cluster.call_plan import (
+from graphlearn_dist.cluster.data.named_sharding import NamedSharding
+from graphlearn_dist.cluster.groups.call_plan import (
     ShardedAxes,
     bind_arguments,
     eligible_workers,
@@ -18,7 +19,6 @@ from graphlearn_dist.cluster.call_plan import (
     plan_same,
     plan_sharded,
 )
-from graphlearn_dist.cluster.named_sharding import NamedSharding
 from graphlearn_dist.errors import CallArgumentError
 
 SQUARE = NamedSharding([[0, 1], [2, 3]], ["dp", "tp"])

@@ -10,10 +10,10 @@ import pytest
 
 from graphlearn_dist.cluster.actors.base import RunningCall
 from graphlearn_dist.cluster.actors.choose import choose_backend
-from graphlearn_dist.cluster.group_settings import GroupSettings
-from graphlearn_dist.cluster.health import Health, WorkerState
-from graphlearn_dist.cluster.virtual_cluster import RayVirtualCluster
-from graphlearn_dist.cluster.worker_builder import ConfigurationRequest, describe_class, recursive_merge_options
+from graphlearn_dist.cluster.groups.group_settings import GroupSettings
+from graphlearn_dist.cluster.groups.health import Health, WorkerState
+from graphlearn_dist.cluster.groups.worker_builder import ConfigurationRequest, describe_class, recursive_merge_options
+from graphlearn_dist.cluster.machines.virtual_cluster import RayVirtualCluster
 from graphlearn_dist.errors import InvalidArgumentError, WorkerFailureError
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from graphlearn_dist.cluster.backend import OutputReader
-from graphlearn_dist.cluster.checks import check, master_address, network_environ, questions
-from graphlearn_dist.cluster.host_watch import HostWatch
-from graphlearn_dist.cluster.job_output import JobOutput
-from graphlearn_dist.cluster.plan import Host, LaunchPlan, ProcessSpec
-from graphlearn_dist.cluster.probe import Answer, Question, look
+from graphlearn_dist.cluster.jobs.backend import OutputReader
+from graphlearn_dist.cluster.jobs.checks import check, master_address, network_environ, questions
+from graphlearn_dist.cluster.jobs.host_watch import HostWatch
+from graphlearn_dist.cluster.jobs.job_output import JobOutput
+from graphlearn_dist.cluster.jobs.plan import Host, LaunchPlan, ProcessSpec
+from graphlearn_dist.cluster.jobs.probe import Answer, Question, look
 from graphlearn_dist.config import port_range
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
 from graphlearn_dist.rpc import Endpoint

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlearn_dist.cluster.actors.base import NodeResources, order_nodes
-from graphlearn_dist.cluster.job_placement import place_servers, place_trainers
+from graphlearn_dist.cluster.jobs.job_placement import place_servers, place_trainers
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlearn_dist.cluster.named_sharding import NamedSharding
+from graphlearn_dist.cluster.data.named_sharding import NamedSharding
 
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 

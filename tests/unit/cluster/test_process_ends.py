@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster.actors.wire import Answer, dump_answer, load_answer
-from graphlearn_dist.cluster.backend import Subprocess
-from graphlearn_dist.cluster.job_output import JobOutput
-from graphlearn_dist.cluster.plan import ProcessSpec
+from graphlearn_dist.cluster.jobs.backend import Subprocess
+from graphlearn_dist.cluster.jobs.job_output import JobOutput
+from graphlearn_dist.cluster.jobs.plan import ProcessSpec
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 SPEC = ProcessSpec("trainer", 0, "here", ("command",), {})

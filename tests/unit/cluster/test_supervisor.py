@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster.actors.base import ActorProfile, ActorSpec, ResourceUsage
-from graphlearn_dist.cluster.health import WorkerState
-from graphlearn_dist.cluster.supervisor import Supervisor, Watch
-from graphlearn_dist.cluster.worker_layout import plan_workers
-from graphlearn_dist.cluster.worker_slot import WorkerSlot
+from graphlearn_dist.cluster.groups.health import WorkerState
+from graphlearn_dist.cluster.groups.supervisor import Supervisor, Watch
+from graphlearn_dist.cluster.groups.worker_layout import plan_workers
+from graphlearn_dist.cluster.groups.worker_slot import WorkerSlot
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlearn_dist.cluster.virtual_environments import create_local_venv
+from graphlearn_dist.cluster.machines.virtual_environments import create_local_venv
 from graphlearn_dist.config import force_rebuild_environments, virtual_environments_root
 from graphlearn_dist.errors import InvalidArgumentError, LaunchError
 
@@ -99,7 +99,8 @@ def test_a_builder_that_is_killed(root: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "started")
     os.mkfifo(tmp_path / "never")
     stuck = fake(tmp_path, "stuck", f"echo half > {tmp_path}/started; cat {tmp_path}/never")
-    program = f"from graphlearn_dist.cluster.virtual_environments import create_local_venv as c; c({stuck!r}, 'own')"
+    module = "graphlearn_dist.cluster.machines.virtual_environments"
+    program = f"from {module} import create_local_venv as c; c({stuck!r}, 'own')"
     repository = str(Path(__file__).resolve().parents[3])
     environ = {**os.environ, "PYTHONPATH": repository}
     builder = subprocess.Popen([sys.executable, "-c", program], env=environ, start_new_session=True)

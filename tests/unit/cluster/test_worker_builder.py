@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from graphlearn_dist.cluster.ray_actor_environment_registry import (
-    ACTOR_ENVIRONMENT_REGISTRY,
-    get_actor_python_env,
-    make_actor_runtime_env,
-)
-from graphlearn_dist.cluster.virtual_cluster import PY_EXECUTABLES, RayVirtualCluster
-from graphlearn_dist.cluster.worker_builder import (
+from graphlearn_dist.cluster.groups.worker_builder import (
     ClassDescription,
     RayWorkerBuilder,
     WorkerConfiguration,
     get_nsight_config_if_pattern_matches,
     make_spec,
 )
+from graphlearn_dist.cluster.machines.ray_actor_environment_registry import (
+    ACTOR_ENVIRONMENT_REGISTRY,
+    get_actor_python_env,
+    make_actor_runtime_env,
+)
+from graphlearn_dist.cluster.machines.virtual_cluster import PY_EXECUTABLES, RayVirtualCluster
 from graphlearn_dist.config import virtual_cluster_max_retries
 
 DECORATOR = {

@@ -8,14 +8,14 @@ import pytest
 
 from graphlearn_dist.cluster.actors.base import NodePort, NodeResources
 from graphlearn_dist.cluster.actors.environ import forwarded_environ
-from graphlearn_dist.cluster.placement import (
+from graphlearn_dist.cluster.groups.worker_layout import plan_groups, plan_workers, rank_environs
+from graphlearn_dist.cluster.machines.bundle_placement import (
     ClusterShape,
     bundles_by_machine,
     gpu_of_unified,
     parse_gpu_ids,
     place,
 )
-from graphlearn_dist.cluster.worker_layout import plan_groups, plan_workers, rank_environs
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
 
 

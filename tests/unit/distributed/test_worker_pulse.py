@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from graphlearn_dist import _C
-from graphlearn_dist.cluster import child
+from graphlearn_dist.cluster.jobs import wrapper
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.distributed.worker_pulse import PulseWatch, start_pulse
 
@@ -74,7 +74,7 @@ class Clock:
         self._now = 1000.0
         monkeypatch.setattr(time, "monotonic", lambda: self._now)
 
-    def later(self, seconds: int, pulse: child._Pulse, signs: bytes, write: int) -> list[str]:
+    def later(self, seconds: int, pulse: wrapper._Pulse, signs: bytes, write: int) -> list[str]:
         """What is said to have stopped in these seconds, in each of which the signs come."""
         found = []
         for _ in range(seconds):
@@ -91,7 +91,7 @@ class Clock:
 def test_who_watches_a_server(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = pipe
     clock = Clock(monkeypatch)
-    pulse = child._Pulse(read, {b".": 3.0, b"+": 30.0})
+    pulse = wrapper._Pulse(read, {b".": 3.0, b"+": 30.0})
     assert clock.later(100, pulse, b"", write) == []  # it gives no signs: it is not watched
     assert clock.later(100, pulse, b".", write) == []  # of its interpreter it gives none
     assert clock.later(5, pulse, b".+", write) == []
@@ -112,7 +112,7 @@ def test_who_watches_a_server(pipe: tuple[int, int], monkeypatch: pytest.MonkeyP
 def test_a_watch_that_is_off(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = pipe
     clock = Clock(monkeypatch)
-    pulse = child._Pulse(read, {b".": 3.0, b"+": 0.0})
+    pulse = wrapper._Pulse(read, {b".": 3.0, b"+": 0.0})
     assert clock.later(3, pulse, b".+", write) == []
     assert clock.later(1000, pulse, b".", write) == []
     os.close(write)

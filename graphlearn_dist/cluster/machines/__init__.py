@@ -1,0 +1,1 @@
+"""Where workers run: bundles of the machines of a cluster, and interpreters for them."""

@@ -1,0 +1,1 @@
+"""For the code of workers: torch's process group, and smaller gradients."""
