@@ -1,5 +1,6 @@
 # make demo    install into .venv and train on an embedded graph with 2 servers and 2 trainers
 # make test    the tests
+# make test-all the tests, those too that take minutes, and 200 random faults
 # make check   linters, formatters, types; the CUDA sources too where nvcc is
 # make sanitize the C++ tests under ASan and UBSan, and under TSan
 # make fuzz    the RPC's decoders under bytes made up by a fuzzer, for SECONDS (600)
@@ -42,7 +43,7 @@ RUNTIME := $(STAMPS)/runtime
 DEV := $(STAMPS)/dev
 BUILT := $(STAMPS)/built
 
-.PHONY: help install demo test check check-cuda sanitize fuzz fuzz-files faults bench gpu clean
+.PHONY: help install demo test test-all check check-cuda sanitize fuzz fuzz-files faults bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -75,7 +76,11 @@ demo: $(BUILT)
 	@$(PY) examples/demo.py $(DEMO_ARGS)
 
 test: $(BUILT) $(DEV)
+	$(PY) -m pytest -m "not gpu and not thorough" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-all: $(BUILT) $(DEV)
 	$(PY) -m pytest -m "not gpu" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m tests.faults.run -n 200 --seed $(SEED)
 
 check: $(DEV) check-cuda
 	$(PY) -m ruff check .

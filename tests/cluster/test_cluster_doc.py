@@ -17,6 +17,7 @@ DEADLINE_S = 300.0  # only ever reached by a hang
 _BLOCK = re.compile(r"^```(?P<kind>sh|hosts|python)(?: (?P<name>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.thorough
 def test_the_example_as_printed(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)

@@ -88,6 +88,7 @@ def train_both(spec: str, recipe: Recipe, tmp_path: Path, seeds: Sequence[int] =
     return Outcome(remote, full, train_reference(recipe, data, seeds[0], use_edges=False))
 
 
+@pytest.mark.thorough
 def test_cora_with_three_seeds(tmp_path: Path) -> None:
     """At full length. Between seeds and dropout masks a run's accuracy varies by about 0.7 points (standard deviation),
     the difference of two means over three seeds by 0.6: two points are more than three of those.
@@ -113,6 +114,7 @@ def test_tolokers_shortened(tmp_path: Path) -> None:
     assert area > outcome.alone.test_roc_auc + 0.01
 
 
+@pytest.mark.thorough
 def test_debian_shortened(tmp_path: Path) -> None:
     """Three passes over the training nodes against half of the demo's reference steps."""
     recipe = replace(recipe_for("debian"), epochs=3, full_epochs=40)

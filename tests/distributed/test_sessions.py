@@ -230,6 +230,7 @@ def train(port: int) -> list[int]:
     return [node for batch in seen for node in batch.n_id.tolist()]
 
 
+@pytest.mark.thorough
 def test_clients_that_do_not_come_back(job: Job, epochs: Callable[[int], list[Any]]) -> None:
     """One freezes until its lease is over, and then has its batches all the same; one leaves and closes nothing; and
     one is gone without a word."""
@@ -389,6 +390,7 @@ def test_fifty_clients_come_and_go(job: Job, epochs: Callable[[int], list[Any]])
 LONG = SEEDS.repeat(20_000)  # an input of 18 MiB
 
 
+@pytest.mark.thorough
 def test_rounds_of_clients(job: Job) -> None:
     """What a server uses after two rounds of visitors it uses after any number: what they held does not pile up."""
     pid = job.servers[0].pid

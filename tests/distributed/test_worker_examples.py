@@ -30,6 +30,7 @@ def run_example(name: str, mode: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_all_modes_train_alike(tmp_path: Path) -> None:
     results: dict[str, dict[str, Any]] = {}
     for mode in ("local", "collocated", "mp", "remote"):
@@ -59,8 +60,8 @@ SAYS = {
     [
         *((name, "local") for name in SAYS),
         ("link_prediction.py", "remote"),
-        ("hetero.py", "collocated"),
-        ("subgraph.py", "mp"),
+        pytest.param("hetero.py", "collocated", marks=pytest.mark.thorough),
+        pytest.param("subgraph.py", "mp", marks=pytest.mark.thorough),
     ],
 )
 def test_smoke(name: str, mode: str) -> None:

@@ -177,6 +177,7 @@ def test_an_error_of_a_peer_is_its_answer(files: GraphFiles) -> None:
 # --- the whole ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_smoke_run_measures_every_kind_of_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = bench_sampling.main(["--smoke", "--cache", str(tmp_path)])
     measured = {(row["group"], row["mode"]) for row in content["rows"] if "problem" not in row}

@@ -12,6 +12,17 @@ from graphlearn_dist.cluster.actors.local import LocalBackend
 from tests.support.ray_nodes import RayNodes, running_nodes
 
 CPUS = 8
+# Of the tests that run on each engine, those that `make test` runs on Ray too.
+SMOKE_ON_RAY = ("test_actors.py::", "test_worker_groups.py::test_cluster[", "test_group_failures.py::test_sys_exit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What local processes show of both engines, Ray shows in ``make test-all``."""
+    for item in items:
+        engines = getattr(item, "callspec", None)
+        on_ray = engines is not None and "ray" in (engines.params.get("backend"), engines.params.get("run"))
+        if on_ray and not any(name in item.nodeid for name in SMOKE_ON_RAY):
+            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(scope="package")  # other tests count the children of this process

@@ -75,6 +75,7 @@ glt.distributed.shutdown_client()
 """
 
 
+@pytest.mark.thorough
 def test_the_command_for_a_job(ray_nodes: RayNodes, tmp_path: Path) -> None:
     """As it is printed, in a directory that has the partitions and the script."""
     [command] = re.findall(r"^## A whole job\n+```\n(.*?)\n```$", document("ray.md"), re.MULTILINE | re.DOTALL)

@@ -57,6 +57,7 @@ class Output(io.StringIO):
             return self.lines(start)[:count]
 
 
+@pytest.mark.thorough
 def test_a_killed_server_and_a_lost_machine_change_no_batch(ray_nodes: RayNodes, tmp_path: Path) -> None:
     import ray
 

@@ -26,7 +26,6 @@ def run(command: list[str], deadline_s: float) -> None:
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
 
 
-@pytest.mark.slow
 def test_core() -> None:
     """Where the extension was built in another place, the core is compiled once more, which takes tens of seconds."""
     import pybind11
