@@ -4,10 +4,10 @@ What a worker needs, torch above all, takes more than a second of a core to impo
 once, has no thread but its own (a fork would take their locks along, and not them), and does nothing but fork: a worker
 is there in milliseconds, and shares all pages that it does not write to.
 
-Started by ``worker_forks`` with the interpreter's flags and the ``sys.path`` of the program that it is for, and the
-arguments REQUESTS OWNER SIGN. REQUESTS is a sequenced-packet socket: a packet on it says that this process is ready,
-and each that comes asks for a worker by its descriptors, see ``WorkerDescriptors``. OWNER is a pidfd of the process
-that workers are for; with its end this process ends. SIGN is memory for its signs of life, see ``LifeSign``.
+Started by ``worker_forks`` with the interpreter's flags and the ``sys.path`` of the program that it is for, and with
+the arguments REQUESTS OWNER SIGN first. REQUESTS is a sequenced-packet socket: a packet on it says that this process is
+ready, and each that comes asks for a worker by its descriptors, see ``WorkerDescriptors``. OWNER is a pidfd of the
+process that workers are for; with its end this process ends. SIGN is memory for its signs of life, see ``LifeSign``.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def main() -> int:
     # Ctrl-C reaches the whole process group; who gets it ends this process and its forks. It was blocked until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it, which is inherited, is told of no worker's end
     requests, owner, sign = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     life_sign = LifeSign(sign)
     os.close(sign)

@@ -30,9 +30,19 @@ from ..errors import SamplingWorkerError
 from .life_sign import LifeSign
 
 # The interpreter would put its working directory first in ``sys.path``, which is not the program's and may be anyone's.
-# The program's own search path comes before the first import that looks for a file.
-_SEARCH_PATH = "import sys; sys.path[:] = sys.argv[4:]\n"
-_PROGRAM = "from graphlearn_dist.distributed import fork_server; fork_server.run()"
+# The program's own search path comes before the first import that looks for a file; this package is the program's own
+# wherever it was found, and whatever else of that name is searched by now.
+_PROGRAM = """
+import sys
+package, sys.path[:] = sys.argv[4], sys.argv[5:]
+import importlib.util
+spec = importlib.util.spec_from_file_location("graphlearn_dist", package)
+sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from graphlearn_dist.distributed import fork_server
+fork_server.run()
+"""
+_PACKAGE = Path(__file__).parents[1] / "__init__.py"
 _START_S = 60.0  # for its imports; they take seconds on a machine that is busy
 _ANSWER_S = 60.0  # for one fork, of milliseconds, behind many others; reached by one that lives and does not answer
 _STATUS_S = 1.0  # for the exit code of a worker that has ended, and again as long as the fork server lives
@@ -210,7 +220,8 @@ def _start_program(requests: socket.socket, sign: int) -> subprocess.Popen[bytes
         descriptors = [_above_standard(descriptor, ours) for descriptor in (requests.fileno(), owner, sign)]
         output, errors = _standard_outputs(ours)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-c", _SEARCH_PATH + _PROGRAM, *map(str, descriptors), *_search_path()]
+        arguments = [*map(str, descriptors), str(_PACKAGE), *_search_path()]
+        command = [_interpreter(), *flags, "-c", _PROGRAM, *arguments]
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # inherited: until the program ignores it
         ours.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         return subprocess.Popen(
@@ -224,14 +235,29 @@ def _start_program(requests: socket.socket, sign: int) -> subprocess.Popen[bytes
         )
 
 
+def _interpreter() -> str:
+    """What runs this program, where the program has not changed that and is not embedded in another one."""
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        raise SamplingWorkerError(
+            "sampling workers need a Python interpreter: expected its path in sys.executable (for a program that "
+            f"embeds Python: to be set by it), got {sys.executable!r}"
+        )
+    return sys.executable
+
+
 def _search_path() -> list[str]:
-    """This program's ``sys.path``, for a process with another working directory."""
+    """This program's ``sys.path``, for a process with another working directory.
+
+    What is relative comes last. It says another directory than when this program made its imports, where the working
+    directory has changed since; a ``struct.py`` that lies there is not the program's.
+    """
+    entries = [entry for entry in sys.path if isinstance(entry, str)]
+    relative = [entry for entry in entries if not os.path.isabs(entry)]
+    absolute = [entry for entry in entries if os.path.isabs(entry)]
     try:
-        entries = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
+        return absolute + [os.path.abspath(entry) for entry in relative]
     except FileNotFoundError:  # the working directory was removed, and with it what is searched relative to it
-        entries = [entry for entry in sys.path if isinstance(entry, str) and os.path.isabs(entry)]
-    package = str(Path(__file__).parents[2])  # found in a place that is not searched any more, maybe
-    return entries if package in entries else [*entries, package]
+        return absolute
 
 
 def _above_standard(descriptor: int, stack: contextlib.ExitStack) -> int:

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.support.jobs import make_partitions
+from graphlearn_dist.distributed import DistNeighborLoader, MpDistSamplingWorkerOptions
+from graphlearn_dist.errors import SamplingWorkerError
+from tests.support.jobs import load, make_partitions
 from tests.support.processes import ROOT
 
 DEADLINE_S = 120.0
@@ -68,6 +71,32 @@ def test_a_search_path_of_its_own_and_strange_modules_where_it_runs(whole: Path,
     seen, _ = run([interpreter, str(program), str(whole), str(report)], there, report)
     assert seen["batches"] == 4
     assert not (there / "imported").exists()
+
+
+def test_a_working_directory_that_has_changed_since_the_imports(whole: Path, tmp_path: Path) -> None:
+    """An empty entry of the search path, as interactive programs have it, says another directory then; and children
+    whose ends are ignored, as some shells and supervisors hand it down."""
+    there, report, program = tmp_path / "there", tmp_path / "report.json", tmp_path / "program.py"
+    there.mkdir()
+    for name in ("struct", "random", "numpy", "graphlearn_dist"):
+        (there / f"{name}.py").write_text(f"open({str(there / 'imported')!r}, 'w').close(); raise SystemExit(7)")
+    leave = f"import signal; sys.path.insert(0, ''); os.chdir({str(there)!r}); "
+    leave += "signal.signal(signal.SIGCHLD, signal.SIG_IGN); import torch_geometric"
+    program.write_text(PROGRAM.replace("PREPARE", "").replace("REMOVE", leave))
+    seen, errors = run([sys.executable, str(program), str(whole), str(report)], tmp_path, report)
+    assert seen["batches"] == 4
+    assert not (there / "imported").exists()
+    assert errors == ""
+
+
+@pytest.mark.parametrize("interpreter", [None, "", "/nowhere/python"])
+def test_a_program_that_does_not_know_its_interpreter(
+    monkeypatch: pytest.MonkeyPatch, whole: Path, interpreter: str | None
+) -> None:
+    """As those that embed Python."""
+    monkeypatch.setattr(sys, "executable", interpreter)
+    with pytest.raises(SamplingWorkerError, match=r"sys\.executable.*got (None|''|'/nowhere/python')$"):
+        DistNeighborLoader(load(whole), [3], torch.arange(9), worker_options=MpDistSamplingWorkerOptions(1))
 
 
 def test_no_working_directory_no_standard_output_and_flags(whole: Path, tmp_path: Path) -> None:
