@@ -153,6 +153,25 @@ def test_a_users_mistake_is_one_line(job: Job, prefix: str) -> None:
     )
 
 
+def test_where_the_ends_of_children_are_ignored_exit_codes_are_known(job: Job) -> None:
+    """Some supervisors hand that down; the launcher waited for ever."""
+    launcher = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-m", "graphlearn_dist", "launch", "--server-script", str(job.directory / "linger.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", launcher, *command, job.script("seven.py", "raise SystemExit(7)")],
+        env={**os.environ, **dict([job.mark.split("=")])},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert "trainer 0 exited with code 7" in done.stderr
+    assert job.alive() == []
+
+
 def test_launch_raises_in_python(job: Job) -> None:
     plan = LaunchPlan(script=job.script("bad.py", "raise SystemExit(9)"), server_script=job.script("quiet.py", ""))
     with pytest.raises(LaunchError, match="trainer 0 exited with code 9; no output") as failure:

@@ -324,12 +324,17 @@ class _Supervisor:
 
 @contextlib.contextmanager
 def _signals_to(interrupt: Callable[[int], None]) -> Iterator[None]:
-    """Sends SIGINT, SIGTERM and SIGHUP there for a scope; Python allows that in the main thread only."""
+    """Sends SIGINT, SIGTERM and SIGHUP there for a scope; Python allows that in the main thread only.
+
+    SIGCHLD is not ignored there: how a process ended could not be had, where whoever started this one ignores it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     heeded = [signum for signum in _SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup ignores SIGHUP
     previous = {signum: signal.signal(signum, lambda n, _frame: interrupt(n)) for signum in heeded}
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:
