@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +19,14 @@ _MAX_CONCURRENCY = 32
 _MAX_RPC_THREADS = 16
 _DEFAULT_BUFFER_BYTES = 1 << 30
 _START_TIMEOUT_S = 300.0  # workers take a second or two; more on a machine that is busy, or short of memory
+
+
+def _check_seconds(name: str, value: Any, *, positive: bool = True) -> None:
+    """InvalidArgumentError unless it is a number of seconds, and more than 0 where it has to be."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not (value > 0 if positive else value >= 0):
+        expected = "a positive number of seconds" if positive else "at least 0 seconds"
+        raise InvalidArgumentError(f"{name}: expected {expected}, got {value!r}")
 
 
 class _BasicDistSamplingWorkerOptions:
@@ -36,8 +46,11 @@ class _BasicDistSamplingWorkerOptions:
                 raise InvalidArgumentError(f"{name}: expected at least {smallest}, got {value!r}")
         if self.num_rpc_threads is not None and self.num_rpc_threads < 1:
             raise InvalidArgumentError(f"num_rpc_threads: expected at least 1 or None, got {self.num_rpc_threads}")
-        if not self.rpc_timeout > 0:
-            raise InvalidArgumentError(f"rpc_timeout: expected a positive number of seconds, got {self.rpc_timeout}")
+        _check_seconds("rpc_timeout", self.rpc_timeout)
+        if self.rpc_timeout > threading.TIMEOUT_MAX:
+            raise InvalidArgumentError(
+                f"rpc_timeout: expected at most {threading.TIMEOUT_MAX:g} seconds, got {self.rpc_timeout}"
+            )
 
     @property
     def rpc_threads(self) -> int:
@@ -56,10 +69,7 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
 
     def _check(self, **at_least: int) -> None:
         super()._check(num_workers=1, worker_concurrency=1, max_restarts=0, **at_least)
-        if not self.start_timeout > 0:
-            raise InvalidArgumentError(
-                f"start_timeout: expected a positive number of seconds, got {self.start_timeout}"
-            )
+        _check_seconds("start_timeout", self.start_timeout)
         if self.worker_concurrency > _MAX_CONCURRENCY:
             raise InvalidArgumentError(
                 f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
@@ -198,8 +208,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)
-        if not self.reconnect_timeout >= 0:
-            raise InvalidArgumentError(f"reconnect_timeout: expected at least 0 seconds, got {self.reconnect_timeout}")
+        _check_seconds("reconnect_timeout", self.reconnect_timeout, positive=False)
         if self.prefetch_bytes is not None:
             parse_size(self.prefetch_bytes, name="prefetch_bytes")
 

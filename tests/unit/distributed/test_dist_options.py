@@ -1,0 +1,46 @@
+"""Options of distributed loaders: numbers of seconds that are none are refused by name, before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphlearn_dist.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+)
+from graphlearn_dist.errors import InvalidArgumentError
+
+COLLOCATED, MP, REMOTE = (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), None, "5", True])
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [(each, "rpc_timeout") for each in (COLLOCATED, MP, REMOTE)]
+    + [(MP, "start_timeout"), (REMOTE, "start_timeout"), (REMOTE, "reconnect_timeout")],
+)
+def test_seconds_that_are_none(options: Any, name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{name}: expected .*seconds, got {value!r}$"):
+        options(**{name: value})
+
+
+@pytest.mark.parametrize("value", [float("inf"), 1e10])
+@pytest.mark.parametrize("options", [COLLOCATED, MP, REMOTE])
+def test_longer_than_the_system_waits(options: Any, value: float) -> None:
+    """It was a bare OverflowError in the middle of an epoch."""
+    with pytest.raises(InvalidArgumentError, match=r"^rpc_timeout: expected at most .* seconds"):
+        options(rpc_timeout=value)
+
+
+def test_zero_seconds() -> None:
+    assert REMOTE(reconnect_timeout=0).reconnect_timeout == 0
+    for options, name in ((COLLOCATED, "rpc_timeout"), (MP, "start_timeout")):
+        with pytest.raises(InvalidArgumentError, match=f"^{name}: expected a positive"):
+            options(**{name: 0})
