@@ -241,7 +241,7 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
     return token or None
 
 
-def launcher_news_fd(environ: Mapping[str, str] = os.environ) -> int:
+def launcher_messages_fd(environ: Mapping[str, str] = os.environ) -> int:
     """A pipe on which the launcher says what it has given up, or -1 where there is none."""
     return _integer(environ, "GLD_NEWS_FD", -1)
 

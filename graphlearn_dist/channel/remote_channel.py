@@ -1,5 +1,5 @@
 """The client's end of remote sampling, under GraphLearn-for-PyTorch's name."""
 
-from ..distributed.remote_channel import RemoteReceivingChannel
+from ..distributed.producers.remote_channel import RemoteReceivingChannel
 
 __all__ = ["RemoteReceivingChannel"]

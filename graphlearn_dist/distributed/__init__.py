@@ -27,8 +27,6 @@ from ..sampler.inputs import RemoteAllEdgesSamplerInput
 from ..sampler.outputs import NeighborOutput
 from ..sampler.schedule import BatchIndices
 from ..typing import Split
-from . import worker_messages
-from .dataset_handle import BookHandle, CacheHandle, DatasetHandle, EdgeHandle, NodeHandle, SplitHandle
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
 from .dist_dataset import DistDataset
@@ -56,9 +54,10 @@ from .dist_server import (
 )
 from .dist_subgraph_loader import DistSubGraphLoader
 from .event_loop import ConcurrentEventLoop, wrap_torch_future
-from .host_partitions import SharedPartition
-from .partition_outline import BookOutline, DatasetOutline, EdgeOutline, NodeOutline
-from .partition_peers import PartitionHolders
+from .partitions.dataset_handle import BookHandle, CacheHandle, DatasetHandle, EdgeHandle, NodeHandle, SplitHandle
+from .partitions.host_partitions import SharedPartition
+from .partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline, NodeOutline
+from .partitions.partition_peers import PartitionHolders
 from .rpc import (
     RpcCalleeBase,
     RpcDataPartitionRouter,
@@ -79,8 +78,9 @@ from .rpc import (
     rpc_sync_data_partitions,
     shutdown_rpc,
 )
-from .served_dataset import ServedDataset
-from .worker_group import PartitionInfo
+from .sampling.served_dataset import ServedDataset
+from .session.worker_group import PartitionInfo
+from .workers import worker_messages
 
 if TYPE_CHECKING:
     from .batched_data_dict import BatchedDataDict, SlicedDataDict

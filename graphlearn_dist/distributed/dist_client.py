@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at import, where torch has gloo
 
-from ..config import RpcSettings, TlsSettings, job_token, launcher_news_fd
+from ..config import RpcSettings, TlsSettings, job_token, launcher_messages_fd
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError
 from ..rpc import PeerAddress
 from . import rpc
@@ -64,7 +64,7 @@ def init_client(
             is_dynamic=is_dynamic,
             token=job_token(),
             settings=settings,
-            news_fd=launcher_news_fd(),
+            messages_fd=launcher_messages_fd(),
         )
         endpoint = rpc.get_endpoint()
         endpoint.wait_for_members("server", num_servers, connect_timeout_s, patient=True)
@@ -93,23 +93,23 @@ def client_context() -> DistContext:
 
 
 def shutdown_client() -> None:
-    """Says goodbye to the servers and leaves. Without effect where there is no client; a fork of one says nothing."""
+    """Tells the servers that it is done, and leaves. Without effect where there is no client, and in a fork of one."""
     context = get_context()
     if context is None or not context.is_client():
         return
     try:
         if rpc.rpc_is_initialized():
-            _say_goodbye(context)
+            _tell_servers(context)
     finally:
         with contextlib.suppress(RpcError):  # the registry may be gone: leaving needs nobody
             rpc.shutdown_rpc()
         _reset_context()
 
 
-def _say_goodbye(context: DistContext) -> None:
+def _tell_servers(context: DistContext) -> None:
     """Tells every server that this client is done; a server that is gone needs no telling."""
     name = rpc.function_name(DistServer.client_done)
-    rpc.get_goodbyes().say(name, {rank: () for rank in range(context.num_servers())})
+    rpc.get_closing_calls().send(name, {rank: () for rank in range(context.num_servers())})
 
 
 def async_request_server(

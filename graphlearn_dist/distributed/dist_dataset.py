@@ -35,7 +35,7 @@ from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
 from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
-from .dataset_handle import (
+from .partitions.dataset_handle import (
     DatasetHandle,
     EdgeHandle,
     NodeHandle,
@@ -48,7 +48,7 @@ from .dataset_handle import (
     rows_handle,
     split_handles,
 )
-from .partition_parts import PartitionParts, parts_in, parts_of, topologies
+from .partitions.partition_parts import PartitionParts, parts_in, parts_of, topologies
 
 _SPLITS = ("train", "val", "test")
 

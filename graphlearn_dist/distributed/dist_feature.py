@@ -18,7 +18,7 @@ from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from . import rpc
 from .dist_graph import check_books
-from .partitioned_sampler import split_by_owner
+from .sampling.partitioned_sampler import split_by_owner
 
 _FIRST = torch.zeros(1, dtype=torch.int64)
 

@@ -17,7 +17,6 @@ from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.schedule import BatchIndices
 from ..utils.device import can_pin
-from .batch_producer import BatchProducer
 from .dist_dataset import DistDataset
 from .dist_options import (
     AllDistSamplingWorkerOptions,
@@ -25,8 +24,9 @@ from .dist_options import (
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
 )
-from .local_producers import CollocatedProducer, MpProducer
-from .remote_producer import RemoteProducer
+from .producers.batch_producer import BatchProducer
+from .producers.local_producers import CollocatedProducer, MpProducer
+from .producers.remote_producer import RemoteProducer
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

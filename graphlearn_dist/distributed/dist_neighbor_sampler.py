@@ -21,14 +21,14 @@ from ..sampler.inputs import resolve_input
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.outputs import NeighborOutput
 from ..typing import NumNeighbors
-from .batches import PartitionedSampler, place_in_pool
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
-from .group_peers import find_holders, open_peers
-from .output_channel import SEND_WAIT_S, send_for
+from .producers.output_channel import SEND_WAIT_S, send_for
 from .rpc import RpcCalleeBase
-from .worker_failure import describe_failure
+from .sampling.batches import PartitionedSampler, place_in_pool
+from .session.group_peers import find_holders, open_peers
+from .workers.worker_failure import describe_failure
 
 
 @dataclass(frozen=True)

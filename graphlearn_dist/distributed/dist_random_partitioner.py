@@ -31,8 +31,8 @@ from ..typing import NodeType
 from ..utils.values import check_distinct, check_finite, label_of
 from . import rpc
 from .dist_context import get_context
-from .partition_exchange import EdgeSlice, RowSlice, Slices, StoreName, agree, step
-from .partition_run import PartitionRun
+from .partitioning.partition_exchange import EdgeSlice, RowSlice, Slices, StoreName, agree, step
+from .partitioning.partition_run import PartitionRun
 
 _ANY_ID = 1 << 62
 

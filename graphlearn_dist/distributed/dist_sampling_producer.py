@@ -14,9 +14,9 @@ from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.schedule import BatchIndices
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
-from .local_producers import CollocatedProducer, MpProducer
-from .output_channel import SEND_WAIT_S, send_for
-from .worker_failure import describe_failure
+from .producers.local_producers import CollocatedProducer, MpProducer
+from .producers.output_channel import SEND_WAIT_S, send_for
+from .workers.worker_failure import describe_failure
 
 MP_STATUS_CHECK_INTERVAL = 5.0
 

@@ -34,22 +34,22 @@ from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
 from ..utils.lifetime import Home
 from . import rpc
-from .client_roll import ClientRoll
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset
 from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorkerOptions
-from .host_partitions import SharedPartition, describe_partition
-from .memory_budget import MemoryBudget, ServerMemory
-from .partition_input import own_input, resolve_among, resolve_here
-from .partition_outline import DatasetOutline, outline_of
-from .partition_peers import PartitionHolders
-from .partition_service import PartitionService
-from .placing import ReplyRegion
-from .producer_leases import ProducerLeases
-from .sampling_producer import SamplingProducer
-from .server_holders import SHARE_PARTITION, ServerHolders
-from .server_log import log_members, log_start
-from .worker_pulse import start_pulse
+from .partitions.host_partitions import SharedPartition, describe_partition
+from .partitions.partition_input import own_input, resolve_among, resolve_here
+from .partitions.partition_outline import DatasetOutline, outline_of
+from .partitions.partition_peers import PartitionHolders
+from .partitions.partition_service import PartitionService
+from .partitions.reply_region import ReplyRegion
+from .server.client_exits import ClientExits
+from .server.memory_budget import MemoryBudget, ServerMemory
+from .server.producer_leases import ProducerLeases
+from .server.server_holders import SHARE_PARTITION, ServerHolders
+from .server.server_log import log_members, log_start
+from .workers.pulse import start_pulse
+from .workers.sampling_producer import SamplingProducer
 
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
 
@@ -62,7 +62,7 @@ class DistServer:
         num_clients: clients after whose end ``wait_for_exit`` returns; 0 leaves their number open.
         memory_budget: most memory for what clients wait for, see ``ServerMemory.of``.
         lease_timeout: how long a client whose connection was lost keeps what it holds, see ``ProducerLeases``.
-        is_supervised: whether a launcher ends this server when the clients have ended, see ``ClientRoll``.
+        is_supervised: whether a launcher ends this server when the clients have ended, see ``ClientExits``.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class DistServer:
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
         self._holders = ServerHolders(dataset, self._leases)
         self._name = "server"
-        self._clients = ClientRoll(num_clients, is_supervised=is_supervised)
+        self._clients = ClientExits(num_clients, is_supervised=is_supervised)
 
     # --- life --------------------------------------------------------------------------------------------------
 

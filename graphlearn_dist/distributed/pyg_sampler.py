@@ -27,7 +27,7 @@ from ..sampler.tasks import GraphAccess
 from ..typing import NumNeighbors
 from ..utils.coroutines import run_local
 from .dist_dataset import DistDataset
-from .served_dataset import ServedDataset
+from .sampling.served_dataset import ServedDataset
 
 _INDEX_BITS = 63
 

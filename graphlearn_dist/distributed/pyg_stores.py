@@ -20,7 +20,7 @@ from torch_geometric.data.graph_store import EdgeLayout
 from ..core import check_index_tensor
 from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ..errors import InvalidArgumentError
-from .served_dataset import ServedDataset
+from .sampling.served_dataset import ServedDataset
 
 _NODE_ATTRIBUTES = {"x": NODE_FEATURE, "y": NODE_LABEL}
 _EDGE_ATTRIBUTES = {"edge_attr": EDGE_FEATURE}

@@ -22,10 +22,10 @@ from ..rpc import Endpoint
 from ..rpc.peers.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
 from .event_loop import to_torch_future as to_torch_future
-from .goodbyes import Goodbyes
-from .launcher_news import LauncherNews
-from .partition_router import RpcDataPartitionRouter as RpcDataPartitionRouter
-from .worker_group import WorkerGroup
+from .session.closing_calls import ClosingCalls
+from .session.launcher_messages import LauncherMessages
+from .session.partition_router import RpcDataPartitionRouter as RpcDataPartitionRouter
+from .session.worker_group import WorkerGroup
 
 
 @dataclass
@@ -36,8 +36,8 @@ class _State:
     context: DistContext
     group: WorkerGroup | None
     master_addr: str
-    news: LauncherNews
-    goodbyes: Goodbyes
+    news: LauncherMessages
+    closing_calls: ClosingCalls
     is_dynamic: bool
     num_callees: int = 0
 
@@ -65,7 +65,7 @@ def init_rpc(
     host_registry: bool | None = None,
     settings: RpcSettings = RpcSettings(),  # noqa: B008 it is frozen
     on_open: Callable[[Endpoint], None] | None = None,
-    news_fd: int = -1,
+    messages_fd: int = -1,
     tls: TlsSettings | None = None,
 ) -> None:
     """Open this process's endpoint and join the job. Calling it again is without effect.
@@ -87,7 +87,7 @@ def init_rpc(
         host_registry: whether this process hosts the registry; as above if None.
         settings: overrides of times and sizes; the two above take precedence.
         on_open: called with the endpoint before it joins: as soon as it has joined, requests may come.
-        news_fd: a pipe on which the launcher says what it has given up, or -1.
+        messages_fd: a pipe on which the launcher says what it has given up, or -1.
         tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
 
     Raises:
@@ -120,10 +120,10 @@ def init_rpc(
         except BaseException:
             endpoint.close()
             raise
-        news = LauncherNews(news_fd, endpoint)
+        news = LauncherMessages(messages_fd, endpoint)
         if _state is not None:
             _inherited.append(_state)
-        _state = _State(endpoint, context, group, master_addr, news, Goodbyes(endpoint), is_dynamic)
+        _state = _State(endpoint, context, group, master_addr, news, ClosingCalls(endpoint), is_dynamic)
 
 
 def _make_endpoint(
@@ -184,7 +184,7 @@ def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None
         return
     try:
         if graceful:
-            state.endpoint.leave(state.goodbyes.patience_s)
+            state.endpoint.leave(state.closing_calls.patience_s)
     finally:
         state.endpoint.loop.call_soon_threadsafe(state.news.close)
         state.endpoint.close()
@@ -219,9 +219,9 @@ def get_alarm() -> Future[None]:
     return _require().news.alarm
 
 
-def get_goodbyes() -> Goodbyes:
+def get_closing_calls() -> ClosingCalls:
     """Tells servers what is not needed any more; ``NotInitializedError`` before ``init_rpc``."""
-    return _require().goodbyes
+    return _require().closing_calls
 
 
 def get_worker_group() -> WorkerGroup:

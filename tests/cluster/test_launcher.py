@@ -491,7 +491,7 @@ def test_a_server_whose_interpreter_is_stuck_is_killed(job: Job) -> None:
     """Its process lives on, as the launcher sees, and what it does keeps all of Python from running."""
     stuck = """
         import ctypes, os
-        from graphlearn_dist.distributed.worker_pulse import start_pulse
+        from graphlearn_dist.distributed.workers.pulse import start_pulse
         pulse = int(os.environ["GLD_PULSE_FD"])
         start_pulse(pulse)
         os.write(pulse, b"+")

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.distributed.batches import PartitionedBatches
-from graphlearn_dist.distributed.partition_service import LOOKUP, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, PartitionService
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from graphlearn_dist.messages import FeatureRequest
 from graphlearn_dist.partition import (

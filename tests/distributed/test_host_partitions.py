@@ -11,7 +11,7 @@ import torch
 
 from graphlearn_dist.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
 from graphlearn_dist.distributed.dist_dataset import DistDataset
-from graphlearn_dist.distributed.host_partitions import describe_partition, open_partition
+from graphlearn_dist.distributed.partitions.host_partitions import describe_partition, open_partition
 from tests.support.graphs import make_dataset, random_graph
 from tests.support.jobs import NUM_NODES, load, make_partitions, running_servers
 

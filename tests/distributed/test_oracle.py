@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from graphlearn_dist.distributed import (
     DistDataset,
 )
-from graphlearn_dist.distributed.batches import PartitionedBatches
-from graphlearn_dist.distributed.partition_service import LOOKUP, ONE_HOP, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, ONE_HOP, PartitionService
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType

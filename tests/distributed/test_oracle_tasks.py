@@ -12,8 +12,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphlearn_dist.distributed.batches import PartitionedBatches
-from graphlearn_dist.distributed.partition_service import HAS_EDGES, INDUCED, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import HAS_EDGES, INDUCED, PartitionService
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.messages import EdgeCheckRequest, InducedRequest
 from graphlearn_dist.sampler import (

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphlearn_dist.distributed.partition_service import PartitionService
-from graphlearn_dist.distributed.placing import ReplyRegion
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.partitions.reply_region import ReplyRegion
 from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.messages import FeatureReply, FeatureRequest
 from graphlearn_dist.rpc.wire.codec import decode

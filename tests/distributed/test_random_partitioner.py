@@ -204,7 +204,7 @@ def partition_wrong(rank: int, world_size: int, port: int, fd: int, directory: s
 
 def partition_and_die(rank: int, world_size: int, port: int, fd: int, directory: str) -> str:
     """Rank 1 is killed in the middle; the error of the others."""
-    from graphlearn_dist.distributed import partition_exchange
+    from graphlearn_dist.distributed.partitioning import partition_exchange
 
     own = slice_of(whole_graph("homo"), rank, world_size)
     init_worker_group(world_size, rank)

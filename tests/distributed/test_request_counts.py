@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from graphlearn_dist.config import RpcSettings
-from graphlearn_dist.distributed.batches import PartitionedBatches
-from graphlearn_dist.distributed.partition_peers import EndpointPeers, PartitionHolders
-from graphlearn_dist.distributed.partition_service import LOOKUP, ONE_HOP, PartitionService
-from graphlearn_dist.distributed.placing import ReplyRegion
+from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders
+from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, ONE_HOP, PartitionService
+from graphlearn_dist.distributed.partitions.reply_region import ReplyRegion
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches

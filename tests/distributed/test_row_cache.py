@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.distributed.feature_collector import FeatureCollector
-from graphlearn_dist.distributed.partition_service import LOOKUP, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, PartitionService
+from graphlearn_dist.distributed.sampling.feature_collector import FeatureCollector
 from graphlearn_dist.errors import PartitionFormatError
 from graphlearn_dist.messages import FeatureReply, FeatureRequest, OwnedReply
 from graphlearn_dist.partition import FrequencyPartitioner, layout, load_partition_layout, meta_entries

@@ -19,7 +19,7 @@ from graphlearn_dist.distributed import (
     request_server,
 )
 from graphlearn_dist.distributed.dist_server import DistServer
-from graphlearn_dist.distributed.partition_input import own_input
+from graphlearn_dist.distributed.partitions.partition_input import own_input
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.partition import TablePartitioner

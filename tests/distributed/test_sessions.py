@@ -28,7 +28,7 @@ from graphlearn_dist.distributed import (
     shutdown_client,
 )
 from graphlearn_dist.distributed.dist_options import ProducerRequest
-from graphlearn_dist.distributed.remote_producer import RemoteProducer
+from graphlearn_dist.distributed.producers.remote_producer import RemoteProducer
 from graphlearn_dist.errors import PeerLostError, RegistryError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import Endpoint

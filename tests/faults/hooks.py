@@ -58,7 +58,7 @@ def _advertise_proxy(port: int) -> None:
 
 
 def _raise_at(epoch: int, index: int) -> None:
-    from graphlearn_dist.distributed.batches import PartitionedBatches
+    from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 
     make = PartitionedBatches.make
 

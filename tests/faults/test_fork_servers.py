@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphlearn_dist.distributed import DistNeighborLoader, MpDistSamplingWorkerOptions, worker_forks
-from graphlearn_dist.distributed.worker_forks import ForkedWorker, ForkServer, hold_fork_server
+from graphlearn_dist.distributed import DistNeighborLoader, MpDistSamplingWorkerOptions
+from graphlearn_dist.distributed.workers import fork_server
+from graphlearn_dist.distributed.workers.fork_server import ForkedWorker, ForkServer, hold_fork_server
 from graphlearn_dist.errors import SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, wait_ended, workers_of
@@ -108,8 +109,8 @@ def test_one_that_is_killed(whole: Path) -> None:
 
 def test_one_that_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gives no sign of life: how long an answer may take does not matter, nor an exit code."""
-    monkeypatch.setattr(worker_forks, "_ANSWER_S", 100 * DEADLINE_S)
-    monkeypatch.setattr(worker_forks, "_MAX_STATUS_S", 100 * DEADLINE_S)
+    monkeypatch.setattr(fork_server, "_ANSWER_S", 100 * DEADLINE_S)
+    monkeypatch.setattr(fork_server, "_MAX_STATUS_S", 100 * DEADLINE_S)
     with hold_fork_server() as forks:
         first, (server,) = forks.fork(), children(os.getpid())
         freeze(server)
@@ -121,9 +122,9 @@ def test_one_that_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SLOW = """
 import os, time
-from graphlearn_dist.distributed import fork_server
+from graphlearn_dist.distributed.workers import fork_server_main
 
-fork = fork_server.Forks._fork
+fork = fork_server_main.Forks._fork
 
 def fork_late(self, given):
     until = time.monotonic() + 4.5
@@ -132,18 +133,18 @@ def fork_late(self, given):
         time.sleep(0.05)
     return fork(self, given)
 
-fork_server.Forks._fork = fork_late
-os._exit(fork_server.main())
+fork_server_main.Forks._fork = fork_late
+os._exit(fork_server_main.main())
 """
 
 
 def test_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lives: what it takes longer for than one that has frozen is given is waited for."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", SLOW)
+    monkeypatch.setattr(fork_server, "_PROGRAM", SLOW)
     with hold_fork_server() as forks:
         started: list[int] = []
-        start_program = worker_forks._start_program
-        monkeypatch.setattr(worker_forks, "_start_program", lambda *args: started.append(1) or start_program(*args))
+        start_program = fork_server._start_program
+        monkeypatch.setattr(fork_server, "_start_program", lambda *args: started.append(1) or start_program(*args))
         assert end(forks.fork()) == 0
         assert started == [1]
 
@@ -153,17 +154,17 @@ def test_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     [("raise SystemExit(3)", r"pid \d+\) ended on its way up"), ("import signal; signal.pause()", "was not ready")],
 )
 def test_one_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch, program: str, message: str) -> None:
-    monkeypatch.setattr(worker_forks, "_PROGRAM", program)
-    monkeypatch.setattr(worker_forks, "_START_S", 0.5)
+    monkeypatch.setattr(fork_server, "_PROGRAM", program)
+    monkeypatch.setattr(fork_server, "_START_S", 0.5)
     with hold_fork_server() as forks, pytest.raises(SamplingWorkerError, match=message):
         forks.fork()
 
 
 def test_an_end_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who leaves does not wait for it, and neither does who asked for a worker."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", "import signal; signal.pause()")
+    monkeypatch.setattr(fork_server, "_PROGRAM", "import signal; signal.pause()")
     forks, failures, started = ForkServer(), [], threading.Event()
-    start_program = worker_forks._start_program
+    start_program = fork_server._start_program
 
     def start_and_tell(*arguments: object) -> object:
         popen = start_program(*arguments)  # type: ignore[arg-type]
@@ -176,7 +177,7 @@ def test_an_end_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         except SamplingWorkerError as error:
             failures.append(str(error))
 
-    monkeypatch.setattr(worker_forks, "_start_program", start_and_tell)
+    monkeypatch.setattr(fork_server, "_start_program", start_and_tell)
     asking = threading.Thread(target=ask)
     asking.start()
     assert started.wait(DEADLINE_S)
@@ -188,7 +189,7 @@ def test_an_end_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PRINTING = """
 import os
-from graphlearn_dist.distributed import fork_server, sampling_worker
+from graphlearn_dist.distributed.workers import fork_server_main, sampling_worker
 
 make = sampling_worker.PartitionedBatches.make
 
@@ -198,7 +199,7 @@ async def make_and_print(self, epoch, index, run, place):
     return await make(self, epoch, index, run, place)
 
 sampling_worker.PartitionedBatches.make = make_and_print
-os._exit(fork_server.main())
+os._exit(fork_server_main.main())
 """
 
 
@@ -206,7 +207,7 @@ def test_what_workers_have_of_their_owner(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Environment, directory and output as they are when a worker starts, and not when the fork server did."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", PRINTING)
+    monkeypatch.setattr(fork_server, "_PROGRAM", PRINTING)
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     with hold_fork_server():
         for name in ("one", "two"):

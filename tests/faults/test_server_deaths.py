@@ -18,11 +18,11 @@ from graphlearn_dist.cluster import LaunchPlan, launch
 from graphlearn_dist.distributed import (
     DistNeighborLoader,
     RemoteDistSamplingWorkerOptions,
-    goodbyes,
     init_client,
     rpc,
     shutdown_client,
 )
+from graphlearn_dist.distributed.session import closing_calls
 from graphlearn_dist.errors import LaunchError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import Peer
@@ -175,14 +175,14 @@ def test_a_server_that_comes_back_without_a_launcher(whole: Path, port: int, mon
                     others = [make_loader([0], 120) for _ in range(3)]
                     second.freeze()
                     patience: list[float] = []
-                    wait_for = goodbyes.wait
+                    wait_for = closing_calls.wait
                     monkeypatch.setattr(
-                        goodbyes, "wait", lambda said, limit_s: patience.append(limit_s) or wait_for(said, limit_s)
+                        closing_calls, "wait", lambda said, limit_s: patience.append(limit_s) or wait_for(said, limit_s)
                     )
                     for left in (loader, *others):
                         left.shutdown()
                     shutdown_client()
-                    # All goodbyes wait 2.5 s together; each on its own they would wait 12.5.
+                    # All closing calls wait 2.5 s together; each on its own they would wait 12.5.
                     assert len(patience) == 5
                     assert sum(patience) <= 2.5
         finally:

@@ -18,11 +18,11 @@ from graphlearn_dist.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
-    worker_forks,
 )
-from graphlearn_dist.distributed.worker_forks import ForkedWorker, ForkServer
-from graphlearn_dist.distributed.worker_messages import WorkerReady
-from graphlearn_dist.distributed.worker_process import WorkerProcess
+from graphlearn_dist.distributed.workers import fork_server
+from graphlearn_dist.distributed.workers.fork_server import ForkedWorker, ForkServer
+from graphlearn_dist.distributed.workers.worker_messages import WorkerReady
+from graphlearn_dist.distributed.workers.worker_process import WorkerProcess
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import (
@@ -113,7 +113,7 @@ def test_a_killed_worker_of_a_server(whole: Path) -> None:
 
 DEADLY = """
 import os, signal
-from graphlearn_dist.distributed import fork_server, sampling_worker
+from graphlearn_dist.distributed.workers import fork_server_main, sampling_worker
 
 make = sampling_worker.PartitionedBatches.make
 
@@ -123,7 +123,7 @@ async def make_or_die(self, epoch, index, run, place):
     return await make(self, epoch, index, run, place)
 
 sampling_worker.PartitionedBatches.make = make_or_die
-os._exit(fork_server.main())
+os._exit(fork_server_main.main())
 """
 
 
@@ -144,7 +144,7 @@ def recorded_forks(
 
 def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batches before it come; it is named, though others were under way with it; nothing is tried for ever."""
-    monkeypatch.setattr(worker_forks, "_PROGRAM", DEADLY)
+    monkeypatch.setattr(fork_server, "_PROGRAM", DEADLY)
     started = recorded_forks(monkeypatch)
     options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")
     with make_loader(load(whole), options) as loader:
@@ -196,13 +196,13 @@ def test_a_worker_that_dies_when_it_has_said_that_it_is_up(whole: Path, monkeypa
 
 LATE = """
 import asyncio, os
-from graphlearn_dist.distributed import fork_server, sampling_worker
+from graphlearn_dist.distributed.workers import fork_server_main, sampling_worker
 
 async def never_serve(control):
     await asyncio.get_running_loop().create_future()
 
 sampling_worker._serve = never_serve
-os._exit(fork_server.main())
+os._exit(fork_server_main.main())
 """
 
 
@@ -211,7 +211,7 @@ def test_workers_that_do_not_come_up_in_time(whole: Path, monkeypatch: pytest.Mo
     options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB", rpc_timeout=1e-3)
     with make_loader(load(whole), options):
         assert len(workers_of(os.getpid())) == 1
-    monkeypatch.setattr(worker_forks, "_PROGRAM", LATE)
+    monkeypatch.setattr(fork_server, "_PROGRAM", LATE)
     started = recorded_forks(monkeypatch)
     options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", start_timeout=1.5)
     with pytest.raises(DeadlineExceededError, match=r"workers 0, 1 of 2 were not set up within start_timeout=1.5 s"):

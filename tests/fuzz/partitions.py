@@ -14,8 +14,8 @@ import torch
 
 from graphlearn_dist.data.schema import GraphSchema, by_type
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.distributed.batches import PartitionedBatches
-from graphlearn_dist.distributed.partition_service import PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from graphlearn_dist.partition import (
     FrequencyPartitioner,

@@ -31,7 +31,7 @@ _MAX_REQUEST = 1 << 17  # bytes: command and environment of one process
 _MAX_DESCRIPTORS = 16
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_FORK_SERVER = "import fork_server"  # in its program
+_FORK_SERVER = "import fork_server_main"  # in its program
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 PATCH = "GLD_TEST_PATCH"  # names a function, as module:name, that each process of a job calls before its program

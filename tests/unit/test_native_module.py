@@ -43,7 +43,7 @@ def test_imports_without_torch() -> None:
 
 
 def test_sampling_workers_do_not_import_pyg() -> None:
-    script = "import sys, graphlearn_dist.distributed.sampling_worker; print('torch_geometric' in sys.modules)"
+    script = "import sys, graphlearn_dist.distributed.workers.sampling_worker; print('torch_geometric' in sys.modules)"
     assert output_of(sys.executable, "-c", script).strip() == "False"
 
 

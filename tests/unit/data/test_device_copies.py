@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 
 from graphlearn_dist.data import device_copies
 from graphlearn_dist.data.device_copies import DeviceCopies, HeldUntilDone, OneAhead
-from graphlearn_dist.distributed.batch_window import BatchRequest, BatchWindow
+from graphlearn_dist.distributed.producers.batch_window import BatchRequest, BatchWindow
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
 from graphlearn_dist.sampler.schedule import BatchIndices

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from graphlearn_dist.distributed.byte_credit import ByteCredit
+from graphlearn_dist.distributed.workers.byte_credit import ByteCredit
 from graphlearn_dist.errors import SamplingWorkerError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlearn_dist.distributed.memory_budget import MemoryBudget, Room, ServerMemory
+from graphlearn_dist.distributed.server.memory_budget import MemoryBudget, Room, ServerMemory
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
 from graphlearn_dist.utils.memory import memory_limit_bytes
 

@@ -7,7 +7,7 @@ import gc
 import threading
 from typing import Any
 
-from graphlearn_dist.distributed.partition_peers import EndpointPeers, PartitionHolders
+from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders
 from graphlearn_dist.rpc import Endpoint
 
 DEADLINE_S = 60.0  # only ever reached by a hang

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from graphlearn_dist.distributed import producer_leases
-from graphlearn_dist.distributed.producer_leases import ProducerLeases
+from graphlearn_dist.distributed.server import producer_leases
+from graphlearn_dist.distributed.server.producer_leases import ProducerLeases
 from graphlearn_dist.errors import ProducerGoneError
 from graphlearn_dist.rpc.peers.identity import Peer
 

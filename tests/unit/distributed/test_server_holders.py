@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.distributed import rpc
-from graphlearn_dist.distributed.partition_peers import PartitionHolders
-from graphlearn_dist.distributed.server_holders import ServerHolders
+from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
+from graphlearn_dist.distributed.server.server_holders import ServerHolders
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.rpc.peers.identity import PeerAddress
 

@@ -13,7 +13,7 @@ import pytest
 from graphlearn_dist import _C
 from graphlearn_dist.cluster.jobs import wrapper
 from graphlearn_dist.config import RpcSettings
-from graphlearn_dist.distributed.worker_pulse import PulseWatch, start_pulse
+from graphlearn_dist.distributed.workers.pulse import PulseWatch, start_pulse
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 _holding_the_lock = ctypes.PyDLL(None)  # its functions run with the interpreter's lock

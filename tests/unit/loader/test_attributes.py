@@ -18,9 +18,9 @@ from graphlearn_dist.distributed import (
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
 )
-from graphlearn_dist.distributed.batches import PartitionedBatches
-from graphlearn_dist.distributed.partition_service import PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.loader.transform import to_pyg

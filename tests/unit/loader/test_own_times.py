@@ -16,8 +16,8 @@ from graphlearn_dist.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
 )
-from graphlearn_dist.distributed.batches import PartitionedBatches
-from graphlearn_dist.distributed.partition_service import PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput

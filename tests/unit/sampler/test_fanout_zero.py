@@ -10,9 +10,9 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader as PyGNodeLoader
 
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.distributed.batches import NoPeers, PartitionedGraph
-from graphlearn_dist.distributed.partition_service import PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
+from graphlearn_dist.distributed.sampling.batches import NoPeers, PartitionedGraph
 from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput

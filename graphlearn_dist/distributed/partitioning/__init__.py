@@ -1,0 +1,1 @@
+"""Partitioning by several processes together, none of which holds the graph whole."""

@@ -1,0 +1,189 @@
+"""How a partition is described to another process of the host, which then maps the same memory and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...data import shared_memory
+from ...data.feature import Feature
+from ...data.handles import TopologyHandle, tensors_of
+from ...data.schema import EdgeDirection, by_type
+from ...data.topology import Topology
+from ...messages import TensorHandle
+from ...partition import CachedRows, OwnedEdgesBook, PartitionBook
+from ...partition.edge_book import edge_book_from_dict
+from ...partition.partition_book import TablePartitionBook, from_dict
+from ...typing import EdgeType, NodeType
+from .partition_parts import PartitionParts
+
+
+@dataclass(frozen=True)
+class BookHandle:
+    """A partition book for another process: its description, and where its tables lie, if it has any."""
+
+    description: dict[str, Any]
+    tables: tuple[TensorHandle, ...]
+
+
+@dataclass(frozen=True)
+class NodeHandle:
+    """What one partition holds of one node type; ``labels`` by the rows of ``book``, ``features`` of ``feature_book``.
+
+    ``feature_book`` is None where features lie with their nodes.
+    """
+
+    node_type: NodeType | None
+    count: int
+    book: BookHandle
+    feature_book: BookHandle | None
+    features: TensorHandle | None
+    labels: TensorHandle | None
+    times: TensorHandle | None = None
+    earliest: int | None = None
+    attrs: dict[str, TensorHandle] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EdgeHandle:
+    """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``.
+
+    Where that says that features lie with their edges, its one table are the ids of those, ascending.
+    """
+
+    edge_type: EdgeType | None
+    topology: TopologyHandle
+    feature_book: BookHandle
+    features: TensorHandle | None
+    attrs: dict[str, TensorHandle] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CacheHandle:
+    """Copies of other partitions' rows in one store."""
+
+    store: str
+    ids: TensorHandle
+    rows: TensorHandle
+
+
+@dataclass(frozen=True)
+class SplitHandle:
+    """The ids of one node type in one split: ``"train"``, ``"val"`` or ``"test"``."""
+
+    name: str
+    node_type: NodeType | None
+    ids: TensorHandle
+
+
+@dataclass(frozen=True)
+class DatasetHandle:
+    """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped.
+
+    ``cached_graphs`` are the graphs of other partitions that it keeps at hand.
+    """
+
+    partition_idx: int
+    edge_dir: EdgeDirection
+    nodes: tuple[NodeHandle, ...]
+    edges: tuple[EdgeHandle, ...]
+    caches: tuple[CacheHandle, ...] = ()
+    cached_graphs: tuple[DatasetHandle, ...] = ()
+    splits: tuple[SplitHandle, ...] = ()
+    constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
+
+
+def rows_handle(feature: Feature | None) -> TensorHandle | None:
+    """Where the rows of a store lie, moved to shared memory if they are not; None stays None."""
+    return None if feature is None else shared_memory.to_handle(feature.share_memory_().feature_tensor)
+
+
+def book_handle(book: PartitionBook) -> BookHandle:
+    """Describes a book; its tables move to shared memory."""
+    if not isinstance(book, TablePartitionBook):
+        return BookHandle(book.to_dict(), ())
+    # The book keeps the shared tables: their handles are good while they live.
+    book.owners, book.rows = shared_memory.share(book.owners), shared_memory.share(book.rows)
+    return BookHandle(book.to_dict(), (shared_memory.to_handle(book.owners), shared_memory.to_handle(book.rows)))
+
+
+def open_book(handle: BookHandle, partition_idx: int) -> PartitionBook:
+    """The book that ``book_handle`` described, seen from a partition."""
+    owners_and_rows = tuple(map(shared_memory.from_handle, handle.tables))
+    tables = (owners_and_rows[0], owners_and_rows[1]) if owners_and_rows else None
+    return from_dict(handle.description, partition_idx, tables)
+
+
+def edge_book_handle(book: PartitionBook, *, with_ids: bool) -> BookHandle:
+    """Describes a book of edge features; of those that lie with their edges, the ids of the edges if asked for."""
+    if not isinstance(book, OwnedEdgesBook):
+        return book_handle(book)
+    ids = book.share_ids() if with_ids else None
+    return BookHandle(book.to_dict(), () if ids is None else (shared_memory.to_handle(ids),))
+
+
+def open_edge_book(handle: BookHandle, partition_idx: int, topology: Topology) -> PartitionBook:
+    """The book that ``edge_book_handle`` described; ``topology`` has the edges of the partition."""
+    if handle.description["kind"] != "edges":
+        return open_book(handle, partition_idx)
+    ids = {partition_idx: shared_memory.from_handle(handle.tables[0])} if handle.tables else {}
+    return edge_book_from_dict(
+        handle.description,
+        partition_idx,
+        ids=ids,
+        open_ids=lambda partition: topology.edge_ids.sort().values if partition == partition_idx else None,
+    )
+
+
+def cache_handle(store: str, rows: CachedRows) -> CacheHandle:
+    """Where copies of rows lie that are shared already."""
+    return CacheHandle(store, shared_memory.to_handle(rows.ids), shared_memory.to_handle(rows.feats))
+
+
+def open_cache(cache: CacheHandle) -> CachedRows:
+    """Maps copies of rows."""
+    return CachedRows(shared_memory.from_handle(cache.ids), shared_memory.from_handle(cache.rows))
+
+
+def split_handles(splits: Mapping[str, Any]) -> tuple[SplitHandle, ...]:
+    """Where the ids of splits lie that are shared already; each is a tensor, a dict by node type, or None."""
+    return tuple(
+        SplitHandle(name, node_type, shared_memory.to_handle(ids))
+        for name, split in splits.items()
+        for node_type, ids in by_type(split).items()
+    )
+
+
+def open_split(splits: Iterable[SplitHandle], name: str) -> dict[NodeType | None, torch.Tensor]:
+    """Maps the ids of one split, by node type."""
+    return {split.node_type: shared_memory.from_handle(split.ids) for split in splits if split.name == name}
+
+
+def open_parts(handle: DatasetHandle) -> PartitionParts:
+    """Maps a partition; without its caches, the graphs of others, and splits."""
+    index, open_tensor = handle.partition_idx, shared_memory.from_handle
+    nodes, edges = handle.nodes, handle.edges
+    node_books = {node.node_type: open_book(node.book, index) for node in nodes}
+    graphs = {edge.edge_type: Topology.from_handle(edge.topology) for edge in edges}
+    own_feature_books = {
+        node.node_type: open_book(node.feature_book, index) for node in nodes if node.feature_book is not None
+    }
+    return PartitionParts(
+        partition_idx=index,
+        num_nodes={node.node_type: node.count for node in nodes},
+        node_books=node_books,
+        node_feature_books={**node_books, **own_feature_books},
+        edge_books={edge.edge_type: open_edge_book(edge.feature_book, index, graphs[edge.edge_type]) for edge in edges},
+        graphs=graphs,
+        node_features={node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
+        node_labels={node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
+        edge_features={edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
+        node_times={node.node_type: open_tensor(node.times) for node in nodes if node.times is not None},
+        earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
+        node_attrs={node.node_type: tensors_of(node.attrs) for node in nodes if node.attrs},
+        edge_attrs={edge.edge_type: tensors_of(edge.attrs) for edge in edges if edge.attrs},
+        constants=handle.constants,
+    )

@@ -1,0 +1,251 @@
+"""What a process that holds a partition answers to others: one hop of sampling, and feature rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ... import _C
+from ...core import thread_pool, to_optional_tensor, to_tensor
+from ...data.schema import by_type
+from ...data.unified_tensor import UnifiedTensor
+from ...errors import InvalidArgumentError, PartitionFormatError
+from ...messages import (
+    EdgeCheckReply,
+    EdgeCheckRequest,
+    EdgeListReply,
+    EdgeListRequest,
+    FeatureReply,
+    FeatureRequest,
+    InducedRequest,
+    OneHopReply,
+    OneHopRequest,
+    OwnedReply,
+)
+from ...partition import OwnedEdgesBook
+from ...rpc.wire.encoded import Encoded, release
+from ...sampler.plan import Draw
+from ..dist_dataset import DistDataset
+from .reply_region import ReplyRegion
+
+ONE_HOP = "partition.one_hop"
+LOOKUP = "partition.lookup"
+HAS_EDGES = "partition.has_edges"
+INDUCED = "partition.induced"
+EDGES = "partition.edges"
+OWNED = "partition.owned"
+
+SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class HopNodes:
+    """Nodes of this partition whose neighbors are drawn.
+
+    Attributes:
+        ids: int64 ``[n]``, global.
+        rows: int64 ``[n]``, their rows here.
+        trees: int64 ``[n]``, the tree each stands in; None where batches are not disjoint.
+        times: int64 ``[n]``, the time of that tree; None where seeds have none.
+    """
+
+    ids: torch.Tensor
+    rows: torch.Tensor
+    trees: torch.Tensor | None
+    times: torch.Tensor | None
+
+
+class PartitionService:
+    """Serves one partition. Stateless between requests; any number of threads may call it at once.
+
+    Args:
+        dataset: the partition.
+        num_threads: threads of one request; the answer does not depend on them.
+        region: shared memory for feature rows that other processes ask for; None where nobody does.
+    """
+
+    def __init__(self, dataset: DistDataset, num_threads: int = 1, *, region: ReplyRegion | None = None) -> None:
+        schema = dataset.schema
+        graphs = by_type(dataset.graph)
+        self.partition_idx = dataset.partition_idx
+        self._dataset = dataset
+        self._edge_types = schema.edge_types
+        self._graphs = [graphs[edge_type] for edge_type in schema.edge_types]
+        self._row_books = [book.native for book in dataset.row_books()]
+        self._stores = dataset.stores()
+        self._store_books = dataset.store_books()
+        self._pool = thread_pool(num_threads)
+        self._region = region
+
+    @property
+    def functions(self) -> dict[str, Callable[[Any], Any]]:
+        """By name, what others may ask of this partition."""
+        return {
+            ONE_HOP: self.one_hop,
+            LOOKUP: self.lookup,
+            HAS_EDGES: self.has_edges,
+            INDUCED: self.induced,
+            EDGES: self.edges,
+            OWNED: self.owned,
+        }
+
+    def one_hop(self, request: OneHopRequest) -> OneHopReply:
+        """Samples one hop for nodes of this partition.
+
+        Raises:
+            UnknownIdError: a node is not of this partition.
+            InvalidArgumentError: an edge type is unknown or a fan-out is wrong.
+        """
+        parts = [self._sample(edge_type, i, request) for i, edge_type in enumerate(request.edge_types)]
+        counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
+        return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
+
+    def _sample(self, edge_type: int, i: int, request: OneHopRequest) -> SampledPart:
+        ids = request.ids[i]
+        rows = self._rows(edge_type, ids)
+        nodes = HopNodes(ids, rows, request.trees[i], request.times[i])
+        draw = Draw(*request.draws[i])
+        return self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
+
+    def _checked(self, edge_type: int) -> int:
+        if not 0 <= edge_type < len(self._graphs):
+            raise InvalidArgumentError(f"edge_types: expected less than {len(self._graphs)}, got {edge_type}")
+        return edge_type
+
+    def _rows(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
+        return to_tensor(self._row_books[self._checked(edge_type)].local_rows(ids, self.partition_idx))
+
+    def edges(self, request: EdgeListRequest) -> EdgeListReply:
+        """All edges of a type that lie here."""
+        return EdgeListReply(*self._dataset.edges(self._edge_types[self._checked(request.edge_type)]))
+
+    def has_edges(self, request: EdgeCheckRequest) -> EdgeCheckReply:
+        """Whether nodes of this partition have an edge to others; errors as of ``one_hop``."""
+        rows = self._rows(request.edge_type, request.ids)
+        return EdgeCheckReply(self.rows_have_edges(request.edge_type, rows, request.neighbors))
+
+    def rows_have_edges(self, edge_type: int, rows: torch.Tensor, neighbors: torch.Tensor) -> torch.Tensor:
+        """bool ``[n]``, for nodes whose rows are known."""
+        return to_tensor(_C.has_edges(self._graphs[edge_type].graph_handler, rows, neighbors, self._pool)).to(
+            torch.bool
+        )
+
+    def induced(self, request: InducedRequest) -> OneHopReply:
+        """All edges of nodes of this partition to the nodes of a batch; errors as of ``one_hop``."""
+        parts = []
+        for edge_type, ids, member_type in zip(request.edge_types, request.ids, request.member_types, strict=True):
+            rows, members = self._rows(edge_type, ids), request.members[member_type]
+            parts.append(self.induced_rows(edge_type, ids, rows, members, request.with_edge_ids))
+        counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
+        return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
+
+    def induced_rows(
+        self, edge_type: int, ids: torch.Tensor, rows: torch.Tensor, members: torch.Tensor, with_edge_ids: bool
+    ) -> SampledPart:
+        """The same for nodes whose rows are known: (counts, positions in ``members``, edge ids or None)."""
+        graph = self._graphs[edge_type].graph_handler
+        counts, neighbors, edge_ids = _C.induced_edges(graph, ids, rows, members, with_edge_ids, self._pool)
+        return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
+
+    def sample_rows(
+        self,
+        edge_type: int,
+        nodes: HopNodes,
+        fanout: int,
+        draw: Draw,
+        key: int,
+        with_edge_ids: bool,
+    ) -> SampledPart:
+        """One hop for nodes whose rows are known: (counts, neighbors, edge ids or None)."""
+        counts, neighbors, edge_ids = _C.sample_neighbors(
+            self.native_graph(edge_type, draw),
+            nodes.ids,
+            nodes.rows,
+            fanout,
+            draw.native,
+            key,
+            with_edge_ids,
+            self._pool,
+            nodes.trees,
+            nodes.times,
+        )
+        return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
+
+    def native_graph(self, edge_type: int, draw: Draw) -> _C.Csr:
+        """The graph of an edge type, with what a draw reads of it."""
+        return draw.handler(self._graphs[edge_type])
+
+    def rows(self, store: str) -> UnifiedTensor:
+        """The rows of a store.
+
+        Raises:
+            PartitionFormatError: other partitions have such rows, and this one has none.
+        """
+        if store not in self._stores:
+            raise PartitionFormatError(
+                f"{store}: partition {self.partition_idx} has no such rows, others have: a directory is incomplete"
+            )
+        return self._stores[store].unified
+
+    def holds(self, store: str) -> bool:
+        """Whether it has the rows of a store; not where its graph alone is at hand."""
+        return store in self._stores
+
+    def _checked_store(self, name: str) -> str:
+        if name not in self._store_books:
+            raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
+        self.rows(name)
+        return name
+
+    def sorted_ids(self, store: str) -> _C.SortedIds:
+        """The edges of this partition, whose features in a store lie with them, in the order of their rows."""
+        book = self._store_books[store]
+        assert isinstance(book, OwnedEdgesBook)
+        return book.sorted_ids(self.partition_idx, self._pool)
+
+    def rows_of(self, store: str, ids: torch.Tensor) -> torch.Tensor:
+        """int64 ``[n]``, the rows of ids of this partition in a store; ``UnknownIdError`` for one of another."""
+        book = self._store_books[store]
+        if isinstance(book, OwnedEdgesBook):
+            return book.rows_of(ids, self.partition_idx)
+        return to_tensor(book.native.local_rows(ids, self.partition_idx))
+
+    def owned(self, request: FeatureRequest) -> OwnedReply:
+        """Which edges are of this partition, for those who know no more of an edge than its id."""
+        found = []
+        for name, ids in zip(request.stores, request.ids, strict=True):
+            book = self._store_books[self._checked_store(name)]
+            is_owned = book.owned(ids, self.partition_idx) if isinstance(book, OwnedEdgesBook) else None
+            found.append(book[ids] == self.partition_idx if is_owned is None else is_owned)
+        return OwnedReply(tuple(found))
+
+    def lookup(self, request: FeatureRequest) -> FeatureReply | Encoded:
+        """Feature rows of ids of this partition, as they are stored; who asks casts them on the way.
+
+        Returns:
+            A ``FeatureReply``, encoded already where the region has room for it.
+
+        Raises:
+            UnknownIdError: an id is not of this partition.
+            InvalidArgumentError: there is no such store.
+        """
+        found = []
+        for name, ids in zip(request.stores, request.ids, strict=True):
+            found.append((self._stores[self._checked_store(name)].unified, self.rows_of(name, ids)))
+        # Address space only, for the shape: the rows are written once, where the asker will read them.
+        unwritten = [torch.empty((local.numel(), *rows.shape[1:]), dtype=rows.dtype) for rows, local in found]
+        placed = self._region.place(FeatureReply(tuple(unwritten)), unwritten) if self._region is not None else None
+        if placed is None:
+            return FeatureReply(tuple(rows.gather(local) for rows, local in found))
+        encoded, views = placed
+        try:
+            for (rows, local), tensor in zip(found, unwritten, strict=True):
+                if tensor.numel():
+                    rows.gather_all(views[tensor.data_ptr()], local)
+        except BaseException:
+            release(encoded)
+            raise
+        return encoded

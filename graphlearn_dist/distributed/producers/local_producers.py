@@ -1,0 +1,248 @@
+"""Producers in the training process: sampling here (collocated), or in subprocesses (multiprocessing)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy
+
+from ... import _C
+from ...data.schema import GraphSchema
+from ...messages import EndOfEpoch, SampledBatch
+from ...rpc.shm.loans import Loans
+from ...rpc.wire.codec import byte_array, decode
+from ...rpc.wire.encoded import Encoded
+from ...sampler.base import SamplerInput, SamplingConfig
+from ...sampler.batches import with_own_times
+from ...sampler.fingerprint import Settings, input_settings
+from ...sampler.schedule import BatchIndices
+from ...utils.coroutines import run_local
+from ..dist_context import get_context
+from ..dist_dataset import DistDataset
+from ..dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
+from ..event_loop import LoopThread
+from ..partitions.partition_input import resolve_among, resolve_here
+from ..sampling.batches import NoPeers, PartitionedBatches, place_in_pool
+from ..session.group_peers import find_holders, open_peers
+from ..workers.sampling_producer import SamplingProducer
+from .batch_producer import BatchProducer
+from .batch_window import BatchRequest, BatchWindow
+
+_numbers = itertools.count()
+
+
+class CollocatedProducer(BatchProducer):
+    """Samples in this process: ``prefetch_size`` batches ahead in a thread, or, with 0, when a batch is asked for.
+
+    Args:
+        dataset: this worker's partition.
+        sampler_input: the loader's input.
+        config: how to sample.
+        options: threads, times, and where the other workers are.
+
+    Raises:
+        InvalidArgumentError: the config does not fit the data set.
+        UnknownIdError: an input node is outside the graph.
+        NotInitializedError: other partitions are needed, and this process is no worker.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        sampler_input: SamplerInput,
+        config: SamplingConfig,
+        options: CollocatedDistSamplingWorkerOptions,
+    ) -> None:
+        self._schema, self._constants = dataset.schema, dataset.constants
+        named = resolve_here(sampler_input, dataset)
+        holders = find_holders(dataset, options)
+        self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
+        services, peers = open_peers(dataset, options, holders)
+        config = with_own_times(config, self._input, dataset)
+        self._batches = PartitionedBatches(dataset, self._input, config, services, peers, options.num_threads)
+        # Batches that are made when they are asked for, and wait for nobody, need no thread.
+        self._is_synchronous = options.prefetch_size == 0 and isinstance(peers, NoPeers)
+        self._thread = LoopThread("collocated sampling")
+        self._window = BatchWindow(self._ask, options.prefetch_size, options.rpc_timeout, _this_process)
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self._schema
+
+    @property
+    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
+        return self._constants
+
+    @property
+    def num_batches(self) -> int:
+        return self._batches.schedule.num_batches
+
+    @functools.cached_property
+    def input_settings(self) -> Settings:
+        return input_settings(self._input)
+
+    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
+        self._window.check_open()
+        if not self._is_synchronous:
+            self._thread.start()
+        self._window.start(run, epoch, indices)
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        making = self._batches.make(request.epoch, request.index, request.run, place_in_pool)
+        if not self._is_synchronous:
+            return self._thread.submit(making)
+        made: Future[Any] = Future()
+        made.set_result(run_local(making))
+        return made
+
+    def recv(self) -> SampledBatch | EndOfEpoch:
+        return self._window.recv()
+
+    def is_ready(self) -> bool:
+        return self._window.is_ready()
+
+    def close(self) -> None:
+        self._window.close()
+        self._thread.stop()
+
+
+class MpProducer(BatchProducer):
+    """Samples in subprocesses, which map this worker's partition, and leave batches where this process reads them.
+
+    Args:
+        dataset: this worker's partition.
+        sampler_input: the loader's input.
+        config: how to sample.
+        options: processes, memory, times, and where the other workers are.
+
+    Raises:
+        InvalidArgumentError: the config does not fit the data set.
+        UnknownIdError: an input node is outside the graph.
+        NotInitializedError: other partitions are needed, and this process is no worker.
+        SamplingWorkerError: a subprocess failed on its way up.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        sampler_input: SamplerInput,
+        config: SamplingConfig,
+        options: MpDistSamplingWorkerOptions,
+    ) -> None:
+        self._schema, self._constants = dataset.schema, dataset.constants
+        self._timeout_s = options.rpc_timeout
+        named = resolve_here(sampler_input, dataset)
+        holders = find_holders(dataset, options)
+        self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
+        self._producer = SamplingProducer(
+            f"{_own_name()}, loader {next(_numbers)}",
+            dataset,
+            dataset.share_ipc(with_splits=False),
+            self._input,
+            config,
+            ProducerRequest(
+                num_workers=options.num_workers,
+                concurrency=options.worker_concurrency,
+                num_threads=options.num_threads,
+                buffer_bytes=options.buffer_bytes,
+                request_timeout_s=options.rpc_timeout,
+                max_restarts=options.max_restarts,
+                start_timeout_s=options.start_timeout,
+            ),
+            holders,
+        )
+        self._window = BatchWindow(self._ask, 2 * options.num_workers, options.rpc_timeout, self._place_of)
+        self._loans: Loans | None = None  # of the thread's loop
+        self._thread = LoopThread("sampling processes")
+        self._thread.start()
+        try:
+            self._thread.run(self._producer.start())  # has a limit of its own
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self._schema
+
+    @property
+    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
+        return self._constants
+
+    @property
+    def num_batches(self) -> int:
+        return self._producer.schedule.num_batches
+
+    @functools.cached_property
+    def input_settings(self) -> Settings:
+        return input_settings(self._input)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the sampling subprocesses."""
+        return self._producer.worker_pids
+
+    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
+        self._window.check_open()
+        self._window.reset()
+        what = f"its sampling processes to begin epoch {epoch}"
+        self._thread.run(self._producer.start_run(run, epoch, indices), self._timeout_s, what)
+        self._window.start(run, epoch, indices)
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        return self._thread.submit(self._fetch(request))
+
+    async def _fetch(self, request: BatchRequest) -> Any:
+        encoded = await self._producer.fetch(request.run, request.index)
+        if self._loans is None:
+            self._loans = Loans(asyncio.get_running_loop())
+        return decode_here(encoded, self._loans)
+
+    def _place_of(self, request: BatchRequest) -> str:
+        return "its sampling process"
+
+    def recv(self) -> SampledBatch | EndOfEpoch:
+        return self._window.recv()
+
+    def is_ready(self) -> bool:
+        return self._window.is_ready()
+
+    def close(self) -> None:
+        self._window.close()
+        if self._thread.is_running:
+            self._thread.run(self._close())
+            self._thread.stop()
+
+    async def _close(self) -> None:
+        await self._producer.close()
+        if self._loans is not None:
+            self._loans.close()
+
+
+def decode_here(encoded: Encoded, loans: Loans) -> Any:
+    """A worker's message in this process; call it on the loop that releases its memory, which is that of ``loans``.
+
+    What lies in the worker's region stays there: its slot goes back when the last tensor over it dies. What came in the
+    ring is copied, since a ring whose front is kept is stuck.
+    """
+    (payload,) = encoded.segments or (memoryview(b""),)
+    if encoded.on_released is None:
+        copy = memoryview(_C.Buffer(payload.nbytes)) if payload.nbytes else None
+        if copy is not None:
+            numpy.copyto(byte_array(copy), byte_array(payload))
+        return decode(encoded.head, copy)
+    return decode(encoded.head, loans.lend(payload, encoded.on_released))
+
+
+def _own_name() -> str:
+    context = get_context()
+    return context.worker_name if context is not None else "this process"
+
+
+def _this_process(request: BatchRequest) -> str:
+    return "this process"

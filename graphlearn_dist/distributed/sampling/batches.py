@@ -1,0 +1,125 @@
+"""Whole mini-batches from a partitioned data set: the same as ``sampler.batches.LocalBatches`` makes of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ...core import pooled_empty
+from ...messages import SampledBatch
+from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from ...sampler.batch_maker import BatchMaker, rows_by_store, wanted_rows, with_rows
+from ...sampler.batches import make_plan
+from ...sampler.local_graph import LocalGraph
+from ...sampler.tasks import GraphAccess
+from ..dist_dataset import DistDataset
+from ..partitions.partition_service import PartitionService
+from .feature_collector import FeatureCollector
+from .partitioned_sampler import PartitionedGraph, Peers
+
+Place = Callable[[SampledBatch], SampledBatch]
+
+
+class NoPeers:
+    """The peers of a data set that is one partition: there is nobody to ask."""
+
+    def ask(self, partition: int, function: str, request: object) -> None:
+        raise LookupError(f"partition {partition} was asked for, but there is only one")
+
+
+def with_cached_graphs(
+    dataset: DistDataset, services: Sequence[PartitionService], num_threads: int
+) -> list[PartitionService]:
+    """The partitions whose graph is at hand: those whose rows are, and those of ``DistDataset.cached_graphs``."""
+    at_hand = {service.partition_idx for service in services}
+    cached = (other for other in dataset.cached_graphs if other.partition_idx not in at_hand)
+    return [*services, *(PartitionService(other, num_threads) for other in cached)]
+
+
+class PartitionedSampler:
+    """Samples from a partitioned graph, and looks up what belongs to what was sampled.
+
+    Args:
+        dataset: this process's partition.
+        config: how to sample; which batches a loader wants does not matter here.
+        services: the partitions at hand, this process's own among them.
+        peers: the other partitions.
+        num_threads: threads of one batch; a batch does not depend on them.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        config: SamplingConfig,
+        services: Sequence[PartitionService],
+        peers: Peers,
+        num_threads: int = 1,
+    ) -> None:
+        plan = make_plan(dataset, config)
+        self._schema = dataset.schema
+        self._graph: GraphAccess
+        if dataset.is_whole:
+            self._graph = LocalGraph(dataset, plan, num_threads)
+        else:
+            self._graph = PartitionedGraph(
+                dataset, plan, with_cached_graphs(dataset, services, num_threads), peers, num_threads
+            )
+        self._collector = FeatureCollector(dataset, services, peers, num_threads)
+        self._stores = self._collector.store_names if config.collect_features else frozenset()
+
+    def maker(self, sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig) -> BatchMaker:
+        """Makes batches of an input, checked; ``config`` may differ from the sampler's in what is sampled."""
+        return BatchMaker(self._graph, self._schema, sampler_input, config)
+
+    async def fill(self, batch: SampledBatch, place: Place) -> SampledBatch:
+        """The batch with the rows that are looked up for it.
+
+        Args:
+            batch: without them.
+            place: given the batch with looked-up rows still unwritten, returns the same batch in the memory where it
+                is wanted; the rows are then written there, once.
+        """
+        wanted = wanted_rows(batch, self._stores)
+        lookup = self._collector.start(wanted, self._collector.places_in(batch.subgraph, wanted))
+        # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
+        unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
+        placed = place(with_rows(batch, unwritten))
+        await lookup.fill(rows_by_store(placed))
+        return placed
+
+
+class PartitionedBatches:
+    """The batches of one loader, computed by one sampling worker.
+
+    Args:
+        dataset: this process's partition.
+        sampler_input: the loader's input nodes or links, checked.
+        config: how to sample.
+        services: the partitions at hand, this process's own among them.
+        peers: the other partitions.
+        num_threads: threads of one batch; a batch does not depend on them.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput,
+        config: SamplingConfig,
+        services: Sequence[PartitionService],
+        peers: Peers,
+        num_threads: int = 1,
+    ) -> None:
+        self._sampler = PartitionedSampler(dataset, config, services, peers, num_threads)
+        self._maker = self._sampler.maker(sampler_input, config)
+        self.schedule = self._maker.schedule
+
+    async def make(self, epoch: int, index: int, run: int, place: Place) -> SampledBatch:
+        """Batch ``index`` of ``epoch`` for the iteration ``run``; see ``PartitionedSampler.fill`` for ``place``."""
+        return await self._sampler.fill(await self._maker.make(epoch, index, run), place)
+
+
+def place_in_pool(batch: SampledBatch) -> SampledBatch:
+    """The batch with rows in warm memory of this process, still to be written."""
+    rows = rows_by_store(batch).items()
+    return with_rows(batch, {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows})

@@ -1,0 +1,194 @@
+"""Feature lookup over partitions: one request per peer for all stores, then one pass over rows at hand and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...core import thread_pool, to_tensor
+from ...data.unified_tensor import UnifiedTensor, gather_located, view_rows
+from ...errors import UnknownIdError
+from ...messages import FeatureReply, FeatureRequest, Subgraph
+from ...partition import OwnedEdgesBook
+from ..dist_dataset import DistDataset
+from ..partitions.partition_service import LOOKUP, OWNED, PartitionService
+from .partitioned_sampler import Peers
+from .row_cache import RowCache
+from .row_lookup import LocatedRows, locate_owned, locate_rows
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """Shape and dtype of the rows that a lookup will give."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class FeatureCollector:
+    """Looks up rows of every store for a batch.
+
+    ``start`` sends the requests, ``fill`` writes all rows into tensors the caller chose, one after the other: each row
+    is written once, in its final place, from where it lies, be that a partition at hand, a cache or an answer.
+
+    Args:
+        dataset: this process's partition.
+        services: the partitions at hand, this process's own among them.
+        peers: the other partitions.
+        num_threads: threads of one lookup.
+    """
+
+    def __init__(
+        self, dataset: DistDataset, services: Sequence[PartitionService], peers: Peers, num_threads: int = 1
+    ) -> None:
+        self._services = {service.partition_idx: service for service in services}
+        self._num_partitions = dataset.num_partitions
+        self._is_asked = [partition not in self._services for partition in range(self._num_partitions)]
+        self._whole = dataset.is_whole
+        self._stores = dataset.stores()
+        books = dataset.store_books()
+        self._with_edges = frozenset(name for name, book in books.items() if isinstance(book, OwnedEdgesBook))
+        self._books = {name: book.native for name, book in books.items() if name not in self._with_edges}
+        specs, row_books = dataset.schema.edge_specs, dataset.row_books()
+        # Features and columns of edges that lie with these: by store the edge type, and by that the type of the nodes
+        # in whose rows those are, and the book of these.
+        self._edge_types = {name: int(name.split(":")[1]) for name in self._with_edges & self._stores.keys()}
+        self._row_ends = {i: (specs[i][0], row_books[i].native) for i in self._edge_types.values()}
+        # Where all partitions are at hand, a copy of their rows is no closer than the rows.
+        caches = dataset.row_caches() if len(self._services) < self._num_partitions else {}
+        self._caches = {name: RowCache(rows) for name, rows in caches.items() if len(rows.ids)}
+        self._peers = peers
+        self._pool = thread_pool(num_threads)
+        self.store_names = frozenset(self._stores)
+
+    def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+        """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).
+
+        An edge's features lie with the node that it was sampled for, which no request is needed to know.
+        """
+        owners: dict[int, torch.Tensor] = {}
+        for edge_type in {self._edge_types[name] for name in wanted.keys() & self._with_edges}:
+            seed_type, book = self._row_ends[edge_type]
+            cols = subgraph.cols[edge_type]
+            # Many edges share a node; those that nothing was sampled for come last.
+            seeds = subgraph.nodes[seed_type][: int(cols.max()) + 1 if cols.numel() else 0]
+            owners[edge_type] = to_tensor(book.locate(seeds, self._pool)[0])[cols]
+        return self._places(wanted, {name: owners[i] for name, i in self._edge_types.items() if i in owners})
+
+    def _places(self, wanted: Mapping[str, torch.Tensor], owners: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+        made: dict[tuple[int, int, int], LocatedRows] = {}  # stores of one type lie in the same places
+        places = {}
+        for name in wanted.keys() & owners.keys():
+            key = self._edge_types[name], id(wanted[name]), id(owners[name])
+            if key not in made:
+                services = map(self._services.get, range(self._num_partitions))
+                at_hand = [None if service is None else service.sorted_ids(name) for service in services]
+                made[key] = locate_owned(owners[name], wanted[name], at_hand, self._pool)
+            places[name] = made[key]
+        return places
+
+    async def ask_places(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+        """The same where no more is known of edges than their ids (by store): every partition is asked which it has.
+
+        Raises:
+            UnknownIdError: no partition has an edge of such an id.
+        """
+        names = tuple(sorted(wanted.keys() & self._with_edges))
+        if not names:
+            return {}
+        request = FeatureRequest(names, tuple(wanted[name] for name in names))
+        others = [p for p in range(self._num_partitions) if p not in self._services]
+        asked = {partition: self._peers.ask(partition, OWNED, request) for partition in others}
+        replies = {partition: service.owned(request) for partition, service in self._services.items()}
+        replies |= {partition: await answer for partition, answer in asked.items()}
+        owners = {name: torch.full((wanted[name].numel(),), -1, dtype=torch.int32) for name in names}
+        for partition, reply in replies.items():
+            for name, is_owned in zip(names, reply.owned, strict=True):
+                owners[name][is_owned.to(torch.bool)] = partition
+        for name, found in owners.items():
+            if found.numel() and int(found.min()) < 0:
+                place = int(found.argmin())
+                raise UnknownIdError(f"ids[{place}]: no partition has an edge {int(wanted[name][place])}")
+        return self._places(wanted, owners)
+
+    def start(self, wanted: Mapping[str, torch.Tensor], places: Mapping[str, LocatedRows] | None = None) -> Lookup:
+        """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers.
+
+        ``places`` are those of ``places_in`` or ``ask_places``.
+        """
+        if self._whole:
+            return Lookup(self, wanted)
+        located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
+        located |= places or {}
+        for name in located.keys() & self._caches.keys():
+            located[name] = self._caches[name].take(located[name], self._num_partitions)
+        asked = {}
+        for partition in range(self._num_partitions):
+            ids = {name: of.asked_of(partition) for name, of in located.items()}
+            names = tuple(name for name in ids if ids[name].numel())
+            if names:
+                request = FeatureRequest(names, tuple(ids[name] for name in names))
+                asked[partition] = names, self._peers.ask(partition, LOOKUP, request)
+        return Lookup(self, wanted, located, asked)
+
+    def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+        made: dict[tuple[int, int], LocatedRows] = {}  # stores of one type share ids and book, and so the places
+        located = {}
+        for name, ids in wanted.items():
+            key = id(ids), id(self._books[name])
+            if key not in made:
+                made[key] = locate_rows(self._books[name], ids, self._is_asked, self._pool)
+            located[name] = made[key]
+        return located
+
+    def spec(self, name: str, ids: torch.Tensor) -> RowSpec:
+        """What the rows of ``ids`` in a store will look like."""
+        rows = self._stores[name]
+        return RowSpec((ids.numel(), *rows.shape[1:]), rows.dtype)
+
+    def gather(self, name: str, located: LocatedRows, answers: Mapping[int, torch.Tensor], out: torch.Tensor) -> None:
+        """Writes the rows of a store, given what the partitions that were asked have answered."""
+        if located.rows.numel() == 0:
+            return
+        sources: list[UnifiedTensor | None] = [None] * (self._num_partitions + 1)  # the last are the cached rows
+        for partition, service in self._services.items():
+            sources[partition] = service.rows(name)
+        for partition, rows in answers.items():
+            sources[partition] = view_rows(rows)
+        if name in self._caches:
+            sources[-1] = self._caches[name].tensor
+        gather_located(sources, located.owners, located.rows, out, self._pool)
+
+    def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
+        """Writes the rows of ``ids`` in their order; only where this partition is the whole data set."""
+        self._stores[name].unified.gather_all(out, ids)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A lookup under way; see ``FeatureCollector``."""
+
+    collector: FeatureCollector
+    wanted: Mapping[str, torch.Tensor]
+    located: Mapping[str, LocatedRows] = field(default_factory=dict)
+    asked: Mapping[int, tuple[tuple[str, ...], Any]] = field(default_factory=dict)
+
+    def specs(self) -> dict[str, RowSpec]:
+        """By store, what the rows will look like."""
+        return {name: self.collector.spec(name, ids) for name, ids in self.wanted.items()}
+
+    async def fill(self, outputs: Mapping[str, torch.Tensor]) -> None:
+        """Writes every row into ``outputs`` (by store, of the shapes and dtypes that ``specs`` gave)."""
+        answers: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.wanted}
+        for partition, (names, answer) in self.asked.items():
+            reply: FeatureReply = await answer
+            for name, rows in zip(names, reply.rows, strict=True):
+                answers[name][partition] = rows
+        for name, ids in self.wanted.items():
+            if name in self.located:
+                self.collector.gather(name, self.located[name], answers[name], outputs[name])
+            else:
+                self.collector.gather_whole(name, ids, outputs[name])

@@ -1,0 +1,63 @@
+"""Where the rows of a lookup will be found, before anybody was asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ... import _C
+from ...core import to_tensor
+
+
+@dataclass(frozen=True)
+class LocatedRows:
+    """The places of a list of ids.
+
+    Attributes:
+        owners: int32 ``[n]``, the partition of each, in the order of the list.
+        rows: int64 ``[n]``, its row there where the partition is at hand, else its place in the partition's answer.
+        ids: int64 ``[m]``, those to be asked for, grouped by owner.
+        positions: int64 ``[m]``, where each of them stands in the list.
+        offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
+        bounds: the same as a list.
+    """
+
+    owners: torch.Tensor
+    rows: torch.Tensor
+    ids: torch.Tensor
+    positions: torch.Tensor
+    offsets: torch.Tensor
+    bounds: list[int]
+
+    def asked_of(self, partition: int) -> torch.Tensor:
+        """The ids to ask a partition for, int64."""
+        return self.ids[self.bounds[partition] : self.bounds[partition + 1]]
+
+
+def locate_rows(
+    book: _C.PartitionBook, ids: torch.Tensor, is_asked: Sequence[bool], pool: _C.ThreadPool
+) -> LocatedRows:
+    """Finds the places of ids; ``is_asked`` says by partition whether it must be asked.
+
+    Raises:
+        UnknownIdError: an id is outside the book.
+    """
+    owners, rows, asked, positions, offsets = map(to_tensor, _C.locate_rows(book, ids, is_asked, pool))
+    return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
+
+
+def locate_owned(
+    owners: torch.Tensor, ids: torch.Tensor, at_hand: Sequence[_C.SortedIds | None], pool: _C.ThreadPool
+) -> LocatedRows:
+    """The same of ids whose owners (int32 ``[n]``) are known.
+
+    Args:
+        at_hand: by partition, its ids in the order of its rows; None where it must be asked.
+
+    Raises:
+        UnknownIdError: an id is not of its owner.
+    """
+    rows, asked, positions, offsets = map(to_tensor, _C.locate_owned(owners, ids, at_hand, pool))
+    return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())

@@ -1,0 +1,179 @@
+"""A data set that is all on servers, as a client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NoReturn
+
+import torch
+
+from ...data.topology import Topology
+from ...errors import InvalidArgumentError
+from ...partition import PartitionBook
+from ...partition.edge_book import edge_book_from_dict
+from ...partition.partition_book import from_dict
+from ...sampler.plan import SamplingPlan
+from ...sampler.tasks import GraphAccess
+from ...typing import EdgeType
+from ...utils.coroutines import run_local
+from ...utils.lifetime import Home
+from .. import rpc
+from ..dist_client import client_context
+from ..dist_dataset import DistDataset
+from ..dist_server import DistServer
+from ..partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline
+from ..partitions.partition_parts import PartitionParts
+from .feature_collector import FeatureCollector
+from .partitioned_sampler import PartitionedGraph
+
+
+class _Answer:
+    """An answer that blocks whoever awaits it: what asks it needs no event loop, and runs in any thread."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[None, None, Any]:
+        return self._future.result()  # the request has a deadline
+        yield  # never reached; it makes this a generator, as awaiting takes
+
+
+class _Servers:
+    """The partitions, each asked of one of the servers that hold it: clients spread over those by their rank."""
+
+    def __init__(self, ranks: Mapping[int, Sequence[int]], client_rank: int, timeout_s: float) -> None:
+        self._ranks = {partition: held[client_rank % len(held)] for partition, held in ranks.items()}
+        self._timeout_s = timeout_s
+        self._home = Home("the data set on servers")
+
+    def ask(self, partition: int, function: str, *args: Any) -> _Answer:
+        """Sends a request to a server that holds the partition."""
+        self._home.check()
+        target = "server", self._ranks[partition]
+        return _Answer(rpc.get_endpoint().request(target, function, *args, timeout_s=self._timeout_s, fail_fast=True))
+
+
+class ServedDataset(DistDataset):
+    """A data set that is all on servers, as a client sees it: types, counts, shapes and owners are here, rows are not.
+
+    ``connect`` makes one. It is what the PyG stores (``pyg_stores``) and ``pyg_sampler.PyGSampler`` take.
+    """
+
+    def __init__(self, outline: DatasetOutline, servers: _Servers) -> None:
+        super().__init__(edge_dir=outline.edge_dir)  # type: ignore[arg-type]
+        self._servers = servers
+        nodes, edges = outline.nodes, outline.edges
+        books = {node.node_type: _open_book(node.book) for node in nodes}
+        own = {node.node_type: _open_book(node.feature_book) for node in nodes if node.feature_book is not None}
+        parts = PartitionParts(  # of a partition that owns nothing
+            partition_idx=0,
+            num_nodes={node.node_type: node.count for node in nodes},
+            node_books=books,
+            node_feature_books={**books, **own},
+            edge_books={edge.edge_type: _open_edge_book(edge.feature_book) for edge in edges},
+            graphs={edge.edge_type: self._no_rows(edge) for edge in edges},
+            node_features={node.node_type: node.features for node in nodes if node.features is not None},
+            node_labels={node.node_type: node.labels for node in nodes if node.labels is not None},
+            edge_features={edge.edge_type: edge.features for edge in edges if edge.features is not None},
+            earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
+        )
+        self._set(parts)
+        self._collector = FeatureCollector(self, (), servers)
+
+    @classmethod
+    def connect(cls, timeout_s: float = 180.0) -> ServedDataset:
+        """Asks the servers of this client what they hold.
+
+        Args:
+            timeout_s: deadline of each request, of those made later through this data set too.
+
+        Raises:
+            NotInitializedError: the process is not a client.
+            InvalidArgumentError: the servers hold different data sets, or a partition is missing.
+        """
+        context = client_context()
+        endpoint, count = rpc.get_endpoint(), context.num_servers()
+        meta = rpc.function_name(DistServer.get_dataset_meta)
+        asked = [endpoint.request(("server", rank), meta, timeout_s=timeout_s) for rank in range(count)]
+        outline_name, first = rpc.function_name(DistServer.get_outline), context.rank % count
+        outline = endpoint.request(("server", first), outline_name, timeout_s=timeout_s)
+        ranks: dict[int, list[int]] = {}
+        num_partitions = set()
+        for rank, answer in enumerate(asked):
+            parts, partition, *_ = answer.result()
+            num_partitions.add(parts)
+            ranks.setdefault(partition, []).append(rank)
+        if len(num_partitions) != 1 or (missing := set(range(min(num_partitions))) - {*ranks}):
+            held = f"of {sorted(num_partitions)} partitions" if len(num_partitions) != 1 else f"without {missing}"
+            raise InvalidArgumentError(f"servers: expected all partitions of one data set, got data sets {held}")
+        return cls(outline.result(), _Servers(ranks, context.rank, timeout_s))
+
+    def _no_rows(self, edge: EdgeOutline) -> Topology:
+        none = torch.empty(0, dtype=torch.int64)
+        return Topology.from_arrays(
+            torch.zeros(1, dtype=torch.int64),
+            none,
+            none,
+            layout="CSR" if self.edge_dir == "out" else "CSC",
+            num_cols=edge.num_cols,
+            edge_weights=edge.weights,
+            edge_times=edge.times,
+        )
+
+    @property
+    def holds_rows(self) -> bool:
+        """No: they have to be asked for."""
+        return False
+
+    @property
+    def is_whole(self) -> bool:
+        """No, as no row is here."""
+        return False
+
+    def share_ipc(self, *, with_splits: bool = True) -> NoReturn:
+        """There is nothing to share, and connections are this process's own: an ``InvalidArgumentError``."""
+        raise InvalidArgumentError("data: expected a partition whose rows are here, got a ServedDataset")
+
+    # --- asking ------------------------------------------------------------------------------------------------
+
+    def look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Rows of stores, from all servers at once: one request for each partition that owns some of the ids.
+
+        Args:
+            wanted: by store (see ``data.dataset.store_name``) ids int64 ``[n]``, any order, duplicates allowed.
+
+        Returns:
+            By store ``[n, ...]``, rows in the order of the ids.
+
+        Raises:
+            UnknownIdError: an id is outside the data set.
+            DeadlineExceededError, PeerLostError: a server did not answer.
+        """
+        lookup = self._collector.start(wanted, run_local(self._collector.ask_places(wanted)))
+        found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
+        run_local(lookup.fill(found))
+        return found
+
+    def edge_index(self, edge_type: EdgeType | None) -> torch.Tensor:
+        """All edges of a type, int64 ``[2, num_edges]``, sources and targets, in no particular order."""
+        name = rpc.function_name(DistServer.get_edge_index)
+        answers = [self._servers.ask(p, name, edge_type, "coo") for p in range(self.num_partitions)]
+
+        async def gather() -> torch.Tensor:
+            return torch.cat([await answer for answer in answers], dim=1)
+
+        return run_local(gather())
+
+    def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> GraphAccess:
+        """The graph, asked of the servers hop by hop: one request a partition and hop. Never waits in a coroutine."""
+        return PartitionedGraph(self, plan, (), self._servers, num_threads)
+
+
+def _open_book(outline: BookOutline) -> PartitionBook:
+    tables = (outline.tables[0], outline.tables[1]) if outline.tables else None
+    return from_dict(outline.description, 0, tables)
+
+
+def _open_edge_book(outline: BookOutline) -> PartitionBook:
+    return edge_book_from_dict(outline.description) if outline.description["kind"] == "edges" else _open_book(outline)

@@ -1,0 +1,1 @@
+"""What a server keeps of its clients: producers, memory, who is done."""

@@ -1,0 +1,156 @@
+"""What the workers of a group do for each other: serve their partitions, and wait for each other at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...config import share_partitions
+from ...data.schema import GraphSchema
+from ...errors import InvalidArgumentError, RpcError
+from ...rpc import Endpoint
+from ...rpc.calls.callees import current_connection
+from ...rpc.peers.identity import PeerAddress
+from ..dist_context import DistContext
+from ..dist_dataset import DistDataset
+from ..partitions.host_partitions import SharedPartition, describe_partition
+from ..partitions.partition_peers import PartitionHolders
+from ..partitions.partition_service import PartitionService
+from ..partitions.reply_region import REPLY_REGION_BYTES, ReplyRegion
+
+_DESCRIBE = "worker.describe_partition"
+_WAIT_DONE = "worker.wait_until_done"
+_LONGEST_WAIT_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class PartitionInfo:
+    """Which partition of which data set a worker holds, and how processes of its host read it in place."""
+
+    num_partitions: int
+    partition_idx: int
+    schema: GraphSchema
+    shared: SharedPartition | None = None
+
+
+class WorkerGroup:
+    """This worker's part in its group.
+
+    The ``n``-th data set that a worker opens loaders of is the ``n``-th of every other worker: all of them name it by
+    that number, and each holds one of its partitions.
+
+    Args:
+        endpoint: the worker's; before it joins, so that nobody's question comes too early.
+        context: who it is.
+    """
+
+    def __init__(self, endpoint: Endpoint, context: DistContext) -> None:
+        self._endpoint = endpoint
+        self._context = context
+        self._lock = threading.Lock()
+        self._served: list[tuple[DistDataset, PartitionInfo]] = []
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._is_done = asyncio.Event()
+        endpoint.register(_DESCRIBE, self._describe)
+        endpoint.register(_WAIT_DONE, self._wait_until_done)
+
+    # --- partitions --------------------------------------------------------------------------------------------
+
+    def serve(self, dataset: DistDataset) -> int:
+        """Lets the other workers ask for this partition, from now until the end; the data set's number."""
+        with self._lock:
+            for number, (served, _) in enumerate(self._served):
+                if served is dataset:
+                    return number
+            number, suffix = len(self._served), self._suffix(len(self._served))
+            service = PartitionService(dataset, region=ReplyRegion(REPLY_REGION_BYTES))
+            for function, answer in service.functions.items():
+                self._endpoint.register(function + suffix, answer)
+            info = PartitionInfo(dataset.num_partitions, dataset.partition_idx, dataset.schema)
+            self._served.append((dataset, info))
+        self._endpoint.loop.call_soon_threadsafe(self._wake, number)
+        return number
+
+    @staticmethod
+    def _suffix(number: int) -> str:
+        return f".{number}" if number else ""
+
+    def _wake(self, number: int) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            waiting.set_result(None)
+
+    async def _describe(self, number: int) -> PartitionInfo:
+        """What this worker holds of a data set; waits until it has opened a loader of it."""
+        if number >= len(self._served):
+            if number not in self._waiting:
+                self._waiting[number] = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiting[number])
+        dataset, info = self._served[number]
+        if current_connection().kind != "unix" or not share_partitions():
+            return info
+        loop = asyncio.get_running_loop()
+        handle = await loop.run_in_executor(None, dataset.share_ipc)  # may copy, once, what is in private memory
+        return replace(info, shared=describe_partition(handle))
+
+    def find_holders(self, dataset: DistDataset, timeout_s: float) -> PartitionHolders:
+        """Serves this partition, and says who serves the others; waits until all workers have come so far.
+
+        Raises:
+            DeadlineExceededError: a worker did not join, or did not open a loader of this data set.
+            PeerLostError: a worker is gone.
+            InvalidArgumentError: nobody holds some partition, or another worker's data set differs from this one.
+        """
+        number, context = self.serve(dataset), self._context
+        mine = self._served[number][1]
+        members = self._endpoint.wait_for_members("worker", context.world_size, timeout_s)
+        others = [member for member in members if member.rank != context.rank]
+        asked = [self._endpoint.request(member.name, _DESCRIBE, number, timeout_s=timeout_s) for member in others]
+        holders: dict[int, list[tuple[PeerAddress, SharedPartition | None]]] = {}
+        for member, answer in zip(others, asked, strict=True):
+            theirs: PartitionInfo = answer.result()
+            if (theirs.num_partitions, theirs.schema) != (mine.num_partitions, mine.schema):
+                raise InvalidArgumentError(
+                    f"data: {member.name} has {theirs} where this worker has {mine}; workers must open loaders of "
+                    "several data sets in the same order"
+                )
+            holders.setdefault(theirs.partition_idx, []).append((member.address, theirs.shared))
+        missing = set(range(mine.num_partitions)) - {mine.partition_idx, *holders}
+        if missing:
+            raise InvalidArgumentError(f"data: none of {context.world_size} workers holds partitions {sorted(missing)}")
+        chosen = {
+            partition: held[context.rank % len(held)]
+            for partition, held in holders.items()
+            if partition != mine.partition_idx
+        }
+        addresses = {partition: address for partition, (address, _) in chosen.items()}
+        shared = {partition: entry for partition, (_, entry) in chosen.items() if entry and share_partitions()}
+        endpoint = self._endpoint
+        return PartitionHolders(addresses, shared, self._suffix(number), endpoint.settings.tls, endpoint.token)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    async def _wait_until_done(self) -> None:
+        await self._is_done.wait()
+
+    def wait_for_others(self, timeout_s: float | None = None) -> None:
+        """Serves until every other member of the group has come here too, or is gone.
+
+        Args:
+            timeout_s: how long at most; None waits as long as the others live.
+        """
+        self._endpoint.loop.call_soon_threadsafe(self._is_done.set)
+        members = self._endpoint.members("worker")
+        limit = _LONGEST_WAIT_S if timeout_s is None else timeout_s
+        asked: list[Future[Any]] = [
+            self._endpoint.request(member.name, _WAIT_DONE, timeout_s=limit, fail_fast=True)
+            for member in members
+            if member.rank != self._context.rank
+        ]
+        for answer in asked:
+            with contextlib.suppress(RpcError):  # it is gone, or too slow: nobody waits for it any more
+                answer.result()

@@ -1,0 +1,237 @@
+"""A producer: the sampling workers that a process runs for one loader, and the batches they have ready.
+
+Everything here runs on one asyncio loop: the server's RPC loop, or a loop of the loader's process. Workers serve fixed
+shares of a run's batches and send them in order, so that what is asked for next is always at the head of one worker's
+ring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from functools import partial
+
+from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
+from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
+from ...rpc.wire.codec import decode, encode
+from ...rpc.wire.encoded import Encoded, release
+from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from ...sampler.batches import make_plan, make_schedule, with_own_times
+from ...sampler.schedule import BatchIndices
+from ..dist_dataset import DistDataset
+from ..dist_options import ProducerRequest
+from ..partitions.dataset_handle import DatasetHandle
+from ..partitions.partition_peers import PartitionHolders
+from .byte_credit import ByteCredit
+from .fork_server import hold_fork_server
+from .worker_failure import failure_error
+from .worker_handle import WorkerHandle
+from .worker_messages import MoveHolders, StartRun, WorkerSetup
+from .worker_process import WorkerOrigin
+
+_SMALLEST_BUFFER_BYTES = 128 << 10
+
+
+class SamplingProducer:
+    """The sampling workers of one loader, in one process.
+
+    Args:
+        name: for errors.
+        dataset: the process's partition; held, since workers that are started later map what lies in its memory.
+        handle: the same for its workers.
+        sampler_input: the loader's input nodes, checked.
+        config: how to sample.
+        request: how many workers.
+        holders: who serves the other partitions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dataset: DistDataset,
+        handle: DatasetHandle,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput,
+        config: SamplingConfig,
+        request: ProducerRequest,
+        holders: PartitionHolders,
+    ) -> None:
+        config = with_own_times(config, sampler_input, dataset)
+        make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
+        self.schedule = make_schedule(sampler_input, config)
+        self._name = name
+        self._request = request
+        self._dataset = dataset
+        self._handle = handle
+        self._input = sampler_input
+        self._config = config
+        self._holders = holders
+        self._resources = contextlib.ExitStack()
+        self._run = 0
+        self._epoch = 0
+        self._indices = BatchIndices(0, 0)
+        self._num_given = 0
+        self._credit: ByteCredit | None = None
+        self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
+        self._workers = [
+            WorkerHandle(self._name_of(rank), self._worker_bytes, request.max_restarts)
+            for rank in range(request.num_workers)
+        ]
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.pid for worker in self._workers]
+
+    async def start(self) -> None:
+        """Starts all workers; undone if one fails.
+
+        Raises:
+            SamplingWorkerError: a worker failed on its way up, or died too often.
+            DeadlineExceededError: some were not up in time.
+        """
+        try:
+            await asyncio.wait_for(self._start_workers(), self._request.start_timeout_s)
+        except BaseException as error:
+            late = [str(rank) for rank, worker in enumerate(self._workers) if not worker.is_up]
+            await self.close()
+            if not isinstance(error, asyncio.TimeoutError) or isinstance(error, GraphLearnError):
+                raise
+            raise DeadlineExceededError(
+                f"{self._name}: workers {', '.join(late)} of {len(self._workers)} were not set up within "
+                f"start_timeout={self._request.start_timeout_s:g} s; a busy machine may take longer to start them"
+            ) from error
+
+    async def _start_workers(self) -> None:
+        forks = self._resources.enter_context(hold_fork_server())
+        await asyncio.gather(
+            *(
+                worker.start(WorkerOrigin(forks, partial(self._make_setup, rank)))
+                for rank, worker in enumerate(self._workers)
+            )
+        )
+
+    def _name_of(self, rank: int) -> str:
+        return f"{self._name}, worker {rank}"
+
+    def _make_setup(self, rank: int, ring_path: str) -> WorkerSetup:
+        """Once for each process of a worker."""
+        request = self._request
+        return WorkerSetup(
+            name=self._name_of(rank),
+            environ=dict(os.environb),
+            dataset=self._handle,
+            sampler_input=self._input,
+            config=self._config,
+            ring_path=ring_path,
+            region_bytes=self._worker_bytes,
+            concurrency=request.concurrency,
+            num_threads=request.num_threads,
+            holders=self._holders,
+            rank=rank,
+            request_timeout_s=request.request_timeout_s,
+            reconnect_timeout_s=request.reconnect_timeout_s,
+        )
+
+    @property
+    def reconnect_timeout_s(self) -> float:
+        """How long its workers wait for a holder that is gone."""
+        return self._request.reconnect_timeout_s
+
+    async def move_holders(self, holders: PartitionHolders) -> None:
+        """Tells the workers who serves the other partitions now."""
+        if holders is self._holders:
+            return
+        self._holders = holders
+        for worker in self._workers:
+            await worker.tell(MoveHolders(holders.addresses))
+
+    async def start_run(
+        self, run: int, epoch: int, indices: BatchIndices | None = None, credit_bytes: int | None = None
+    ) -> None:
+        """Begins to make these batches of an epoch, in turn by the workers; all of them unless given.
+
+        Older runs are off. The reader takes at most ``credit_bytes`` ahead of what it reads, see ``ByteCredit``; None
+        leaves that open.
+
+        Raises:
+            InvalidArgumentError: the run is not newer than the last one, or the epoch has fewer batches.
+        """
+        if run <= self._run:
+            raise InvalidArgumentError(f"run: expected more than {self._run}, got {run}")
+        num_batches = self.schedule.num_batches
+        wanted = BatchIndices(0, num_batches) if indices is None else indices
+        if wanted and wanted[-1] >= num_batches:
+            raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {wanted}")
+        self._run, self._epoch, self._indices, self._num_given = run, epoch, wanted, 0
+        self._end_credit(f"run {run} has begun")
+        self._credit = None if credit_bytes is None else ByteCredit(credit_bytes)
+        for rank, worker in enumerate(self._workers):
+            await worker.start_run(StartRun(run, epoch, wanted[rank :: len(self._workers)]))
+
+    def _end_credit(self, why: str) -> None:
+        if self._credit is not None:
+            self._credit.close(f"{self._name}: {why}")
+
+    def grant(self, run: int, oldest: int) -> None:
+        """The reader of a run has read all batches before ``oldest``."""
+        if run == self._run and self._credit is not None:
+            self._credit.grant(oldest)
+
+    async def fetch(self, run: int, index: int, oldest: int | None = None) -> Encoded:
+        """Batch ``index`` of the run, as encoded by its worker; ``EndOfEpoch`` past the last.
+
+        A reader that says which batch is the ``oldest`` that it has not read gets no more than its credit.
+
+        Raises:
+            InvalidArgumentError: the run is over, or did not ask for this batch.
+            SamplingWorkerError: the worker that should have made it failed, or died too often.
+        """
+        if run != self._run:
+            raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
+        if index >= self.schedule.num_batches:
+            return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
+        worker, credit = self._workers[self._indices.place_of(index) % len(self._workers)], self._credit
+        if oldest is None or credit is None:
+            return await worker.item(run, index)
+        credit.grant(oldest)
+        async with credit.turn(index):
+            encoded = await worker.item(run, index)
+            try:
+                await credit.send(index, encoded.nbytes)
+            except BaseException:
+                release(encoded)
+                raise
+            return encoded
+
+    async def fetch_next(self) -> SampledBatch | None:
+        """The first batch of the run that was not given before, decoded; None when all were.
+
+        Decoding copies it; ``fetch`` does not.
+
+        Raises:
+            InvalidArgumentError: no run was begun.
+            SamplingWorkerError: a worker failed at it, or died too often.
+        """
+        if self._run == 0:
+            raise InvalidArgumentError(f"{self._name}: no epoch was begun: call start_new_epoch_sampling() first")
+        if self._num_given == len(self._indices):
+            return None
+        index = self._indices[self._num_given]
+        self._num_given += 1
+        encoded = await self.fetch(self._run, index)
+        try:
+            item: SampledBatch | WorkerFailure = decode(encoded.head, bytearray().join(encoded.payload_parts()))
+        finally:
+            release(encoded)
+        if isinstance(item, WorkerFailure):
+            raise failure_error(item)
+        return item
+
+    async def close(self) -> None:
+        """Ends the workers. Idempotent."""
+        self._end_credit("it was shut down")
+        try:
+            await asyncio.gather(*(worker.close() for worker in self._workers))
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, self._resources.close)

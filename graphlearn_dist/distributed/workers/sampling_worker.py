@@ -1,0 +1,306 @@
+"""A sampling worker: a process of a server that computes batches and leaves them in shared memory.
+
+Forked by the fork server with one end of a socket pair, over which its server sends commands; when the server is gone
+that socket closes, and the worker ends. To a pipe it writes a byte a second, as a sign of life. Batches are announced
+in a shared-memory ring and lie in the worker's own region, written there once; where the region has no room they follow
+in the ring instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ... import _C
+from ...core import pooled_empty
+from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
+from ...messages import EndOfEpoch, SampledBatch
+from ...rpc.shm.arena import SendingArena
+from ...rpc.wire.codec import encode
+from ...rpc.wire.encoded import Encoded
+from ...sampler.batch_maker import rows_by_store, with_rows
+from ..dist_dataset import DistDataset
+from ..partitions.host_partitions import open_partitions
+from ..partitions.partition_peers import ServerPeers
+from ..partitions.partition_service import PartitionService
+from ..partitions.reply_region import place_segments
+from ..sampling.batches import NoPeers, PartitionedBatches
+from ..sampling.partitioned_sampler import Peers
+from .control import Control, receive_message, send_message
+from .pulse import start_pulse
+from .worker_failure import describe_failure
+from .worker_messages import (
+    ITEM_HEADER_BYTES,
+    ItemHeader,
+    ItemKind,
+    MoveHolders,
+    ReleaseSlots,
+    StartRun,
+    StopWorker,
+    WorkerReady,
+    WorkerSetup,
+)
+
+_RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cancellation waits for at most this
+
+
+@dataclass
+class Placement:
+    """Where a batch was put: a slot of the region, and the head of what lies there; or private memory (offset 0)."""
+
+    offset: int = 0
+    nbytes: int = 0
+    head: bytes = b""
+
+
+class Outbox:
+    """Where finished batches go.
+
+    Args:
+        ring: announces them to the server.
+        region: the shared memory they lie in.
+        control: tells the server of each announcement.
+    """
+
+    def __init__(self, ring: _C.ShmRing, region: SendingArena, control: Control) -> None:
+        self._ring = ring
+        self._region = region
+        self._control = control
+
+    def place(self, batch: SampledBatch, placement: Placement) -> SampledBatch:
+        """The batch with looked-up rows in a slot of the region, still to be written; all else is copied there."""
+        encoded = encode(batch)
+        offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
+        rows = rows_by_store(batch)
+        if offset is None:
+            return with_rows(batch, {name: pooled_empty(tuple(t.shape), t.dtype) for name, t in rows.items()})
+        placement.offset, placement.nbytes, placement.head = offset, encoded.nbytes, encoded.head
+        views = place_segments(encoded, self._region.view(offset, encoded.nbytes), rows.values())
+        rows = {name: views.get(tensor.data_ptr(), tensor) for name, tensor in rows.items()}
+        return with_rows(batch, rows)
+
+    def check_room(self, placement: Placement, encoded: Encoded) -> None:
+        """Raises ``MessageTooLargeError`` for a batch that can lie neither in the region nor in the ring."""
+        needed = encoded.blob_bytes + ITEM_HEADER_BYTES
+        if not placement.offset and needed > self._ring.capacity_bytes:
+            raise MessageTooLargeError(
+                f"buffer_size or channel_size: expected room for a batch of {needed} bytes in each worker, got "
+                f"{self._ring.capacity_bytes}; raise it, or the server's memory_budget, or sample smaller batches"
+            )
+
+    def release(self, offsets: tuple[int, ...]) -> None:
+        """Slots that the server needs no more."""
+        for offset in offsets:
+            self._region.release(offset)
+
+    async def send(
+        self, header: ItemHeader, encoded: Encoded, on_announced: Callable[[], object] = lambda: None
+    ) -> None:
+        """Announces an item; waits while the ring is full.
+
+        ``on_announced`` is called as soon as the item is the server's, also where this is cancelled at that moment:
+        who releases its slot must be told apart, as a slot that is released twice may be another batch's by then.
+        """
+        if header.offset:
+            parts: list[Any] = [header.pack(), encoded.head]
+        else:
+            parts = [header.pack(), *encoded.write_parts()]
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            self._ring.send(parts, 0.0)
+        except ChannelTimeoutError:
+            cancelled = await self._send_when_free(parts)
+        on_announced()
+        await self._control.notify()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _send_when_free(self, parts: list[Any]) -> asyncio.CancelledError | None:
+        """Returns when it was sent, with the cancellation that came too late; a cancellation in time is raised."""
+        loop = asyncio.get_running_loop()
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            sending = loop.run_in_executor(None, self._ring.send, parts, _RING_WAIT_S)
+            try:
+                await asyncio.shield(sending)
+                return None
+            except ChannelTimeoutError:
+                continue  # still full: the trainer is busy
+            except asyncio.CancelledError as error:
+                cancelled = error
+            try:
+                await sending  # its thread goes on, and may still succeed
+                return cancelled
+            except ChannelTimeoutError:
+                raise cancelled from None
+
+
+class SamplingWorker:
+    """Obeys one server.
+
+    Args:
+        setup: what to sample.
+        control: the socket to the server.
+        peers: the other partitions.
+    """
+
+    def __init__(self, setup: WorkerSetup, control: Control, peers: Peers) -> None:
+        self._setup = setup
+        self._peers = peers
+        self._control = control
+        dataset = DistDataset.from_ipc_handle(setup.dataset)
+        services = [
+            PartitionService(dataset, setup.num_threads),
+            *open_partitions(setup.holders.shared, setup.num_threads),
+        ]
+        self._batches = PartitionedBatches(
+            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads
+        )
+        self._has_peers = len(services) < dataset.num_partitions
+        self._region = SendingArena(setup.region_bytes)
+        self._outbox = Outbox(_C.ShmRing.open(setup.ring_path), self._region, control)
+        self._run_task: asyncio.Task[None] | None = None
+        self._broken: BaseException | None = None
+
+    async def serve(self) -> None:
+        """Announces that it is ready, then obeys until told to stop or the server is gone."""
+        region = self._region
+        ready = WorkerReady(region.path, region.capacity_bytes, region.nonce)
+        await self._outbox.send(ItemHeader(ItemKind.READY, 0, 0, 0), encode(ready))
+        while True:
+            match await receive_message(self._control):
+                case StartRun() as start:
+                    await self._end_run()
+                    self._run_task = asyncio.create_task(self._run(start))
+                    self._run_task.add_done_callback(self._on_run_end)
+                case MoveHolders(addresses) if isinstance(self._peers, ServerPeers):
+                    self._peers.move(addresses)
+                case ReleaseSlots(offsets):
+                    self._outbox.release(offsets)
+                case StopWorker() | None:
+                    await self._end_run()
+                    if self._broken is not None:
+                        raise self._broken
+                    return
+
+    async def _end_run(self) -> None:
+        if self._run_task is not None:
+            self._run_task.cancel()
+            await asyncio.gather(self._run_task, return_exceptions=True)
+            self._run_task = None
+
+    def _on_run_end(self, run: asyncio.Task[None]) -> None:
+        """A run that breaks, other than by one batch, breaks the worker: closing the socket tells ``serve``."""
+        if not run.cancelled() and (error := run.exception()) is not None:
+            self._broken = error
+            self._control.feed_end()
+
+    async def _run(self, start: StartRun) -> None:
+        """Keeps ``concurrency`` batches under way and sends them in the order of their indices."""
+        under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]] = deque()
+        num_batches = self._batches.schedule.num_batches
+        # Without peers there is nothing to wait for: more batches under way would only hold memory.
+        concurrency = self._setup.concurrency if self._has_peers else 1
+        try:
+            num_single = self._setup.concurrency if start.careful else 0
+            for place, index in enumerate(start.indices):
+                under_way.append(asyncio.create_task(self._make(start, index)))
+                if len(under_way) >= concurrency or place < num_single:
+                    await self._send_first(under_way)
+            while under_way:
+                await self._send_first(under_way)
+            end = EndOfEpoch(start.run, start.epoch, num_batches)
+            await self._outbox.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
+        finally:
+            await self._discard(under_way)
+
+    async def _send_first(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
+        header, encoded = await under_way[0]
+        await self._outbox.send(header, encoded, under_way.popleft)
+
+    async def _discard(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
+        for task in under_way:
+            task.cancel()
+        for result in await asyncio.gather(*under_way, return_exceptions=True):
+            if isinstance(result, tuple) and result[0].offset:
+                self._outbox.release((result[0].offset,))
+
+    async def _make(self, start: StartRun, index: int) -> tuple[ItemHeader, Encoded]:
+        placement = Placement()
+        try:
+            batch = await self._batches.make(
+                start.epoch, index, start.run, lambda unplaced: self._outbox.place(unplaced, placement)
+            )
+            encoded = Encoded(placement.head, (), 0) if placement.offset else encode(batch)
+            self._outbox.check_room(placement, encoded)
+        except BaseException as error:
+            if placement.offset:
+                self._outbox.release((placement.offset,))
+            if not isinstance(error, Exception):
+                raise
+            return self._failure(start, index, error)
+        header = ItemHeader(
+            ItemKind.BATCH, start.run, start.epoch, index, placement.offset, placement.nbytes, len(encoded.head)
+        )
+        return header, encoded
+
+    def _failure(self, start: StartRun, index: int, error: Exception) -> tuple[ItemHeader, Encoded]:
+        failure = describe_failure(self._setup.name, "sample", error, start.run, start.epoch, index)
+        return ItemHeader(ItemKind.FAILURE, start.run, start.epoch, index), encode(failure)
+
+
+async def _serve(control: Control) -> int:
+    setup = await receive_message(control)
+    if setup is None:
+        return 0
+    if not isinstance(setup, WorkerSetup):
+        raise SamplingWorkerError(f"expected WorkerSetup first, got {type(setup).__name__}")
+    os.environb.clear()
+    os.environb.update(setup.environ)
+    try:
+        with _open_peers(setup) as peers:
+            await SamplingWorker(setup, control, peers).serve()
+    except (ChannelClosedError, BrokenPipeError, ConnectionResetError):
+        return 0  # the server took the ring away or closed the socket: it is done with this worker
+    except Exception as error:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then nobody is left to be told
+            await send_message(control, describe_failure(setup.name, "set-up", error))
+        return 1
+    return 0
+
+
+def _open_peers(setup: WorkerSetup) -> contextlib.AbstractContextManager[Peers]:
+    if not setup.holders.addresses:
+        return contextlib.nullcontext(NoPeers())
+    return ServerPeers(setup.name, setup.rank, setup.holders, setup.request_timeout_s, setup.reconnect_timeout_s)
+
+
+async def _main(descriptor: int) -> int:
+    control = await Control.open(socket.socket(fileno=descriptor))
+    try:
+        return await _serve(control)
+    finally:
+        control.close()
+
+
+def run(control: int, pulse: int) -> int:
+    """What the process of a worker does until its end.
+
+    Args:
+        control: descriptor of its socket.
+        pulse: descriptor of its pipe.
+
+    Returns:
+        Its exit code.
+    """
+    torch.set_num_threads(1)
+    start_pulse(pulse)
+    return asyncio.run(_main(control))

@@ -1,0 +1,236 @@
+"""One sampling worker, as the process sees it that started it: its commands, and the batches that it has ready.
+
+A worker outlives its process: one that dies is started again, and makes again what it had not announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import socket
+from dataclasses import replace
+from typing import Any
+
+from ...errors import SamplingWorkerError
+from ...rpc.wire.encoded import Encoded, release
+from ...utils.restarts import RestartBudget
+from .worker_messages import ItemHeader, ItemKind, StartRun
+from .worker_process import WorkerDeath, WorkerOrigin, WorkerProcess
+
+_MAX_DEATHS_OF_A_BATCH = 2
+
+
+class WorkerHandle:
+    """One sampling worker, as its owner sees it. On one asyncio loop.
+
+    Args:
+        name: of the worker, for errors.
+        buffer_bytes: room for batches that found none in the worker's region; committed as it is used.
+        max_restarts: processes that may follow the first, within an hour.
+    """
+
+    def __init__(self, name: str, buffer_bytes: int, max_restarts: int) -> None:
+        self.name = name
+        self._buffer_bytes = buffer_bytes
+        self._budget = RestartBudget(max_restarts)
+        self._process: WorkerProcess | None = None  # the one that is up, or None
+        self._restarting: asyncio.Task[None] | None = None
+        self._start: StartRun | None = None
+        self._num_announced = 0  # batches of the run
+        self._lasting: Any = None
+        self._is_told = False  # whether the process knows of the run
+        self._deaths = (-1, 0)  # at which batch processes died, and how many in a row
+        self._items: dict[tuple[int, int], Encoded] = {}
+        self._announcements: dict[tuple[int, int], Any] = {}  # of items: places of the ring that they still take
+        self._waiting: dict[tuple[int, int], asyncio.Future[Encoded]] = {}
+        self._failure: SamplingWorkerError | None = None
+
+    async def start(self, origin: WorkerOrigin) -> None:
+        """Starts the process, as its successors later, and waits until it is set up.
+
+        Raises:
+            SamplingWorkerError: it failed on the way, or died too often.
+        """
+        await self._launch(origin)
+
+    async def _launch(self, origin: WorkerOrigin) -> None:
+        while True:
+            self._process = process = WorkerProcess(self.name, self._buffer_bytes, self, origin)
+            try:
+                death = await process.start()
+            except BaseException:
+                self._process = None
+                await process.close()
+                raise
+            if death is None:
+                break
+            self._process = None
+            await process.close()
+            if (verdict := self._take_restart()) is not None:
+                raise self._death_error(process.pid, death, "stage set-up", verdict)
+        if self._lasting is not None:  # its setup may be older
+            await process.send(self._lasting)
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 before ``start`` and while it is started again."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process is set up."""
+        return self._process is not None and self._process.is_up
+
+    async def start_run(self, start: StartRun) -> None:
+        """Begins a run; what the last one left is dropped."""
+        self._start, self._num_announced = start, 0
+        self._deaths = (-1, 0)
+        self._drop_items()
+        self._fail_waiting(SamplingWorkerError(f"{self.name}: run {start.run} has begun"))
+        if self._process is not None and self._process.is_up:
+            self._is_told = True
+            await self._process.send(start)
+
+    async def tell(self, message: Any) -> None:
+        """Tells its process something that holds from now on, for those that follow it too."""
+        self._lasting = message
+        if self._process is not None and self._process.is_up:
+            await self._process.send(message)
+
+    async def item(self, run: int, index: int) -> Encoded:
+        """The batch of that index, encoded; waits for it.
+
+        Raises:
+            SamplingWorkerError: the worker failed, or died too often.
+        """
+        key = run, index
+        if key in self._items:
+            if (announcement := self._announcements.pop(key, None)) is not None:
+                announcement.release()
+            return self._items.pop(key)
+        if self._failure is not None:
+            raise _again(self._failure)
+        future: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                release(future.result())  # it came at the moment when nobody wanted it any more
+            raise
+        finally:
+            self._waiting.pop(key, None)
+            del future  # its error's traceback leads here: the worker's memory must not wait for a garbage collection
+
+    # --- what its process says ---------------------------------------------------------------------------------
+
+    @property
+    def _is_run_over(self) -> bool:
+        return self._start is None or self._num_announced >= len(self._start.indices)
+
+    def is_current(self, run: int) -> bool:
+        """See ``ProcessOwner``."""
+        return self._start is not None and run == self._start.run
+
+    def on_item(self, header: ItemHeader, encoded: Encoded, announcement: Any) -> None:
+        """See ``ProcessOwner``."""
+        if header.kind is ItemKind.END:  # nobody asks for it: the owner knows the number of batches
+            return
+        key = header.run, header.index
+        self._num_announced += 1
+        waiting = self._waiting.get(key)
+        if waiting is not None and not waiting.done():
+            if header.offset:
+                announcement.release()
+            waiting.set_result(encoded)
+        else:
+            self._items[key] = encoded
+            if header.offset:
+                self._announcements[key] = announcement
+
+    def on_end(self, process: WorkerProcess, why: SamplingWorkerError | WorkerDeath) -> None:
+        """See ``ProcessOwner``: a failure that was told is final, a death is not."""
+        if self._failure is not None or process is not self._process:
+            return
+        self._process, self._is_told = None, False
+        if isinstance(why, SamplingWorkerError):
+            self._fail(why)
+        elif (verdict := self._judge()) is not None:
+            self._fail(self._death_error(process.pid, why, self._stage, verdict))
+        else:
+            self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
+
+    def _judge(self) -> str | None:
+        """Why a worker that died is not started again, or None."""
+        batch, deaths = self._deaths
+        self._deaths = (self._num_announced, deaths + 1 if batch == self._num_announced else 1)
+        if not self._is_run_over and self._deaths[1] >= _MAX_DEATHS_OF_A_BATCH:
+            return f"this batch ended its worker {self._deaths[1]} times"
+        return self._take_restart()
+
+    def _take_restart(self) -> str | None:
+        return None if self._budget.take() else f"max_restarts={self._budget.limit} within an hour are used up"
+
+    @property
+    def _stage(self) -> str:
+        if self._start is None or self._is_run_over:
+            return "stage idle"
+        return f"stage sample, batch {self._start.indices[self._num_announced]} of epoch {self._start.epoch}"
+
+    def _death_error(self, pid: int, death: WorkerDeath, stage: str, verdict: str) -> SamplingWorkerError:
+        host = socket.gethostname()
+        return SamplingWorkerError(f"{self.name} (pid {pid}) ended: {death.how}; on {host}, {stage}; {verdict}")
+
+    async def _restart(self, dead: WorkerProcess) -> None:
+        """Puts another process in place of one that died; the batches that it had announced stay good."""
+        try:
+            await dead.close()
+            await self._launch(dead.origin)
+        except SamplingWorkerError as error:
+            self._fail(error)
+        except Exception as error:  # no memory for a process, say: whoever waits must know
+            failure = SamplingWorkerError(f"{self.name} could not be started again: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail(failure)
+        if self._process is None or self._start is None or self._is_told or self._is_run_over:
+            return
+        self._is_told = True
+        rest = self._start.indices[self._num_announced :]
+        await self._process.send(replace(self._start, indices=rest, careful=True))
+
+    def _drop_items(self) -> None:
+        for announcement in self._announcements.values():
+            announcement.release()
+        self._announcements.clear()
+        for encoded in self._items.values():
+            release(encoded)
+        self._items.clear()
+
+    def _fail(self, error: SamplingWorkerError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._fail_waiting(self._failure)
+
+    def _fail_waiting(self, error: SamplingWorkerError) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(_again(error))
+
+    async def close(self) -> None:
+        """Ends the process: asks, then kills. Idempotent."""
+        self._fail(SamplingWorkerError(f"{self.name} was shut down"))
+        restarting = self._restarting
+        if restarting is not None:
+            restarting.cancel()
+            await asyncio.gather(restarting, return_exceptions=True)
+        if self._process is not None:
+            await self._process.close()
+        self._process = None  # with the last reference its shared memory goes
+        self._drop_items()
+
+
+def _again(failure: SamplingWorkerError) -> SamplingWorkerError:
+    """The same error to be raised: the traceback of what is raised leads to a worker, which keeps the failure."""
+    error = copy.copy(failure)
+    error.__cause__ = failure.__cause__
+    return error

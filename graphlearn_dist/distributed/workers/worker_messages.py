@@ -1,0 +1,133 @@
+"""What a process and its sampling workers say to each other."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from ...rpc.peers.identity import PeerAddress
+from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from ...sampler.schedule import BatchIndices
+from ..partitions.dataset_handle import DatasetHandle
+from ..partitions.partition_peers import PartitionHolders
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Everything a sampling worker needs, once.
+
+    Attributes:
+        name: of the worker, for errors.
+        environ: environment variables of the process that it works for.
+        dataset: the partition to map.
+        sampler_input: the loader's input, checked.
+        config: how to sample.
+        ring_path: where finished batches are announced.
+        region_bytes: shared memory for batches; committed as it is used.
+        concurrency: batches under way at once.
+        num_threads: threads of one batch.
+        holders: who serves the other partitions.
+        rank: of the worker among those of its producer.
+        request_timeout_s: deadline of a request to a peer.
+        reconnect_timeout_s: how long a peer that is gone may take to come back.
+    """
+
+    name: str
+    environ: dict[bytes, bytes] = field(repr=False)  # it may hold secrets
+    dataset: DatasetHandle
+    sampler_input: NodeSamplerInput | EdgeSamplerInput
+    config: SamplingConfig
+    ring_path: str
+    region_bytes: int
+    concurrency: int
+    num_threads: int
+    holders: PartitionHolders
+    rank: int
+    request_timeout_s: float
+    reconnect_timeout_s: float
+
+
+@dataclass(frozen=True)
+class WorkerReady:
+    """The worker is set up; where its batches will lie."""
+
+    region_path: str
+    region_bytes: int
+    region_nonce: bytes
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """Sample these batches of ``epoch``; whatever an older run asked for is off.
+
+    ``careful``: those that a predecessor may have died of, the first few, are made one at a time.
+    """
+
+    run: int
+    epoch: int
+    indices: BatchIndices
+    careful: bool = False
+
+
+@dataclass(frozen=True)
+class MoveHolders:
+    """The other partitions are served there from now on, see ``PartitionHolders.addresses``."""
+
+    addresses: dict[int, PeerAddress]
+
+
+@dataclass(frozen=True)
+class ReleaseSlots:
+    """The batches at these offsets of the worker's region are needed no more."""
+
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StopWorker:
+    """End."""
+
+
+class ItemKind(IntEnum):
+    """What an item in the ring is."""
+
+    READY = 0
+    BATCH = 1
+    END = 2
+    FAILURE = 3
+
+
+@dataclass(frozen=True)
+class ItemHeader:
+    """The first 64 bytes of an item: enough to route it without decoding it.
+
+    Attributes:
+        kind: what follows.
+        run: the run it belongs to.
+        epoch: its epoch.
+        index: its batch.
+        offset: where its payload lies in the worker's region; 0 where the payload follows in the ring.
+        nbytes: bytes of the payload in the region.
+        head_len: bytes of the head that follows, where the payload lies in the region.
+    """
+
+    kind: ItemKind
+    run: int
+    epoch: int
+    index: int
+    offset: int = 0
+    nbytes: int = 0
+    head_len: int = 0
+
+    def pack(self) -> bytes:
+        return _ITEM.pack(self.kind, self.run, self.epoch, self.index, self.offset, self.nbytes, self.head_len)
+
+    @classmethod
+    def unpack(cls, data: memoryview) -> ItemHeader:
+        kind, *rest = _ITEM.unpack_from(data)
+        return cls(ItemKind(kind), *rest)
+
+
+_ITEM = struct.Struct("<q6q8x")
+ITEM_HEADER_BYTES = _ITEM.size
