@@ -314,7 +314,7 @@ def _first_set(environ: Mapping[str, str], *names: str) -> str:
 def virtual_cluster_max_retries(environ: Mapping[str, str] = os.environ) -> int:
     """How often a virtual cluster waits for machines: ``GLD_VIRTUAL_CLUSTER_MAX_RETRIES``, at least 1; 6 if unset.
 
-    The founding documents call it ``NRL_VIRTUAL_CLUSTER_MAX_RETRIES``, which holds where the other is not set.
+    NeMo RL calls it ``NRL_VIRTUAL_CLUSTER_MAX_RETRIES``, which holds where the other is not set.
     """
     name = _first_set(environ, "GLD_VIRTUAL_CLUSTER_MAX_RETRIES", "NRL_VIRTUAL_CLUSTER_MAX_RETRIES")
     retries = _integer(environ, name, 6)

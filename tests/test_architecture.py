@@ -31,15 +31,17 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.epochs"): "distributed and local loaders go through their epochs in the same way",
     ("distributed", "loader.resume"): "and what one of them saves, another goes on from",
     ("channel", "rpc.wire"): "a message has one encoding, whether it crosses a queue or a connection",
-    (
-        "channel",
-        "distributed.producers.remote_channel",
-    ): "a name of GraphLearn-for-PyTorch, which has that channel there",
-    ("distributed", "cluster.data.batched_data_dict"): "the founding documents have the cluster layer in both places",
-    ("distributed", "cluster.data.named_sharding"): "the founding documents have the cluster layer in both places",
-    ("distributed", "cluster.machines.ray_actor_environment_registry"): "the founding documents have it in both places",
-    ("distributed", "cluster.machines.virtual_cluster"): "the founding documents have the cluster layer in both places",
-    ("distributed", "cluster.groups.worker_groups"): "the founding documents have the cluster layer in both places",
+    ("channel", "distributed.producers.remote_channel"): "GraphLearn-for-PyTorch has that channel there",
+    **{
+        ("distributed", f"cluster.{module}"): "a name that users look for in both places"
+        for module in (
+            "data.batched_data_dict",
+            "data.named_sharding",
+            "groups.worker_groups",
+            "machines.ray_actor_environment_registry",
+            "machines.virtual_cluster",
+        )
+    },
 }
 
 # Modules that may unpickle, each with its reason.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import subprocess
 from pathlib import Path
@@ -23,6 +24,15 @@ def test_quoted_programs_are_well_formed(path: Path) -> None:
     for script in blocks(path, "bash"):
         checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_files_that_are_named_are_there(path: Path) -> None:
+    files = [f"/{file.relative_to(ROOT)}" for top in ("graphlearn_dist", "csrc", "tests", "benchmarks", "examples")
+             for file in (ROOT / top).rglob("*.*")]  # fmt: skip
+    named = re.findall(r"`((?:[\w*]+/)+[\w*]+\.(?:py|h|cpp|cu))`", path.read_text())
+    lost = [name for name in named if not any(fnmatch.fnmatch(file, f"*/{name}") for file in files)]
+    assert lost == []
 
 
 def test_the_manifest_for_kuberay_describes_one_job() -> None:

@@ -98,7 +98,7 @@ def rank_environs(
 ) -> list[dict[str, str]]:
     """What each worker is told of its place, under the names that torch and torchrun use.
 
-    ``NODE_RANK`` and ``LOCAL_RANK`` are the virtual node and the bundle's index there, as the founding documents have
+    ``NODE_RANK`` and ``LOCAL_RANK`` are the virtual node and the bundle's index there, as NeMo RL has
     it. A placement group over all machines has no such nodes: there they are the machine and the worker's number on
     it, as ``GROUP_RANK`` and ``GLD_LOCAL_RANK`` always are.
 
