@@ -54,7 +54,7 @@ _SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class Placement:
+class MemoryPlace:
     """Which memory a partition is put in: ``Graph``'s mode and device, and what ``Feature`` is told of GPUs."""
 
     graph_mode: str = "ZERO_COPY"
@@ -144,7 +144,7 @@ class DistDataset(Dataset):
         arrays = layout.open_partition(partition_idx, verify=verify)
         self.edge_dir = layout.edge_dir  # type: ignore[assignment]  # checked on reading META.json
         parts = parts_in(layout, arrays, partition_idx).with_labels_of(whole_node_label_file)
-        place = Placement(graph_mode, device, feature_with_gpu, tuple(device_group_list or ()))
+        place = MemoryPlace(graph_mode, device, feature_with_gpu, tuple(device_group_list or ()))
         self._set(parts, place)
         others = set(range(layout.num_parts)) - {partition_idx} if graph_caching else set()
         self.cached_graphs = tuple(
@@ -175,12 +175,14 @@ class DistDataset(Dataset):
         return whole
 
     @classmethod
-    def _of_parts(cls, parts: PartitionParts, edge_dir: EdgeDirection, place: Placement = Placement()) -> DistDataset:
+    def _of_parts(
+        cls, parts: PartitionParts, edge_dir: EdgeDirection, place: MemoryPlace = MemoryPlace()
+    ) -> DistDataset:
         dataset = cls(edge_dir)
         dataset._set(parts, place)
         return dataset
 
-    def _set(self, parts: PartitionParts, place: Placement = Placement()) -> None:
+    def _set(self, parts: PartitionParts, place: MemoryPlace = MemoryPlace()) -> None:
         self.partition_idx = parts.partition_idx
         self.num_partitions = next(iter(parts.node_books.values())).num_partitions
         self._num_nodes = dict(parts.num_nodes)

@@ -120,7 +120,7 @@ class LocalActor(Actor):
         self._popen: subprocess.Popen[bytes] | None = None
         self._killed = False
         # Calls whose process is not up or does not read: each has its reference, with the caller.
-        self._outbox: queue.SimpleQueue[tuple[Call, bytes | None] | None] = queue.SimpleQueue()
+        self._unsent: queue.SimpleQueue[tuple[Call, bytes | None] | None] = queue.SimpleQueue()
         setup = ShellSetup(spec.target, spec.args, spec.kwargs, spec.env, spec.memory_limit_bytes, socket.gethostname())
         concurrency = int(spec.options.get("max_concurrency", 1))
         self._start = dump(Start(main_path(), concurrency, dump(setup)))
@@ -174,14 +174,14 @@ class LocalActor(Actor):
         with self._lock:
             if not self._gone.is_set():
                 self._pending[call.number] = waiter
-                self._outbox.put((call, data))
+                self._unsent.put((call, data))
                 return
         _fail(waiter, self._ended.exception())
 
     def _send(self, connection: Connection) -> None:
         with contextlib.suppress(OSError):  # it is gone already: how it ended is what counts
             connection.send_bytes(self._start)  # here: a process that does not read must not hold up who watches it
-        while (item := self._outbox.get()) is not None:
+        while (item := self._unsent.get()) is not None:
             call, data = item
             try:
                 data = dump(_resolved(call, self._ended)) if data is None else data
@@ -227,7 +227,7 @@ class LocalActor(Actor):
             try:
                 self._read(connection, popen.pid)
             finally:
-                self._outbox.put(None)
+                self._unsent.put(None)
                 code = self._reap(popen)
         end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"(pid {popen.pid}) ended: {end}"

@@ -1,4 +1,4 @@
-"""Where processes run. The supervisor knows only these classes; a new place is a new ``Backend``."""
+"""Where processes run. The launcher knows only these classes; a new place is a new ``Backend``."""
 
 from __future__ import annotations
 

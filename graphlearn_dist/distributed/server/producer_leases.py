@@ -110,7 +110,7 @@ class ProducerLeases:
         await _finished(self._end([i for i, lease in self._leases.items() if (lease.key, lease.owner) == name]))
 
     async def discard(self, producer: SamplingProducer) -> None:
-        """Ends a producer that was not added, however often who started it is told to stop."""
+        """Ends a producer that was not added. A caller that is cancelled meanwhile waits for that end all the same."""
         await _finished([self._ended(asyncio.create_task(producer.close()))])
 
     def add(self, producer_id: int, producer: SamplingProducer, owner: Peer, key: int, room: Room) -> None:

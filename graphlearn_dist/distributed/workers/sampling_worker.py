@@ -53,7 +53,7 @@ _RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cance
 
 
 @dataclass
-class Placement:
+class BatchSlot:
     """Where a batch was put: a slot of the region, and the head of what lies there; or private memory (offset 0)."""
 
     offset: int = 0
@@ -61,7 +61,7 @@ class Placement:
     head: bytes = b""
 
 
-class Outbox:
+class BatchSender:
     """Where finished batches go.
 
     Args:
@@ -75,22 +75,22 @@ class Outbox:
         self._region = region
         self._control = control
 
-    def place(self, batch: SampledBatch, placement: Placement) -> SampledBatch:
+    def place(self, batch: SampledBatch, slot: BatchSlot) -> SampledBatch:
         """The batch with looked-up rows in a slot of the region, still to be written; all else is copied there."""
         encoded = encode(batch)
         offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
         rows = rows_by_store(batch)
         if offset is None:
             return with_rows(batch, {name: pooled_empty(tuple(t.shape), t.dtype) for name, t in rows.items()})
-        placement.offset, placement.nbytes, placement.head = offset, encoded.nbytes, encoded.head
+        slot.offset, slot.nbytes, slot.head = offset, encoded.nbytes, encoded.head
         views = place_segments(encoded, self._region.view(offset, encoded.nbytes), rows.values())
         rows = {name: views.get(tensor.data_ptr(), tensor) for name, tensor in rows.items()}
         return with_rows(batch, rows)
 
-    def check_room(self, placement: Placement, encoded: Encoded) -> None:
+    def check_room(self, slot: BatchSlot, encoded: Encoded) -> None:
         """Raises ``MessageTooLargeError`` for a batch that can lie neither in the region nor in the ring."""
         needed = encoded.blob_bytes + ITEM_HEADER_BYTES
-        if not placement.offset and needed > self._ring.capacity_bytes:
+        if not slot.offset and needed > self._ring.capacity_bytes:
             raise MessageTooLargeError(
                 f"buffer_size or channel_size: expected room for a batch of {needed} bytes in each worker, got "
                 f"{self._ring.capacity_bytes}; raise it, or the server's memory_budget, or sample smaller batches"
@@ -166,7 +166,7 @@ class SamplingWorker:
         )
         self._has_peers = len(services) < dataset.num_partitions
         self._region = SendingArena(setup.region_bytes)
-        self._outbox = Outbox(_C.ShmRing.open(setup.ring_path), self._region, control)
+        self._sender = BatchSender(_C.ShmRing.open(setup.ring_path), self._region, control)
         self._run_task: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
 
@@ -174,7 +174,7 @@ class SamplingWorker:
         """Announces that it is ready, then obeys until told to stop or the server is gone."""
         region = self._region
         ready = WorkerReady(region.path, region.capacity_bytes, region.nonce)
-        await self._outbox.send(ItemHeader(ItemKind.READY, 0, 0, 0), encode(ready))
+        await self._sender.send(ItemHeader(ItemKind.READY, 0, 0, 0), encode(ready))
         while True:
             match await receive_message(self._control):
                 case StartRun() as start:
@@ -184,7 +184,7 @@ class SamplingWorker:
                 case MoveHolders(addresses) if isinstance(self._peers, ServerPeers):
                     self._peers.move(addresses)
                 case ReleaseSlots(offsets):
-                    self._outbox.release(offsets)
+                    self._sender.release(offsets)
                 case StopWorker() | None:
                     await self._end_run()
                     if self._broken is not None:
@@ -218,38 +218,36 @@ class SamplingWorker:
             while under_way:
                 await self._send_first(under_way)
             end = EndOfEpoch(start.run, start.epoch, num_batches)
-            await self._outbox.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
+            await self._sender.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
         finally:
             await self._discard(under_way)
 
     async def _send_first(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
         header, encoded = await under_way[0]
-        await self._outbox.send(header, encoded, under_way.popleft)
+        await self._sender.send(header, encoded, under_way.popleft)
 
     async def _discard(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
         for task in under_way:
             task.cancel()
         for result in await asyncio.gather(*under_way, return_exceptions=True):
             if isinstance(result, tuple) and result[0].offset:
-                self._outbox.release((result[0].offset,))
+                self._sender.release((result[0].offset,))
 
     async def _make(self, start: StartRun, index: int) -> tuple[ItemHeader, Encoded]:
-        placement = Placement()
+        slot = BatchSlot()
         try:
             batch = await self._batches.make(
-                start.epoch, index, start.run, lambda unplaced: self._outbox.place(unplaced, placement)
+                start.epoch, index, start.run, lambda unplaced: self._sender.place(unplaced, slot)
             )
-            encoded = Encoded(placement.head, (), 0) if placement.offset else encode(batch)
-            self._outbox.check_room(placement, encoded)
+            encoded = Encoded(slot.head, (), 0) if slot.offset else encode(batch)
+            self._sender.check_room(slot, encoded)
         except BaseException as error:
-            if placement.offset:
-                self._outbox.release((placement.offset,))
+            if slot.offset:
+                self._sender.release((slot.offset,))
             if not isinstance(error, Exception):
                 raise
             return self._failure(start, index, error)
-        header = ItemHeader(
-            ItemKind.BATCH, start.run, start.epoch, index, placement.offset, placement.nbytes, len(encoded.head)
-        )
+        header = ItemHeader(ItemKind.BATCH, start.run, start.epoch, index, slot.offset, slot.nbytes, len(encoded.head))
         return header, encoded
 
     def _failure(self, start: StartRun, index: int, error: Exception) -> tuple[ItemHeader, Encoded]:
