@@ -1,4 +1,4 @@
-#include "bindings/codec.h"
+#include "codec/codec.h"
 
 #include <cstring>
 #include <utility>

@@ -7,11 +7,7 @@
 #pragma once
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define GLD_HOST_DEVICE __host__ __device__
-#else
-#define GLD_HOST_DEVICE
-#endif
+#include "common/host_device.h"
 
 namespace gld {
 

@@ -58,6 +58,13 @@ void check_index_vector(const Tensor& tensor, const char* name) {
     throw InvalidArgument(message(name, ": expected dtype int32 or int64, got ", to_string(tensor.dtype)));
 }
 
+void check_int64_vector(const Tensor& tensor, int64_t count, const char* name) {
+  check_index_vector(tensor, name);
+  if (tensor.dtype != kInt64 || tensor.shape[0] != count)
+    throw InvalidArgument(
+        message(name, ": expected int64 [", count, "], got ", to_string(tensor.dtype), " [", tensor.shape[0], "]"));
+}
+
 void check_vector(const Tensor& tensor, DType dtype, int64_t count, const char* name) {
   if (tensor.shape.size() == 1 && tensor.dtype == dtype && tensor.shape[0] == count) return;
   throw InvalidArgument(message(name, ": expected ", to_string(dtype), " [", count, "], got ", to_string(tensor.dtype),

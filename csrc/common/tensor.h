@@ -23,6 +23,8 @@ struct DType {
 
 constexpr DType kInt32{Kind::kInt, 32};
 constexpr DType kInt64{Kind::kInt, 64};
+constexpr DType kFloat32{Kind::kFloat, 32};
+constexpr DType kFloat64{Kind::kFloat, 64};
 constexpr DType kUInt8{Kind::kUInt, 8};
 
 // "int64", "float16", "bfloat16", "bool" and so on, and back; a name that is none throws InvalidArgument.
@@ -54,6 +56,9 @@ Tensor empty(std::vector<int64_t> shape, DType dtype);
 
 // Checks that `tensor` is one-dimensional with int32 or int64 elements; the error names `name`.
 void check_index_vector(const Tensor& tensor, const char* name);
+
+// The same, and throws unless it is int64 with `count` entries.
+void check_int64_vector(const Tensor& tensor, int64_t count, const char* name);
 
 // Checks that `tensor` has one dimension, this dtype and this many elements; the error names `name`.
 void check_vector(const Tensor& tensor, DType dtype, int64_t count, const char* name);

@@ -39,4 +39,12 @@ class ThreadPool {
   std::unique_ptr<Crew> crew_;  // the threads, and what they share
 };
 
+// The same where there may be no pool: the loop runs inline then.
+inline void parallel_for(ThreadPool* pool, int64_t count, int64_t grain,
+                         const std::function<void(int64_t, int64_t)>& body) {
+  if (count <= 0) return;
+  if (pool == nullptr) return body(0, count);
+  pool->parallel_for(count, grain, body);
+}
+
 }  // namespace gld

@@ -10,7 +10,6 @@
 namespace gld {
 
 constexpr DType kFloat16{Kind::kFloat, 16}, kBfloat16{Kind::kBfloat, 16};
-constexpr DType kFloat32{Kind::kFloat, 32}, kFloat64{Kind::kFloat, 64};
 constexpr DType kInt8{Kind::kInt, 8};
 
 struct Half {

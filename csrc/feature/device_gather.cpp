@@ -29,13 +29,6 @@ int64_t common_word(const WantedRows& wanted) {
   return word;
 }
 
-void check_vector(const Tensor& tensor, int64_t count, const char* name) {
-  check_index_vector(tensor, name);
-  if (tensor.dtype != kInt64 || tensor.shape[0] != count)
-    throw InvalidArgument(
-        message(name, ": expected int64 [", count, "], got ", to_string(tensor.dtype), " [", tensor.shape[0], "]"));
-}
-
 template <typename Copy>
 void run_on_host(const WantedRows& wanted, int64_t parts_per_row, const Copy& copy) {
   const GatherParts<Copy> gather{wanted, parts_per_row, copy};
@@ -59,8 +52,8 @@ void gather_on_device(const RowStore& store, const Tensor& row_of_id, const Tens
                       const Tensor& out, const Tensor& status, CudaStream stream) {
   check_index_vector(ids, "ids");
   if (row_of_id.defined()) check_index_vector(row_of_id, "row_of_id");
-  check_vector(status, 1, "status");
-  if (positions.defined()) check_vector(positions, ids.shape[0], "positions");
+  check_int64_vector(status, 1, "status");
+  if (positions.defined()) check_int64_vector(positions, ids.shape[0], "positions");
   check_gathered(store, out);
   const int64_t columns = static_cast<int64_t>(store.row_bytes / store.dtype().size());
   const WantedRows wanted{

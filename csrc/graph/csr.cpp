@@ -16,7 +16,6 @@ namespace {
 
 constexpr int64_t kInt32Limit = std::numeric_limits<int32_t>::max();
 constexpr int64_t kRowGrain = 4096;
-constexpr DType kFloat64{Kind::kFloat, 64};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 DType narrowest(int64_t largest) { return largest < kInt32Limit ? kInt32 : kInt64; }

@@ -12,7 +12,6 @@ namespace {
 
 constexpr int64_t kRowGrain = 4096;
 constexpr int64_t kInt32Limit = std::numeric_limits<int32_t>::max();
-constexpr DType kFloat64{Kind::kFloat, 64};
 constexpr int kSumBits = 52;
 
 int bit_length(unsigned __int128 number) {

@@ -11,12 +11,6 @@ constexpr int64_t kGrain = 4096;
 constexpr int kMaxPartitions = 1 << 20;
 constexpr size_t kLinearSearch = 32;  // up to so many partitions, comparing with every bound vectorises and wins
 
-void for_range(ThreadPool* pool, int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-  if (count <= 0) return;
-  if (pool == nullptr) return body(0, count);
-  pool->parallel_for(count, kGrain, body);
-}
-
 // Copies to int64; false if some id lies outside [0, limit).
 template <typename T>
 bool widen(const T* ids, int64_t count, int64_t limit, int64_t* out) {
@@ -75,7 +69,7 @@ class RangeBook final : public PartitionBook {
   }
   void fill_global_ids(int partition, int64_t* out, ThreadPool* pool) const override {
     const int64_t first = offsets_[partition];
-    for_range(pool, size(partition), [=](int64_t begin, int64_t end) {
+    parallel_for(pool, size(partition), kGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) out[i] = first + i;
     });
   }
@@ -96,7 +90,7 @@ class PermutedBook final : public PartitionBook {
   }
   void fill_global_ids(int partition, int64_t* out, ThreadPool* pool) const override {
     const int64_t first = offsets_[partition];
-    for_range(pool, size(partition), [=](int64_t begin, int64_t end) {
+    parallel_for(pool, size(partition), kGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) out[i] = first + i;
       permute(permutation_, out + begin, out + begin, end - begin, /*inverse=*/true);
     });
@@ -126,7 +120,7 @@ class TableBook final : public PartitionBook {
   void fill_global_ids(int partition, int64_t* out, ThreadPool* pool) const override {
     const Owner* owner_of = owners_.as<Owner>();
     const Row* row_of = rows_.as<Row>();
-    for_range(pool, num_ids(), [=](int64_t begin, int64_t end) {
+    parallel_for(pool, num_ids(), kGrain, [=](int64_t begin, int64_t end) {
       for (int64_t id = begin; id < end; ++id)
         if (static_cast<int>(owner_of[id]) == partition) out[row_of[id]] = id;
     });
@@ -259,7 +253,7 @@ void PartitionBook::locate(const Tensor& ids, int32_t* owners, int64_t* rows, Th
   check_index_vector(ids, "ids");
   dispatch_index(ids.dtype, "ids", [&](auto type) {
     const auto* source = ids.as<decltype(type)>();
-    for_range(pool, ids.numel(), [&](int64_t begin, int64_t end) {
+    parallel_for(pool, ids.numel(), kGrain, [&](int64_t begin, int64_t end) {
       locate(source + begin, end - begin, owners ? owners + begin : nullptr, rows ? rows + begin : nullptr, begin);
     });
   });
@@ -270,7 +264,7 @@ void PartitionBook::local_rows(const Tensor& ids, int partition, int64_t* rows, 
   check_index_vector(ids, "ids");
   dispatch_index(ids.dtype, "ids", [&](auto type) {
     const auto* source = ids.as<decltype(type)>();
-    for_range(pool, ids.numel(), [&](int64_t chunk_begin, int64_t chunk_end) {
+    parallel_for(pool, ids.numel(), kGrain, [&](int64_t chunk_begin, int64_t chunk_end) {
       int32_t owners[kBlock];
       for (int64_t begin = chunk_begin; begin < chunk_end; begin += kBlock) {
         const int64_t count = std::min(kBlock, chunk_end - begin);
@@ -299,7 +293,7 @@ Tensor permute_indices(const Tensor& indices, int64_t n, uint64_t key, bool inve
   int64_t* target = out.as<int64_t>();
   dispatch_index(indices.dtype, "indices", [&](auto type) {
     const auto* source = indices.as<decltype(type)>();
-    for_range(pool, indices.numel(), [&](int64_t begin, int64_t end) {
+    parallel_for(pool, indices.numel(), kGrain, [&](int64_t begin, int64_t end) {
       if (!widen(source + begin, end - begin, n, target + begin))
         throw_unknown("indices", target + begin, end - begin, n, begin);
       permute(permutation, target + begin, target + begin, end - begin, inverse);

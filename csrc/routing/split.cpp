@@ -34,12 +34,6 @@ struct Chunks {
   }
 };
 
-void for_range(ThreadPool* pool, int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-  if (count <= 0) return;
-  if (pool == nullptr) return body(0, count);
-  pool->parallel_for(count, kGrain, body);
-}
-
 Split split_single(const Tensor& ids, const PartitionBook& book, ThreadPool* pool) {
   const int64_t n = ids.numel();
   Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({2}, kInt64)};
@@ -48,7 +42,7 @@ Split split_single(const Tensor& ids, const PartitionBook& book, ThreadPool* poo
   int64_t* positions = split.positions.as<int64_t>();
   dispatch_index(ids.dtype, "ids", [&](auto type) {
     const auto* source = ids.as<decltype(type)>();
-    for_range(pool, n, [&](int64_t begin, int64_t end) {
+    parallel_for(pool, n, kGrain, [&](int64_t begin, int64_t end) {
       book.locate(source + begin, end - begin, nullptr, rows + begin, begin);
       for (int64_t i = begin; i < end; ++i) {
         out_ids[i] = source[i];
@@ -223,7 +217,7 @@ void collect_counts(const Tensor& positions, const int64_t* bounds, const std::v
     dispatch_index(parts[p].counts.dtype, "counts", [&](auto type) {
       const auto* source = parts[p].counts.as<decltype(type)>();
       const int64_t first = bounds[p], num_neighbors = parts[p].neighbors.numel();
-      for_range(pool, bounds[p + 1] - first, [&](int64_t begin, int64_t end) {
+      parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t where = position[first + i], count = source[i];
           // Each is bounded by itself, too: a sum that wraps around may be right by chance.
@@ -276,7 +270,7 @@ Tensor gather_segments(const Tensor& positions, const Tensor& offsets, const std
       dispatch_index(values.dtype, "neighbors", [&](auto in_type) {
         const auto* source = values.as<decltype(in_type)>();
         const int64_t first = bounds[p];
-        for_range(pool, bounds[p + 1] - first, [&](int64_t begin, int64_t end) {
+        parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {
           for (int64_t i = first + begin; i < first + end; ++i) {
             const int64_t where = position[i];
             std::copy_n(source + from[i], count[where], target + to[where]);
@@ -393,7 +387,7 @@ void scatter_rows(const Tensor& out, const Tensor& positions, const Tensor& rows
   dispatch_index(positions.dtype, "positions", [&](auto type) {
     using Position = decltype(type);
     const Position* position = positions.as<Position>();
-    for_range(pool, positions.numel(), [&](int64_t begin, int64_t end) {
+    parallel_for(pool, positions.numel(), kGrain, [&](int64_t begin, int64_t end) {
       constexpr int64_t kBlock = 512;
       int64_t wide[kBlock];
       for (int64_t first = begin; first < end; first += kBlock) {

@@ -8,13 +8,6 @@
 namespace gld {
 namespace {
 
-void check_int64(const Tensor& tensor, int64_t count, const char* name) {
-  check_index_vector(tensor, name);
-  if (tensor.dtype != kInt64 || tensor.shape[0] != count)
-    throw InvalidArgument(
-        message(name, ": expected int64 [", count, "], got ", to_string(tensor.dtype), " [", tensor.shape[0], "]"));
-}
-
 void check_graph(const Csr& csr, const EdgeTypeShape& edges, const BatchShape& shape) {
   const int64_t rows = shape.num_nodes[edges.spec.seed_type], cols = shape.num_nodes[edges.spec.neighbor_type];
   if (csr.num_rows() != rows || csr.num_cols != cols || csr.num_edges() != edges.num_edges)
@@ -44,7 +37,7 @@ int64_t check_schedule(const BatchInput& input) {
   if (!input.schedule.nodes.defined() || !input.failure.defined())
     throw InvalidArgument("schedule, failure: expected both for a padded batch");
   check_index_vector(input.schedule.nodes, "schedule");
-  check_int64(input.failure, 3, "failure");
+  check_int64_vector(input.failure, 3, "failure");
   return input.schedule.nodes.shape[0];
 }
 
@@ -58,11 +51,11 @@ void DeviceBatchPlan::check(const BatchInput& input) const {
     throw InvalidArgument(message("graphs, how: expected one of each for ", num_types, " edge types, got ",
                                   input.graphs.size(), " and ", input.how.size()));
   const int64_t num_seeds = shape_.padding ? check_schedule(input) : check_seeds(input, shape_);
-  check_int64(input.counter, 3, "counter");
+  check_int64_vector(input.counter, 3, "counter");
   const Tensor& times = shape_.padding ? input.schedule.times : input.times;
   if (times.defined()) {
     if (!shape_.disjoint) throw InvalidArgument("times: expected a disjoint batch, one tree for the time of each seed");
-    check_int64(times, num_seeds, "times");
+    check_int64_vector(times, num_seeds, "times");
   }
   for (size_t type = 0; type < num_types; ++type) {
     check_graph(input.graphs[type], shape_.edge_types[type], shape_);

@@ -7,8 +7,6 @@
 namespace gld {
 namespace {
 
-constexpr DType kFloat64{Kind::kFloat, 64};
-
 NegativeEnd checked_end(const DrawnEnd& end, int64_t num_slots) {
   if (num_slots > 0 && end.num_nodes < 1)
     throw InvalidArgument(message("num_nodes: expected at least 1 to draw from, got ", end.num_nodes));

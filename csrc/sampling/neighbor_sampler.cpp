@@ -65,11 +65,7 @@ struct OneHopKernel {
 };
 
 void check_per_node(const Tensor& tensor, const Tensor& ids, const char* name) {
-  if (!tensor.defined()) return;
-  check_index_vector(tensor, name);
-  if (tensor.dtype != kInt64 || tensor.shape[0] != ids.shape[0])
-    throw InvalidArgument(message(name, ": expected int64 [", ids.shape[0], "], one per id, got ",
-                                  to_string(tensor.dtype), " [", tensor.shape[0], "]"));
+  if (tensor.defined()) check_int64_vector(tensor, ids.shape[0], name);
 }
 
 const int64_t* optional_data(const Tensor& tensor) { return tensor.defined() ? tensor.as<int64_t>() : nullptr; }

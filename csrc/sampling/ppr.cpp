@@ -13,7 +13,6 @@
 namespace gld {
 namespace {
 
-constexpr DType kFloat32{Kind::kFloat, 32};
 constexpr int64_t kExpectedNodes = 1024;  // around a seed; more make the table grow
 
 struct Scored {

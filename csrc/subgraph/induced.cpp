@@ -157,11 +157,7 @@ std::vector<RowSpan> find_rows(const Csr& csr, const Id* ids, const int64_t* row
 
 void check_rows(const Tensor& ids, const Tensor& rows) {
   check_index_vector(ids, "ids");
-  if (!rows.defined()) return;
-  check_index_vector(rows, "rows");
-  if (rows.dtype != kInt64 || rows.shape != ids.shape)
-    throw InvalidArgument(
-        message("rows: expected int64 [", ids.shape[0], "], got ", to_string(rows.dtype), " [", rows.shape[0], "]"));
+  if (rows.defined()) check_int64_vector(rows, ids.shape[0], "rows");
 }
 
 template <typename Id>

@@ -137,7 +137,7 @@ _BUFFER_DTYPES = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64, torch.bool}
 )
 
-# The walk over the values, which is native (csrc/bindings/codec.h).
+# The walk over the values, which is native (csrc/codec/codec.h).
 _NATIVE = _C.Codec(
     dtypes=[(dtype, dtype.itemsize, dtype in _BUFFER_DTYPES) for dtype in _DTYPE_CODES],
     tensor_type=torch.Tensor,

@@ -1,7 +1,7 @@
 #include <string>
 #include <utility>
 
-#include "bindings/codec.h"
+#include "codec/codec.h"
 #include "common/error.h"
 #include "rpc/frame.h"
 

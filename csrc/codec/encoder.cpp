@@ -1,6 +1,6 @@
 #include <string>
 
-#include "bindings/codec.h"
+#include "codec/codec.h"
 #include "common/error.h"
 
 namespace py = pybind11;
