@@ -247,6 +247,15 @@ def member(rank: int, port: int, directory: str, partition: int) -> None:
     shutdown_rpc()
 
 
+def misfit(port: int, directory: str) -> None:
+    """Worker 1 of 2, which holds what worker 0 does. It lives on, or the other would only find it gone."""
+    init_worker_group(2, 1)
+    init_rpc("127.0.0.1", port)
+    with pytest.raises(InvalidArgumentError, match=r"none of 2 workers holds partitions \[1\]"):
+        make_loader(load(Path(directory), 0), COLLOCATED)
+    sys.stdin.readline()
+
+
 def test_a_worker_that_does_not_join(halves: Path, worker_context: None) -> None:
     init_worker_group(2, 0)
     options = replace(COLLOCATED, master_addr="127.0.0.1", master_port=0, rpc_timeout=0.5)
@@ -264,7 +273,7 @@ def test_a_worker_that_opens_no_loader(halves: Path, worker_context: None, port:
 
 
 def test_workers_whose_data_do_not_fit(halves: Path, tmp_path: Path, worker_context: None, port: int) -> None:
-    with start(f"{HERE}.member", rank=1, port=port, directory=str(halves), partition=0):
+    with start(f"{HERE}.misfit", port=port, directory=str(halves)):
         init_worker_group(2, 0)
         options = replace(COLLOCATED, master_addr="127.0.0.1", master_port=port, rpc_timeout=DEADLINE_S)
         thirds = make_partitions(tmp_path, 3)
