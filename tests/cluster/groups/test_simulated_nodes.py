@@ -12,6 +12,7 @@ from graphlearn_dist.cluster.actors.base import ActorBackend
 from tests.support.cluster_workers import Worker
 from tests.support.ray_nodes import RayNodes
 
+pytestmark = pytest.mark.thorough
 DEADLINE_S = 60.0  # only ever reached by a hang
 
 
