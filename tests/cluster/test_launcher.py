@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,17 @@ def test_where_the_ends_of_children_are_ignored_exit_codes_are_known(job: Job) -
     )
     assert done.returncode == 7, done.stderr
     assert "trainer 0 exited with code 7" in done.stderr
+    assert job.alive() == []
+
+
+def test_in_a_thread_where_the_ends_of_children_are_ignored_nothing_is_launched(job: Job) -> None:
+    plan = LaunchPlan(script=job.script("seven.py", "raise SystemExit(7)"), server_script=job.script("quiet.py", ""))
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with ThreadPoolExecutor(1) as thread, pytest.raises(LaunchError, match="expected SIGCHLD not to be ignored"):
+            thread.submit(launch, plan, out=io.StringIO()).result(DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
     assert job.alive() == []
 
 

@@ -327,8 +327,16 @@ def _signals_to(interrupt: Callable[[int], None]) -> Iterator[None]:
     """Sends SIGINT, SIGTERM and SIGHUP there for a scope; Python allows that in the main thread only.
 
     SIGCHLD is not ignored there: how a process ended could not be had, where whoever started this one ignores it.
+
+    Raises:
+        LaunchError: SIGCHLD is ignored, and this is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            raise LaunchError(
+                "launch: expected SIGCHLD not to be ignored, since nobody would learn how processes end; call it in "
+                "the main thread, or signal.signal(signal.SIGCHLD, signal.SIG_DFL) there before"
+            )
         yield
         return
     heeded = [signum for signum in _SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup ignores SIGHUP
