@@ -166,8 +166,8 @@ class OneAhead(Generic[T]):
 
     def next(self) -> T:
         """The next item; raises what taking it raised."""
-        taken, self._ahead = self._ahead or self._taken(), None
-        item = taken.result()
+        ahead, self._ahead = self._ahead, None
+        item = self._take() if ahead is None else ahead.result()
         if self._is_there():
             self._ahead = self._taken()
         return item
