@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.epochs"): "distributed and local loaders go through their epochs in the same way",
     ("distributed", "loader.resume"): "and what one of them saves, another goes on from",
     ("channel", "rpc.wire"): "a message has one encoding, whether it crosses a queue or a connection",
-    ("channel", "distributed.producers.remote_channel"): "GraphLearn-for-PyTorch has that channel there",
+    ("channel", "distributed.rpc"): "GraphLearn-for-PyTorch has the channel from servers there",
+    ("channel", "distributed.dist_server"): "and it asks servers",
     **{
         ("distributed", f"cluster.{module}"): "a name that users look for in both places"
         for module in (
@@ -48,6 +49,18 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 MAY_UNPICKLE: dict[str, str] = {
     "cluster/actors/wire.py": "a worker's arguments are of any class; its socket pair reaches only its own parent",
 }
+
+# Where a batch passes: the loader, the server, the sampling worker.
+BATCH_PATH = ("distributed/dist_loader.py", "distributed/dist_server.py", "distributed/workers/sampling_worker.py")
+
+# What is there for programs that know it from other libraries, beside `channel`; none of it makes a loader's batches.
+FOR_OTHER_PROGRAMS = (
+    "distributed/dist_neighbor_sampler.py",
+    "distributed/dist_sampling_producer.py",
+    "partition/base.py",
+    "sampler/inducer.py",
+    "sampler/subgraph_op.py",
+)
 
 BY_NAME = {"eval", "exec", "compile", "__import__", "import_module"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
@@ -169,18 +182,21 @@ def imported_files(path: Path, package: Path = PACKAGE) -> set[Path]:
     return found
 
 
+def files_behind(path: Path, ahead: Mapping[Path, set[Path]]) -> set[Path]:
+    """What a file imports, directly or through others, given what each imports directly."""
+    seen, waiting = set[Path](), list(ahead[path])
+    while waiting:
+        if (one := waiting.pop()) not in seen:
+            seen.add(one)
+            waiting += ahead[one]
+    return seen
+
+
 def circles(package: Path = PACKAGE) -> list[list[str]]:
     """Files that import each other, directly or through others. The front doors, ``__init__``, do not count."""
     ahead = {path: imported_files(path, package) for path in package.rglob("*.py")}
     found: list[list[str]] = []
-    reached: dict[Path, set[Path]] = {}
-    for path in ahead:
-        seen, waiting = set[Path](), list(ahead[path])
-        while waiting:
-            if (one := waiting.pop()) not in seen:
-                seen.add(one)
-                waiting += ahead[one]
-        reached[path] = seen
+    reached = {path: files_behind(path, ahead) for path in ahead}
     for path, seen in reached.items():
         circle = sorted(str(one.relative_to(package)) for one in seen if path in reached[one])
         if path in seen and circle not in found:
@@ -190,6 +206,14 @@ def circles(package: Path = PACKAGE) -> list[list[str]]:
 
 def test_no_files_import_each_other() -> None:
     assert circles() == []
+
+
+@pytest.mark.parametrize("name", BATCH_PATH)
+def test_the_path_of_a_batch_needs_no_names_of_other_libraries(name: str) -> None:
+    behind = files_behind(PACKAGE / name, {path: imported_files(path) for path in modules()})
+    names = {str(path.relative_to(PACKAGE)) for path in behind}
+    assert names & {*FOR_OTHER_PROGRAMS, *(one for one in names if one.startswith("channel/"))} == set()
+    assert all((PACKAGE / one).is_file() for one in FOR_OTHER_PROGRAMS)
 
 
 def test_only_cluster_imports_ray() -> None:

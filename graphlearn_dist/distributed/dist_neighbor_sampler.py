@@ -12,6 +12,7 @@ import torch
 
 from .. import _C
 from ..channel.base import ChannelBase
+from ..channel.output_channel import SEND_WAIT_S, send_for
 from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..errors import ChannelTimeoutError, InvalidArgumentError, NotInitializedError
 from ..messages import SampledBatch, WorkerFailure
@@ -24,7 +25,6 @@ from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
-from .producers.output_channel import SEND_WAIT_S, send_for
 from .rpc import RpcCalleeBase
 from .sampling.batches import PartitionedSampler, place_in_pool
 from .session.group_peers import find_holders, open_peers

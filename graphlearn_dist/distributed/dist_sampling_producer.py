@@ -8,6 +8,7 @@ from enum import Enum
 import torch
 
 from ..channel.base import ChannelBase
+from ..channel.output_channel import SEND_WAIT_S, send_for
 from ..errors import ChannelClosedError, ChannelTimeoutError, InvalidArgumentError, NotInitializedError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
@@ -15,7 +16,6 @@ from ..sampler.schedule import BatchIndices
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 from .producers.local_producers import CollocatedProducer, MpProducer
-from .producers.output_channel import SEND_WAIT_S, send_for
 from .workers.worker_failure import describe_failure
 
 MP_STATUS_CHECK_INTERVAL = 5.0

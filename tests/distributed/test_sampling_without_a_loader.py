@@ -382,9 +382,7 @@ def test_a_graph_knows_who_holds_what(tmp_path: Path) -> None:
 
 def test_the_channel_stands_where_glt_has_it() -> None:
     from graphlearn_dist.channel.remote_channel import RemoteReceivingChannel
-    from graphlearn_dist.distributed.producers import remote_channel
 
-    assert RemoteReceivingChannel is remote_channel.RemoteReceivingChannel
     with pytest.raises(InvalidArgumentError, match="one producer for each server"):
         RemoteReceivingChannel([0, 1], [3])
 

@@ -1,34 +1,74 @@
-"""What a loader iterates over, whatever the mode: something that makes the batches asked for, in order."""
+"""What a loader iterates over, whatever the mode: batches asked for ahead of their reader, and given in order."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from ...data.schema import GraphSchema
+from ...errors import ChannelClosedError, DeadlineExceededError, PeerLostError, ProducerGoneError
 from ...messages import EndOfEpoch, SampledBatch
 from ...sampler.fingerprint import Settings
 from ...sampler.schedule import BatchIndices
+from ...utils.lifetime import Home
+from ..session.launcher_messages import result_or_alarm
+from ..workers.worker_failure import failure_error
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """One batch that is wanted.
+
+    Attributes:
+        run: the iteration that wants it.
+        epoch: whose draws.
+        index: which batch of the epoch's global list.
+        position: how many of this loader's batches come before it.
+    """
+
+    run: int
+    epoch: int
+    index: int
+    position: int
 
 
 class BatchProducer(ABC):
-    """Makes the batches of one loader. Opened when it is constructed; ``close`` ends it."""
+    """Makes the batches of one loader. Opened when it is constructed; ``close`` ends it.
 
-    @property
-    @abstractmethod
-    def schema(self) -> GraphSchema:
-        """The types of the data set."""
+    It keeps a window of requests under way, so that a batch is ready when its reader comes. A mode says how a run
+    begins, how one batch is asked for, and what is done where whoever makes it was lost.
 
-    @property
-    @abstractmethod
-    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
-        """Attributes of the data set that have no rows, by type and name."""
+    Args:
+        limit: most batches under way before the reader wants the first of them; 0 asks only when it comes.
+        timeout_s: how long the reader waits for one.
+        alarm: fails when it is no use to wait any more.
 
-    @property
-    @abstractmethod
-    def num_batches(self) -> int:
-        """Batches in the global list of an epoch, those of other shards too."""
+    Attributes:
+        schema: the types of the data set.
+        constants: attributes of the data set that have no rows, by type and name.
+        num_batches: batches in the global list of an epoch, those of other shards too.
+    """
+
+    schema: GraphSchema
+    constants: Mapping[Any, Mapping[str, Any]]
+    num_batches: int
+
+    def __init__(self, limit: int, timeout_s: float, alarm: Future[None] | None = None) -> None:
+        self._home = Home("the loader's batches")
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._alarm = alarm
+        self._indices = BatchIndices(0, 0)
+        self._num_wanted = self._num_asked = self._num_read = 0  # of these
+        self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()  # at most ``limit``
+        self._end = EndOfEpoch(0, 0, 0)
+        self._closed = False
+
+    # --- what a mode says ----------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -36,6 +76,30 @@ class BatchProducer(ABC):
         """The input of the loader as ``sampler.fingerprint.input_settings`` gives it."""
 
     @abstractmethod
+    def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
+        """Begins to make these batches; nothing is under way."""
+
+    @abstractmethod
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        """Asks for one batch: a future of a ``SampledBatch``, ``EndOfEpoch`` or ``WorkerFailure``."""
+
+    def _recover(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
+        """What the future of the first request under way gives once its place is back; raises where it is not."""
+        raise lost
+
+    def _grant(self, position: int) -> None:  # noqa: B027  # only servers need to know
+        """Tells whoever makes the batch at this position what was read, unless a request has told it."""
+
+    @abstractmethod
+    def _place_of(self, request: BatchRequest) -> str:
+        """Where a request goes, for errors."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Ends whatever was started. Idempotent."""
+
+    # --- the window ----------------------------------------------------------------------------------------------
+
     def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
         """Begins to make these batches of an epoch; what an older run asked for is off.
 
@@ -44,15 +108,101 @@ class BatchProducer(ABC):
             epoch: whose draws.
             indices: positions in the epoch's global list.
         """
+        self._check_open()
+        self._call_off()
+        self._begin(run, epoch, indices)
+        self._indices, self._num_wanted = indices, len(indices)
+        self._end = EndOfEpoch(run, epoch, len(indices))
+        self._ask_ahead(self._limit)
 
-    @abstractmethod
     def recv(self) -> SampledBatch | EndOfEpoch:
-        """The next batch; ``EndOfEpoch`` after the last. Raises as ``BatchWindow.recv`` does."""
+        """The next batch; ``EndOfEpoch`` after the last.
 
-    @abstractmethod
+        Raises:
+            SamplingWorkerError: a worker failed at it, or died.
+            PeerLostError: whoever should have made it, or a part of it, is gone.
+            DeadlineExceededError: it did not come in time.
+            ChannelClosedError: the producer was closed.
+        """
+        self._check_open()
+        self._grant(self._num_read)  # the last one may have been an error
+        if not self._under_way:
+            # After an error, too, there may be more: that must not look like the end.
+            self._ask_ahead(max(1, self._limit))
+        if not self._under_way:
+            return self._end
+        request, future = self._under_way.popleft()
+        try:
+            item = self._wait_for(request, future)
+        except (PeerLostError, ProducerGoneError) as lost:
+            item = self._wait_again(request, lost)
+        finally:
+            self._num_read = request.position + 1
+        self._ask_ahead(self._limit)
+        if isinstance(item, SampledBatch):
+            self._grant(request.position)
+            return item
+        if isinstance(item, EndOfEpoch):
+            raise ChannelClosedError(
+                f"batch {request.index}: {self._place_of(request)} has only {item.num_batches} batches"
+            )
+        raise failure_error(item)
+
     def is_ready(self) -> bool:
-        """Whether ``recv`` would give something at once."""
+        """Whether ``recv`` would give something at once; not where that may be an error."""
+        if not self._under_way:
+            return self._num_asked == self._num_wanted and not self._closed
+        future = self._under_way[0][1]
+        return future.done() and not future.cancelled() and future.exception() is None
 
-    @abstractmethod
     def close(self) -> None:
-        """Ends it, and whatever was started for it. Idempotent."""
+        """Ends it, and whatever was started for it. Idempotent; without effect in a fork."""
+        if self._home.is_here:
+            self._call_off()
+            self._closed = True
+            self._release()
+
+    def _check_open(self) -> None:
+        self._home.check()
+        if self._closed:
+            raise ChannelClosedError("the loader was shut down")
+
+    def _call_off(self) -> None:
+        self._num_wanted = self._num_asked = self._num_read = 0
+        for _, future in self._under_way:
+            future.cancel()
+        self._under_way.clear()
+
+    def _ask_ahead(self, limit: int) -> None:
+        while self._num_asked < self._num_wanted and len(self._under_way) < limit:
+            index = self._indices[self._num_asked]
+            request = BatchRequest(self._end.run, self._end.epoch, index, self._num_asked)
+            self._num_asked += 1
+            self._under_way.append((request, self._ask(request)))
+
+    def _ask_again(self, request: BatchRequest) -> Future[Any]:
+        """Asks the place of a request again for this batch and all that were under way from there."""
+        place, future = self._place_of(request), self._ask(request)
+        for at, (other, asked) in enumerate(self._under_way):
+            if self._place_of(other) == place:
+                asked.cancel()
+                self._under_way[at] = other, self._ask(other)
+        return future
+
+    def _wait_for(self, request: BatchRequest, future: Future[Any]) -> Any:
+        try:
+            return result_or_alarm(future, self._alarm, self._timeout_s)
+        except DeadlineExceededError:
+            raise
+        except TimeoutError as error:
+            future.cancel()
+            raise DeadlineExceededError(
+                f"batch {request.index}: nothing from {self._place_of(request)} within {self._timeout_s:g} s"
+            ) from error
+
+    def _wait_again(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
+        try:
+            return self._recover(request, lost)
+        except PeerLostError as error:
+            awaited = f"batch {request.index} of epoch {request.epoch} was awaited"
+            raise PeerLostError(error.peer, f"{error.why} (stage fetch: {awaited})") from lost

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
 import numpy
 
 from ... import _C
-from ...data.schema import GraphSchema
-from ...messages import EndOfEpoch, SampledBatch
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded
@@ -30,13 +27,43 @@ from ..partitions.partition_input import resolve_among, resolve_here
 from ..sampling.batches import NoPeers, PartitionedBatches, place_in_pool
 from ..session.group_peers import find_holders, open_peers
 from ..workers.sampling_producer import SamplingProducer
-from .batch_producer import BatchProducer
-from .batch_window import BatchRequest, BatchWindow
+from .batch_producer import BatchProducer, BatchRequest
 
 _numbers = itertools.count()
 
 
-class CollocatedProducer(BatchProducer):
+class LocalProducer(BatchProducer):
+    """What producers in the training process share: where the input comes from, and a thread with a loop.
+
+    Args:
+        dataset: this worker's partition.
+        sampler_input: the loader's input.
+        options: times, and where the other workers are.
+        limit: most batches under way before the reader wants the first of them.
+        thread_name: of the thread.
+    """
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        sampler_input: SamplerInput,
+        options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions,
+        limit: int,
+        thread_name: str,
+    ) -> None:
+        super().__init__(limit, options.rpc_timeout)
+        self.schema, self.constants = dataset.schema, dataset.constants
+        named = resolve_here(sampler_input, dataset)
+        self._holders = find_holders(dataset, options)
+        self._input = resolve_among(named, dataset, self._holders, options.rpc_timeout)
+        self._thread = LoopThread(thread_name)
+
+    @functools.cached_property
+    def input_settings(self) -> Settings:  # long inputs take long
+        return input_settings(self._input)
+
+
+class CollocatedProducer(LocalProducer):
     """Samples in this process: ``prefetch_size`` batches ahead in a thread, or, with 0, when a batch is asked for.
 
     Args:
@@ -58,39 +85,17 @@ class CollocatedProducer(BatchProducer):
         config: SamplingConfig,
         options: CollocatedDistSamplingWorkerOptions,
     ) -> None:
-        self._schema, self._constants = dataset.schema, dataset.constants
-        named = resolve_here(sampler_input, dataset)
-        holders = find_holders(dataset, options)
-        self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
-        services, peers = open_peers(dataset, options, holders)
+        super().__init__(dataset, sampler_input, options, options.prefetch_size, "collocated sampling")
+        services, peers = open_peers(dataset, options, self._holders)
         config = with_own_times(config, self._input, dataset)
         self._batches = PartitionedBatches(dataset, self._input, config, services, peers, options.num_threads)
+        self.num_batches = self._batches.schedule.num_batches
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(peers, NoPeers)
-        self._thread = LoopThread("collocated sampling")
-        self._window = BatchWindow(self._ask, options.prefetch_size, options.rpc_timeout, _this_process)
 
-    @property
-    def schema(self) -> GraphSchema:
-        return self._schema
-
-    @property
-    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
-        return self._constants
-
-    @property
-    def num_batches(self) -> int:
-        return self._batches.schedule.num_batches
-
-    @functools.cached_property
-    def input_settings(self) -> Settings:
-        return input_settings(self._input)
-
-    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
-        self._window.check_open()
+    def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:
             self._thread.start()
-        self._window.start(run, epoch, indices)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         making = self._batches.make(request.epoch, request.index, request.run, place_in_pool)
@@ -100,18 +105,14 @@ class CollocatedProducer(BatchProducer):
         made.set_result(run_local(making))
         return made
 
-    def recv(self) -> SampledBatch | EndOfEpoch:
-        return self._window.recv()
+    def _place_of(self, request: BatchRequest) -> str:
+        return "this process"
 
-    def is_ready(self) -> bool:
-        return self._window.is_ready()
-
-    def close(self) -> None:
-        self._window.close()
+    def _release(self) -> None:
         self._thread.stop()
 
 
-class MpProducer(BatchProducer):
+class MpProducer(LocalProducer):
     """Samples in subprocesses, which map this worker's partition, and leave batches where this process reads them.
 
     Args:
@@ -134,11 +135,7 @@ class MpProducer(BatchProducer):
         config: SamplingConfig,
         options: MpDistSamplingWorkerOptions,
     ) -> None:
-        self._schema, self._constants = dataset.schema, dataset.constants
-        self._timeout_s = options.rpc_timeout
-        named = resolve_here(sampler_input, dataset)
-        holders = find_holders(dataset, options)
-        self._input = resolve_among(named, dataset, holders, options.rpc_timeout)
+        super().__init__(dataset, sampler_input, options, 2 * options.num_workers, "sampling processes")
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {next(_numbers)}",
             dataset,
@@ -154,11 +151,10 @@ class MpProducer(BatchProducer):
                 max_restarts=options.max_restarts,
                 start_timeout_s=options.start_timeout,
             ),
-            holders,
+            self._holders,
         )
-        self._window = BatchWindow(self._ask, 2 * options.num_workers, options.rpc_timeout, self._place_of)
+        self.num_batches = self._producer.schedule.num_batches
         self._loans: Loans | None = None  # of the thread's loop
-        self._thread = LoopThread("sampling processes")
         self._thread.start()
         try:
             self._thread.run(self._producer.start())  # has a limit of its own
@@ -167,32 +163,13 @@ class MpProducer(BatchProducer):
             raise
 
     @property
-    def schema(self) -> GraphSchema:
-        return self._schema
-
-    @property
-    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
-        return self._constants
-
-    @property
-    def num_batches(self) -> int:
-        return self._producer.schedule.num_batches
-
-    @functools.cached_property
-    def input_settings(self) -> Settings:
-        return input_settings(self._input)
-
-    @property
     def worker_pids(self) -> list[int]:
         """Process ids of the sampling subprocesses."""
         return self._producer.worker_pids
 
-    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
-        self._window.check_open()
-        self._window.reset()
+    def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         what = f"its sampling processes to begin epoch {epoch}"
         self._thread.run(self._producer.start_run(run, epoch, indices), self._timeout_s, what)
-        self._window.start(run, epoch, indices)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         return self._thread.submit(self._fetch(request))
@@ -206,19 +183,12 @@ class MpProducer(BatchProducer):
     def _place_of(self, request: BatchRequest) -> str:
         return "its sampling process"
 
-    def recv(self) -> SampledBatch | EndOfEpoch:
-        return self._window.recv()
-
-    def is_ready(self) -> bool:
-        return self._window.is_ready()
-
-    def close(self) -> None:
-        self._window.close()
+    def _release(self) -> None:
         if self._thread.is_running:
-            self._thread.run(self._close())
+            self._thread.run(self._close_workers())
             self._thread.stop()
 
-    async def _close(self) -> None:
+    async def _close_workers(self) -> None:
         await self._producer.close()
         if self._loans is not None:
             self._loans.close()
@@ -242,7 +212,3 @@ def decode_here(encoded: Encoded, loans: Loans) -> Any:
 def _own_name() -> str:
     context = get_context()
     return context.worker_name if context is not None else "this process"
-
-
-def _this_process(request: BatchRequest) -> str:
-    return "this process"

@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from ...data.schema import GraphSchema
-from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError, PeerLostError
-from ...messages import EndOfEpoch, SampledBatch
+from ...errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig
 from ...sampler.fingerprint import Settings
 from ...sampler.inputs import concatenate_inputs
 from ...sampler.schedule import BatchIndices
-from ...utils.lifetime import Home
 from .. import rpc
 from ..dist_client import client_context
 from ..dist_context import assign_server_by_order
 from ..dist_options import ProducerInfo, RemoteDistSamplingWorkerOptions
 from ..dist_server import DistServer
 from ..session.launcher_messages import result_or_alarm
-from .batch_producer import BatchProducer
-from .remote_channel import RemoteReceivingChannel
+from .batch_producer import BatchProducer, BatchRequest
+from .server_recovery import ServerRecovery
 
-_RETRY_S = 0.5
+T = TypeVar("T")
+
+
+@dataclass
+class _Server:
+    """One of the servers that make a loader's batches.
+
+    Attributes:
+        rank: its rank.
+        info: the producer that it has for the loader.
+        run: the number by which that knows the run; a run that begins again there has another one.
+        oldest: position of the batch that it was told is read next of those that it makes.
+    """
+
+    rank: int
+    info: ProducerInfo
+    run: int = 0
+    oldest: int = 0
 
 
 class RemoteProducer(BatchProducer):
     """One producer on each of some servers; batch ``j`` of this loader comes from the ``j``-th of them in turn.
+
+    At most ``prefetch_size`` requests per server are under way, so a trainer that does not read holds nothing up but
+    its own producers; and with every request goes which batch is read next, so that a server sends no more than its
+    credit ahead.
 
     Args:
         sampler_input: the loader's input, or where the servers find it; or a list with one for each server, which
@@ -52,37 +69,124 @@ class RemoteProducer(BatchProducer):
         config: SamplingConfig,
         options: RemoteDistSamplingWorkerOptions,
     ) -> None:
-        self._home = Home("the loader's producers on servers")
-        self._options = options
-        self._server_ranks = _server_ranks(options)
+        ranks, alarm = _server_ranks(options), rpc.get_alarm()
+        super().__init__(options.prefetch_size * len(ranks), options.rpc_timeout, alarm)
         if isinstance(sampler_input, list):
-            sampler_input = _concatenate(sampler_input, self._server_ranks, options.rpc_timeout)
+            sampler_input = _concatenate(sampler_input, ranks, options.rpc_timeout)
         # A connection that breaks may take the answer along. By its key a producer is asked for again, and closed.
         self._wanted = sampler_input, config, replace(options.request, key=1 + secrets.randbits(62))
+        self._options = options
+        self._server_ranks = ranks
         self._endpoint = rpc.get_endpoint()
-        self._alarm = rpc.get_alarm()
         self._closing_calls = rpc.get_closing_calls()
-        self._infos = self._open_producers()
-        self._channel = RemoteReceivingChannel(
-            self._server_ranks,
-            [info.producer_id for info in self._infos],
-            options.prefetch_size,
-            options.rpc_timeout,
-            credit_bytes=options.credit_bytes,
-            reopen=self._reopen,
-            alarm=self._alarm,
+        self._recovery = ServerRecovery(options.reconnect_timeout, alarm, self._session_is_over)
+        self._withdrawn = False
+        self._servers = [_Server(rank, info) for rank, info in zip(ranks, self._open_producers(), strict=True)]
+        info = self._servers[0].info
+        self.schema, self.constants, self.num_batches = info.schema, info.constants, info.num_batches
+
+    @property
+    def input_settings(self) -> Settings:
+        return self._servers[0].info.input_settings
+
+    # --- batches -------------------------------------------------------------------------------------------------
+
+    def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
+        self._epoch = epoch
+        shares = [indices[place :: len(self._servers)] for place in range(len(self._servers))]
+        for server in self._servers:
+            server.run = max(run, server.run + 1)
+        begun = [self._begin_at(server, share) for server, share in zip(self._servers, shares, strict=True)]
+        for server, share, future in zip(self._servers, shares, begun, strict=True):
+            try:
+                self._result(future)
+            except (PeerLostError, ProducerGoneError) as lost:
+                self._begin_again(server, share, lost, lambda: None)
+
+    def _begin_at(self, server: _Server, indices: BatchIndices) -> Future[Any]:
+        """Tells a server which batches of the run it shall make."""
+        name = rpc.function_name(DistServer.start_new_epoch_sampling)
+        what = server.info.producer_id, self._epoch, server.run, indices, self._options.credit_bytes
+        return rpc.get_endpoint().request(("server", server.rank), name, *what, timeout_s=self._timeout_s)
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        server = self._server_of(request.position)
+        server.oldest = self._next_of(request.position)
+        return self._tell(server, DistServer.fetch_batch, request.index, self._indices[server.oldest])
+
+    def _grant(self, position: int) -> None:
+        server, oldest = self._server_of(position), self._next_of(position)
+        if oldest < self._num_wanted and oldest != server.oldest:
+            server.oldest = oldest
+            self._tell(server, DistServer.grant_batches, self._indices[oldest])  # where it fails, so do those under way
+
+    def _tell(self, server: _Server, function: Callable[..., Any], *arguments: int) -> Future[Any]:
+        return rpc.get_endpoint().request(
+            ("server", server.rank),
+            rpc.function_name(function),
+            server.info.producer_id,
+            server.run,
+            *arguments,
+            timeout_s=self._timeout_s,
+            fail_fast=True,
         )
-        self._closed = False
+
+    def _server_of(self, position: int) -> _Server:
+        return self._servers[position % len(self._servers)]
+
+    def _next_of(self, position: int) -> int:
+        """Position of the batch that is read next of those that the server of this one makes."""
+        return self._num_read + (position - self._num_read) % len(self._servers)
+
+    def _place_of(self, request: BatchRequest) -> str:
+        return f"server {self._server_of(request.position).rank}"
+
+    # --- a server that was lost ----------------------------------------------------------------------------------
+
+    def _recover(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
+        lacking = self._indices[request.position :: len(self._servers)]
+        return self._begin_again(
+            self._server_of(request.position),
+            lacking,
+            lost,
+            lambda: self._wait_for(request, self._ask_again(request)),
+        )
+
+    def _begin_again(self, server: _Server, indices: BatchIndices, lost: GraphLearnError, go_on: Callable[[], T]) -> T:
+        """A server that was lost makes these batches of the run, in its producer of before or in another one."""
+
+        def begin(info: ProducerInfo) -> T:
+            server.info, server.run = info, server.run + 1
+            self._result(self._begin_at(server, indices))
+            return go_on()
+
+        peer = self._endpoint.describe("server", server.rank)
+        return self._recovery.recover(peer, lost, lambda limit_s: self._find(server.rank, server.info, limit_s), begin)
+
+    def _find(self, rank: int, held: ProducerInfo | None, limit_s: float) -> ProducerInfo:
+        """The producer on a server that was lost, if that still has it when it is back, else another one."""
+        name, held_id = rpc.function_name(DistServer.holds_producer), 0 if held is None else held.producer_id
+        asked = self._endpoint.request(("server", rank), name, held_id, timeout_s=limit_s)
+        if self._result(asked) and held is not None:  # only the connection had been lost
+            return held
+        info: ProducerInfo = self._result(self._open(rank))
+        if held is not None and info.input_settings != held.input_settings:
+            peer = self._endpoint.describe("server", rank)
+            raise InvalidArgumentError(f"input_nodes: {peer} came back with other seeds than it had")
+        return info
+
+    def _session_is_over(self) -> bool:
+        return not rpc.rpc_is_initialized() or rpc.get_endpoint() is not self._endpoint
+
+    def _result(self, future: Future[Any]) -> Any:
+        return result_or_alarm(future, self._alarm)
+
+    # --- opening and closing -------------------------------------------------------------------------------------
 
     def _open(self, rank: int) -> Future[Any]:
         name = rpc.function_name(DistServer.open_producer)
         limit_s = self._options.rpc_timeout + self._options.start_timeout
         return self._endpoint.request(("server", rank), name, *self._wanted, timeout_s=limit_s)
-
-    def _withdraw(self) -> None:
-        """Whatever servers have opened for this loader, and whether or not it has heard of that, they close."""
-        name, (_, _, request) = rpc.function_name(DistServer.withdraw_producer), self._wanted
-        self._closing_calls.send(name, {rank: (request.key,) for rank in self._server_ranks})
 
     def _open_producers(self) -> list[ProducerInfo]:
         """One producer on each server, all at once; undone if one of them fails."""
@@ -99,87 +203,26 @@ class RemoteProducer(BatchProducer):
                     "seeds of each server's own are given as a list, one for each server"
                 )
         except BaseException:  # a Ctrl-C too
-            self._withdraw()
+            self._release()
             raise
         return infos
 
-    def _opened(self, rank: int, future: Future[ProducerInfo]) -> ProducerInfo:
+    def _opened(self, rank: int, future: Future[Any]) -> ProducerInfo:
         try:
-            info: ProducerInfo = result_or_alarm(future, self._alarm)
+            info: ProducerInfo = self._result(future)
             return info
-        except PeerLostError as lost:
-            return self._open_again(rank, None, lost)
+        except PeerLostError as lost:  # it held nothing yet: no loss of the loader's
+            peer = self._endpoint.describe("server", rank)
+            return self._recovery.recover(
+                peer, lost, lambda limit_s: self._find(rank, None, limit_s), lambda info: info, is_counted=False
+            )
 
-    def _reopen(self, place: int, lost: GraphLearnError) -> int:
-        """The producer on a server that was lost, if that still has it when it is back, else another one; its id.
-
-        Raises:
-            PeerLostError: it did not come back in time, or the launcher has given one up.
-            GraphLearnError: the session that the producer belonged to is over: what was lost.
-        """
-        if not rpc.rpc_is_initialized() or rpc.get_endpoint() is not self._endpoint:
-            raise lost
-        rank, held = self._server_ranks[place], self._infos[place]
-        info = self._open_again(rank, held, lost)
-        if info.input_settings != held.input_settings:
-            raise InvalidArgumentError(
-                f"input_nodes: {self._endpoint.describe('server', rank)} came back with other seeds than it had"
-            ) from lost
-        self._infos[place] = info
-        return info.producer_id
-
-    def _open_again(self, rank: int, held: ProducerInfo | None, lost: GraphLearnError) -> ProducerInfo:
-        limit_s = self._options.reconnect_timeout
-        give_up = time.monotonic() + limit_s
-        holds, held_id = rpc.function_name(DistServer.holds_producer), 0 if held is None else held.producer_id
-        while (remaining_s := give_up - time.monotonic()) > 0:
-            try:
-                asked = self._endpoint.request(("server", rank), holds, held_id, timeout_s=remaining_s)
-                if result_or_alarm(asked, self._alarm) and held is not None:  # only the connection had been lost
-                    return held
-                info: ProducerInfo = result_or_alarm(self._open(rank), self._alarm)
-            except (PeerLostError, DeadlineExceededError):
-                if self._alarm.done():  # it is no use
-                    raise
-                wait((self._alarm,), min(_RETRY_S, max(0.0, give_up - time.monotonic())))
-            else:
-                return info
-        if not isinstance(lost, PeerLostError):
-            lost = PeerLostError(self._endpoint.describe("server", rank), str(lost))
-        raise PeerLostError(lost.peer, f"{lost.why}; it was not back within reconnect_timeout={limit_s:g} s") from lost
-
-    @property
-    def schema(self) -> GraphSchema:
-        return self._infos[0].schema
-
-    @property
-    def constants(self) -> Mapping[Any, Mapping[str, Any]]:
-        return self._infos[0].constants
-
-    @property
-    def num_batches(self) -> int:
-        return self._infos[0].num_batches
-
-    @property
-    def input_settings(self) -> Settings:
-        return self._infos[0].input_settings
-
-    def start(self, run: int, epoch: int, indices: BatchIndices) -> None:
-        self._channel.start(run, epoch, indices)
-
-    def recv(self) -> SampledBatch | EndOfEpoch:
-        item: SampledBatch | EndOfEpoch = self._channel.recv()
-        return item
-
-    def is_ready(self) -> bool:
-        return self._channel.is_ready()
-
-    def close(self) -> None:
-        if self._closed or not self._home.is_here:
-            return
-        self._closed = True
-        self._channel.close()
-        self._withdraw()
+    def _release(self) -> None:
+        """Whatever servers have opened for this loader, and whether or not it has heard of that, they close."""
+        if not self._withdrawn:
+            self._withdrawn = True
+            name, (_, _, request) = rpc.function_name(DistServer.withdraw_producer), self._wanted
+            self._closing_calls.send(name, {rank: (request.key,) for rank in self._server_ranks})
 
 
 def _concatenate(

@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 
 from graphlearn_dist.data import device_copies
 from graphlearn_dist.data.device_copies import DeviceCopies, HeldUntilDone, OneAhead
-from graphlearn_dist.distributed.producers.batch_window import BatchRequest, BatchWindow
+from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
 from graphlearn_dist.sampler.schedule import BatchIndices
@@ -141,15 +141,35 @@ def test_where_there_is_no_gpu_batches_stay() -> None:
             DeviceCopies("cuda:0")
 
 
+class Producer(BatchProducer):
+    """Whose batches the test makes."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1.0)
+        self.asked: list[Future[Any]] = []
+
+    @property
+    def input_settings(self) -> dict[str, Any]:
+        return {}
+
+    def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
+        pass
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        self.asked.append(Future())
+        return self.asked[-1]
+
+    def _place_of(self, request: BatchRequest) -> str:
+        return "here"
+
+    def _release(self) -> None:
+        pass
+
+
 def test_a_window_says_whether_a_batch_is_there() -> None:
-    asked: list[Future[Any]] = []
-
-    def ask(request: BatchRequest) -> Future[Any]:
-        asked.append(Future())
-        return asked[-1]
-
     nothing = Subgraph((), (), (), (), (), (), ())
-    window = BatchWindow(ask, 2, 1.0, lambda request: "here")
+    window = Producer()
+    asked = window.asked
     window.start(1, 0, BatchIndices(0, 3))
     assert not window.is_ready()
     batches = [SampledBatch(1, 0, index, 0, torch.arange(1), nothing, (), (), ()) for index in range(3)]

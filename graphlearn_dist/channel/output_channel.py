@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...channel.base import ChannelBase
-from ...channel.mp_channel import MpChannel
-from ...channel.shm_channel import ShmChannel
+from .base import ChannelBase
+from .mp_channel import MpChannel
+from .shm_channel import ShmChannel
 
 SEND_WAIT_S = 0.5  # how long one attempt to send into a full channel lasts; whoever wants to end waits at most so long
 
