@@ -271,11 +271,7 @@ def sum_weights(indptr: Any, weights: Any, pool: ThreadPool) -> tuple[Capsule, C
 def shuffle_key(seed: int, epoch: int) -> int: ...
 def take_shuffled(begin: int, end: int, n: int, key: int) -> Capsule: ...
 def draw_key(seed: int, epoch: int, batch: int, hop: int, edge_type: int) -> int: ...
-
-class Method:
-    UNIFORM: Method
-    WEIGHTED: Method
-    LABOR: Method
+def draw_methods() -> list[tuple[str, bool, bool]]: ...
 
 class TimeRule:
     IGNORE: TimeRule
@@ -283,7 +279,7 @@ class TimeRule:
     LATEST: TimeRule
 
 class DrawMethod:
-    def __init__(self, method: Method = ..., replace: bool = False, times: TimeRule = ...) -> None: ...
+    def __init__(self, method: str = ..., replace: bool = False, times: TimeRule = ...) -> None: ...
 
 def sample_neighbors(
     csr: Csr,

@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <numeric>
+#include <tuple>
 #include <variant>
 
 #include "bindings/dlpack.h"
@@ -10,6 +11,7 @@
 #include "common/rng.h"
 #include "common/shuffle.h"
 #include "sampling/batch_builder.h"
+#include "sampling/methods.h"
 #include "sampling/neighbor_sampler.h"
 
 namespace py = pybind11;
@@ -66,17 +68,25 @@ void bind_sampling(py::module_& m) {
   m.def("draw_key", &draw_key, py::arg("seed"), py::arg("epoch"), py::arg("batch"), py::arg("hop"),
         py::arg("edge_type"), "Key of all draws of one hop along one edge type in one batch.");
 
-  py::enum_<Method>(m, "Method")
-      .value("UNIFORM", Method::kUniform)
-      .value("WEIGHTED", Method::kWeighted)
-      .value("LABOR", Method::kLabor);
+  m.def(
+      "draw_methods",
+      [] {
+        std::vector<std::tuple<const char*, bool, bool>> found;
+        for (const MethodTraits& each : Methods::kTraits)
+          found.emplace_back(each.name, each.reads_weights, each.may_replace);
+        return found;
+      },
+      "Of each method its name, whether it reads edge weights, and whether it can draw with replacement.");
   py::enum_<TimeRule>(m, "TimeRule")
       .value("IGNORE", TimeRule::kIgnore)
       .value("BEFORE", TimeRule::kBefore)
       .value("LATEST", TimeRule::kLatest);
   py::class_<DrawMethod>(m, "DrawMethod", "How neighbors along one edge type are drawn, in all hops of a loader.")
-      .def(py::init([](Method method, bool replace, TimeRule times) { return DrawMethod{method, replace, times}; }),
-           py::arg("method") = Method::kUniform, py::arg("replace") = false, py::arg("times") = TimeRule::kIgnore);
+      .def(py::init([](const char* method, bool replace, TimeRule times) {
+             return DrawMethod{method_named(method), replace, times};
+           }),
+           py::arg("method") = methods::Uniform::kTraits.name, py::arg("replace") = false,
+           py::arg("times") = TimeRule::kIgnore);
 
   m.def(
       "sample_neighbors",

@@ -34,7 +34,7 @@ void prefetch(Table& members, const Id* ids, int64_t count) {
 template <typename Picker>
 constexpr bool kIsUniform = false;
 template <typename Rows>
-constexpr bool kIsUniform<UniformPickerOf<Rows>> = true;
+constexpr bool kIsUniform<PickerOf<methods::Uniform, Rows>> = true;
 
 // The first stage of a hop, block by block of the frontier: which neighbors are picked, and who they are.
 template <typename Graph>

@@ -1,6 +1,10 @@
 #include "sampling/neighbor_sampler.h"
 
+#include <cstring>
+#include <string>
+
 #include "sampling/cpu/pick_block.h"
+#include "sampling/methods.h"
 
 namespace gld {
 namespace {
@@ -72,21 +76,33 @@ const int64_t* optional_data(const Tensor& tensor) { return tensor.defined() ? t
 
 }  // namespace
 
+Method method_named(const char* name) {
+  std::string known;
+  for (size_t i = 0; i < Methods::kTraits.size(); ++i) {
+    if (std::strcmp(Methods::kTraits[i].name, name) == 0) return static_cast<Method>(i);
+    known += (i > 0 ? ", " : "") + std::string(Methods::kTraits[i].name);
+  }
+  throw InvalidArgument(message("method: expected one of ", known, "; got ", name));
+}
+
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times) {
   if (draw.fanout < kTakeAll)
     throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 0, got ", draw.fanout));
   const DrawMethod how = draw.how;
-  if (how.method == Method::kWeighted && !(csr.weight_sums.defined() && csr.weights.defined()))
-    throw InvalidArgument("with_weight: weighted sampling was asked for, but the graph has no edge weights");
-  if (how.method == Method::kLabor && how.replace)
-    throw InvalidArgument("replace: LABOR samples without replacement; expected False, got True");
+  const MethodTraits& method = traits_of(how.method);
+  if (method.reads_weights && !(csr.weight_sums.defined() && csr.weights.defined()))
+    throw InvalidArgument(
+        message("with_weight, strategy: ", method.called, " was asked for, but the graph has no edge weights"));
+  if (how.replace && !method.may_replace)
+    throw InvalidArgument(
+        message("replace: ", method.called, " samples without replacement; expected False, got True"));
   if (how.times == TimeRule::kIgnore) return;
   if (!csr.times.defined() || !nodes_have_times)
     throw InvalidArgument(message("times: temporal sampling was asked for, but the ",
                                   csr.times.defined() ? "seeds have" : "graph has", " no times"));
   if (how.times == TimeRule::kLatest && (how.method != Method::kUniform || how.replace))
     throw InvalidArgument(
-        "times: the latest edges are taken and not drawn; expected no weights, no LABOR and no replacement");
+        "times: the latest edges are taken and not drawn; expected the uniform method and no replacement");
 }
 
 OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool) {

@@ -8,11 +8,8 @@
 
 namespace gld {
 
-enum class Method : uint8_t {
-  kUniform,
-  kWeighted,  // by edge weight; the graph has weight_sums. Edges of weight 0 are never drawn, not even by fan-out -1
-  kLabor,     // layer-neighbor: one random number per neighbor, shared by all nodes of the frontier (of their tree)
-};
+// A number in the list of methods (sampling/methods.h).
+enum class Method : uint8_t { kUniform = 0 };
 
 // What times mean, for nodes that have one. The graph has times unless they are ignored.
 enum class TimeRule : uint8_t {
@@ -51,7 +48,7 @@ struct OneHop {
 };
 
 // Throws InvalidArgument unless fanout is -1 or at least 0, the graph and the nodes have what the draw needs, and the
-// method makes sense: LABOR is without replacement, and the latest edges are drawn by no method and not replaced.
+// method makes sense: some draw without replacement only, and the latest edges are drawn by no method and not replaced.
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times);
 
 // Draws depend on global ids (and trees and times) alone, so the result does not depend on how the graph is

@@ -135,6 +135,14 @@ class SmallestKeys {
   TieBefore tie_before_;
 };
 
+// Puts positions in row order, in place. `keys` [count] is scratch memory.
+template <typename Key, typename Position>
+GLD_HOST_DEVICE inline void sort_positions(Position* positions, int64_t count, Key* keys) {
+  SmallestKeys<Key, Position> by_position(keys, positions, count);
+  for (int64_t j = 0; j < count; ++j) by_position.offer(static_cast<Key>(positions[j]), positions[j]);
+  by_position.sort();
+}
+
 // How many of the ascending `values` [count] are not above `limit`.
 template <typename Value>
 GLD_HOST_DEVICE inline int64_t count_up_to(const Value* values, int64_t count, Value limit) {
@@ -174,9 +182,7 @@ GLD_HOST_DEVICE inline void pick_labor(uint64_t key, NodeStream stream, Neighbor
                                        int64_t fanout, Position* positions, uint64_t* keys) {
   SmallestKeys<uint64_t, Position, InStreamOrder> smallest(keys, positions, fanout, InStreamOrder{stream});
   for (int64_t i = 0; i < count; ++i) smallest.offer(labor_number(key, neighbor_at(i)), static_cast<Position>(i));
-  SmallestKeys<uint64_t, Position> by_position(keys, positions, fanout);  // what is kept, in place
-  for (int64_t j = 0; j < fanout; ++j) by_position.offer(static_cast<uint64_t>(positions[j]), positions[j]);
-  by_position.sort();
+  sort_positions(positions, fanout, keys);
 }
 
 }  // namespace gld

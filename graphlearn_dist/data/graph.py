@@ -91,7 +91,7 @@ class Graph:
 
     @property
     def graph_handler(self) -> _C.Csr:
-        """The native graph that the core samples from, by any method but by weight."""
+        """The native graph that the core samples from, by methods that read no weights."""
         self.lazy_init()
         assert self._native is not None
         return self._native
@@ -106,7 +106,7 @@ class Graph:
         if self._native_weighted is None:
             topo, weights = self.topo, self.topo.weight_sums
             if weights is None:
-                raise InvalidArgumentError("with_weight: weighted sampling was asked for, but the graph has no weights")
+                raise InvalidArgumentError("with_weight, strategy: weights are to be read, but the graph has none")
             self._native_weighted = _C.Csr(
                 topo.indptr,
                 topo.indices,

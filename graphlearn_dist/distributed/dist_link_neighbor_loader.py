@@ -50,7 +50,7 @@ class DistLinkNeighborLoader(DistLoader):
         random_seed: seed of the shuffle and of all draws; 0 unless given.
         worker_options: where to sample, with how many processes.
         replace: sample with replacement.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         disjoint: both ends of each link grow trees of their own; ``batch`` says which link each node belongs to.
         edge_label_time: int64 ``[n]``, times of the links: no later edge is sampled for them, in disjoint batches.
             Where the data set has times, they are needed.

@@ -50,7 +50,7 @@ class DistNeighborLoader(DistLoader):
         random_seed: seed of the shuffle and of all draws; 0 unless given.
         worker_options: where to sample, with how many processes.
         replace: sample with replacement.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         disjoint: every seed grows a tree of its own; ``batch`` says which seed each node belongs to.
         input_time: int64 ``[n]``, times of the seeds: no later edge is sampled for them. Batches are disjoint then.
             Where the data set has times, the nodes' own are the default, and it is an error if they have none.

@@ -114,7 +114,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         device: must be None or the CPU.
         seed: seed of all draws; 0 unless given.
         replace: sample with replacement.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         disjoint: every seed grows a tree of its own.
         temporal_strategy: ``"uniform"`` or ``"last"`` where seeds have times.
         worker_options: threads, times, and where the other workers are.

@@ -38,7 +38,7 @@ class DistSubGraphLoader(DistLoader):
         random_seed: seed of the shuffle and of all draws; 0 unless given.
         worker_options: where to sample, with how many processes.
         replace: sample with replacement.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
 

@@ -57,7 +57,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         with_edge: give edge ids, which become ``e_id`` and select the rows of edge attributes.
         with_weight: sample by edge weight, along the edge types that have weights.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         seed: seed of all draws.
         replace: sample with replacement.
         disjoint: every seed grows a tree of its own.

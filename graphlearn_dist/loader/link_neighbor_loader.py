@@ -36,7 +36,7 @@ class LinkNeighborLoader(LinkLoader):
         batch_size: links of a batch.
         shuffle: permute the links in every epoch.
         drop_last: leave out an incomplete last batch.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         device: where batches go; None leaves them on the host.
         seed: seed of the shuffle and of all draws; 0 unless given.
         replace: sample with replacement.

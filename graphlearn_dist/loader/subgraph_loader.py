@@ -32,7 +32,7 @@ class SubGraphLoader(NodeLoader):
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
         with_edge: batches carry ``e_id``.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         device: where batches go; None leaves them on the host.
         seed: seed of the shuffle and of all draws; 0 unless given.
         with_weight: sample by edge weight, along the edge types that have weights.

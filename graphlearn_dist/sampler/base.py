@@ -15,6 +15,7 @@ from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor, plain_tensor
 from .negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
+from .strategies import TEMPORAL_STRATEGIES, check_strategy
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
@@ -39,8 +40,6 @@ __all__ = [
 ]
 
 T = TypeVar("T", bound="_InputTensors")
-_STRATEGIES = ("random", "labor")
-_TEMPORAL_STRATEGIES = ("uniform", "last")
 
 
 class _InputTensors(CastMixin):
@@ -142,7 +141,7 @@ class SamplingConfig:
         edge_dir: sample in- or out-neighbors; None samples those that the data set holds.
         seed: seed of the shuffle and of all draws.
         replace: sample with replacement.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         disjoint: every seed grows a tree of its own.
         temporal_strategy: how neighbors not later than the seed's time are drawn, ``"uniform"`` or ``"last"`` (the most
             recent ones), along the edge types that have times; None where seeds have no times.
@@ -172,23 +171,18 @@ class SamplingConfig:
             raise InvalidArgumentError(f"edge_dir: expected 'in', 'out' or None, got {self.edge_dir!r}")
         if not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 63:
             raise InvalidArgumentError(f"seed: expected an int of 64 bits, got {self.seed!r}")
-        if self.strategy not in _STRATEGIES:
-            raise InvalidArgumentError(f"strategy: expected one of {_STRATEGIES}, got {self.strategy!r}")
         for strategy in (self.temporal_strategy, self.own_times):
-            if strategy is not None and strategy not in _TEMPORAL_STRATEGIES:
+            if strategy is not None and strategy not in TEMPORAL_STRATEGIES:
                 raise InvalidArgumentError(
-                    f"temporal_strategy: expected one of {_TEMPORAL_STRATEGIES} or None, got {strategy!r}"
+                    f"temporal_strategy: expected one of {tuple(TEMPORAL_STRATEGIES)} or None, got {strategy!r}"
                 )
+        check_strategy(self.strategy, with_weight=self.with_weight, replace=self.replace)
         self._check_combination()
 
     def _check_combination(self) -> None:
         if self.with_neg and self.sampling_type is not SamplingType.LINK:
             raise InvalidArgumentError(
                 "with_neg: expected False for nodes and subgraphs: negatives are drawn for links"
-            )
-        if self.strategy == "labor" and (self.with_weight or self.replace):
-            raise InvalidArgumentError(
-                "strategy: 'labor' draws without weights or replacement; expected with_weight and replace False"
             )
         takes_last = "last" in (self.temporal_strategy, self.own_times)
         if takes_last and (self.replace or self.with_weight or self.strategy != "random"):

@@ -15,11 +15,10 @@ from .device_graph import DeviceGraph, device_of
 from .inputs import check_direction
 from .local_graph import LocalGraph
 from .plan import Draw, SamplingPlan, build_plan
+from .strategies import STRATEGIES, TEMPORAL_STRATEGIES
 from .tasks import GraphAccess
 
 __all__ = ["LocalBatches", "make_plan", "make_schedule", "resolve_draws", "with_own_times"]
-
-_TIME_RULES = {None: "ignore", "uniform": "before", "last": "latest"}
 
 
 def make_plan(dataset: Dataset, config: SamplingConfig) -> SamplingPlan:
@@ -78,19 +77,22 @@ def resolve_draws(dataset: Dataset, config: SamplingConfig) -> list[Draw]:
     have_times = [topo.edge_times is not None for topo in topologies]
     if config.with_weight and not any(have_weights):
         raise InvalidArgumentError("with_weight: expected edge weights in the data set, which has none")
+    strategy = STRATEGIES[config.strategy]
+    if strategy.method.reads_weights and not any(have_weights):
+        raise InvalidArgumentError(
+            f"strategy: {config.strategy!r} expected edge weights in the data set, which has none"
+        )
     if config.temporal_strategy is not None and not any(have_times):
         raise InvalidArgumentError("input_time: expected edge times in the data set, which has none")
-    draws = []
-    for has_weights, has_times in zip(have_weights, have_times, strict=True):
-        method = "weighted" if config.with_weight and has_weights else "uniform"
-        draws.append(
-            Draw(
-                method="labor" if config.strategy == "labor" else method,
-                replace=config.replace,
-                times=_TIME_RULES[config.temporal_strategy] if has_times else "ignore",
-            )
+    rule = "ignore" if config.temporal_strategy is None else TEMPORAL_STRATEGIES[config.temporal_strategy]
+    return [
+        Draw(
+            method=strategy.method_for(with_weight=config.with_weight, has_weights=has_weights).name,
+            replace=config.replace,
+            times=rule if has_times else "ignore",
         )
-    return draws
+        for has_weights, has_times in zip(have_weights, have_times, strict=True)
+    ]
 
 
 def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) -> GraphAccess:

@@ -188,8 +188,7 @@ class EdgeCounts(Protocol):
 def native_graphs(plan: SamplingPlan, topologies: Sequence[DeviceTopology]) -> list[_C.DeviceCsr]:
     """The native graphs that a plan samples from, by edge type."""
     return [
-        topology.handler(weighted=draw.method == "weighted")
-        for topology, draw in zip(topologies, plan.draws, strict=True)
+        topology.handler(weighted=draw.reads_weights) for topology, draw in zip(topologies, plan.draws, strict=True)
     ]
 
 

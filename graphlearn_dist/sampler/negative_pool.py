@@ -261,5 +261,5 @@ class _Draws:
         columns = torch.arange(weights.size(1)).repeat(weights.size(0))
         sums = map(to_optional_tensor, _C.sum_weights(indptr, weights.view(-1), pool))
         graph = _C.Csr(indptr, columns, None, weights.size(1), None, weights.view(-1), *sums)
-        how = _C.DrawMethod(_C.Method.WEIGHTED, True)
+        how = _C.DrawMethod("weighted", True)
         return to_tensor(_C.sample_neighbors(graph, self.numbers[slots], rows, 1, how, self.key, False, pool)[1])

@@ -44,7 +44,7 @@ class NeighborSampler(BaseSampler):
         with_edge: results carry edge ids.
         with_neg: accepted; negatives are drawn where the input asks for them.
         with_weight: sample by edge weight.
-        strategy: ``"random"``, or ``"labor"`` for layer-neighbor sampling.
+        strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         edge_dir: which neighbors the rows of the graph hold.
         seed: seed of all draws; 0 unless given.
         replace: sample with replacement (False on every device by default).

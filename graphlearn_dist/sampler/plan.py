@@ -11,13 +11,10 @@ from .. import _C
 from ..data.graph import Graph
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
+from .strategies import METHODS, TIME_RULES
 
 UNBOUNDED = -1
 _LARGEST_BOUND = 1 << 40
-
-
-METHODS = {"uniform": _C.Method.UNIFORM, "weighted": _C.Method.WEIGHTED, "labor": _C.Method.LABOR}
-TIME_RULES = {"ignore": _C.TimeRule.IGNORE, "before": _C.TimeRule.BEFORE, "latest": _C.TimeRule.LATEST}
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class Draw:
     """How neighbors along one edge type are drawn.
 
     Attributes:
-        method: ``"uniform"``, ``"weighted"`` (by edge weight) or ``"labor"`` (layer-neighbor).
+        method: a name of ``strategies.METHODS``.
         replace: draw with replacement.
         times: ``"ignore"``, ``"before"`` (no edges later than the seed's time) or ``"latest"`` (the latest of those).
     """
@@ -34,18 +31,25 @@ class Draw:
     replace: bool = False
     times: str = "ignore"
 
-    @property
-    def native(self) -> _C.DrawMethod:
-        """The same for the core."""
+    def __post_init__(self) -> None:
         if self.method not in METHODS or self.times not in TIME_RULES:
             raise InvalidArgumentError(
                 f"method, times: expected one of {list(METHODS)} and one of {list(TIME_RULES)}, got {self}"
             )
-        return _C.DrawMethod(METHODS[self.method], self.replace, TIME_RULES[self.times])
+
+    @property
+    def native(self) -> _C.DrawMethod:
+        """The same for the core."""
+        return _C.DrawMethod(self.method, self.replace, TIME_RULES[self.times])
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the graph must have weights."""
+        return METHODS[self.method].reads_weights
 
     def handler(self, graph: Graph) -> _C.Csr:
         """The native graph, with weights where this draw reads them."""
-        return graph.weighted_handler if self.method == "weighted" else graph.graph_handler
+        return graph.weighted_handler if self.reads_weights else graph.graph_handler
 
 
 @dataclass(frozen=True)

@@ -188,18 +188,12 @@ void check_method(DrawMethod how, bool disjoint) {
 
 TEST("device batches: those of the builder, for every method") {
   for (bool disjoint : {false, true}) {
-    for (bool replace : {false, true})
-      for (Method method : {Method::kUniform, Method::kWeighted})
-        check_method({method, replace, TimeRule::kIgnore}, disjoint);
-    check_method({Method::kLabor, false, TimeRule::kIgnore}, disjoint);
+    for (const DrawMethod& how : every_method(TimeRule::kIgnore)) check_method(how, disjoint);
   }
 }
 
 TEST("device batches: the same with times") {
-  for (bool replace : {false, true})
-    for (Method method : {Method::kUniform, Method::kWeighted})
-      check_method({method, replace, TimeRule::kBefore}, true);
-  check_method({Method::kLabor, false, TimeRule::kBefore}, true);
+  for (const DrawMethod& how : every_method(TimeRule::kBefore)) check_method(how, true);
   check_method({Method::kUniform, false, TimeRule::kLatest}, true);
 }
 
@@ -227,9 +221,9 @@ TEST("device batches: hops and types that are left out, no seeds, no hops") {
 
 TEST("device batches: edge types differ in their draws; ids may be narrow or wide") {
   ThreadPool pool(1);
-  Typed graph = typed_graph({Method::kWeighted, false, TimeRule::kIgnore}, pool);
-  const std::vector<DrawMethod> how = {{Method::kWeighted, true, TimeRule::kIgnore},
-                                       {Method::kLabor, false, TimeRule::kIgnore}};
+  Typed graph = typed_graph({method_of<methods::Weighted>, false, TimeRule::kIgnore}, pool);
+  const std::vector<DrawMethod> how = {{method_of<methods::Weighted>, true, TimeRule::kIgnore},
+                                       {method_of<methods::Labor>, false, TimeRule::kIgnore}};
   const Request request{{{0, ids(random_numbers(60, kUsers, 71))}}, three_hops(4), how};
   check_request(graph, request);
   CHECK(graph.knows.indices.dtype == kInt32);

@@ -73,18 +73,12 @@ void check_method(DrawMethod how, bool disjoint) {
 
 TEST("batches: equal with any number of threads, sampled here or elsewhere") {
   for (bool disjoint : {false, true}) {
-    for (bool replace : {false, true})
-      for (Method method : {Method::kUniform, Method::kWeighted})
-        check_method({method, replace, TimeRule::kIgnore}, disjoint);
-    check_method({Method::kLabor, false, TimeRule::kIgnore}, disjoint);
+    for (const DrawMethod& how : every_method(TimeRule::kIgnore)) check_method(how, disjoint);
   }
 }
 
 TEST("batches: the same with times") {
-  for (bool replace : {false, true})
-    for (Method method : {Method::kUniform, Method::kWeighted})
-      check_method({method, replace, TimeRule::kBefore}, true);
-  check_method({Method::kLabor, false, TimeRule::kBefore}, true);
+  for (const DrawMethod& how : every_method(TimeRule::kBefore)) check_method(how, true);
   check_method({Method::kUniform, false, TimeRule::kLatest}, true);
 }
 

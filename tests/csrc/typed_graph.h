@@ -5,10 +5,20 @@
 
 #include "arrays.h"
 #include "sampling/batch_builder.h"
+#include "sampling/methods.h"
 
 namespace gld::test {
 
 constexpr int64_t kUsers = 1500, kItems = 400, kLikes = 12000, kKnows = 9000, kTimes = 1000;
+
+// Every method of the list, with replacement too where it has that.
+inline std::vector<DrawMethod> every_method(TimeRule times) {
+  std::vector<DrawMethod> found;
+  for (size_t i = 0; i < Methods::kTraits.size(); ++i)
+    for (bool replace : {false, true})
+      if (!replace || Methods::kTraits[i].may_replace) found.push_back({static_cast<Method>(i), replace, times});
+  return found;
+}
 
 struct Typed {
   Csr likes, knows;  // users to items, users to users
@@ -17,7 +27,7 @@ struct Typed {
 // What edges carry, where a draw needs it: a fifth of the weights are 0.
 inline EdgeData edge_data(int64_t num_edges, DrawMethod how) {
   EdgeData data;
-  if (how.method == Method::kWeighted) {
+  if (traits_of(how.method).reads_weights) {
     std::vector<float> weights;
     for (int64_t number : random_numbers(num_edges, 5, 65)) weights.push_back(static_cast<float>(number));
     data.weights = tensor(weights, {Kind::kFloat, 32});
@@ -33,7 +43,7 @@ inline Typed typed_graph(DrawMethod how, ThreadPool& pool) {
       build_csr(ids(random_numbers(kLikes, kUsers, 61)), ids(random_numbers(kLikes, kItems, 62)),
                 edge_data(kLikes, how), kUsers, kItems, pool),
       build_csr(ids(hub), ids(random_numbers(kKnows, kUsers, 64)), edge_data(kKnows, how), kUsers, kUsers, pool)};
-  if (how.method != Method::kWeighted) return graph;
+  if (!traits_of(how.method).reads_weights) return graph;
   return {with_sums(graph.likes, pool), with_sums(graph.knows, pool)};
 }
 

@@ -28,6 +28,7 @@ from graphlearn_dist.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.sampler.inputs import resolve_input
 from graphlearn_dist.sampler.ppr import personalized_pagerank
+from graphlearn_dist.sampler.strategies import STRATEGIES
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import HOST, on_device
 from tests.support.graphs import (
@@ -49,7 +50,7 @@ NODE_WAYS: dict[str, dict[str, Any]] = {
     "wide": {"num_neighbors": [120, 1]},
     "replace": {"replace": True},
     "disjoint": {"disjoint": True},
-    "labor": {"strategy": "labor"},
+    **{name: {"strategy": name} for name in STRATEGIES if name != "random"},
     "weighted": {"with_weight": True},
     "weighted, all": {"with_weight": True, "num_neighbors": [-1, 2]},
     "weighted, replace": {"with_weight": True, "replace": True},
@@ -231,7 +232,8 @@ def _ways(dataset: DistDataset, *, only_few: bool = False) -> Iterator[tuple[str
     times = torch.arange(len(seeds)) * 5 % (MAX_TIME + 1)
     for number, (name, way) in enumerate(NODE_WAYS.items()):
         needs_times = "temporal_strategy" in way
-        if (way.get("with_weight") and not weighted) or (needs_times and not timed) or (only_few and number % 4):
+        needs_weights = way.get("with_weight") or STRATEGIES[way.get("strategy", "random")].method.reads_weights
+        if (needs_weights and not weighted) or (needs_times and not timed) or (only_few and number % 4):
             continue
         inputs = NodeSamplerInput(seeds, seed_type, times if needs_times else None)
         yield f"node, {name}", inputs, _config(schema, SamplingType.NODE, **way)

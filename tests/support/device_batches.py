@@ -22,11 +22,13 @@ from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.device_graph import DeviceGraph
 from graphlearn_dist.sampler.local_graph import LocalGraph
+from graphlearn_dist.sampler.strategies import STRATEGIES
 from graphlearn_dist.sampler.tasks import GraphAccess, SeedList
 from graphlearn_dist.utils.coroutines import run_local
 
 from .graphs import MAX_TIME, TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
 
+NAMED = [name for name in STRATEGIES if name != "random"]
 HOST = torch.device("cpu")
 WAYS: dict[str, dict[str, Any]] = {
     "uniform": {},
@@ -34,11 +36,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "disjoint": {"disjoint": True},
     "weighted": {"with_weight": True},
     "weighted-replace": {"with_weight": True, "replace": True},
-    "labor": {"strategy": "labor"},
-    "labor-disjoint": {"strategy": "labor", "disjoint": True},
     "times": {"temporal_strategy": "uniform"},
     "times-weighted": {"temporal_strategy": "uniform", "with_weight": True},
     "times-last": {"temporal_strategy": "last"},
+    **{name: {"strategy": name} for name in NAMED},
+    **{f"{name}-disjoint": {"strategy": name, "disjoint": True} for name in NAMED},
+    **{f"times-{name}": {"temporal_strategy": "uniform", "strategy": name} for name in NAMED},
 }
 FANOUTS = ([4, 3, 2], [-1, 2], [120, 1], [3, 0, 2], [0])
 
@@ -46,7 +49,7 @@ FANOUTS = ([4, 3, 2], [-1, 2], [120, 1], [3, 0, 2], [0])
 def graph_for(kind: str, way: dict[str, Any]) -> TestGraph:
     """A random graph, ``"homogeneous"`` or ``"typed"``, with the weights and times that a way needs."""
     graph = random_graph(300, 4000, 5) if kind == "homogeneous" else typed_graph(200, 90, 2500, 6)
-    if way.get("with_weight"):
+    if way.get("with_weight") or STRATEGIES[way.get("strategy", "random")].method.reads_weights:
         graph = with_weights(graph, 7, some_zero=True)
     return with_times(graph, 8) if "temporal_strategy" in way else graph
 

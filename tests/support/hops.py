@@ -10,7 +10,7 @@ import torch
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_optional_tensor, to_tensor
 from graphlearn_dist.data.schema import edge_ends
-from graphlearn_dist.sampler.plan import METHODS, TIME_RULES
+from graphlearn_dist.sampler.strategies import TIME_RULES
 
 from .graphs import Direction, TestGraph
 from .reference import Draw, ReferenceBatch
@@ -19,7 +19,7 @@ POOLS = {n: _C.ThreadPool(n) for n in (1, 2, 3, 4)}
 
 
 def native_draw(draw: Draw) -> _C.DrawMethod:
-    return _C.DrawMethod(METHODS[draw.method], draw.replace, TIME_RULES[draw.times])
+    return _C.DrawMethod(draw.method, draw.replace, TIME_RULES[draw.times])
 
 
 def native_graph(graph: TestGraph, edge_type: Any, edge_dir: Direction) -> _C.Csr:

@@ -19,6 +19,7 @@ from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphL
 from graphlearn_dist.messages import SampledBatch, Subgraph
 from graphlearn_dist.partition import PermutedPartitionBook, RandomPartitioner, RangePartitioner
 from graphlearn_dist.sampler.base import NegativeSampling
+from graphlearn_dist.sampler.strategies import STRATEGIES
 from tests.support.graphs import (
     MAX_TIME,
     Direction,
@@ -45,7 +46,7 @@ SAMPLINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("node", "uniform"): {},
     ("node", "weighted"): {"with_weight": True},
     ("node", "temporal"): {"temporal_strategy": "last"},
-    ("node", "labor, in trees"): {"strategy": "labor", "disjoint": True},
+    **{("node", f"{name}, in trees"): {"strategy": name, "disjoint": True} for name in STRATEGIES if name != "random"},
     ("link", "uniform"): {"neg_sampling": NegativeSampling("binary", 1.5, strict=True)},
     ("link", "weighted"): {"neg_sampling": NegativeSampling("triplet", 2), "with_weight": True},
     ("link", "temporal"): {"neg_sampling": NegativeSampling("binary", 1), "temporal_strategy": "uniform"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -202,6 +202,17 @@ def pick_labor(key: int, node: int, neighbors: Sequence[int], fanout: int) -> li
     return sorted(ranked[:fanout])
 
 
+# By method, the positions picked: of key, node, the candidates of the row, fan-out, whether to replace, and the weights
+# of the whole row.
+PICKERS: dict[str, Callable[[int, int, Sequence[Edge], int, bool, Sequence[float]], list[int]]] = {
+    "uniform": lambda key, node, row, fanout, replace, _: pick(key, node, len(row), fanout, replace),
+    "weighted": lambda key, node, row, fanout, replace, whole: pick_weighted(
+        key, node, [edge.weight for edge in row], fanout, replace, whole
+    ),
+    "labor": lambda key, node, row, fanout, *_: pick_labor(key, node, [edge.neighbor for edge in row], fanout),
+}
+
+
 def pick_edges(key: int, node: int, row: Sequence[Edge], fanout: int, draw: Draw, time: int | None) -> list[Edge]:
     """The edges picked from a node's row, which is in canonical order; ``key`` is that of the node's tree."""
     whole = [edge.weight for edge in row]
@@ -210,13 +221,7 @@ def pick_edges(key: int, node: int, row: Sequence[Edge], fanout: int, draw: Draw
         row = [edge for edge in row if edge.time <= time]
     if draw.times == "latest":
         return list(row[max(0, len(row) - fanout) :]) if fanout != -1 else list(row)
-    if draw.method == "weighted":
-        positions = pick_weighted(key, node, [edge.weight for edge in row], fanout, draw.replace, whole)
-    elif draw.method == "labor":
-        positions = pick_labor(key, node, [edge.neighbor for edge in row], fanout)
-    else:
-        positions = pick(key, node, len(row), fanout, draw.replace)
-    return [row[position] for position in positions]
+    return [row[position] for position in PICKERS[draw.method](key, node, row, fanout, draw.replace, whole)]
 
 
 @dataclass

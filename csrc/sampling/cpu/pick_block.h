@@ -9,6 +9,7 @@
 #include "graph/csr.h"
 #include "sampling/candidates.h"
 #include "sampling/cpu/labor_row.h"
+#include "sampling/methods.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/pickers.h"
 #include "sampling/weighted_picks.h"
@@ -67,12 +68,42 @@ inline void with_memory_of_picks(int64_t count, int64_t fanout, const int64_t* p
 // not in order within the edges.
 constexpr int64_t kPicksAhead = 6;
 
+// The picker of a method. Those that have a faster way on the CPU than that of methods.h specialize it.
+template <typename M, typename Rows>
+struct PickerOf {
+  Rows rows;
+  EdgeColumns edges;
+  int64_t fanout;
+  bool replace;
+
+  PickerOf(const Csr& csr, const HopDraw& draw, Rows rows)
+      : rows(rows), edges(csr), fanout(draw.fanout), replace(draw.how.replace) {}
+  Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
+  int64_t num_picks(Candidates from) const { return pick_count(M::num_drawable(edges, from), fanout, replace); }
+  void prefetch(Candidates) const {}
+  void pick(const PickStream& stream, Candidates from, int64_t* positions) const {
+    const int64_t num_drawable = M::num_drawable(edges, from);
+    if (num_drawable == 0) return;
+    if constexpr (M::kTraits.may_replace) {
+      if (replace && fanout != kTakeAll) {
+        for (int64_t i = 0; i < fanout; ++i) positions[i] = M::pick_one(edges, stream, from, i);
+        return;
+      }
+    }
+    if (fanout != kTakeAll && num_drawable > fanout)
+      return with_scratch<typename M::Scratch>(
+          fanout, [&](auto* scratch) { M::pick_some(edges, stream, from, fanout, positions, scratch); });
+    for (int64_t i = 0; i < num_drawable; ++i) positions[i] = M::drawable(edges, from, i);
+  }
+};
+
 template <typename Rows>
-struct UniformPickerOf {
+struct PickerOf<methods::Uniform, Rows> {
   Rows rows;
   int64_t fanout;
   bool replace;
 
+  PickerOf(const Csr&, const HopDraw& draw, Rows rows) : rows(rows), fanout(draw.fanout), replace(draw.how.replace) {}
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, replace); }
   void prefetch(Candidates) const {}
@@ -90,11 +121,9 @@ struct UniformPickerOf {
   }
 };
 
-using UniformPicker = UniformPickerOf<WholeRows>;
-
 // Sums and counts are within rows, and candidates begin where their row does.
 template <typename Rows>
-struct WeightedPicker {
+struct PickerOf<methods::Weighted, Rows> {
   Rows rows;
   const double* sums;
   WeightReader weight_at;
@@ -102,6 +131,13 @@ struct WeightedPicker {
   int64_t fanout;
   bool replace;
 
+  PickerOf(const Csr& csr, const HopDraw& draw, Rows rows)
+      : rows(rows),
+        sums(csr.weight_sums.as<double>()),
+        weight_at(csr.weights),
+        positive_counts(csr.positive_counts.defined() ? csr.positive_counts.as<int32_t>() : nullptr),
+        fanout(draw.fanout),
+        replace(draw.how.replace) {}
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(num_positive(positive_counts, from), fanout, replace); }
   void prefetch(Candidates from) const { prefetch_values(sums, from); }
@@ -124,11 +160,12 @@ struct WeightedPicker {
 };
 
 template <typename Rows>
-struct LaborPicker {
+struct PickerOf<methods::Labor, Rows> {
   Rows rows;
   IdReader neighbors;
   int64_t fanout;
 
+  PickerOf(const Csr& csr, const HopDraw& draw, Rows rows) : rows(rows), neighbors(csr.indices), fanout(draw.fanout) {}
   Candidates candidates(int64_t row, int64_t i) const { return rows(row, i); }
   int64_t num_picks(Candidates from) const { return pick_count(from.count, fanout, false); }
   void prefetch(Candidates from) const { neighbors.prefetch(from); }
@@ -155,18 +192,8 @@ struct LatestPicker {
 };
 
 template <typename Rows, typename Body>
-void with_picker_of(const Csr& csr, const HopDraw& draw, Rows rows, Body&& body) {
-  switch (draw.how.method) {
-    case Method::kUniform:
-      return body(UniformPickerOf<Rows>{rows, draw.fanout, draw.how.replace});
-    case Method::kWeighted: {
-      const int32_t* counts = csr.positive_counts.defined() ? csr.positive_counts.as<int32_t>() : nullptr;
-      return body(WeightedPicker<Rows>{rows, csr.weight_sums.as<double>(), WeightReader(csr.weights), counts,
-                                       draw.fanout, draw.how.replace});
-    }
-    case Method::kLabor:
-      return body(LaborPicker<Rows>{rows, IdReader(csr.indices), draw.fanout});
-  }
+void with_picker_of(const Csr& csr, const HopDraw& draw, Rows rows, const Body& body) {
+  with_method(draw.how.method, [&](auto method) { body(PickerOf<decltype(method), Rows>(csr, draw, rows)); });
 }
 
 // Calls body(picker) with the picker that serves the draw, which check_draw() has passed. `times` are those of the

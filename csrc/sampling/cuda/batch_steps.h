@@ -206,7 +206,7 @@ struct EnterNeighbors {
     const int64_t position = from.start + pick, edge = *arrivals.first + i;
     cols[edge] = hop.frontier.node(seed);
     if (edge_ids != nullptr) edge_ids[edge] = edge_id_at(position);
-    const int64_t neighbor = hop.picker.neighbor_at(position);
+    const int64_t neighbor = hop.picker.edges.neighbor_at(position);
     const bool is_node = neighbor >= 0 && neighbor < arrivals.num_nodes;
     if (!is_node) atomic_lower(status, bad_neighbor);
     arrivals.enter(i, is_node ? neighbor : 0);

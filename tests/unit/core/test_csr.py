@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+from graphlearn_dist.sampler.strategies import METHODS
 
 POOLS = {n: _C.ThreadPool(n) for n in (1, 2, 3)}
 Arrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -153,7 +154,7 @@ def test_offsets_beyond_32_bits() -> None:
     csr = _C.Csr(indptr, indices, None, 100, times, weights, sums)
     assert csr.num_edges == num_edges
     first = num_edges - tail
-    for method in (_C.Method.UNIFORM, _C.Method.WEIGHTED, _C.Method.LABOR):
+    for method in METHODS:
         for rule in (_C.TimeRule.IGNORE, _C.TimeRule.BEFORE):
             how = _C.DrawMethod(method, False, rule)
             nodes, now = torch.tensor([2, 1]), torch.tensor([4, 7])

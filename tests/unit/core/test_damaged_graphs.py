@@ -12,6 +12,7 @@ from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
 from graphlearn_dist.data.topology import Topology
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
+from graphlearn_dist.sampler.strategies import METHODS
 from tests.support.graphs import analytic_edges
 
 NUM_NODES = 40
@@ -46,8 +47,7 @@ HOWS: dict[str, tuple[_C.DrawMethod, int]] = {
     "uniform": (_C.DrawMethod(), 1),
     "all": (_C.DrawMethod(), -1),
     "replace": (_C.DrawMethod(replace=True), 3),
-    "weighted": (_C.DrawMethod(_C.Method.WEIGHTED), 1),
-    "labor": (_C.DrawMethod(_C.Method.LABOR), 1),
+    **{name: (_C.DrawMethod(name), 1) for name in METHODS if name != "uniform"},
     "before": (_C.DrawMethod(times=_C.TimeRule.BEFORE), 1),
     "latest": (_C.DrawMethod(times=_C.TimeRule.LATEST), 1),
 }
@@ -58,7 +58,7 @@ def one_hop(name: str) -> Read:
     times = torch.full((NUM_NODES,), 9) if name in ("before", "latest") else None
 
     def read(parts: Any, pool: _C.ThreadPool) -> None:
-        csr = graph(parts, times=times is not None, weights=name == "weighted")
+        csr = graph(parts, times=times is not None, weights=name in METHODS and METHODS[name].reads_weights)
         _C.sample_neighbors(csr, ALL, None, fanout, how, 7, True, pool, None, times)
 
     return read
@@ -69,7 +69,7 @@ def batch(name: str, *, in_pieces: bool, disjoint: bool = False) -> Read:
     timed = name in ("before", "latest")
 
     def read(parts: Any, pool: _C.ThreadPool) -> None:
-        held: Any = graph(parts, times=timed, weights=name == "weighted")
+        held: Any = graph(parts, times=timed, weights=name in METHODS and METHODS[name].reads_weights)
         if in_pieces:
             held = _C.CsrPieces(_C.PartitionBook.range(torch.tensor([0, NUM_NODES])), [held])
         builder = _C.BatchBuilder([NUM_NODES], [(0, 0)])

@@ -9,11 +9,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphlearn_dist.sampler.strategies import METHODS
 from tests.support.graphs import MAX_TIME, TestGraph, graphs, random_graph, with_times, with_weights
 from tests.support.hops import NativeBatches
 from tests.support.reference import Draw, sample_batch
 
-UNTIMED = [Draw(), Draw(replace=True), Draw("weighted"), Draw("weighted", replace=True), Draw("labor")]
+UNTIMED = [
+    Draw(method.name, replace)
+    for method in METHODS.values()
+    for replace in (False, True)
+    if method.may_replace or not replace
+]
 TIMED = [Draw(draw.method, draw.replace, "before") for draw in UNTIMED] + [Draw(times="latest")]
 
 

@@ -100,7 +100,7 @@ def test_weighted_candidates_have_their_probabilities() -> None:
     trials, n = 20_000, 6
     csr = clock(list(range(14)))
     ids, rows = torch.arange(trials), torch.zeros(trials, dtype=torch.int64)
-    how = _C.DrawMethod(method=_C.Method.WEIGHTED, times=_C.TimeRule.BEFORE)
+    how = _C.DrawMethod(method="weighted", times=_C.TimeRule.BEFORE)
     times = torch.full((trials,), n - 1)
     picked = to_tensor(_C.sample_neighbors(csr, ids, rows, 1, how, 9, False, POOLS[1], None, times)[1])
     counts = np.bincount(picked.numpy(), minlength=n)

@@ -320,11 +320,11 @@ def test_offsets_that_do_not_ascend() -> None:
 def test_graphs_without_weights_or_with_foreign_sums() -> None:
     indptr, indices = torch.tensor([0, 2]), torch.tensor([0, 1])
     plain = _C.Csr(indptr, indices, None, 2)
-    with pytest.raises(InvalidArgumentError, match=r"with_weight: .* no edge weights"):
+    with pytest.raises(InvalidArgumentError, match=r"with_weight, strategy: .* no edge weights"):
         one_hop(plain, torch.tensor([0]), 1, 0, Draw("weighted"))
     weights = torch.ones(2)
     sums_alone = _C.Csr(indptr, indices, None, 2, None, None, *sums_of([[1.0, 1.0]]))
-    with pytest.raises(InvalidArgumentError, match=r"with_weight: .* no edge weights"):
+    with pytest.raises(InvalidArgumentError, match=r"with_weight, strategy: .* no edge weights"):
         one_hop(sums_alone, torch.tensor([0]), 1, 0, Draw("weighted"))
     for sums, counts, match in (
         (torch.tensor([1.0, 2.0]), None, "weight_sums: expected dtype float64"),

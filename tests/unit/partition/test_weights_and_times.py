@@ -22,6 +22,7 @@ from graphlearn_dist.partition import (
     save_node_pb,
 )
 from graphlearn_dist.partition.sources import verify
+from graphlearn_dist.sampler.strategies import METHODS
 from graphlearn_dist.typing import GraphPartitionData
 from tests.support.graphs import EDGE_TYPES, Direction, TestGraph, random_graph, typed_graph, with_times, with_weights
 from tests.support.hops import POOLS, native_draw
@@ -80,7 +81,7 @@ def test_rows_are_those_of_the_whole(tmp_path: Path, typed: bool, parts: int, ed
                 spans = zip(all_rows.topo.indptr[owned], all_rows.topo.indptr[owned + 1], strict=True)
                 assert mine.topo[name].dtype == all_rows.topo[name].dtype
                 assert mine.topo[name].tolist() == [v for b, e in spans for v in all_rows.topo[name][b:e].tolist()]
-            for draw in (Draw("weighted"), Draw("weighted", True, "before"), Draw("labor"), Draw(times="latest")):
+            for draw in (*map(Draw, METHODS), Draw("weighted", True, "before"), Draw(times="latest")):
                 expected = one_hop(all_rows, owned, owned, draw)
                 assert one_hop(mine, owned, torch.arange(len(owned)), draw) == expected
 

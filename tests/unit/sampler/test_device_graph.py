@@ -120,7 +120,7 @@ def test_plans_refuse_what_they_were_not_made_for() -> None:
         ({"seeds": [torch.tensor([0])]}, "expected 2 ids, got 1"),
         ({"graphs": []}, "expected one of each for 1 edge types"),
         ({"how": [_C.DrawMethod(replace=True)]}, "replacement"),
-        ({"how": [_C.DrawMethod(_C.Method.WEIGHTED)]}, "no edge weights"),
+        ({"how": [_C.DrawMethod("weighted")]}, "no edge weights"),
         ({"times": torch.tensor([0, 0])}, "disjoint"),
         ({"counter": torch.tensor([0, 0])}, "counter: expected int64"),
         ({"result": arrays[0][:-1]}, "result: expected at least"),

@@ -14,6 +14,7 @@ from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.messages import SampledBatch
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches, resolve_draws
+from graphlearn_dist.sampler.strategies import METHODS, STRATEGIES
 from tests.support.graphs import (
     EDGE_TYPES,
     MAX_TIME,
@@ -32,15 +33,18 @@ from tests.support.reference import Draw, ReferenceBatch, sample_batch
 KINDS: dict[str, tuple[dict[str, Any], Draw]] = {
     "weighted": ({"with_weight": True}, Draw("weighted")),
     "weighted with replacement": ({"with_weight": True, "replace": True}, Draw("weighted", replace=True)),
-    "labor": ({"strategy": "labor"}, Draw("labor")),
     "disjoint": ({"disjoint": True}, Draw()),
     "weighted, disjoint": ({"with_weight": True, "disjoint": True}, Draw("weighted")),
     "temporal": ({"temporal_strategy": "uniform"}, Draw(times="before")),
     "temporal with replacement": ({"temporal_strategy": "uniform", "replace": True}, Draw("uniform", True, "before")),
     "temporal, weighted": ({"temporal_strategy": "uniform", "with_weight": True}, Draw("weighted", times="before")),
-    "temporal, labor": ({"temporal_strategy": "uniform", "strategy": "labor"}, Draw("labor", times="before")),
     "last": ({"temporal_strategy": "last"}, Draw(times="latest")),
 }
+for name, strategy in STRATEGIES.items():
+    if name != "random":
+        method = strategy.method.name
+        KINDS[name] = {"strategy": name}, Draw(method)
+        KINDS[f"temporal, {name}"] = {"temporal_strategy": "uniform", "strategy": name}, Draw(method, times="before")
 
 
 def config_of(case: Case, **changes: Any) -> SamplingConfig:
@@ -82,7 +86,7 @@ def partly(graph: TestGraph, seed: int) -> TestGraph:
 def draws_of(graph: TestGraph, draw: Draw) -> dict[Any, Draw]:
     return {
         edge_type: Draw(
-            "uniform" if draw.method == "weighted" and edge_type not in graph.weights else draw.method,
+            "uniform" if METHODS[draw.method].reads_weights and edge_type not in graph.weights else draw.method,
             draw.replace,
             draw.times if edge_type in graph.times else "ignore",
         )
