@@ -101,6 +101,19 @@ struct Labor : OfAllCandidates {
   }
 };
 
+// The `fanout` edges of largest weight, in row order; of equal weights those that come first in the row.
+struct TopK : OfAllCandidates {
+  static constexpr MethodTraits kTraits = {"topk", "top-k", true, false};
+  using Scratch = double;
+
+  GLD_HOST_DEVICE static void pick_some(const EdgeColumns& edges, const PickStream&, Candidates from, int64_t fanout,
+                                        int64_t* positions, Scratch* keys) {
+    SmallestKeys<double, int64_t> heaviest(keys, positions, fanout);
+    for (int64_t i = 0; i < from.count; ++i) heaviest.offer(-edges.weight_at(from.start + i), i);
+    sort_positions(positions, fanout, keys);
+  }
+};
+
 }  // namespace methods
 
 template <typename... Each>
@@ -128,7 +141,7 @@ struct MethodList<Head, Rest...> {
 };
 
 // Every method. A Method is a number in this list.
-using Methods = MethodList<methods::Uniform, methods::Weighted, methods::Labor>;
+using Methods = MethodList<methods::Uniform, methods::Weighted, methods::Labor, methods::TopK>;
 
 template <typename Body>
 GLD_HOST_DEVICE inline decltype(auto) with_method(Method method, const Body& body) {

@@ -56,6 +56,7 @@ class Strategy:
 STRATEGIES = {
     "random": Strategy(METHODS["uniform"], weighted=METHODS["weighted"]),
     "labor": Strategy(METHODS["labor"]),
+    "topk": Strategy(METHODS["topk"], nature="takes the edges of largest weight and draws nothing"),
 }
 
 

@@ -202,6 +202,12 @@ def pick_labor(key: int, node: int, neighbors: Sequence[int], fanout: int) -> li
     return sorted(ranked[:fanout])
 
 
+def pick_top(weights: Sequence[float], fanout: int) -> list[int]:
+    """Positions of the largest weights, the first of equal ones, in row order."""
+    ranked = sorted(range(len(weights)), key=lambda i: (-weights[i], i))
+    return sorted(ranked if fanout == -1 else ranked[:fanout])
+
+
 # By method, the positions picked: of key, node, the candidates of the row, fan-out, whether to replace, and the weights
 # of the whole row.
 PICKERS: dict[str, Callable[[int, int, Sequence[Edge], int, bool, Sequence[float]], list[int]]] = {
@@ -210,6 +216,7 @@ PICKERS: dict[str, Callable[[int, int, Sequence[Edge], int, bool, Sequence[float
         key, node, [edge.weight for edge in row], fanout, replace, whole
     ),
     "labor": lambda key, node, row, fanout, *_: pick_labor(key, node, [edge.neighbor for edge in row], fanout),
+    "topk": lambda key, node, row, fanout, *_: pick_top([edge.weight for edge in row], fanout),
 }
 
 
