@@ -88,6 +88,9 @@ Method method_named(const char* name) {
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times) {
   if (draw.fanout < kTakeAll)
     throw InvalidArgument(message("num_neighbors: expected -1 (all neighbors) or at least 0, got ", draw.fanout));
+  // With replacement each node has as many picks, and sums over a frontier must not wrap around.
+  if (draw.fanout > kMaxFanout)
+    throw InvalidArgument(message("num_neighbors: expected at most ", kMaxFanout, ", got ", draw.fanout));
   const DrawMethod how = draw.how;
   const MethodTraits& method = traits_of(how.method);
   if (method.reads_weights && !(csr.weight_sums.defined() && csr.weights.defined()))

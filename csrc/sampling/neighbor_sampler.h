@@ -25,6 +25,8 @@ struct DrawMethod {
   TimeRule times = TimeRule::kIgnore;
 };
 
+constexpr int64_t kMaxFanout = (int64_t{1} << 31) - 1;
+
 // One hop along one edge type.
 struct HopDraw {
   int64_t fanout = 0;  // -1: all; 0: none
@@ -47,8 +49,9 @@ struct OneHop {
   Tensor edge_ids;   // int64 [sum of counts], global; undefined unless asked for
 };
 
-// Throws InvalidArgument unless fanout is -1 or at least 0, the graph and the nodes have what the draw needs, and the
-// method makes sense: some draw without replacement only, and the latest edges are drawn by no method and not replaced.
+// Throws InvalidArgument unless fanout is -1 or within [0, kMaxFanout], the graph and the nodes have what the draw
+// needs, and the method makes sense: some draw without replacement only, and the latest edges are drawn by no method
+// and not replaced.
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times);
 
 // Draws depend on global ids (and trees and times) alone, so the result does not depend on how the graph is

@@ -14,6 +14,7 @@ from ..errors import InvalidArgumentError
 from .strategies import METHODS, TIME_RULES
 
 UNBOUNDED = -1
+MAX_FANOUT = 2**31 - 1  # the core's kMaxFanout: sums over a frontier must not wrap around
 _LARGEST_BOUND = 1 << 40
 
 
@@ -173,6 +174,10 @@ def _checked(hops: Any) -> list[int]:
         if not isinstance(fanout, int) or isinstance(fanout, bool) or fanout < UNBOUNDED:
             raise InvalidArgumentError(
                 f"num_neighbors: expected each fan-out to be -1 (all neighbors), 0 (none) or more, got {fanout!r}"
+            )
+        if fanout > MAX_FANOUT:
+            raise InvalidArgumentError(
+                f"num_neighbors: expected each fan-out to be at most {MAX_FANOUT} (-1 takes all), got {fanout}"
             )
     return list(hops)
 

@@ -128,6 +128,7 @@ def test_nothing_asked_and_no_edge_ids() -> None:
         (torch.tensor([-1]), None, 1, UnknownIdError, r"ids\[0\]: node id -1 "),
         (torch.tensor([50]), torch.tensor([2]), 1, UnknownIdError, r"ids\[0\]: node id 50 "),
         (torch.tensor([0]), None, -2, InvalidArgumentError, "num_neighbors: .* got -2"),
+        (torch.tensor([0]), None, 1 << 62, InvalidArgumentError, "num_neighbors: expected at most 2147483647, got"),
         (torch.tensor([0.5]), None, 1, InvalidArgumentError, "ids: expected"),
         (torch.tensor([[0]]), None, 1, InvalidArgumentError, "ids: expected"),
         (torch.arange(4)[::2], None, 1, InvalidArgumentError, "ids: expected a contiguous"),

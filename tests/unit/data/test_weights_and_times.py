@@ -82,7 +82,7 @@ def test_graphs_sample_by_weight_and_time() -> None:
     graph.cover(40, 35)
     assert graph.topo.weight_sums is made.weight_sums
     assert one_hop(graph.weighted_handler, ids, 3, 7, draw, times=times) == expected
-    with pytest.raises(InvalidArgumentError, match=r"with_weight: .* no weights"):
+    with pytest.raises(InvalidArgumentError, match=r"with_weight, strategy: .* the graph has none"):
         _ = Graph(Topology(analytic_edges(3))).weighted_handler
 
 

@@ -265,6 +265,7 @@ REFUSED = {
     "input_time: expected one time for each of 6 seeds": {"input_time": torch.zeros(5).long()},
     "input_time: expected a tensor of dtype int64": {"input_time": torch.zeros(6)},
     "num_neighbors: expected a list": {"num_neighbors": None},
+    "num_neighbors: expected each fan-out to be at most": {"num_neighbors": [2**62], "replace": True},
     "num_neighbors: unknown edge type": {"num_neighbors": {EDGE_TYPES[0]: [1]}},
 }
 
