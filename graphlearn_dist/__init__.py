@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import channel, cluster, data, distributed, loader, partition, sampler, typing, utils
+    from . import channel, cluster, data, distributed, glt, loader, partition, sampler, typing, utils
     from ._C import __version__
     from .core import show_config
 
-_SUBPACKAGES = ("channel", "cluster", "data", "distributed", "loader", "partition", "sampler", "typing", "utils")
+_SUBPACKAGES = ("channel", "cluster", "data", "distributed", "glt", "loader", "partition", "sampler", "typing", "utils")
 
 __all__ = [
     "__version__",
@@ -21,6 +21,7 @@ __all__ = [
     "cluster",
     "data",
     "distributed",
+    "glt",
     "loader",
     "partition",
     "sampler",

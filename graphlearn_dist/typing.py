@@ -12,10 +12,16 @@ EdgeType: TypeAlias = tuple[str, str, str]
 NumNeighbors: TypeAlias = list[int] | dict[EdgeType, list[int]]
 TensorDataType: TypeAlias = "torch.Tensor | object"
 
-InputNodes: TypeAlias = "torch.Tensor | NodeType | tuple[NodeType, torch.Tensor | None] | None"
-InputEdges: TypeAlias = "torch.Tensor | EdgeType | tuple[EdgeType, torch.Tensor | None] | None"
+NodeLabel: TypeAlias = "TensorDataType | dict[NodeType, TensorDataType]"
+NodeIndex: TypeAlias = "TensorDataType | dict[NodeType, TensorDataType]"
+
+Seeds: TypeAlias = "torch.Tensor | str"
+InputNodes: TypeAlias = "Seeds | NodeType | tuple[NodeType, Seeds | list[Seeds] | None] | None"
+EdgeIndexTensor: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
+InputEdges: TypeAlias = "EdgeIndexTensor | EdgeType | tuple[EdgeType, EdgeIndexTensor | None] | None"
 
 EDGE_TYPE_SEPARATOR = "__"
+EDGE_TYPE_STR_SPLIT = EDGE_TYPE_SEPARATOR  # the name that programs for GraphLearn-for-PyTorch know
 _REVERSE_PREFIX = "rev_"
 
 
@@ -70,3 +76,7 @@ class FeaturePartitionData(NamedTuple):
     ids: torch.Tensor | None
     cache_feats: torch.Tensor | None = None
     cache_ids: torch.Tensor | None = None
+
+
+HeteroGraphPartitionData: TypeAlias = dict[EdgeType, GraphPartitionData]
+HeteroFeaturePartitionData: TypeAlias = dict[NodeType | EdgeType, FeaturePartitionData]

@@ -22,6 +22,7 @@ LAYERS: dict[str, int] = {
     "distributed": 4,
     "loader": 5,
     "cluster": 6,
+    "glt": 7,
     **dict.fromkeys(("cli", "__main__"), 7),
 }
 
@@ -216,6 +217,21 @@ def test_the_path_of_a_batch_needs_no_names_of_other_libraries(name: str) -> Non
     assert all((PACKAGE / one).is_file() for one in FOR_OTHER_PROGRAMS)
 
 
+def imports_of_glt(package: Path = PACKAGE) -> list[str]:
+    """``file:line`` of everything outside ``glt`` that imports from it, but for the front door, which may show it."""
+    return [
+        f"{path.relative_to(package)}:{line}"
+        for path in sorted(package.rglob("*.py"))
+        if path.relative_to(package).parts[0] not in ("glt", "__init__.py")
+        for line, name in imports(path, package)
+        if name.split(".")[:2] == ["graphlearn_dist", "glt"]
+    ]
+
+
+def test_nothing_imports_the_names_of_glt() -> None:
+    assert imports_of_glt() == []
+
+
 def test_only_cluster_imports_ray() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
@@ -303,6 +319,21 @@ def test_torch_load_reads_numbers_alone(line: str, allowed: bool) -> None:
 )
 def test_calls_by_name_are_found(line: str, allowed: bool) -> None:
     assert open_calls(f"import numpy as np\n{line}") == ([] if allowed else [2])
+
+
+@pytest.mark.parametrize(
+    ("where", "line", "found"),
+    [
+        ("cli.py", "from .glt import data", ["cli.py:1"]),
+        ("data/a.py", "def f():\n    from .. import glt", ["data/a.py:2"]),
+        ("glt/a.py", "from .data import Dataset", []),
+    ],
+)
+def test_imports_of_glt_are_found(tmp_path: Path, where: str, line: str, found: list[str]) -> None:
+    path = tmp_path / where
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line + "\n")
+    assert imports_of_glt(tmp_path) == found
 
 
 @pytest.mark.parametrize(

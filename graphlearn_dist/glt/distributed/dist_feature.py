@@ -1,0 +1,10 @@
+"""The names of ``graphlearn_torch.distributed.dist_feature``."""
+
+from __future__ import annotations
+
+from ...distributed.dist_feature import DistFeature, RpcFeatureLookupCallee
+
+__all__ = [
+    "DistFeature",
+    "RpcFeatureLookupCallee",
+]

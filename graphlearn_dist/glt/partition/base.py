@@ -1,0 +1,41 @@
+"""The names of ``graphlearn_torch.partition.base``."""
+
+from __future__ import annotations
+
+from ...partition.base import (
+    build_partition_feature,
+    save_edge_pb,
+    save_feature_partition,
+    save_feature_partition_cache,
+    save_feature_partition_chunk,
+    save_graph_cache,
+    save_graph_partition,
+    save_meta,
+    save_node_pb,
+)
+from ...partition.loading import (
+    cat_feature_cache,
+    load_feature_partition_data,
+    load_graph_partition_data,
+    load_partition,
+)
+from ...partition.partition_book import PartitionBook
+from ...partition.partitioner import PartitionerBase
+
+__all__ = [
+    "PartitionBook",
+    "PartitionerBase",
+    "build_partition_feature",
+    "cat_feature_cache",
+    "load_feature_partition_data",
+    "load_graph_partition_data",
+    "load_partition",
+    "save_edge_pb",
+    "save_feature_partition",
+    "save_feature_partition_cache",
+    "save_feature_partition_chunk",
+    "save_graph_cache",
+    "save_graph_partition",
+    "save_meta",
+    "save_node_pb",
+]

@@ -1,0 +1,33 @@
+"""The names of ``graphlearn_torch.sampler.base``."""
+
+from __future__ import annotations
+
+from ...sampler.base import (
+    BaseSampler,
+    EdgeSamplerInput,
+    NodeSamplerInput,
+    RemoteNodePathSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    RemoteSamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
+from ...sampler.negative_sampling import NegativeSampling, NegativeSamplingMode
+from ...sampler.outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
+
+__all__ = [
+    "BaseSampler",
+    "EdgeIndex",
+    "EdgeSamplerInput",
+    "HeteroSamplerOutput",
+    "NegativeSampling",
+    "NegativeSamplingMode",
+    "NeighborOutput",
+    "NodeSamplerInput",
+    "RemoteNodePathSamplerInput",
+    "RemoteNodeSplitSamplerInput",
+    "RemoteSamplerInput",
+    "SamplerOutput",
+    "SamplingConfig",
+    "SamplingType",
+]

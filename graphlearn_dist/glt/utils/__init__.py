@@ -1,0 +1,41 @@
+"""The names of ``graphlearn_torch.utils``."""
+
+from __future__ import annotations
+
+from . import common, device, mixin, tensor, topo, units
+from .common import ensure_dir, get_free_port, index_select, merge_dict, seed_everything
+from .device import assign_device, ensure_device, get_available_device
+from .mixin import CastMixin
+from .singleton import singleton
+from .tensor import apply_to_all_tensor, convert_to_tensor, id2idx, share_memory, squeeze, tensor_equal_with_device
+from .topo import coo_to_csc, coo_to_csr, ptr2ind
+from .units import parse_size
+
+__all__ = [
+    "CastMixin",
+    "apply_to_all_tensor",
+    "assign_device",
+    "common",
+    "convert_to_tensor",
+    "coo_to_csc",
+    "coo_to_csr",
+    "device",
+    "ensure_device",
+    "ensure_dir",
+    "get_available_device",
+    "get_free_port",
+    "id2idx",
+    "index_select",
+    "merge_dict",
+    "mixin",
+    "parse_size",
+    "ptr2ind",
+    "seed_everything",
+    "share_memory",
+    "singleton",
+    "squeeze",
+    "tensor",
+    "tensor_equal_with_device",
+    "topo",
+    "units",
+]
