@@ -79,6 +79,17 @@ void check_is_tensor(const py::handle& object, const char* name) {
         message(name, ": expected a tensor, got ", std::string(py::str(py::type::of(object).attr("__name__")))));
 }
 
+// torch refuses tensors without memory (meta, sparse), or that need a gradient, by errors of several classes.
+py::object host_capsule(const py::handle& object, const char* name) {
+  try {
+    return object.attr("__dlpack__")();
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    const std::string why = py::str(error.value());
+    throw InvalidArgument(message(name, ": expected a tensor with numbers in memory: ", why));
+  }
+}
+
 // What the capsule that an object's __dlpack__ gave borrows.
 Borrowed borrow(const py::object& capsule, const char* name) {
   auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kCapsule));
@@ -119,7 +130,7 @@ py::object capsule_on_device(const py::handle& object) {
 
 Tensor from_python(const py::handle& object, const char* name) {
   check_is_tensor(object, name);
-  Borrowed borrowed = borrow(object.attr("__dlpack__")(), name);
+  Borrowed borrowed = borrow(host_capsule(object, name), name);
   if (!is_host(borrowed.device_type))
     throw InvalidArgument(message(name, ": expected a tensor in host memory, got one on a device"));
   return std::move(borrowed.tensor);
@@ -129,7 +140,7 @@ Tensor from_python_on(const py::handle& object, const char* name, int device) {
   if (device == kHost) return from_python(object, name);
   check_is_tensor(object, name);
   const bool on_host = is_host(py::cast<int32_t>(py::int_(py::tuple(object.attr("__dlpack_device__")())[0])));
-  Borrowed borrowed = borrow(on_host ? py::object(object.attr("__dlpack__")()) : capsule_on_device(object), name);
+  Borrowed borrowed = borrow(on_host ? host_capsule(object, name) : capsule_on_device(object), name);
   const Tensor& tensor = borrowed.tensor;
   const int32_t type = borrowed.device_type;
   if (!is_host(type) && type != kDLCUDA && type != kDLCUDAManaged)

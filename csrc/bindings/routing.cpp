@@ -113,23 +113,29 @@ py::tuple locate_owned_rows(const py::object& owners, const py::object& ids,
                         to_python(std::move(found.positions)), to_python(std::move(found.offsets)));
 }
 
-NeighborPart neighbor_part(const py::handle& item) {
+NeighborPart neighbor_part(const py::handle& item, size_t partition) {
   if (item.is_none()) return {};
-  if (!py::isinstance<py::sequence>(item) || py::len(item) != 3)
-    throw InvalidArgument("parts: expected (counts, neighbors, edge_ids or None) or None for each partition");
-  const auto part = py::reinterpret_borrow<py::sequence>(item);
-  return {from_python(py::object(part[0]), "counts"), from_python(py::object(part[1]), "neighbors"),
-          from_python_optional(py::object(part[2]), "edge_ids")};
+  try {
+    if (!py::isinstance<py::sequence>(item) || py::len(item) != 3)
+      throw InvalidArgument(message(": expected (counts, neighbors, edge_ids or None), or None, got ",
+                                    std::string(py::str(py::type::of(item).attr("__name__")))));
+    const auto part = py::reinterpret_borrow<py::sequence>(item);
+    return {from_python(py::object(part[0]), ".counts"), from_python(py::object(part[1]), ".neighbors"),
+            from_python_optional(py::object(part[2]), ".edge_ids")};
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(message("parts[", partition, "]", error.what()));
+  }
 }
 
-py::tuple stitch(const py::object& positions, const py::object& offsets, const py::sequence& parts, ThreadPool* pool) {
+py::tuple stitch(const py::object& positions, const py::object& offsets, const py::sequence& parts, ThreadPool* pool,
+                 int64_t max_count) {
   const Tensor position_view = from_python(positions, "positions"), offset_view = from_python(offsets, "offsets");
   std::vector<NeighborPart> views;
-  for (const py::handle& part : parts) views.push_back(neighbor_part(part));
+  for (const py::handle& part : parts) views.push_back(neighbor_part(part, views.size()));
   Neighbors result;
   {
     GilReleased release;
-    result = stitch_neighbors(position_view, offset_view, views, pool);
+    result = stitch_neighbors(position_view, offset_view, views, pool, max_count);
   }
   return py::make_tuple(to_python(std::move(result.counts)), to_python(std::move(result.neighbors)),
                         to_python_optional(std::move(result.edge_ids)));
@@ -203,8 +209,9 @@ void bind_routing(py::module_& m) {
         "The same of ids whose owners (int32) are known: (rows, ids, positions, offsets). `at_hand`: the ids of each "
         "partition in the order of its rows, None for one that is asked.");
   m.def("stitch_neighbors", &stitch, py::arg("positions"), py::arg("offsets"), py::arg("parts"),
-        py::arg("pool") = nullptr,
-        "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split.");
+        py::arg("pool") = nullptr, py::arg("max_count") = -1,
+        "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split; at most `max_count` "
+        "neighbors of each, -1: any number.");
   m.def("scatter_rows", &scatter, py::arg("out"), py::arg("positions"), py::arg("rows"), py::arg("pool") = nullptr,
         "out[positions[i]] = rows[i], in place.");
 }

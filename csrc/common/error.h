@@ -1,8 +1,10 @@
 // Exceptions of the core. Bindings translate each to its namesake in graphlearn_dist.errors.
 #pragma once
+#include <new>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace gld {
 
@@ -31,6 +33,16 @@ struct ChannelTimeout : ChannelError {
 };
 struct MessageTooLarge : ChannelError {
   using ChannelError::ChannelError;
+};
+
+// Memory that was not to be had. It reaches Python as MemoryError, as every std::bad_alloc does, and says for what.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
 };
 
 // message("a=", 1, ", b=", 2): builds an error text from anything that streams.

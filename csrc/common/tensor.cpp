@@ -39,13 +39,19 @@ DType parse_dtype(const std::string& name) {
 }
 
 Tensor empty(std::vector<int64_t> shape, DType dtype) {
-  int64_t num_bytes = static_cast<int64_t>(dtype.size());
-  for (const int64_t extent : shape)
-    if (extent < 0 || __builtin_mul_overflow(num_bytes, extent, &num_bytes)) throw std::bad_alloc();
   Tensor tensor;
   tensor.dtype = dtype;
   tensor.shape = std::move(shape);
-  tensor.owner = BufferPool::global().allocate(tensor.nbytes());
+  try {
+    int64_t num_bytes = static_cast<int64_t>(dtype.size());
+    for (const int64_t extent : tensor.shape)
+      if (extent < 0 || __builtin_mul_overflow(num_bytes, extent, &num_bytes)) throw std::bad_alloc();
+    tensor.owner = BufferPool::global().allocate(tensor.nbytes());
+  } catch (const std::bad_alloc&) {
+    std::ostringstream extents;
+    for (size_t i = 0; i < tensor.shape.size(); ++i) extents << (i == 0 ? "" : ", ") << tensor.shape[i];
+    throw OutOfMemory(message("no memory for a tensor ", to_string(dtype), " [", extents.str(), "]"));
+  }
   tensor.data = tensor.owner.get();
   return tensor;
 }

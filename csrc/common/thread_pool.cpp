@@ -24,6 +24,8 @@ namespace {
 // as long as the pause between two of them.
 constexpr std::chrono::microseconds kLookOut{100};
 
+constexpr int kMostThreads = 1 << 16;  // more than any machine has cores; bounds what is allocated before they start
+
 // Waits a little for a condition that another thread brings about. May return before it holds.
 template <typename Condition>
 void look_out_for(Condition&& holds) {
@@ -32,7 +34,8 @@ void look_out_for(Condition&& holds) {
 }
 
 int checked(int num_threads) {
-  if (num_threads < 1) throw InvalidArgument(message("num_threads: expected at least 1, got ", num_threads));
+  if (num_threads < 1 || num_threads > kMostThreads)
+    throw InvalidArgument(message("num_threads: expected 1 to ", kMostThreads, ", got ", num_threads));
   return num_threads;
 }
 

@@ -24,13 +24,17 @@ void check_part(const NeighborPart& part, size_t p, int64_t bucket) {
     if (bucket == 0 && !part.neighbors.defined()) return;
     throw InvalidArgument(message("parts[", p, "]: no answer from partition ", p, " for its ", bucket, " ids"));
   }
-  check_index_vector(part.counts, "counts");
-  check_index_vector(part.neighbors, "neighbors");
+  try {
+    check_index_vector(part.counts, "counts");
+    check_index_vector(part.neighbors, "neighbors");
+    if (part.edge_ids.defined()) check_index_vector(part.edge_ids, "edge_ids");
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(message("parts[", p, "].", error.what()));
+  }
   if (part.counts.numel() != bucket)
     throw InvalidArgument(message("parts[", p, "].counts: partition ", p, " was asked for ", bucket,
                                   " ids and answered for ", part.counts.numel()));
   if (!part.edge_ids.defined()) return;
-  check_index_vector(part.edge_ids, "edge_ids");
   if (part.edge_ids.numel() != part.neighbors.numel())
     throw InvalidArgument(message("parts[", p, "].edge_ids: partition ", p, " sent ", part.edge_ids.numel(),
                                   " edge ids for ", part.neighbors.numel(), " neighbors"));

@@ -208,7 +208,7 @@ struct Starts {
 
 // Copies the counts to both orders, checking them on the way.
 void collect_counts(const Tensor& positions, const int64_t* bounds, const std::vector<NeighborPart>& parts,
-                    int64_t* bucketed, int64_t* counts, ThreadPool* pool) {
+                    int64_t max_count, int64_t* bucketed, int64_t* counts, ThreadPool* pool) {
   const int64_t n = positions.numel();
   const int64_t* position = positions.as<int64_t>();
   std::fill(counts, counts + n, int64_t{-1});
@@ -224,6 +224,9 @@ void collect_counts(const Tensor& positions, const int64_t* bounds, const std::v
           if (count < 0 || count > num_neighbors)
             throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": expected 0 <= count <= ",
                                           num_neighbors, ", the neighbors that partition ", p, " sent"));
+          if (max_count >= 0 && count > max_count)
+            throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": partition ", p,
+                                          " was asked for at most ", max_count, " neighbors of a node"));
           if (where < 0 || where >= n)
             throw InvalidArgument(message("positions[", first + i, "]=", where, ": expected 0 <= position < ", n));
           bucketed[first + i] = counts[where] = count;
@@ -363,7 +366,8 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
 }
 
 Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
-                           ThreadPool* pool) {
+                           ThreadPool* pool, int64_t max_count) {
+  if (max_count < -1) throw InvalidArgument(message("max_count: expected at least 0, or -1, got ", max_count));
   check_parts(positions, offsets, parts);
   const int64_t* bounds = offsets.as<int64_t>();
   const bool with_edge_ids = have_edge_ids(parts);
@@ -371,7 +375,7 @@ Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const
   Neighbors result;
   result.counts = empty({n}, kInt64);
   Tensor bucketed = empty({n}, kInt64);
-  collect_counts(positions, bounds, parts, bucketed.as<int64_t>(), result.counts.as<int64_t>(), pool);
+  collect_counts(positions, bounds, parts, max_count, bucketed.as<int64_t>(), result.counts.as<int64_t>(), pool);
   const Starts starts = find_starts(offsets, parts, std::move(bucketed), result.counts, pool);
   result.neighbors = gather_segments(positions, offsets, parts, &NeighborPart::neighbors, starts, result.counts, pool);
   if (with_edge_ids)

@@ -57,10 +57,11 @@ struct Neighbors {
   Tensor edge_ids;   // likewise; undefined if no part has edge ids
 };
 
-// `positions` and `offsets` as in Split; parts in the order of the owners. Raises InvalidArgument, naming the
-// partition, if a count is negative or the lengths do not add up, or if one part lacks the edge ids that another has.
+// `positions` and `offsets` as in Split; parts in the order of the owners, with at most `max_count` neighbors for an id
+// (-1: any number). Raises InvalidArgument, naming the partition, if a count is negative or too large or the lengths do
+// not add up, or if one part lacks the edge ids that another has.
 Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
-                           ThreadPool* pool);
+                           ThreadPool* pool, int64_t max_count = -1);
 
 // Copies rows[i] to out[positions[i]]. `out` and `rows` have one dtype, of any kind, and equal shapes but for the
 // first extent. Positions must be distinct. One outside `out` raises UnknownId, after some rows may have been copied.

@@ -1,5 +1,6 @@
 #include "rpc/engine.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -55,6 +56,11 @@ Engine::~Engine() {
 
 std::shared_ptr<Stream> Engine::open(int socket) {
   if (!thread_.joinable()) throw InvalidArgument("open: expected an engine that is not closed");
+  const int flags = fcntl(socket, F_GETFL);
+  if (flags < 0)
+    throw InvalidArgument(message("fd: expected an open socket, got ", socket, " (", strerror(errno), ")"));
+  if ((flags & O_NONBLOCK) == 0)
+    throw InvalidArgument(message("fd: expected a non-blocking socket, got ", socket, ", which blocks"));
   std::shared_ptr<Stream> stream(new Stream(mailbox_, settings_, next_id_++, socket));
   opened_.emplace(stream->id, stream);
   mailbox_->ask(stream);

@@ -174,9 +174,9 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
   for (int64_t count : num_nodes) {
     if (count < 0) throw InvalidArgument(message("num_nodes: expected at least 0, got ", count));
     if (count <= kDenseRelabelLimit)
-      nodes_.push_back({count, Table(std::in_place_type<DenseRelabelTable>, count), {}, {}, {}, 0, 0, {}});
+      nodes_.push_back({count, Table(std::in_place_type<DenseRelabelTable>, count), {}, {}, {}, 0, 0, 0, {}});
     else
-      nodes_.push_back({count, Table(std::in_place_type<HashRelabelTable>), {}, {}, {}, 0, 0, {}});
+      nodes_.push_back({count, Table(std::in_place_type<HashRelabelTable>), {}, {}, {}, 0, 0, 0, {}});
   }
   for (EdgeTypeSpec spec : edge_types) {
     if (spec.seed_type < 0 || spec.seed_type >= num_types || spec.neighbor_type < 0 || spec.neighbor_type >= num_types)
@@ -186,10 +186,15 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
   }
 }
 
-int64_t BatchBuilder::max_local(const NodeState& node, int64_t num_seeds, int64_t max_new_nodes) const {
+int64_t BatchBuilder::max_local(const NodeState& node, int64_t num_seeds, int64_t max_new_nodes, bool disjoint) const {
   if (num_seeds < 0) throw InvalidArgument(message("num_seeds: expected at least 0, got ", num_seeds));
-  const int64_t added = max_new_nodes < 0 ? node.num_nodes : std::min(node.num_nodes, max_new_nodes);
-  if (num_seeds > std::numeric_limits<int64_t>::max() - added)
+  if (max_new_nodes < -1)
+    throw InvalidArgument(message("max_new_nodes: expected at least 0, or -1 for no bound, got ", max_new_nodes));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const int64_t told = max_new_nodes < 0 ? kMost : max_new_nodes;
+  if (disjoint) return told > kMost - num_seeds ? kMost : num_seeds + told;  // a node is new once for each tree
+  const int64_t added = std::min(node.num_nodes, told);
+  if (num_seeds > kMost - added)
     throw InvalidArgument(message("num_seeds: expected fewer than 2^63 nodes in a batch, got ", num_seeds, " seeds"));
   return num_seeds + added;
 }
@@ -198,7 +203,7 @@ bool BatchBuilder::begin_clears(int64_t num_seeds, int64_t max_new_nodes, bool d
   if (disjoint) return false;
   return std::any_of(nodes_.begin(), nodes_.end(), [&](const NodeState& node) {
     const auto* table = std::get_if<DenseRelabelTable>(&node.table);
-    return table != nullptr && table->begin_clears(max_local(node, num_seeds, max_new_nodes));
+    return table != nullptr && table->begin_clears(max_local(node, num_seeds, max_new_nodes, false));
   });
 }
 
@@ -209,7 +214,7 @@ void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edg
   num_announced_ = num_seeds;
   tree_times_.clear();
   for (NodeState& node : nodes_) {
-    const int64_t limit = max_local(node, num_seeds, max_new_nodes);
+    node.max_local = max_local(node, num_seeds, max_new_nodes, disjoint);
     if (disjoint) {
       // Trees and nodes are told apart by one number.
       if (num_seeds > std::numeric_limits<int64_t>::max() / std::max<int64_t>(node.num_nodes, 1))
@@ -217,7 +222,7 @@ void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edg
                                       node.num_nodes, " nodes: their product exceeds 2^63"));
       node.tree_table.begin(std::max(num_seeds, max_new_nodes));
     } else {
-      std::visit([&](auto& table) { table.begin(limit); }, node.table);
+      std::visit([&](auto& table) { table.begin(node.max_local); }, node.table);
     }
     node.nodes.clear();
     if (disjoint) node.trees.clear();
@@ -352,6 +357,14 @@ void BatchBuilder::relabel(EdgeState& edge, int64_t begin, int64_t end) {
       },
       node.table);
   node.nodes.set_size(next);
+  check_num_nodes(node);
+}
+
+void BatchBuilder::check_num_nodes(NodeState& node) const {
+  const int64_t limit = std::min<int64_t>(node.max_local, std::numeric_limits<uint32_t>::max());
+  if (node.nodes.size() <= limit) return;
+  std::visit([](auto& table) { table.spoil(); }, node.table);
+  throw InvalidArgument(message("batch: expected at most ", limit, " nodes of a type, got ", node.nodes.size()));
 }
 
 void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end) {
@@ -378,6 +391,7 @@ void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end)
   }
   node.nodes.set_size(next);
   node.trees.set_size(next);
+  check_num_nodes(node);
 }
 
 template <typename Graph>

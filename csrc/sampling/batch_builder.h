@@ -78,7 +78,7 @@ class BatchBuilder {
   BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeSpec> edge_types);
 
   // Starts a batch of at most `num_seeds` seeds. `max_new_nodes` bounds the nodes that hops may add (-1: no bound but
-  // the graph).
+  // the graph): a hop that adds more throws InvalidArgument, and the batch is lost.
   void begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edge_ids, bool disjoint);
   // Whether begin() will clear a table as large as the graph, which takes a while.
   bool begin_clears(int64_t num_seeds, int64_t max_new_nodes, bool disjoint) const;
@@ -116,6 +116,7 @@ class BatchBuilder {
     Table table;
     HashRelabelTable tree_table;  // disjoint batches: (tree, node) as one number
     GrowingArray nodes, trees;
+    int64_t max_local = 0;  // nodes that the table was begun for
     int64_t frontier_begin = 0, frontier_end = 0;
     std::vector<int64_t> per_hop;
   };
@@ -128,13 +129,15 @@ class BatchBuilder {
   };
 
   // What bounds the nodes of a type in a batch.
-  int64_t max_local(const NodeState& node, int64_t num_seeds, int64_t max_new_nodes) const;
+  int64_t max_local(const NodeState& node, int64_t num_seeds, int64_t max_new_nodes, bool disjoint) const;
   int64_t add_seed(NodeState& node, int64_t id, bool unique);
   // Extends the edge arrays by `count` slots and the neighbor type's nodes likewise; gives the first slot.
   int64_t extend(EdgeState& edge, int64_t count);
   // Replaces the global ids in rows[begin, end) by local ids, adding new nodes.
   void relabel(EdgeState& edge, int64_t begin, int64_t end);
   void relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end);
+  // Throws if a node type has more nodes than begin() was told. What was relabeled until then is of no use.
+  void check_num_nodes(NodeState& node) const;
   void check_extents(const EdgeState& edge, int64_t num_rows, int64_t num_cols) const;
   // What sample_hop does with a hop graph (cpu/hop_graph.h) whose pickers serve the draw.
   template <typename Graph>

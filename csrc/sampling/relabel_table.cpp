@@ -37,7 +37,7 @@ size_t DenseRelabelTable::num_bytes() const { return std::max<int64_t>(num_nodes
 
 bool DenseRelabelTable::begin_clears(int64_t max_local) const {
   const bool is_fresh = stamp_ == 0;
-  return !is_fresh && (bits_for(max_local) > local_bits_ || stamp_ + 1 >= num_stamps(local_bits_));
+  return !is_fresh && (is_spoiled_ || bits_for(max_local) > local_bits_ || stamp_ + 1 >= num_stamps(local_bits_));
 }
 
 void DenseRelabelTable::begin(int64_t max_local) {
@@ -56,6 +56,7 @@ void DenseRelabelTable::begin(int64_t max_local) {
 
 void DenseRelabelTable::clear() {
   ++num_clears_;
+  is_spoiled_ = false;
   // Dropped pages come back as zeros, and only where batches reach. Pages that are locked cannot be dropped.
   const bool is_dropped = num_bytes() >= kLeastDropped && madvise(entries_.get(), num_bytes(), MADV_DONTNEED) == 0;
   if (!is_dropped) std::fill_n(entries_.get(), num_bytes() / sizeof(uint32_t), 0u);

@@ -22,7 +22,10 @@ class DenseRelabelTable {
   void begin(int64_t max_local);
   // Whether begin(max_local) will clear the table, which takes a while.
   bool begin_clears(int64_t max_local) const;
-  // How often that was.
+  // After inserts of local ids of more bits than begin() was told: they may have spoiled entries of any batch, so the
+  // next begin() clears the table.
+  void spoil() { is_spoiled_ = true; }
+  // How often begin() cleared.
   int64_t num_clears() const { return num_clears_; }
   const uint32_t* entries() const { return entries_.get(); }
 
@@ -63,6 +66,7 @@ class DenseRelabelTable {
   int64_t num_nodes_, num_clears_ = 0;
   uint32_t local_bits_ = 0, local_mask_ = 0, stamp_ = 0;
   uint32_t wanted_bits_ = 0;  // most that a batch asked for since the entries were last split
+  bool is_spoiled_ = false;
 };
 
 class HashRelabelTable {
@@ -73,6 +77,7 @@ class HashRelabelTable {
 
  public:
   void begin(int64_t max_local);
+  void spoil() {}  // local ids have 32 bits of their own here
 
   class View {
    public:

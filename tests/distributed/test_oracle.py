@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,26 @@ def test_partitioned_batches_equal_local_ones(typed: bool, data: st.DataObject, 
     case = data.draw(cases(typed=typed))
     num_threads, with_edge, own = data.draw(st.integers(1, 2)), data.draw(st.booleans()), data.draw(st.booleans())
     check_partitioned(case, kind, num_parts, num_threads, with_edge=with_edge, own_feature_books=own)
+
+
+class GenerousPeers(DirectPeers):
+    """Peers that answer with a neighbor too many for each node."""
+
+    async def ask(self, partition: int, function: str, request: Any) -> Any:
+        if function == ONE_HOP:
+            request = replace(request, fanouts=tuple(fanout + 1 for fanout in request.fanouts))
+        return await super().ask(partition, function, request)
+
+
+def test_a_peer_that_answers_with_more_neighbors_than_asked_for(tmp_path: Path) -> None:
+    case = large_case(random_graph(3000, 60_000, 2), None, "in")
+    directory = write_partitions(case.graph, tmp_path, "range", 2, "in")
+    datasets = load_partitions(directory, 2)
+    services = [PartitionService(dataset, 1) for dataset in datasets]
+    seeds = NodeSamplerInput(case.seeds, case.seed_type)
+    batches = PartitionedBatches(datasets[0], seeds, config_of(case), services[:1], GenerousPeers(services), 1)
+    with pytest.raises(InvalidArgumentError, match=r"parts\[1\].counts\[\d+\]=8: partition 1 was asked for at most 7"):
+        make_all(batches, case.epoch)
 
 
 def large_case(graph: TestGraph, seed_type: Any, edge_dir: Direction) -> Case:

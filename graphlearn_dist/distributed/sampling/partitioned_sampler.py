@@ -165,7 +165,8 @@ class PartitionedGraph:
             for i, edge_type in enumerate(edge_types):
                 parts[edge_type][partition] = reply.counts[i], reply.neighbors[i], reply.edge_ids[i]
         for edge_type, split in splits.items():
-            self._add(builder, edge_type, split, parts[edge_type])
+            counts, neighbors, edge_ids = self._stitch(split, parts[edge_type], fanouts[edge_type])
+            builder.add_hop(edge_type, counts, neighbors, edge_ids)
 
     def _split_frontiers(self, builder: _C.BatchBuilder, fanouts: tuple[int, ...]) -> dict[int, OwnerSplit]:
         """The frontier of each edge type that is sampled in this hop, by owner; types with one frontier share it."""
@@ -205,15 +206,9 @@ class PartitionedGraph:
         """The partitions at hand that own some of the ids."""
         return ((partition, service) for partition, service in self._services.items() if split.count(partition))
 
-    def _add(
-        self, builder: _C.BatchBuilder, edge_type: int, split: OwnerSplit, parts: list[SampledPart | None]
-    ) -> None:
-        counts, neighbors, edge_ids = self._stitch(split, parts)
-        builder.add_hop(edge_type, counts, neighbors, edge_ids)
-
-    def _stitch(self, split: OwnerSplit, parts: list[SampledPart | None]) -> SampledPart:
-        """What the owners gave, in the order asked."""
-        stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool)
+    def _stitch(self, split: OwnerSplit, parts: list[SampledPart | None], max_count: int = -1) -> SampledPart:
+        """What the owners gave, in the order asked; more than ``max_count`` neighbors of a node are refused."""
+        stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool, max_count)
         counts, neighbors, edge_ids = to_tensor(stitched[0]), to_tensor(stitched[1]), to_optional_tensor(stitched[2])
         if self.plan.with_edge_ids and edge_ids is None:  # nobody had an edge to give
             edge_ids = torch.empty(0, dtype=torch.int64)

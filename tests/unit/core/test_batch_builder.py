@@ -180,6 +180,44 @@ def test_types_and_graphs_that_do_not_fit() -> None:
         build.sample([small_csr()], [[1]], [_C.DrawMethod()], False, [0, 0, 0], POOL)
 
 
+@pytest.mark.parametrize("disjoint", [False, True], ids=["joint", "disjoint"])
+@pytest.mark.parametrize("num_nodes", [1000, DENSE_LIMIT + 1], ids=["dense", "hash"])
+def test_more_nodes_than_begin_was_told(num_nodes: int, disjoint: bool) -> None:
+    """A peer that answers with more neighbors than asked for: an error, and the builder's next batches are right."""
+    build, fresh = builder(num_nodes), builder(num_nodes)
+    many = torch.randperm(900, generator=torch.Generator().manual_seed(0)) + 50
+    build.begin(2, 4, False, disjoint)
+    build.add_seeds(0, A([1, 2]))
+    with pytest.raises(InvalidArgumentError, match="batch: expected at most 6 nodes of a type, got 902"):
+        build.add_hop(0, A([450, 450]), many, None)
+    for round in range(300):  # more than there are epochs in an entry's upper bits, were they spoiled
+        seeds, neighbors = many[round : round + 2], many[round + 2 : round + 6]
+        made = []
+        for one in (build, fresh):
+            one.begin(2, 4, False, disjoint)
+            one.add_seeds(0, seeds)
+            one.add_hop(0, A([2, 2]), neighbors, None)
+            made.append(flat(one.finish()))
+        assert made[0] == made[1]
+        assert made[0][0] == [*seeds.tolist(), *neighbors.tolist()]
+
+
+def test_fanouts_beyond_what_begin_was_told() -> None:
+    csr = small_csr()
+    for threads in (1, 3):
+        start(build := builder(600), torch.arange(100), 20, False)
+        with pytest.raises(InvalidArgumentError, match="batch: expected at most 120 nodes of a type"):
+            build.sample([csr], [[5]], [_C.DrawMethod()], False, [0, 0, 0], _C.ThreadPool(threads))
+        start(build, torch.arange(100), 500, False)
+        build.sample([csr], [[5]], [_C.DrawMethod()], False, [0, 0, 0], _C.ThreadPool(threads))
+
+
+@pytest.mark.parametrize("disjoint", [False, True], ids=["joint", "disjoint"])
+def test_begin_refuses_a_bound_that_is_none(disjoint: bool) -> None:
+    with pytest.raises(InvalidArgumentError, match="max_new_nodes: expected at least 0, or -1 for no bound, got -5"):
+        builder(9).begin(0, -5, False, disjoint)
+
+
 @pytest.mark.parametrize("replace", [False, True], ids=["without replacement", "with"])
 @pytest.mark.parametrize("fanout", [1, 5, 96, 97], ids=str)
 def test_whole_batches_equal_hops_added_by_threads_and_lanes(fanout: int, replace: bool) -> None:

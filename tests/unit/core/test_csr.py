@@ -239,3 +239,10 @@ def test_take_refuses_unknown_rows(bad: int) -> None:
     arrays = build(A([0, 1]), A([0, 0]), None, 3, 1)
     with pytest.raises(UnknownIdError, match=rf"rows\[1\]: node id {bad} "):
         _C.take_csr_rows(*arrays, A([0, bad]), 1, POOLS[1])
+
+
+def test_memory_that_is_not_to_be_had_says_for_what() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    for num_rows in (2**45, 2**62):
+        with pytest.raises(MemoryError, match=rf"no memory for a tensor int64 \[{num_rows + 1}\]"):
+            build(none, none, None, num_rows, 4)

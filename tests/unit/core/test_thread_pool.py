@@ -7,6 +7,7 @@ import resource
 import sys
 import threading
 
+import pytest
 import torch
 
 from graphlearn_dist import _C
@@ -34,6 +35,12 @@ def ask_for_too_many() -> str:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     return "no error"
+
+
+@pytest.mark.parametrize("num_threads", [-1, 0, (1 << 16) + 1, 2**31 - 1])
+def test_a_pool_of_a_number_of_threads_that_no_machine_has(num_threads: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"num_threads: expected 1 to 65536, got {num_threads}"):
+        _C.ThreadPool(num_threads)
 
 
 def test_a_pool_of_more_threads_than_the_system_starts_is_refused() -> None:

@@ -131,11 +131,19 @@ def test_stitch_refuses_what_does_not_add_up() -> None:
             r"counts\[0\]=9223372036854775807: expected 0 <= count <= 2",
         ),
         ([good[0]], "expected 2 entries for 1 parts, got 3"),
-        ([good[0], (two, two)], "expected \\(counts, neighbors"),
+        ([good[0], (two, two)], r"parts\[1\]: expected \(counts, neighbors"),
+        ([good[0], 5], r"parts\[1\]: expected \(counts, neighbors, .* got int"),
+        ([good[0], (two.double(), two, None)], r"parts\[1\].counts: expected dtype int32 or int64, got float64"),
+        ([good[0], (two, two.double(), None)], r"parts\[1\].neighbors: expected dtype int32 or int64"),
+        ([good[0], (two, two, two.double())], r"parts\[1\].edge_ids: expected dtype int32 or int64"),
+        ([good[0], (two.to("meta"), two, None)], r"parts\[1\].counts: expected a tensor with numbers in memory"),
     ]
     for parts, text in cases:
         with pytest.raises(InvalidArgumentError, match=text):
             _C.stitch_neighbors(positions, offsets, parts)
+    assert _C.stitch_neighbors(positions, offsets, good, None, 1)
+    with pytest.raises(InvalidArgumentError, match=r"parts\[0\].counts\[0\]=1: partition 0 was asked for at most 0"):
+        _C.stitch_neighbors(positions, offsets, good, None, 0)
     with pytest.raises(InvalidArgumentError, match="got none for 0"):
         _C.stitch_neighbors(torch.tensor([1, 1, 2]), offsets, good)
     with pytest.raises(InvalidArgumentError, match=r"positions\[2\]=3"):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist._C import RpcEngine
 from graphlearn_dist.config import RpcSettings, rpc_engine
 from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, RpcError
 from graphlearn_dist.rpc import Endpoint, encode
@@ -280,3 +281,18 @@ def test_which_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 def endpoint_threads() -> list[str]:
     """Threads of endpoints' loops in this process."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("rpc-")]
+
+
+def test_the_native_engine_takes_sockets_that_do_not_block() -> None:
+    engine = RpcEngine(1.0, 5.0, MAX_PAYLOAD)
+    try:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            with pytest.raises(InvalidArgumentError, match=f"fd: expected a non-blocking socket, got {ours.fileno()}"):
+                engine.open(ours.fileno())
+            theirs.sendall(b"it is still ours")
+            assert ours.recv(100) == b"it is still ours"
+        with pytest.raises(InvalidArgumentError, match="fd: expected an open socket, got -1"):
+            engine.open(-1)
+    finally:
+        engine.close()
