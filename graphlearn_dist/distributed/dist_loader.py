@@ -82,7 +82,7 @@ class DistLoader(EpochLoader):
             given is copied to a GPU meanwhile, from pinned memory on a stream of its own; the caller's current stream
             waits for it.
         worker_options: where to sample, see ``DistNeighborLoader``.
-        shard: the part of every epoch's batches that this loader gives.
+        shard: the part of every epoch's batches that this loader gives; None for all of them.
         transform: called with each batch.
     """
 
@@ -94,10 +94,10 @@ class DistLoader(EpochLoader):
         to_device: torch.device | None = None,
         worker_options: AllDistSamplingWorkerOptions | None = None,
         *,
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(Shard(*shard))
+        super().__init__(Shard() if shard is None else Shard(*shard))
         self._config = sampling_config
         self._copies = DeviceCopies(to_device)
         self._transform = transform

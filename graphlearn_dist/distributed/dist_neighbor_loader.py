@@ -14,6 +14,7 @@ from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
 from .dist_loader import DistLoader
 from .dist_options import AllDistSamplingWorkerOptions
+from .session.trainer_seeds import loader_seed
 
 
 class DistNeighborLoader(DistLoader):
@@ -38,7 +39,8 @@ class DistNeighborLoader(DistLoader):
             ``.pt``) is read where the sampling is. A list, or ``(node type, list)``, has one for each server of
             ``server_rank``, in that order, which finds its own: a file on its host, of a split or of all nodes those
             that its partition owns. The seeds are those of the first, then of the second, and so on, and batches
-            those of that one list.
+            those of that one list. A ``Split`` is the whole data set's; where ``server_rank`` is given, that of the
+            nodes which these servers own, in their order.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
@@ -47,7 +49,10 @@ class DistNeighborLoader(DistLoader):
         edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.
         collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
         to_device: where batches go; None leaves them on the host.
-        random_seed: seed of the shuffle and of all draws; 0 unless given.
+        random_seed: seed of the shuffle and of all draws. Unless given, a function of the trainer's rank (among clients
+            or workers, else in ``torch.distributed``): trainers that are given the same seeds do not draw the same
+            batches in the same order. It is 0 at rank 0 and in a single process, and with a ``shard``: those have to
+            draw alike. ``state_dict`` has the seed that holds.
         worker_options: where to sample, with how many processes.
         replace: sample with replacement.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
@@ -92,7 +97,7 @@ class DistNeighborLoader(DistLoader):
         disjoint: bool = False,
         input_time: torch.Tensor | None = None,
         temporal_strategy: str | None = "uniform",
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
         seeds = to_sampler_inputs(input_nodes, input_time)
@@ -107,7 +112,7 @@ class DistNeighborLoader(DistLoader):
             with_neg=False,
             with_weight=with_weight,
             edge_dir=edge_dir,
-            seed=0 if random_seed is None else random_seed,
+            seed=loader_seed(random_seed, shard),
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,

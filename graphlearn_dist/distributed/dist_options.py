@@ -163,7 +163,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     """Sampling on servers.
 
     Attributes:
-        server_rank: ranks of the servers to use; None shares them out evenly among the clients.
+        server_rank: ranks of the servers to use; None shares them out evenly among the clients. Where it is given, a
+            ``Split`` names the seeds that these servers own; the whole data set's otherwise.
         num_workers: sampling processes on each of them.
         worker_devices: must be None or CPUs.
         worker_concurrency: batches under way at once in each process (at most 32).

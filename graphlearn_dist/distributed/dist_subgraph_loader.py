@@ -14,6 +14,7 @@ from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
 from .dist_loader import DistLoader
 from .dist_options import AllDistSamplingWorkerOptions
+from .session.trainer_seeds import loader_seed
 
 
 class DistSubGraphLoader(DistLoader):
@@ -35,7 +36,10 @@ class DistSubGraphLoader(DistLoader):
         edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.
         collect_features: batches carry ``x``, ``y`` and ``edge_attr`` where the data set has them.
         to_device: where batches go; None leaves them on the host.
-        random_seed: seed of the shuffle and of all draws; 0 unless given.
+        random_seed: seed of the shuffle and of all draws. Unless given, a function of the trainer's rank (among clients
+            or workers, else in ``torch.distributed``): trainers that are given the same seeds do not draw the same
+            batches in the same order. It is 0 at rank 0 and in a single process, and with a ``shard``: those have to
+            draw alike. ``state_dict`` has the seed that holds.
         worker_options: where to sample, with how many processes.
         replace: sample with replacement.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
@@ -65,7 +69,7 @@ class DistSubGraphLoader(DistLoader):
         *,
         replace: bool = False,
         strategy: str = "random",
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
         config = SamplingConfig(
@@ -79,7 +83,7 @@ class DistSubGraphLoader(DistLoader):
             with_neg=False,
             with_weight=with_weight,
             edge_dir=edge_dir,
-            seed=0 if random_seed is None else random_seed,
+            seed=loader_seed(random_seed, shard),
             replace=replace,
             strategy=strategy,
         )

@@ -124,7 +124,10 @@ def to_place(state: Mapping[str, Any], settings: Settings) -> Place:
         if saved.get(name) != settings.get(name)
     ]
     if changed:
-        raise InvalidArgumentError(f"state_dict: it was saved by a loader of other batches: {'; '.join(changed)}")
+        # Without a seed and without a shard, each trainer of a group has a seed of its own.
+        other_seed = saved.get("seed") != settings.get("seed")
+        hint = "; give it the seed of the state, or the state of its own trainer" if other_seed else ""
+        raise InvalidArgumentError(f"state_dict: it was saved by a loader of other batches: {'; '.join(changed)}{hint}")
     place = Place(state["epoch"], state["next_batch"], int(state["ahead"], 16))
     num_batches = _num_batches(settings)
     if place.next_batch + place.ahead.bit_length() > num_batches:

@@ -34,6 +34,7 @@ class NegativeSampling(CastMixin):
             number of at least 1 in triplet mode.
         weight: weights of the target nodes, float ``[num_dst]``, not negative; all alike unless given.
         strict: draw no pair that is an edge. A batch may then hold fewer negatives than asked for, in binary mode.
+            Otherwise pairs are any random nodes, as in PyG: see ``docs/sampling.md`` for why that is the default.
         src_weight: weights of the source nodes in binary mode, float ``[num_src]``; all alike unless given.
 
     Raises:

@@ -38,8 +38,8 @@ SETTINGS: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "with_edge": T
 MODES: dict[str, Any] = {
     "collocated": CollocatedDistSamplingWorkerOptions(prefetch_size=3),
     "mp": MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB"),
-    "remote": RemoteDistSamplingWorkerOptions(server_rank=[0, 1], rpc_timeout=60),
-    "one server": RemoteDistSamplingWorkerOptions(server_rank=1, prefetch_size=1, rpc_timeout=60),
+    "remote": RemoteDistSamplingWorkerOptions(rpc_timeout=60),  # both servers
+    "one server": RemoteDistSamplingWorkerOptions(server_rank=0, prefetch_size=1, rpc_timeout=60),  # all these seeds
 }
 
 

@@ -34,6 +34,7 @@ def make_partitions(
 ) -> Path:
     """Node v has in-neighbors v+1 … v+4 (modulo ``NUM_NODES``), features [v, v, …] and label v."""
     ids = torch.arange(NUM_NODES)
+    test = ids[60:]
     edges = torch.cat([torch.stack([(ids + hop) % NUM_NODES, ids]) for hop in (1, 2, 3, 4)], dim=1)
     partitioner = RangePartitioner(
         str(directory),
@@ -43,7 +44,7 @@ def make_partitions(
         node_feat=ids.float()[:, None].repeat(1, num_features),
         edge_assign_strategy="by_dst",
         node_labels=ids,
-        node_split=(ids[:50], torch.tensor(valid), ids[60:]) if splits else None,
+        node_split=(ids[:50], torch.tensor(valid), test[~torch.isin(test, torch.tensor(valid))]) if splits else None,
     )
     partitioner.partition()
     return directory

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ...errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
-from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplerInput, SamplingConfig
+from ...sampler.base import (
+    EdgeSamplerInput,
+    NodeSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    RemoteSamplerInput,
+    SamplerInput,
+    SamplingConfig,
+)
 from ...sampler.fingerprint import Settings
 from ...sampler.inputs import concatenate_inputs
 from ...sampler.schedule import BatchIndices
@@ -51,7 +58,8 @@ class RemoteProducer(BatchProducer):
 
     Args:
         sampler_input: the loader's input, or where the servers find it; or a list with one for each server, which
-            finds its own: the loader's input is all of them, in this order.
+            finds its own: the loader's input is all of them, in this order. So is that of a split whose servers the
+            options name. This process keeps the list: a server that comes back is told the seeds that it had.
         config: how to sample.
         options: which servers, how many workers.
 
@@ -73,6 +81,8 @@ class RemoteProducer(BatchProducer):
         super().__init__(options.prefetch_size * len(ranks), options.rpc_timeout, alarm)
         if isinstance(sampler_input, list):
             sampler_input = _concatenate(sampler_input, ranks, options.rpc_timeout)
+        elif isinstance(sampler_input, RemoteNodeSplitSamplerInput) and options.server_rank is not None:
+            sampler_input = _own_parts(sampler_input, ranks, options.rpc_timeout)
         # A connection that breaks may take the answer along. By its key a producer is asked for again, and closed.
         self._wanted = sampler_input, config, replace(options.request, key=1 + secrets.randbits(62))
         self._options = options
@@ -245,6 +255,19 @@ def _concatenate(
             for i, one in enumerate(inputs)
         ]
     )
+
+
+def _own_parts(
+    split: RemoteNodeSplitSamplerInput, server_ranks: Sequence[int], timeout_s: float
+) -> NodeSamplerInput | EdgeSamplerInput:
+    """The nodes of a split that these servers own, in their order; a partition that several hold counts once."""
+    endpoint, alarm, name = rpc.get_endpoint(), rpc.get_alarm(), rpc.function_name(DistServer.get_dataset_meta)
+    asked = [endpoint.request(("server", rank), name, timeout_s=timeout_s) for rank in server_ranks]
+    first: dict[int, int] = {}
+    for rank, answer in zip(server_ranks, asked, strict=True):
+        _, partition, *_ = result_or_alarm(answer, alarm)
+        first.setdefault(partition, rank)
+    return _concatenate([split] * len(first), list(first.values()), timeout_s)
 
 
 def _server_ranks(options: RemoteDistSamplingWorkerOptions) -> list[int]:

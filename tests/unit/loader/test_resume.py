@@ -364,7 +364,7 @@ def test_nodes_of_torchdata() -> None:
     ("changes", "message"),
     [
         ({"batch_size": 8}, "batch_size was 8 and is 9"),
-        ({"seed": 4}, "seed was 4 and is 3"),
+        ({"seed": 4}, "seed was 4 and is 3; give it the seed of the state, or the state of its own trainer"),
         ({"shuffle": False, "drop_last": True}, "shuffle was 0 and is 1; drop_last was 1 and is 0"),
         ({"replace": True}, "replace was 1 and is 0"),
         ({"strategy": "labor"}, "strategy was 'labor' and is 'random'"),
