@@ -404,6 +404,10 @@ class Dataset(NamedColumns):
             )
         return check_index_tensor(ids, f"{split.value} split").to(torch.int64)
 
+    def graphs(self) -> dict[EdgeType | None, Graph]:
+        """What is sampled from, by edge type."""
+        return by_type(self.graph)
+
     def get_graph(self, etype: EdgeType | None = None) -> Graph | None:
         return by_type(self.graph).get(etype)
 
@@ -424,7 +428,7 @@ class Dataset(NamedColumns):
 
     def edges(self, etype: EdgeType | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The edges of a type: ids, sources and targets, int64 ``[num_edges]`` each, row by row."""
-        source, target, edge_ids, _ = by_type(self.graph)[etype].topo.to_coo()
+        source, target, edge_ids, _ = self.graphs()[etype].topo.to_coo()
         return edge_ids.to(torch.int64), source.to(torch.int64), target.to(torch.int64)
 
     def __getitem__(self, key: str) -> Any:

@@ -25,6 +25,7 @@ from ..data.schema import (
     NODE_LABEL,
     NODE_TIME,
     EdgeDirection,
+    GraphSchema,
     bare,
     by_type,
     edge_ends,
@@ -32,7 +33,7 @@ from ..data.schema import (
 )
 from ..data.topology import Topology
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
-from ..partition import CachedRows, PartitionBook, RangePartitionBook, load_partition_layout
+from ..partition import CachedRows, PartitionBook, load_partition_layout
 from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from .partitions.dataset_handle import (
@@ -48,7 +49,8 @@ from .partitions.dataset_handle import (
     rows_handle,
     split_handles,
 )
-from .partitions.partition_parts import PartitionParts, parts_in, parts_of, topologies
+from .partitions.held_partition import GivenPartition, HeldPartition, PartitionHolder, is_trivial
+from .partitions.partition_parts import PartitionParts, parts_in, parts_of, parts_of_books, topologies
 
 _SPLITS = ("train", "val", "test")
 
@@ -71,7 +73,7 @@ class MemoryPlace:
 
     def graph(self, topology: Topology, row_book: PartitionBook) -> Graph:
         """Edges of the nodes that a book gives to its partition, in this place."""
-        book = None if _is_trivial(row_book) else row_book
+        book = None if is_trivial(row_book) else row_book
         return Graph(topology, self.graph_mode, self.device, row_book=book)
 
     def feature(self, rows: torch.Tensor, book: PartitionBook) -> Feature:
@@ -83,23 +85,70 @@ class MemoryPlace:
 class DistDataset(Dataset):
     """One partition: rows of the graph, features and labels by the partition books; ids are the data set's own.
 
-    Build it with ``load`` from a partition directory, or with ``from_dataset`` from a data set held whole.
+    Build it with ``load`` from a partition directory, with ``from_dataset`` from a data set held whole, or put it
+    together here: a partition's graph with a row for each id (those of its own nodes are read), features with
+    ``id2index``, and books, or the owner of each id as tensors; all bare, or dicts by type for a typed graph.
+    ``init_graph`` and its like do the same one by one. The batches are those of a directory with the same partitions.
+
+    Args:
+        num_partitions: of the whole.
+        partition_idx: this one.
+        graph_partition: its edges: a ``Graph``, or a dict by edge type.
+        node_feature_partition: its rows: a ``Feature``, or a dict by node type.
+        edge_feature_partition: its rows: a ``Feature``, or a dict by edge type.
+        whole_node_labels: labels of all nodes, ``[num_nodes, ...]`` (or a dict by node type).
+        node_pb: who owns which node; a book or tensor, or a dict by node type. Every type that has edges needs one.
+        edge_pb: who owns which edge, as to its features; likewise by edge type. Only edge features need it.
+        node_feat_pb: who has which node's features, where that is not ``node_pb``. One that differs only in ids that
+            it gives to this partition is taken for this partition's own view (``cat_feature_cache`` makes those): it
+            keeps copies of these rows.
+        edge_feat_pb: the same of edges.
+        edge_dir: see ``Dataset``.
+        node_split: (train, valid, test) ids.
+        graph_caching: ``graph_partition`` is the whole graph: sampling asks nobody.
 
     Attributes:
         num_partitions: of the whole.
         partition_idx: this one.
-        cached_graphs: the other partitions' graphs, without rows, where ``load(graph_caching=True)`` mapped them.
+        graph_caching: whether the graph of all partitions is at hand.
+        cached_graphs: the other partitions' graphs, without rows, where it is.
+        node_labels: of all nodes, by id, where labels of all were given; else of this partition's, in its order.
     """
 
-    def __init__(self, edge_dir: EdgeDirection = "out") -> None:
-        super().__init__(edge_dir=edge_dir)
-        self.num_partitions = 0
-        self.partition_idx = 0
-        self._node_books: dict[Any, PartitionBook] = {}
-        self._node_feature_books: dict[Any, PartitionBook] = {}
-        self._edge_books: dict[Any, PartitionBook] = {}
+    def __init__(
+        self,
+        num_partitions: int = 1,
+        partition_idx: int = 0,
+        graph_partition: Any = None,
+        node_feature_partition: Any = None,
+        edge_feature_partition: Any = None,
+        whole_node_labels: Any = None,
+        node_pb: Any = None,
+        edge_pb: Any = None,
+        node_feat_pb: Any = None,
+        edge_feat_pb: Any = None,
+        edge_dir: EdgeDirection = "out",
+        node_split: Any = None,
+        *,
+        graph_caching: bool = False,
+    ) -> None:
+        super().__init__(
+            graph_partition,
+            node_feature_partition,
+            edge_feature_partition,
+            whole_node_labels,
+            edge_dir,
+            node_split,
+        )
+        self.num_partitions = num_partitions
+        self.partition_idx = check_partition_idx(partition_idx, num_partitions)
+        self.graph_caching = graph_caching
+        self.node_pb, self.edge_pb = node_pb, edge_pb
+        self._node_feat_pb, self._edge_feat_pb = node_feat_pb, edge_feat_pb
         self._caches: dict[str, CachedRows] = {}
-        self.cached_graphs: tuple[DistDataset, ...] = ()
+        self._cached_graphs: tuple[DistDataset, ...] = ()
+        self._holder = PartitionHolder()
+        self._held()
 
     # --- building ----------------------------------------------------------------------------------------------
 
@@ -130,8 +179,8 @@ class DistDataset(Dataset):
             device_group_list: GPUs by group, which have to be usable. The rows of a partition stay in host memory
                 all the same; to place some on GPUs make a ``Feature`` of them with a ``split_ratio``.
             whole_node_label_file: labels of all nodes, in place of those in the directory: a ``.npy`` or ``.pt`` file
-                of a tensor ``[num_nodes, ...]``, or a dict of such by node type. The labels of this partition's
-                nodes are kept.
+                of a tensor ``[num_nodes, ...]``, or a dict of such by node type. ``node_labels`` then has those of all
+                nodes, by id.
             device: the GPU of this process.
             verify: compare checksums; None does so up to 1 GiB. Sizes are always checked.
 
@@ -146,8 +195,9 @@ class DistDataset(Dataset):
         parts = parts_in(layout, arrays, partition_idx).with_labels_of(whole_node_label_file)
         place = MemoryPlace(graph_mode, device, feature_with_gpu, tuple(device_group_list or ()))
         self._set(parts, place)
+        self.graph_caching = graph_caching
         others = set(range(layout.num_parts)) - {partition_idx} if graph_caching else set()
-        self.cached_graphs = tuple(
+        self._cached_graphs = tuple(
             self._of_parts(
                 parts.graphs_of(p, topologies(layout.open_graphs(p, verify=verify), self.edge_dir)),
                 self.edge_dir,
@@ -178,81 +228,160 @@ class DistDataset(Dataset):
     def _of_parts(
         cls, parts: PartitionParts, edge_dir: EdgeDirection, place: MemoryPlace = MemoryPlace()
     ) -> DistDataset:
-        dataset = cls(edge_dir)
+        dataset = cls(edge_dir=edge_dir)
         dataset._set(parts, place)
         return dataset
 
     def _set(self, parts: PartitionParts, place: MemoryPlace = MemoryPlace()) -> None:
         self.partition_idx = parts.partition_idx
         self.num_partitions = next(iter(parts.node_books.values())).num_partitions
-        self._num_nodes = dict(parts.num_nodes)
-        self._node_books, self._edge_books = dict(parts.node_books), dict(parts.edge_books)
-        self._node_feature_books = dict(parts.node_feature_books)
+        node_books, edge_books = dict(parts.node_books), dict(parts.edge_books)
+        feature_books = dict(parts.node_feature_books)
         rows = {edge_type: edge_ends(edge_type, self.edge_dir)[0] for edge_type in parts.graphs}
-        self.graph = bare(
-            {key: place.graph(topology, self._node_books[rows[key]]) for key, topology in parts.graphs.items()}
-        )
+        self.graph = bare({key: place.graph(topology, node_books[rows[key]]) for key, topology in parts.graphs.items()})
         self.node_features = bare(
-            {key: place.feature(rows, self._node_feature_books[key]) for key, rows in parts.node_features.items()}
+            {key: place.feature(rows, feature_books[key]) for key, rows in parts.node_features.items()}
         )
         self.edge_features = bare(
-            {key: place.feature(rows, self._edge_books[key]) for key, rows in parts.edge_features.items()}
+            {key: place.feature(rows, edge_books[key]) for key, rows in parts.edge_features.items()}
         )
-        self.node_labels = bare(dict(parts.node_labels))
-        self._label_rows = {key: self._node_books[key].id2index for key in parts.node_labels}
+        self.node_labels = bare({**parts.node_labels, **parts.whole_labels})
+        self._label_rows = {key: node_books[key].id2index for key in parts.node_labels}
         self.node_times, self.earliest_nodes = dict(parts.node_times), dict(parts.earliest_nodes)
         self.node_attrs = {key: dict(named) for key, named in parts.node_attrs.items()}
         self.edge_attrs = {key: dict(named) for key, named in parts.edge_attrs.items()}
         self.constants = {key: dict(named) for key, named in parts.constants.items()}
+        self.node_pb, self.edge_pb = bare(node_books), bare(edge_books)
+        is_own = any(feature_books[key] is not book for key, book in node_books.items())
+        self._node_feat_pb, self._edge_feat_pb = bare(feature_books) if is_own else None, None
+
+    def init_graph(self, *args: Any, node_times: Any = None, **kwargs: Any) -> None:
+        """See ``Dataset.init_graph``; ``node_times`` are those of all nodes, ``node_pb`` comes first then."""
+        super().init_graph(*args, node_times=node_times, **kwargs)
+        books = self.node_books()
+        for key, times in self.node_times.items():
+            if key not in books:
+                raise InvalidArgumentError(f"node_times: expected node_pb to be set first, for {key!r}")
+            self.node_times[key] = times[books[key].local_ids()]
+
+    def _cover(self, num_rows: Mapping[Any, int]) -> None:
+        """The books say how many nodes there are."""
+
+    def _given(self) -> GivenPartition:
+        return GivenPartition(
+            self.num_partitions,
+            self.partition_idx,
+            self.edge_dir,
+            self.graph_caching,
+            self.graph,
+            self.node_features,
+            self.edge_features,
+            self.node_labels,
+            self._label_rows,
+            self.node_pb,
+            self.edge_pb,
+            self._node_feat_pb,
+            self._edge_feat_pb,
+        )
+
+    def _held(self) -> HeldPartition:
+        """What is here, in the order of the books; made when first needed after something was given."""
+        given = self._given()
+        held = self._holder.current(given)
+        if held is None:
+            with shared_memory.moving:
+                held = self._holder.hold(given)
+                self._num_nodes = held.num_nodes()
+        return held
 
     def _rows_of(self, node_type: NodeType | None) -> Any:
-        return self._node_books[node_type].id2index
+        return self.node_books()[node_type].id2index
 
     def _edge_rows_of(self, edge_type: EdgeType | None) -> Any:
-        return self._edge_books[edge_type].id2index
+        return self.edge_books()[edge_type].id2index
 
     # --- reading -----------------------------------------------------------------------------------------------
 
     @property
-    def node_pb(self) -> Any:
-        """Who owns which node: a book, or a dict by node type."""
-        return bare(self._node_books)
-
-    @property
-    def edge_pb(self) -> Any:
-        """Who owns which edge's features: a book, or a dict by edge type."""
-        return bare(self._edge_books)
+    def schema(self) -> GraphSchema:
+        """Types and counts of the whole data set."""
+        self._held()
+        return super().schema
 
     @property
     def node_feat_pb(self) -> Any:
-        """Who owns which node's features: ``node_pb``, unless the partition directory says otherwise."""
-        return bare(self._node_feature_books)
+        """Who has which node's features: ``node_pb``, unless something else was given."""
+        return self.node_pb if self._node_feat_pb is None else self._node_feat_pb
 
     @property
     def edge_feat_pb(self) -> Any:
-        """Who owns which edge's features."""
-        return self.edge_pb
+        """Who has which edge's features: ``edge_pb``, unless something else was given."""
+        return self.edge_pb if self._edge_feat_pb is None else self._edge_feat_pb
+
+    def node_books(self) -> dict[Any, PartitionBook]:
+        """Who owns which node, by node type."""
+        return self._held().node_books
+
+    def node_feature_books(self) -> dict[Any, PartitionBook]:
+        """Who has which node's features, by node type; the same in all partitions."""
+        return self._held().node_feature_books
+
+    def edge_books(self) -> dict[Any, PartitionBook]:
+        """Who has which edge's features, by edge type; the same in all partitions."""
+        return self._held().edge_books
+
+    def graphs(self) -> dict[EdgeType | None, Graph]:
+        """The rows of this partition's nodes, by edge type, in the order of its book."""
+        return self._held().graphs
+
+    @property
+    def cached_graphs(self) -> tuple[DistDataset, ...]:
+        """The other partitions' graphs, without rows, where they are at hand."""
+        cached = self._held().cached_graphs
+        if cached and not self._cached_graphs:
+            parts = parts_of_books(self._held())
+            self._cached_graphs = tuple(
+                self._of_parts(parts.graphs_of(p, graphs), self.edge_dir) for p, graphs in sorted(cached.items())
+            )
+        return self._cached_graphs
+
+    def stores(self) -> dict[str, Feature]:
+        """Every store by its name, with its rows in the order of its book (see ``store_books``)."""
+        schema, held, found = self.schema, self._held(), super().stores()
+        for key, feature in held.node_features.items():
+            found[store_name(NODE_FEATURE, schema.node_type_index(key))] = feature
+        for key, feature in held.edge_features.items():
+            found[store_name(EDGE_FEATURE, schema.edge_types.index(key))] = feature
+        for key, labels in held.node_labels.items():
+            rows = held.label_books[key].id2index
+            found[store_name(NODE_LABEL, schema.node_type_index(key))] = Feature(labels, rows, dtype=None)
+        return found
+
+    def labels_of(self, ids: torch.Tensor, node_type: NodeType | None = None) -> torch.Tensor:
+        """Labels of nodes of this partition, or of any where it has those of all."""
+        return self.stores()[store_name(NODE_LABEL, self.schema.node_type_index(node_type))][ids]
 
     def row_books(self) -> tuple[PartitionBook, ...]:
         """Per edge type, the book of its rows (the nodes whose neighbors it holds)."""
-        schema = self.schema
-        return tuple(self._node_books[schema.node_types[seed_type]] for seed_type, _ in schema.edge_specs)
+        schema, books = self.schema, self.node_books()
+        return tuple(books[schema.node_types[seed_type]] for seed_type, _ in schema.edge_specs)
 
     def store_books(self) -> dict[str, PartitionBook]:
         """Per store of features, labels and times, the book of its rows."""
-        schema, books = self.schema, {}
+        schema, held, books = self.schema, self._held(), {}
         for index, node_type in enumerate(schema.node_types):
-            books[store_name(NODE_FEATURE, index)] = self._node_feature_books[node_type]
-            books[store_name(NODE_LABEL, index)] = self._node_books[node_type]
-            books[store_name(NODE_TIME, index)] = self._node_books[node_type]
+            book = held.node_books[node_type]
+            books[store_name(NODE_FEATURE, index)] = held.node_feature_books[node_type]
+            books[store_name(NODE_LABEL, index)] = held.label_books.get(node_type, book)
+            books[store_name(NODE_TIME, index)] = book
         for index, edge_type in enumerate(schema.edge_types):
-            books[store_name(EDGE_FEATURE, index)] = self._edge_books[edge_type]
+            books[store_name(EDGE_FEATURE, index)] = held.edge_books[edge_type]
         for key, columns in self.node_attrs.items():
             number = schema.node_type_index(key)
-            books |= {column_store(NODE_COLUMN, number, name): self._node_books[key] for name in columns}
+            books |= {column_store(NODE_COLUMN, number, name): held.node_books[key] for name in columns}
         for key, columns in self.edge_attrs.items():
             number = schema.edge_types.index(key)
-            books |= {column_store(EDGE_COLUMN, number, name): self._edge_books[key] for name in columns}
+            books |= {column_store(EDGE_COLUMN, number, name): held.edge_books[key] for name in columns}
         return books
 
     def edges(self, etype: EdgeType | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -264,7 +393,12 @@ class DistDataset(Dataset):
 
     def row_caches(self) -> dict[str, CachedRows]:
         """Per feature store, the rows of other partitions that this one keeps copies of, where there are any."""
-        return dict(self._caches)
+        schema, held = self.schema, self._held()
+        return {
+            **self._caches,
+            **{store_name(NODE_FEATURE, schema.node_type_index(key)): rows for key, rows in held.node_caches.items()},
+            **{store_name(EDGE_FEATURE, schema.edge_types.index(key)): rows for key, rows in held.edge_caches.items()},
+        }
 
     @property
     def holds_rows(self) -> bool:
@@ -274,8 +408,8 @@ class DistDataset(Dataset):
     @property
     def is_whole(self) -> bool:
         """Whether this one partition is the data set, with rows in the order of ids."""
-        books = [*self._node_books.values(), *self._node_feature_books.values(), *self._edge_books.values()]
-        return all(map(_is_trivial, books))
+        books = (self.node_books(), self.node_feature_books(), self.edge_books())
+        return all(is_trivial(book) for of_kind in books for book in of_kind.values())
 
     # --- sharing -----------------------------------------------------------------------------------------------
 
@@ -287,46 +421,71 @@ class DistDataset(Dataset):
         """
         with shared_memory.moving:
             self._move_to_shared_memory()
-            for store, cached in self._caches.items():
-                self._caches[store] = CachedRows(shared_memory.share(cached.ids), shared_memory.share(cached.feats))
+            held = self._held()
             named = zip(_SPLITS, (self.train_idx, self.val_idx, self.test_idx), strict=True)
             return DatasetHandle(
                 partition_idx=self.partition_idx,
                 edge_dir=self.edge_dir,
-                nodes=tuple(map(self._node_handle, self._node_books)),
-                edges=tuple(map(self._edge_handle, by_type(self.graph))),
-                caches=tuple(cache_handle(store, rows) for store, rows in self._caches.items()),
+                nodes=tuple(self._node_handle(held, key) for key in held.node_books),
+                edges=tuple(self._edge_handle(held, key) for key in held.graphs),
+                caches=tuple(cache_handle(store, rows) for store, rows in self._shared_caches(held).items()),
                 cached_graphs=tuple(other.share_ipc(with_splits=False) for other in self.cached_graphs),
                 splits=split_handles(dict(named)) if with_splits else (),
                 constants=self.constants if with_splits else {},
             )
 
-    def _node_handle(self, node_type: NodeType | None) -> NodeHandle:
-        book, feature_book = self._node_books[node_type], self._node_feature_books[node_type]
+    def _move_to_shared_memory(self) -> None:
+        """What was given in another order than the books' moves where it lies, so that views of it are views still."""
+        super()._move_to_shared_memory()
+        held = self._held()
+        for given, of_books in (
+            (self.graph, held.graphs),
+            (self.node_features, held.node_features),
+            (self.edge_features, held.edge_features),
+        ):
+            for key, one in by_type(given).items():
+                if of_books[key] is not one and _moved(one):
+                    self._holder.forget(one)
+
+    def _shared_caches(self, held: HeldPartition) -> dict[str, CachedRows]:
+        """``row_caches`` in memory that other processes can map."""
+        for caches in (self._caches, held.node_caches, held.edge_caches):
+            for key, cached in caches.items():
+                caches[key] = CachedRows(shared_memory.share(cached.ids), shared_memory.share(cached.feats))
+        return self.row_caches()
+
+    def _node_handle(self, held: HeldPartition, node_type: NodeType | None) -> NodeHandle:
+        book, feature_book = held.node_books[node_type], held.node_feature_books[node_type]
         return NodeHandle(
             node_type,
             self._num_nodes[node_type],
             book_handle(book),
             None if feature_book is book else book_handle(feature_book),
-            rows_handle(self.get_node_feature(node_type)),
-            shared_memory.to_optional_handle(self.get_node_label(node_type)),
+            rows_handle(held.node_features.get(node_type)),
+            shared_memory.to_optional_handle(held.node_labels.get(node_type)),
             shared_memory.to_optional_handle(self.node_times.get(node_type)),
             self.earliest_nodes.get(node_type),
             handles_of(self.node_attrs.get(node_type)),
+            has_all_labels=held.label_books.get(node_type, book) is not book,
         )
 
-    def _edge_handle(self, edge_type: EdgeType | None) -> EdgeHandle:
-        topology, features = by_type(self.graph)[edge_type].topo, self.get_edge_feature(edge_type)
+    def _edge_handle(self, held: HeldPartition, edge_type: EdgeType | None) -> EdgeHandle:
+        topology, features = held.graphs[edge_type].topo, held.edge_features.get(edge_type)
         attrs = handles_of(self.edge_attrs.get(edge_type))
-        book = edge_book_handle(self._edge_books[edge_type], with_ids=features is not None or bool(attrs))
+        book = edge_book_handle(held.edge_books[edge_type], with_ids=features is not None or bool(attrs))
         return EdgeHandle(edge_type, topology.to_handle(), book, rows_handle(features), attrs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is made of the rest; partitions held in another order are made again."""
+        return {**self.__dict__, "_holder": PartitionHolder()}
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
         """Maps what ``share_ipc`` described."""
         dataset = cls._of_parts(open_parts(ipc_handle), ipc_handle.edge_dir)
         dataset._caches = {cache.store: open_cache(cache) for cache in ipc_handle.caches}
-        dataset.cached_graphs = tuple(map(cls.from_ipc_handle, ipc_handle.cached_graphs))
+        dataset._cached_graphs = tuple(map(cls.from_ipc_handle, ipc_handle.cached_graphs))
+        dataset.graph_caching = bool(dataset._cached_graphs)
         dataset.init_node_split(tuple(bare(open_split(ipc_handle.splits, name)) for name in _SPLITS))
         return dataset
 
@@ -337,7 +496,7 @@ class DistDataset(Dataset):
             PartitionFormatError: offsets do not ascend or a row is out of order.
             UnknownIdError: an index is outside the data set.
         """
-        for edge_type, graph in by_type(self.graph).items():
+        for edge_type, graph in self.graphs().items():
             try:
                 graph.graph_handler.validate(thread_pool(available_cores()))
             except UnknownIdError:
@@ -347,9 +506,15 @@ class DistDataset(Dataset):
                 raise PartitionFormatError(f"partition {self.partition_idx}{typed}: {error}") from error
 
 
-def _is_trivial(book: PartitionBook) -> bool:
-    """Whether one partition owns all ids, with rows in the order of ids."""
-    return book.num_partitions == 1 and isinstance(book, RangePartitionBook)
+def _moved(given: Graph | Feature) -> bool:
+    """Moves what is not in shared memory yet; whether anything was."""
+    if isinstance(given, Feature):
+        before = given.feature_tensor
+        return given.share_memory_().feature_tensor is not before
+    topology = given.topo
+    indptr, indices = topology.indptr, topology.indices
+    topology.share_memory_()
+    return topology.indptr is not indptr or topology.indices is not indices
 
 
 def rebuild_dist_dataset(ipc_handle: DatasetHandle) -> DistDataset:

@@ -17,7 +17,7 @@ from ..partition import PartitionBook
 from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from . import rpc
-from .dist_graph import check_books
+from .dist_graph import books_of
 from .sampling.partitioned_sampler import split_by_owner
 
 _FIRST = torch.zeros(1, dtype=torch.int64)
@@ -45,7 +45,8 @@ class DistFeature:
         num_partitions: partitions of the whole.
         partition_idx: this one.
         local_feature: its rows, by global id; a ``Feature``, or a dict by node or edge type.
-        feature_pb: who holds which row; a book, or a dict by type. It may differ from the graph's.
+        feature_pb: who holds which row; a book or the owner of each id as a tensor, or a dict by type. It may differ
+            from the graph's.
         local_only: look up rows of this partition only; nothing is registered.
         rpc_router: whom to ask for a partition; found out among the workers of the group if None.
         device: must be None or the CPU.
@@ -62,7 +63,7 @@ class DistFeature:
         num_partitions: int,
         partition_idx: int,
         local_feature: Feature | Mapping[Any, Feature],
-        feature_pb: PartitionBook | Mapping[Any, PartitionBook],
+        feature_pb: Any,
         local_only: bool = False,
         rpc_router: rpc.RpcDataPartitionRouter | None = None,
         device: torch.device | None = None,
@@ -74,7 +75,7 @@ class DistFeature:
         self.local_feature = local_feature
         self.feature_pb = feature_pb
         self.local_only = local_only
-        check_books("feature_pb", feature_pb, num_partitions)
+        self._books = books_of("feature_pb", feature_pb, num_partitions, partition_idx)
         self._pool = thread_pool(1)
         self._router = rpc_router
         self._callee_id: int | None = None
@@ -84,7 +85,7 @@ class DistFeature:
             self._callee_id = rpc.rpc_register(RpcFeatureLookupCallee(self))
 
     def _book(self, input_type: NodeType | EdgeType | None) -> PartitionBook:
-        books = by_type(self.feature_pb)
+        books = self._books
         if input_type not in books:
             raise InvalidArgumentError(
                 f"input_type: expected one of {sorted(map(str, books))}, got {input_type!r}, which has no features"

@@ -12,8 +12,9 @@ from ..data.graph import Graph
 from ..data.schema import by_type
 from ..errors import InvalidArgumentError
 from ..partition import PartitionBook
-from ..partition.partition_book import check_partition_idx
+from ..partition.partition_book import as_book, check_partition_idx
 from ..typing import EdgeType, NodeType
+from ..utils.values import label_of
 
 
 class DistGraph:
@@ -23,7 +24,7 @@ class DistGraph:
         num_partitions: partitions of the whole.
         partition_idx: this one.
         local_graph: its rows; a ``Graph``, or a dict by edge type.
-        node_pb: who owns which node; a book, or a dict by node type.
+        node_pb: who owns which node; a book or the owner of each as a tensor, or a dict by node type.
         edge_pb: who owns which edge; likewise by edge type.
     """
 
@@ -32,16 +33,16 @@ class DistGraph:
         num_partitions: int,
         partition_idx: int,
         local_graph: Graph | Mapping[EdgeType, Graph],
-        node_pb: PartitionBook | Mapping[NodeType, PartitionBook],
-        edge_pb: PartitionBook | Mapping[EdgeType, PartitionBook] | None = None,
+        node_pb: Any,
+        edge_pb: Any = None,
     ) -> None:
         self.num_partitions = num_partitions
         self.partition_idx = check_partition_idx(partition_idx, num_partitions)
         self.local_graph = local_graph
         self.node_pb = node_pb
         self.edge_pb = edge_pb
-        for name, books in (("node_pb", node_pb), ("edge_pb", edge_pb)):
-            check_books(name, books, num_partitions)
+        self._node_books = books_of("node_pb", node_pb, num_partitions, partition_idx)
+        self._edge_books = books_of("edge_pb", edge_pb, num_partitions, partition_idx)
 
     def get_local_graph(self, etype: EdgeType | None = None) -> Graph:
         """This partition's rows of an edge type."""
@@ -50,11 +51,11 @@ class DistGraph:
 
     def get_node_partitions(self, ids: torch.Tensor, ntype: NodeType | None = None) -> torch.Tensor:
         """Owner of each node, int64 ``[n]``; ``UnknownIdError`` for an id outside the graph."""
-        return owners_of(_entry(by_type(self.node_pb), ntype, "ntype: unknown node type"), ids)
+        return owners_of(_entry(self._node_books, ntype, "ntype: unknown node type"), ids)
 
     def get_edge_partitions(self, eids: torch.Tensor, etype: EdgeType | None = None) -> torch.Tensor:
         """Owner of each edge, int64 ``[n]``; ``UnknownIdError`` for an id outside the graph."""
-        return owners_of(_entry(by_type(self.edge_pb), etype, "etype: no book for edge type"), eids)
+        return owners_of(_entry(self._edge_books, etype, "etype: no book for edge type"), eids)
 
 
 def owners_of(book: PartitionBook, ids: torch.Tensor) -> torch.Tensor:
@@ -63,15 +64,16 @@ def owners_of(book: PartitionBook, ids: torch.Tensor) -> torch.Tensor:
     return owners.long()
 
 
-def check_books(name: str, books: Any, num_partitions: int) -> None:
-    """Refuses books of more partitions than there are (an owner table says only how many occur in it)."""
-    for kind, book in by_type(books).items():
-        if not isinstance(book, PartitionBook):
-            raise InvalidArgumentError(f"{name}: expected partition books, got {type(book).__name__} for {kind!r}")
-        if book.num_partitions > num_partitions:
-            raise InvalidArgumentError(
-                f"{name}: expected owners below {num_partitions}, got a book of {book.num_partitions} for {kind!r}"
-            )
+def books_of(name: str, books: Any, num_partitions: int, partition_idx: int) -> dict[Any, PartitionBook]:
+    """Books, or owners as tensors, by type; of so many partitions.
+
+    Raises:
+        InvalidArgumentError: there is something else, or a book of another number of partitions.
+    """
+    return {
+        kind: as_book(book, num_partitions, partition_idx, name=label_of(name, kind))
+        for kind, book in by_type(books).items()
+    }
 
 
 def _entry(entries: dict[Any, Any], kind: Any, message: str) -> Any:

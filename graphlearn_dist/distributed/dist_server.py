@@ -13,7 +13,6 @@ import torch
 from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd, share_partitions
 from ..core import check_index_tensor, return_large_blocks
 from ..data.graph import Graph
-from ..data.schema import by_type
 from ..errors import (
     InvalidArgumentError,
     NotInitializedError,
@@ -302,7 +301,7 @@ class DistServer:
 
     def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """Owner of each node, int64 ``[n]``."""
-        book = by_type(self.dataset.node_pb).get(node_type)
+        book = self.dataset.node_books().get(node_type)
         if book is None:
             raise InvalidArgumentError(f"node_type: unknown node type {node_type!r}")
         owners: torch.Tensor = book[check_index_tensor(index, "index")]
@@ -320,8 +319,7 @@ class DistServer:
         labels = self.dataset.get_node_label(node_type)
         if labels is None:
             raise InvalidArgumentError(f"node_type: type {node_type!r} has no labels")
-        rows = by_type(self.dataset.node_pb)[node_type].id2index[check_index_tensor(index, "index")]
-        return labels[rows]
+        return self.dataset.labels_of(check_index_tensor(index, "index"), node_type)
 
     def get_tensor_size(self, node_type: NodeType | None) -> list[int]:
         """Shape of this partition's feature tensor."""
@@ -341,7 +339,7 @@ class DistServer:
     def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> int:
         """Edges of this partition."""
         edge_type_index(self.dataset.schema, edge_type, "edge_type")
-        graph: Graph = by_type(self.dataset.graph)[edge_type]
+        graph: Graph = self.dataset.graphs()[edge_type]
         return graph.edge_count
 
     def find_input(self, sampler_input: RemoteSamplerInput) -> NodeSamplerInput | EdgeSamplerInput:

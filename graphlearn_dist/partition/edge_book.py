@@ -152,14 +152,24 @@ class OwnedEdgesBook(PartitionBook):
     def _find(self, ids: torch.Tensor, partition_idx: int) -> torch.Tensor:
         return to_tensor(self.sorted_ids(partition_idx).find(check_index_vector(ids, "ids")))
 
-    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
+    def as_tensor(self) -> torch.Tensor:
+        """The owner of each id, int64 ``[num_ids]``; -1 for those that are no edge's.
+
+        Raises:
+            InvalidArgumentError: the edges of some partition are not on this machine.
+        """
+        owners = torch.full((self._num_ids,), -1, dtype=torch.int64)
+        for partition in range(self.num_partitions):
+            owners[self.local_ids(partition)] = partition
+        return owners
+
+    def _owners_of(self, ids: torch.Tensor) -> torch.Tensor:
         """Owners of ids, from the partitions that are at hand.
 
         Raises:
             UnknownIdError: no partition has an edge of such an id.
             InvalidArgumentError: none of those at hand has, and others are not here.
         """
-        ids = check_index_vector(indices, "ids")
         owners = torch.full((ids.numel(),), -1, dtype=torch.int64)
         others = [p for p in range(self.num_partitions) if p != self._partition_idx]
         missing = []

@@ -123,14 +123,14 @@ def load_feature_partition_data(
 
 
 def cat_feature_cache(
-    partition_idx: int, feat_pdata: FeaturePartitionData, feat_pb: PartitionBook
-) -> tuple[float, torch.Tensor | None, torch.Tensor, PartitionBook]:
+    partition_idx: int, feat_pdata: FeaturePartitionData, feat_pb: PartitionBook | torch.Tensor
+) -> tuple[float, torch.Tensor | None, torch.Tensor, PartitionBook | torch.Tensor]:
     """Puts cached rows of other partitions before a partition's own.
 
     Args:
         partition_idx: the partition.
         feat_pdata: its rows, with or without a cache.
-        feat_pb: who owns which row.
+        feat_pb: who owns which row: a book, or the owner of each id as a tensor.
 
     Returns:
         ``(cache_ratio, feats, id2index, pb)``: the share of cached rows, all rows ``[num_cached + num_own, ...]``, the
@@ -139,11 +139,15 @@ def cat_feature_cache(
     """
     feats, ids, cache_feats, cache_ids = feat_pdata
     if ids is None:
-        ids = feat_pb.local_ids(partition_idx)
+        ids = (
+            feat_pb.local_ids(partition_idx)
+            if isinstance(feat_pb, PartitionBook)
+            else (feat_pb == partition_idx).nonzero().view(-1)
+        )
     if feats is None or cache_feats is None or cache_ids is None or not len(cache_ids):
         return 0.0, feats, id2idx(ids), feat_pb
     ratio = len(cache_ids) / (len(cache_ids) + len(ids))
-    owners = feat_pb[torch.arange(feat_pb.num_ids)].clone()
+    owners = torch.as_tensor(feat_pb).clone()
     owners[cache_ids] = partition_idx
     id2index = id2idx(torch.cat([cache_ids, ids]))
     return ratio, torch.cat([cache_feats, feats]), id2index, GLTPartitionBook(owners, partition_idx)

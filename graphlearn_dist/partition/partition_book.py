@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from abc import ABC, ABCMeta, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from .. import _C
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
-from ..utils.tensor import plain_tensor
+from ..utils.tensor import convert_to_tensor, plain_tensor
+from .tensor_use import OwnersAsTensor, ids_at, plain
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class PartitionBook(ABC):
+class PartitionBook(OwnersAsTensor):
     """Which partition owns an id, and where it stands among that partition's rows.
 
     Ids are global, in ``[0, num_ids)``. ``book[ids]`` gives owners. A book is immutable; it is seen from one
     partition, ``partition_idx``, and ``for_partition`` gives the view of another over the same memory.
+
+    Where a program reads a tensor of owners, a book will do: it has the length, shape, comparisons and methods of one,
+    and torch functions take it.
     """
 
-    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
-        """Owners of ids (int32 or int64 ``[n]``), as int64 ``[n]``; UnknownIdError for an id outside the book."""
-        owners, _ = self.native.locate(check_index_vector(indices, "ids"))
+    def __getitem__(self, indices: Any) -> torch.Tensor:
+        """Owners of ids (int32 or int64 ``[n]``), as int64 ``[n]``; UnknownIdError for an id outside the book.
+
+        Whatever else indexes a tensor ``[num_ids]`` (an int, a slice, a mask, ids of another shape) does here too.
+        """
+        ids, shape = ids_at(indices, self.num_ids)
+        owners = self._owners_of(check_index_vector(ids, "ids"))
+        return owners if shape is None else owners.reshape(shape)
+
+    def _owners_of(self, ids: torch.Tensor) -> torch.Tensor:
+        owners, _ = self.native.locate(ids)
         return torch.utils.dlpack.from_dlpack(owners).long()
+
+    def as_tensor(self) -> torch.Tensor:
+        """The owner of each id, int64 ``[num_ids]``, made anew."""
+        return self._owners_of(torch.arange(self.num_ids))
 
     @property
     @abstractmethod
@@ -305,7 +322,7 @@ class _TensorBookType(ABCMeta, torch._C._TensorMeta):
     """The type of a book that is a tensor too: each of the two has a metaclass."""
 
 
-class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType):
+class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType):  # type: ignore[override]
     """An owner table as a tensor: ``book[ids]`` is plain indexing. Rows are in the order of the ids.
 
     Made from an integer tensor ``[num_ids]``; ``book.native`` builds the row table on first use.
@@ -329,6 +346,17 @@ class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return (GLTPartitionBook, (self.as_subclass(torch.Tensor), self._partition_idx))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> GLTPartitionBook:
+        return GLTPartitionBook(self.as_tensor().clone(), self._partition_idx)
+
+    def as_tensor(self) -> torch.Tensor:
+        """The table itself, as a plain tensor."""
+        return self.as_subclass(torch.Tensor)
+
+    @property
+    def num_ids(self) -> int:
+        return int(self.as_tensor().numel())
+
     @property
     def native(self) -> Any:
         if self._table is None:
@@ -350,6 +378,35 @@ class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType):
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "table", "num_ids": self.numel(), "num_partitions": self.num_partitions}
+
+
+def as_book(value: Any, num_partitions: int, partition_idx: int = 0, *, name: str = "book") -> PartitionBook:
+    """A partition book of ``num_partitions``, seen from one of them; the owner of each id will do.
+
+    Args:
+        value: a book, or integers ``[num_ids]``: rows of a partition are then in the order of the ids.
+        num_partitions: how many there are.
+        partition_idx: whose view.
+        name: the argument's name, for errors.
+
+    Raises:
+        InvalidArgumentError: it is no book, or one of another number of partitions.
+    """
+    check_partition_idx(partition_idx, num_partitions)
+    if isinstance(value, PartitionBook) and not isinstance(value, torch.Tensor):
+        if value.num_partitions != num_partitions:
+            raise InvalidArgumentError(
+                f"{name}: expected a book of {num_partitions} partitions, got one of {value.num_partitions}"
+            )
+        return value if value.partition_idx == partition_idx else value.for_partition(partition_idx)
+    if not isinstance(value, (torch.Tensor, np.ndarray, list)):
+        raise InvalidArgumentError(
+            f"{name}: expected a partition book, or the owner of each id as a tensor, got {type(value).__name__}"
+        )
+    owners = plain(value) if isinstance(value, PartitionBook) else convert_to_tensor(value, name=name)
+    table = TablePartitionBook.from_owners(owners, num_partitions, partition_idx, name=name)
+    # The owner is the only one: no table is needed to say so.
+    return table if num_partitions > 1 else RangePartitionBook.near_equal(table.num_ids, 1)
 
 
 def from_dict(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..data.dataset import Dataset
-from ..data.schema import by_type
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..utils.coroutines import run_local
@@ -52,7 +51,7 @@ def with_own_times(
     """
     if config.own_times is None or sampler_input.time is not None or config.sampling_type is SamplingType.SUBGRAPH:
         return config
-    has_times = any(graph.topo.edge_times is not None for graph in by_type(dataset.graph).values())
+    has_times = any(graph.topo.edge_times is not None for graph in dataset.graphs().values())
     if not has_times:
         if config.own_times == "last":
             raise InvalidArgumentError("temporal_strategy: 'last' expects a data set with times, got one without")
@@ -71,7 +70,7 @@ def with_own_times(
 
 def resolve_draws(dataset: Dataset, config: SamplingConfig) -> list[Draw]:
     """How neighbors are drawn along each edge type of the schema."""
-    graphs = by_type(dataset.graph)
+    graphs = dataset.graphs()
     topologies = [graphs[edge_type].topo for edge_type in dataset.schema.edge_types]
     have_weights = [topo.edge_weights is not None for topo in topologies]
     have_times = [topo.edge_times is not None for topo in topologies]
@@ -100,7 +99,7 @@ def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) ->
     plan, device = make_plan(dataset, config), device_of(dataset)
     if device is None:
         return LocalGraph(dataset, plan, num_threads)
-    graphs = by_type(dataset.graph)
+    graphs = dataset.graphs()
     topologies = [graphs[edge_type].on_device() for edge_type in plan.schema.edge_types]
     return DeviceGraph(plan, topologies, device, dataset.node_times)
 

@@ -13,7 +13,7 @@ import torch
 from .. import _C
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
-from ..data.schema import GraphSchema, by_type, earliest
+from ..data.schema import GraphSchema, earliest
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..messages import Subgraph
 from ..typing import NodeType
@@ -210,7 +210,7 @@ def device_of(dataset: Dataset) -> torch.device | None:
     Raises:
         InvalidArgumentError: graphs are on several devices, or only some are on one.
     """
-    devices = {graph.sampling_device for graph in by_type(dataset.graph).values()}
+    devices = {graph.sampling_device for graph in dataset.graphs().values()}
     if len(devices) > 1:
         raise InvalidArgumentError(
             f"device: expected all graphs of a data set on one device, got {sorted(map(str, devices))}"

@@ -12,7 +12,7 @@ import torch
 from .. import _C
 from ..core import thread_pool, to_optional_tensor, to_tensor
 from ..data.dataset import Dataset
-from ..data.schema import GraphSchema, by_type
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import Subgraph
 from .negative_slots import FilledSlots, NegativeSlots, fill_by_asking
@@ -103,7 +103,7 @@ class LocalGraph:
     """
 
     def __init__(self, dataset: Dataset, plan: SamplingPlan, num_threads: int = 1) -> None:
-        graphs = by_type(dataset.graph)
+        graphs = dataset.graphs()
         self.plan = plan
         self.device = torch.device("cpu")
         ordered = [graphs[edge_type] for edge_type in plan.schema.edge_types]

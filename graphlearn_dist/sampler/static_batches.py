@@ -17,7 +17,7 @@ from ..data.columns import EDGE_COLUMN, NODE_COLUMN, columns_among
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
 from ..data.feature import Feature
-from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, by_type, store_name
+from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch, Subgraph
 from ..utils.device import device_number, stream_handle
@@ -274,7 +274,7 @@ def make_static_batches(
             f"static_shapes: expected a loader of neighborhoods of nodes, got one of {config.sampling_type.name}"
         )
     plan, device = make_plan(dataset, config), device_of(dataset)
-    graphs = by_type(dataset.graph)
+    graphs = dataset.graphs()
     ordered = [graphs[edge_type] for edge_type in plan.schema.edge_types]
     if device is None:
         seeds = plan.schema.node_type_index(inputs.input_type, "input_nodes"), config.batch_size

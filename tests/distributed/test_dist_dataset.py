@@ -47,7 +47,7 @@ def test_all_graphs_at_hand(tmp_path: Path) -> None:
 
 
 def test_labels_from_a_file(tmp_path: Path) -> None:
-    """Each partition keeps those of its own nodes, which stand for the directory's; batches are a local loader's."""
+    """Each partition has those of all nodes, by id, which stand for the directory's; batches are a local loader's."""
     graph = random_graph(50, 300, 2)
     labels = torch.arange(100).view(50, 2) * 10
     path = tmp_path / "labels.npy"
@@ -55,8 +55,12 @@ def test_labels_from_a_file(tmp_path: Path) -> None:
     directory = write_partitions(graph, tmp_path, "random", PARTS, "out")
     for p in range(PARTS):
         dataset = loaded(directory, p, whole_node_label_file=str(path))
-        assert torch.equal(dataset.get_node_label(), labels[dataset.node_pb.local_ids()])
-        assert not torch.equal(loaded(directory, p).get_node_label(), dataset.get_node_label())
+        assert torch.equal(dataset.get_node_label(), labels)
+        assert torch.equal(dataset.labels_of(torch.tensor([49, 0])), labels[[49, 0]])
+        own = loaded(directory, p)
+        assert torch.equal(own.get_node_label(), own.node_pb.local_ids())
+        mapped = DistDataset.from_ipc_handle(dataset.share_ipc())
+        assert torch.equal(mapped.get_node_label(), labels)
     (tmp_path / "one").mkdir()
     whole = loaded(write_partitions(graph, tmp_path / "one", "range", 1, "out"), 0, whole_node_label_file=path)
     local = make_dataset(graph)
@@ -74,7 +78,7 @@ def test_labels_of_some_types_from_files(tmp_path: Path) -> None:
     plain = loaded(directory, 1)
     for file in ("users.npy", "users.pt"):
         dataset = loaded(directory, 1, whole_node_label_file={"user": tmp_path / file})
-        assert torch.equal(dataset.get_node_label("user"), torch.arange(20, 40))
+        assert torch.equal(dataset.get_node_label("user"), torch.arange(40))
         for node_type in {*plain.node_labels} - {"user"}:
             assert torch.equal(dataset.get_node_label(node_type), plain.get_node_label(node_type))
 

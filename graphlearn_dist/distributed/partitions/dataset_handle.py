@@ -33,7 +33,8 @@ class BookHandle:
 class NodeHandle:
     """What one partition holds of one node type; ``labels`` by the rows of ``book``, ``features`` of ``feature_book``.
 
-    ``feature_book`` is None where features lie with their nodes.
+    ``feature_book`` is None where features lie with their nodes. With ``has_all_labels``, the labels are those of all
+    nodes, by id.
     """
 
     node_type: NodeType | None
@@ -45,6 +46,7 @@ class NodeHandle:
     times: TensorHandle | None = None
     earliest: int | None = None
     attrs: dict[str, TensorHandle] = field(default_factory=dict)
+    has_all_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,8 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
         edge_books={edge.edge_type: open_edge_book(edge.feature_book, index, graphs[edge.edge_type]) for edge in edges},
         graphs=graphs,
         node_features={node.node_type: open_tensor(node.features) for node in nodes if node.features is not None},
-        node_labels={node.node_type: open_tensor(node.labels) for node in nodes if node.labels is not None},
+        node_labels=_open_labels(nodes, is_whole=False),
+        whole_labels=_open_labels(nodes, is_whole=True),
         edge_features={edge.edge_type: open_tensor(edge.features) for edge in edges if edge.features is not None},
         node_times={node.node_type: open_tensor(node.times) for node in nodes if node.times is not None},
         earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
@@ -187,3 +190,11 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
         edge_attrs={edge.edge_type: tensors_of(edge.attrs) for edge in edges if edge.attrs},
         constants=handle.constants,
     )
+
+
+def _open_labels(nodes: Iterable[NodeHandle], *, is_whole: bool) -> dict[Any, torch.Tensor]:
+    return {
+        node.node_type: shared_memory.from_handle(node.labels)
+        for node in nodes
+        if node.labels is not None and node.has_all_labels == is_whole
+    }

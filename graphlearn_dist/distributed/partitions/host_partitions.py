@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import torch
+
 from ...errors import StorageError
 from ...messages import TensorHandle
+from ...partition import OwnedEdgesBook, PartitionBook, TablePartitionBook
 from ..dist_dataset import DistDataset
 from .dataset_handle import DatasetHandle
 from .partition_service import PartitionService
@@ -39,10 +42,33 @@ def describe_partition(dataset: DatasetHandle) -> SharedPartition:
     return SharedPartition(dataset, tuple(_identify(path) for path in paths))
 
 
-def open_partitions(shared: dict[int, SharedPartition], num_threads: int) -> list[PartitionService]:
-    """Services over those of the partitions that this process can map."""
+def open_partitions(shared: dict[int, SharedPartition], own: DistDataset, num_threads: int) -> list[PartitionService]:
+    """Services over those of the partitions that this process can map, and whose books say the same as its own."""
     found = (open_partition(partition) for partition in shared.values())
-    return [PartitionService(dataset, num_threads) for dataset in found if dataset is not None]
+    return [
+        PartitionService(dataset, num_threads) for dataset in found if dataset is not None and has_books(dataset, own)
+    ]
+
+
+def has_books(dataset: DistDataset, own: DistDataset) -> bool:
+    """Whether its rows lie where this process thinks: in a partition that was put together in memory they may not.
+
+    What all of which is here is asked of nobody.
+    """
+    theirs = dataset.store_books()
+    return all(
+        book.partition_size(own.partition_idx) == book.num_ids or same_rows(book, theirs.get(name))
+        for name, book in own.store_books().items()
+    )
+
+
+def same_rows(book: PartitionBook, other: PartitionBook | None) -> bool:
+    """Whether two books put every id in the same row of the same partition; edges that know their own are no matter."""
+    if other is None or isinstance(book, OwnedEdgesBook) or isinstance(other, OwnedEdgesBook):
+        return type(book) is type(other)
+    if isinstance(book, TablePartitionBook) and isinstance(other, TablePartitionBook):
+        return torch.equal(book.owners, other.owners) and torch.equal(book.rows, other.rows)
+    return book.to_dict() == other.to_dict()
 
 
 def open_partition(shared: SharedPartition) -> DistDataset | None:

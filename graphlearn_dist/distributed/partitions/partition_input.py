@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from ...data.schema import by_type
 from ...errors import InvalidArgumentError
 from ...messages import EdgeListReply, EdgeListRequest
 from ...sampler.base import (
@@ -92,6 +91,6 @@ def own_input(sampler_input: RemoteSamplerInput, dataset: DistDataset) -> NodeSa
     if isinstance(found, NodeSamplerInput) and isinstance(
         sampler_input, (RemoteNodeSplitSamplerInput, RemoteAllNodesSamplerInput)
     ):
-        owners = by_type(dataset.node_pb)[found.input_type][found.node]
+        owners = dataset.node_books()[found.input_type][found.node]
         return replace(found, node=found.node[owners == dataset.partition_idx])
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, by_type, store_name
+from ...data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ...partition import PartitionBook, TablePartitionBook
 from ...typing import EdgeType, NodeType
 from ..dist_dataset import DistDataset
@@ -67,8 +67,8 @@ def outline_of(dataset: DistDataset) -> DatasetOutline:
         store = stores.get(store_name(kind, index))
         return None if store is None else torch.empty((0, *store.shape[1:]), dtype=store.dtype)
 
-    books, feature_books = by_type(dataset.node_pb), by_type(dataset.node_feat_pb)
-    edge_books, graphs = by_type(dataset.edge_feat_pb), by_type(dataset.graph)
+    books, feature_books = dataset.node_books(), dataset.node_feature_books()
+    edge_books, graphs = dataset.edge_books(), dataset.graphs()
     nodes = tuple(
         NodeOutline(
             name,

@@ -10,13 +10,12 @@ import torch
 
 from ...data.dataset import Dataset
 from ...data.feature import Feature
-from ...data.schema import EdgeDirection, by_type
-from ...data.topology import Layout, Topology
+from ...data.schema import by_type
+from ...data.topology import Topology
 from ...errors import InvalidArgumentError
 from ...partition import GraphArrays, PartitionArrays, PartitionBook, PartitionLayout, RangePartitionBook
 from ...utils.tensor import load_tensor
-
-_LAYOUTS: dict[EdgeDirection, Layout] = {"out": "CSR", "in": "CSC"}
+from .held_partition import LAYOUTS, HeldPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,7 @@ class PartitionParts:
         graphs: its rows.
         node_features: its rows ``[n, ...]`` in the order of ``node_feature_books``.
         node_labels: its rows in the order of ``node_books``.
+        whole_labels: labels of all nodes by id, of types that are not in ``node_labels``.
         edge_features: its rows in the order of ``edge_books``.
         node_times: int64 ``[n]`` in the order of ``node_books``.
         earliest_nodes: the node of the least time in the whole data set.
@@ -48,6 +48,7 @@ class PartitionParts:
     graphs: Mapping[Any, Topology]
     node_features: Mapping[Any, torch.Tensor] = field(default_factory=dict)
     node_labels: Mapping[Any, torch.Tensor] = field(default_factory=dict)
+    whole_labels: Mapping[Any, torch.Tensor] = field(default_factory=dict)
     edge_features: Mapping[Any, torch.Tensor] = field(default_factory=dict)
     node_times: Mapping[Any, torch.Tensor] = field(default_factory=dict)
     earliest_nodes: Mapping[Any, int] = field(default_factory=dict)
@@ -71,12 +72,12 @@ class PartitionParts:
         )
 
     def with_labels_of(self, files: Any) -> PartitionParts:
-        """With the labels of its own nodes out of files of all nodes' labels, by node type (or bare).
+        """With files of all nodes' labels, by node type (or bare), in place of those of its own nodes.
 
         Raises:
             InvalidArgumentError: an unknown node type, or not one row for each node.
         """
-        labels = dict(self.node_labels)
+        labels, whole = dict(self.node_labels), dict(self.whole_labels)
         for node_type, path in by_type(files).items():
             if node_type not in self.node_books:
                 raise InvalidArgumentError(
@@ -87,8 +88,9 @@ class PartitionParts:
                 raise InvalidArgumentError(
                     f"whole_node_label_file: expected labels [{book.num_ids}, ...], got {list(rows.shape)} in {path}"
                 )
-            labels[node_type] = rows[book.local_ids()]
-        return replace(self, node_labels=labels)
+            labels.pop(node_type, None)
+            whole[node_type] = rows
+        return replace(self, node_labels=labels, whole_labels=whole)
 
 
 def parts_in(layout: PartitionLayout, arrays: PartitionArrays, partition_idx: int) -> PartitionParts:
@@ -122,7 +124,7 @@ def parts_of(dataset: Dataset) -> PartitionParts:
     """The one partition of a data set that is held whole."""
     schema = dataset.schema
     counts = dict(zip(schema.node_types, schema.num_nodes, strict=True))
-    graphs = {edge_type: graph.topo for edge_type, graph in by_type(dataset.graph).items()}
+    graphs = {edge_type: graph.topo for edge_type, graph in dataset.graphs().items()}
     node_books = {node_type: RangePartitionBook.near_equal(count, 1) for node_type, count in counts.items()}
     labels = {
         key: Feature(rows, dataset._label_rows.get(key), dtype=None)
@@ -146,6 +148,18 @@ def parts_of(dataset: Dataset) -> PartitionParts:
     )
 
 
+def parts_of_books(held: HeldPartition) -> PartitionParts:
+    """Of a partition, its books alone."""
+    return PartitionParts(
+        partition_idx=held.given.partition_idx,
+        num_nodes=held.num_nodes(),
+        node_books=held.node_books,
+        node_feature_books=held.node_feature_books,
+        edge_books=held.edge_books,
+        graphs={},
+    )
+
+
 def topologies(graphs: Mapping[Any, GraphArrays], edge_dir: Any) -> dict[Any, Topology]:
     """The rows of each edge type, over the arrays of a partition directory."""
     return {
@@ -153,7 +167,7 @@ def topologies(graphs: Mapping[Any, GraphArrays], edge_dir: Any) -> dict[Any, To
             graph.indptr,
             graph.indices,
             graph.edge_ids,
-            layout=_LAYOUTS[edge_dir],
+            layout=LAYOUTS[edge_dir],
             num_cols=graph.num_cols,
             edge_weights=graph.weights,
             edge_times=graph.times,

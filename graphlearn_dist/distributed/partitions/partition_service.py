@@ -10,9 +10,8 @@ import torch
 
 from ... import _C
 from ...core import thread_pool, to_optional_tensor, to_tensor
-from ...data.schema import by_type
 from ...data.unified_tensor import UnifiedTensor
-from ...errors import InvalidArgumentError, PartitionFormatError
+from ...errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ...messages import (
     EdgeCheckReply,
     EdgeCheckRequest,
@@ -25,7 +24,7 @@ from ...messages import (
     OneHopRequest,
     OwnedReply,
 )
-from ...partition import OwnedEdgesBook
+from ...partition import CachedRows, OwnedEdgesBook
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.plan import Draw
 from ..dist_dataset import DistDataset
@@ -58,6 +57,30 @@ class HopNodes:
     times: torch.Tensor | None
 
 
+class RowCopies:
+    """A partition's own rows and behind them the copies that it keeps of others'.
+
+    Attributes:
+        tensor: all of them.
+    """
+
+    def __init__(self, own: UnifiedTensor, copies: CachedRows) -> None:
+        self._ids, self._places = copies.ids.sort()
+        self._num_own = own.shape[0]
+        self.tensor = UnifiedTensor(0, copies.feats.dtype)
+        for part in own.parts:
+            self.tensor.append_cpu_tensor(part)
+        self.tensor.append_cpu_tensor(copies.feats)
+
+    def rows_of(self, ids: torch.Tensor) -> torch.Tensor:
+        """int64 ``[n]``, the rows of copies; ``UnknownIdError`` for an id without one."""
+        places = torch.searchsorted(self._ids, ids).clamp_(max=max(len(self._ids) - 1, 0))
+        is_missing = torch.ones(len(ids), dtype=torch.bool) if not len(self._ids) else self._ids[places] != ids
+        if bool(is_missing.any()):
+            raise UnknownIdError(f"ids: id {int(ids[is_missing][0])} has no row here, and no copy of one")
+        return self._places[places] + self._num_own
+
+
 class PartitionService:
     """Serves one partition. Stateless between requests; any number of threads may call it at once.
 
@@ -69,7 +92,7 @@ class PartitionService:
 
     def __init__(self, dataset: DistDataset, num_threads: int = 1, *, region: ReplyRegion | None = None) -> None:
         schema = dataset.schema
-        graphs = by_type(dataset.graph)
+        graphs = dataset.graphs()
         self.partition_idx = dataset.partition_idx
         self._dataset = dataset
         self._edge_types = schema.edge_types
@@ -77,6 +100,8 @@ class PartitionService:
         self._row_books = [book.native for book in dataset.row_books()]
         self._stores = dataset.stores()
         self._store_books = dataset.store_books()
+        copies = dataset.row_caches().items()
+        self._copies = {name: RowCopies(self._stores[name].unified, kept) for name, kept in copies}
         self._pool = thread_pool(num_threads)
         self._region = region
 
@@ -213,6 +238,21 @@ class PartitionService:
             return book.rows_of(ids, self.partition_idx)
         return to_tensor(book.native.local_rows(ids, self.partition_idx))
 
+    def _find(self, store: str, ids: torch.Tensor) -> tuple[UnifiedTensor, torch.Tensor]:
+        """Rows, and those of ids among them: this partition's own, and of others where it keeps copies.
+
+        Nobody asks for copies who shares this partition's book. One whose view of it (``node_feat_pb``) was given as
+        who has which row may, where all rows that lie elsewhere than their nodes lie here.
+        """
+        if store in self._copies and not isinstance(self._store_books[store], OwnedEdgesBook):
+            is_other = self._store_books[store][ids] != self.partition_idx
+            if bool(is_other.any()):
+                rows = torch.empty(len(ids), dtype=torch.int64)
+                rows[is_other] = self._copies[store].rows_of(ids[is_other])
+                rows[~is_other] = self.rows_of(store, ids[~is_other])
+                return self._copies[store].tensor, rows
+        return self._stores[store].unified, self.rows_of(store, ids)
+
     def owned(self, request: FeatureRequest) -> OwnedReply:
         """Which edges are of this partition, for those who know no more of an edge than its id."""
         found = []
@@ -234,7 +274,7 @@ class PartitionService:
         """
         found = []
         for name, ids in zip(request.stores, request.ids, strict=True):
-            found.append((self._stores[self._checked_store(name)].unified, self.rows_of(name, ids)))
+            found.append(self._find(self._checked_store(name), ids))
         # Address space only, for the shape: the rows are written once, where the asker will read them.
         unwritten = [torch.empty((local.numel(), *rows.shape[1:]), dtype=rows.dtype) for rows, local in found]
         placed = self._region.place(FeatureReply(tuple(unwritten)), unwritten) if self._region is not None else None

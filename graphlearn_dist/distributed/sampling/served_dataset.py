@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 
+from ...data.graph import Graph
+from ...data.schema import by_type
 from ...data.topology import Topology
 from ...errors import InvalidArgumentError
 from ...partition import PartitionBook
@@ -22,6 +25,7 @@ from .. import rpc
 from ..dist_client import client_context
 from ..dist_dataset import DistDataset
 from ..dist_server import DistServer
+from ..partitions.held_partition import GivenPartition
 from ..partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline
 from ..partitions.partition_parts import PartitionParts
 from .feature_collector import FeatureCollector
@@ -120,6 +124,13 @@ class ServedDataset(DistDataset):
             edge_weights=edge.weights,
             edge_times=edge.times,
         )
+
+    def _given(self) -> GivenPartition:
+        return replace(super()._given(), graph=None)  # there are no rows to put in order
+
+    def graphs(self) -> dict[EdgeType | None, Graph]:
+        """Edge types and what their edges have; no rows."""
+        return by_type(self.graph)
 
     @property
     def holds_rows(self) -> bool:

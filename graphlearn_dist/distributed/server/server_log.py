@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from ...data.schema import by_type
 from ...rpc import Endpoint
 from ...rpc.peers.identity import Member
 from ..dist_dataset import DistDataset
@@ -24,7 +23,7 @@ def log_start(endpoint: Endpoint, num_servers: int, dataset: DistDataset, memory
     """Writes down what a server has, once it serves."""
     address = endpoint.address
     where = f"{address.host}:{address.port}" if address.host else "unix sockets alone"
-    edges = sum(graph.edge_count for graph in by_type(dataset.graph).values())
+    edges = sum(graph.edge_count for graph in dataset.graphs().values())
     _logger.info(
         "server %d of %d listens at %s (pid %d) and serves partition %d of %d, %d edges; "
         "%d MiB of memory are for what clients wait for",

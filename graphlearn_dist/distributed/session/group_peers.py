@@ -69,5 +69,5 @@ def open_peers(
     own = PartitionService(dataset, options.num_threads)
     if not holders.addresses:
         return [own], NoPeers()
-    at_hand = open_partitions(holders.shared, options.num_threads)
+    at_hand = open_partitions(holders.shared, dataset, options.num_threads)
     return [own, *at_hand], EndpointPeers(rpc.get_endpoint(), holders, options.rpc_timeout)

@@ -159,7 +159,7 @@ class SamplingWorker:
         dataset = DistDataset.from_ipc_handle(setup.dataset)
         services = [
             PartitionService(dataset, setup.num_threads),
-            *open_partitions(setup.holders.shared, setup.num_threads),
+            *open_partitions(setup.holders.shared, dataset, setup.num_threads),
         ]
         self._batches = PartitionedBatches(
             dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads
