@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,6 +19,9 @@ from ..typing import EdgeType, NodeType
 from . import rpc
 from .dist_graph import books_of
 from .sampling.partitioned_sampler import split_by_owner
+
+PartialFeature: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Rows of some of the ids of a lookup, and where those ids stand in it."""
 
 _FIRST = torch.zeros(1, dtype=torch.int64)
 

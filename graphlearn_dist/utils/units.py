@@ -6,7 +6,8 @@ import re
 
 from ..errors import InvalidArgumentError
 
-_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_FACTORS = {"": 1, **{unit[0]: factor for unit, factor in UNITS.items()}}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<prefix>[KMGT]?)(I?B)?", re.IGNORECASE)
 
 

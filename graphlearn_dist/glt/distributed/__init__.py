@@ -23,7 +23,7 @@ from . import (
 from .dist_client import async_request_server, init_client, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, get_context, init_worker_group
 from .dist_dataset import DistDataset
-from .dist_feature import DistFeature
+from .dist_feature import DistFeature, PartialFeature
 from .dist_graph import DistGraph
 from .dist_link_neighbor_loader import DistLinkNeighborLoader
 from .dist_loader import DistLoader
@@ -77,6 +77,7 @@ __all__ = [
     "DistServer",
     "DistSubGraphLoader",
     "MpDistSamplingWorkerOptions",
+    "PartialFeature",
     "RemoteDistSamplingWorkerOptions",
     "RpcCalleeBase",
     "RpcDataPartitionRouter",

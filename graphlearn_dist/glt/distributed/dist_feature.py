@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ...distributed.dist_feature import DistFeature, RpcFeatureLookupCallee
+from ...distributed.dist_feature import DistFeature, PartialFeature, RpcFeatureLookupCallee
 
 __all__ = [
     "DistFeature",
+    "PartialFeature",
     "RpcFeatureLookupCallee",
 ]

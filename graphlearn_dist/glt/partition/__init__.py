@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from . import base, frequency_partitioner, partition_book, random_partitioner
 from .base import (
+    HeteroEdgePartitionDict,
+    HeteroNodePartitionDict,
     PartitionBook,
     PartitionerBase,
     build_partition_feature,
@@ -27,6 +29,8 @@ from .random_partitioner import RandomPartitioner
 __all__ = [
     "FrequencyPartitioner",
     "GLTPartitionBook",
+    "HeteroEdgePartitionDict",
+    "HeteroNodePartitionDict",
     "OffsetId2Index",
     "PartitionBook",
     "PartitionerBase",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from ...partition.base import (
     build_partition_feature,
     save_edge_pb,
@@ -21,8 +23,14 @@ from ...partition.loading import (
 )
 from ...partition.partition_book import PartitionBook
 from ...partition.partitioner import PartitionerBase
+from ...typing import EdgeType, NodeType
+
+HeteroNodePartitionDict: TypeAlias = dict[NodeType, PartitionBook]
+HeteroEdgePartitionDict: TypeAlias = dict[EdgeType, PartitionBook]
 
 __all__ = [
+    "HeteroEdgePartitionDict",
+    "HeteroNodePartitionDict",
     "PartitionBook",
     "PartitionerBase",
     "build_partition_feature",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ...utils.units import parse_size
+from ...utils.units import UNITS, parse_size
 
 __all__ = [
+    "UNITS",
     "parse_size",
 ]
