@@ -94,16 +94,7 @@ class GraphSource:
         edge_index = {key: edges.pop("edge_index", None) for key, edges in levels.edges.items()}
         if not edge_index or None in edge_index.values():
             raise InvalidArgumentError("data: expected PyG data with an edge_index, got none")
-        weights = levels.of_edges(weight_attr)
-        if weight_attr is not None and not weights:
-            raise _no_rows("weight_attr", "weight for each edge", weight_attr, levels, data)
-        edge_times, node_times = levels.of_edges(time_attr), levels.of_nodes(time_attr)
-        if time_attr is not None and not edge_times and not node_times:
-            raise _no_rows("time_attr", "time for each node or for each edge", time_attr, levels, data)
-        if edge_times and node_times:
-            raise InvalidArgumentError(
-                f"time_attr: expected times of nodes or of edges, got {time_attr!r} for {[*node_times, *edge_times]}"
-            )
+        weights, edge_times, node_times = weights_and_times(data, levels, weight_attr, time_attr)
         splits = [_mask_ids(levels.of_nodes(f"{name}_mask"), split_index) for name in _SPLITS]
         return cls(
             bare(levels.num_nodes),
@@ -178,6 +169,23 @@ class GraphSource:
         )
         dataset.init_attrs(self.node_attrs, self.edge_attrs, self.constants)
         return dataset
+
+
+def weights_and_times(
+    data: Any, levels: Levels, weight_attr: str | None, time_attr: str | None
+) -> tuple[dict[Any, torch.Tensor], dict[Any, torch.Tensor], dict[Any, torch.Tensor]]:
+    """By type, the weights of edges, the times of edges and the times of nodes of a PyG object (see ``from_pyg``)."""
+    weights = levels.of_edges(weight_attr)
+    if weight_attr is not None and not weights:
+        raise _no_rows("weight_attr", "weight for each edge", weight_attr, levels, data)
+    edge_times, node_times = levels.of_edges(time_attr), levels.of_nodes(time_attr)
+    if time_attr is not None and not edge_times and not node_times:
+        raise _no_rows("time_attr", "time for each node or for each edge", time_attr, levels, data)
+    if edge_times and node_times:
+        raise InvalidArgumentError(
+            f"time_attr: expected times of nodes or of edges, got {time_attr!r} for {[*node_times, *edge_times]}"
+        )
+    return weights, edge_times, node_times
 
 
 def _no_rows(argument: str, what: str, name: str, levels: Levels, data: Any) -> InvalidArgumentError:

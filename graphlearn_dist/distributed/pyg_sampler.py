@@ -1,14 +1,18 @@
-"""A sampler for PyG's own loaders: ``torch_geometric.loader.NodeLoader`` and ``LinkLoader``."""
+"""A sampler for PyG's own loaders: ``torch_geometric.loader.NeighborLoader``, ``LinkNeighborLoader`` and others."""
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
+import warnings
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
+from torch_geometric.sampler.base import SubgraphType
 
 from ..data.dataset import Dataset
+from ..data.pyg_graphs import graph_of_pyg, is_pyg_data
+from ..data.schema import EdgeDirection, GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..sampler.base import (
@@ -21,28 +25,23 @@ from ..sampler.base import (
 )
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
-from ..sampler.inputs import resolve_input
+from ..sampler.inputs import check_input
 from ..sampler.local_graph import LocalGraph
+from ..sampler.plan import SamplingPlan, plain_num_neighbors
+from ..sampler.schedule import batch_index
 from ..sampler.tasks import GraphAccess
-from ..typing import NumNeighbors
 from ..utils.coroutines import run_local
 from .dist_dataset import DistDataset
+from .pyg_stores import ServerGraphStore
 from .sampling.served_dataset import ServedDataset
 
-_INDEX_BITS = 63
+__all__ = ["PyGSampler", "batch_index"]
 
-
-def batch_index(input_id: torch.Tensor) -> int:
-    """The number under which a batch draws: a hash of the positions of its seeds, in [0, 2^63).
-
-    PyG's loaders do not say which batch they want; which seeds it has is all that a sampler is told.
-    """
-    digest = hashlib.blake2b(input_id.to(torch.int64).contiguous().numpy().tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> (64 - _INDEX_BITS)
+_DIRECTIONS: dict[str, EdgeDirection] = {"forward": "in", "backward": "out"}
 
 
 class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
-    """Samples for PyG's ``NodeLoader`` and ``LinkLoader``, from a graph that is here or on servers.
+    """Samples for PyG's loaders, from a graph that is here or on servers; it needs neither pyg-lib nor torch-sparse.
 
     What is drawn for a batch is a function of the graph, the arguments, the epoch and the batch's seeds (their
     positions in the loader's input, in their order), and of nothing else: neither of the loader's ``num_workers`` nor
@@ -52,11 +51,14 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     A loader that samples from servers needs ``num_workers=0``: connections do not survive a fork.
 
     Args:
-        data: a ``Dataset`` (or ``DistDataset`` of one partition) that holds in-neighbors, ``edge_dir="in"``, as PyG's
-            loaders sample; or the ``ServedDataset`` of a client's servers.
-        num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
+        data: PyG's ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``, whose graph is read once, now; the
+            stores of servers (``pyg_stores``), which are asked batch by batch; a ``Dataset`` (or ``DistDataset`` of one
+            partition) that holds in-neighbors, ``edge_dir="in"``, as PyG's loaders sample; or the ``ServedDataset`` of
+            a client's servers.
+        num_neighbors: fan-out per hop (-1: all neighbors, 0: none; no hops: the seeds alone), a dict of such lists by
+            edge type, or PyG's ``NumNeighbors``. PyG's loaders do not tell theirs to a sampler that they are given.
         with_edge: give edge ids, which become ``e_id`` and select the rows of edge attributes.
-        with_weight: sample by edge weight, along the edge types that have weights.
+        with_weight: sample by edge weight, along the edge types that have weights; so does a ``weight_attr``.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         seed: seed of all draws.
         replace: sample with replacement.
@@ -64,6 +66,17 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         temporal_strategy: ``"uniform"`` or ``"last"``, for seeds that have times.
         strict_negatives: draw no negative link that is an edge (PyG's sampler does not look).
         num_threads: threads of one batch.
+        subgraph_type: ``"directional"``: the edges that were sampled; ``"bidirectional"``: these and their reverses,
+            each once; ``"induced"``: all edges between the sampled nodes, each of which a batch then has once.
+        time_attr: of PyG's data, the attribute that holds times of nodes or of edges.
+        weight_attr: of PyG's data, the attribute that holds weights of edges.
+        sample_direction: ``"backward"`` samples out-neighbors instead: edges still run from source to target.
+        is_sorted: not used: batches do not depend on the order of the edges.
+        share_memory: not used: workers of a loader see the graph of the process that they are forks of.
+        directed: PyG's older way to say ``subgraph_type="induced"``, by False.
+
+    Attributes:
+        keep_orig_edges: with bidirectional edges, PyG's ``orig_row``, ``orig_col`` and counts per hop stay there.
 
     Raises:
         InvalidArgumentError: arguments that contradict each other or the data set.
@@ -71,8 +84,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
 
     def __init__(
         self,
-        data: Dataset,
-        num_neighbors: NumNeighbors,
+        data: Any,
+        num_neighbors: Any = None,
         *,
         with_edge: bool = True,
         with_weight: bool = False,
@@ -83,44 +96,89 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         temporal_strategy: str | None = "uniform",
         strict_negatives: bool = False,
         num_threads: int = 1,
+        subgraph_type: SubgraphType | str = "directional",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        sample_direction: Literal["forward", "backward"] = "forward",
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
     ) -> None:
-        _check_data(data)
-        self._data = data
+        if sample_direction not in _DIRECTIONS:
+            raise InvalidArgumentError(
+                f"sample_direction: expected one of {list(_DIRECTIONS)}, got {sample_direction!r}"
+            )
+        self.sample_direction = sample_direction
+        self.subgraph_type = _subgraph_type(subgraph_type, directed)
+        self.keep_orig_edges = False
+        self._data = graph_for(data, _DIRECTIONS[sample_direction], weight_attr=weight_attr, time_attr=time_attr)
         self._settings: dict[str, Any] = {
-            "num_neighbors": num_neighbors,
             "batch_size": 1,
             "shuffle": False,
             "drop_last": False,
             "with_edge": with_edge,
             "collect_features": False,
-            "with_weight": with_weight,
-            "edge_dir": "in",
+            "with_weight": with_weight or weight_attr is not None,
+            "edge_dir": _DIRECTIONS[sample_direction],
             "seed": seed,
             "replace": replace,
             "strategy": strategy,
             "disjoint": disjoint,
+            "induced": self.subgraph_type is SubgraphType.induced,
         }
         self._temporal_strategy = temporal_strategy
         self._strict = strict_negatives
         self._num_threads = num_threads
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._graphs: dict[str | None, GraphAccess] = {}
-        self._graph(self._config(SamplingType.NODE, timed=temporal_strategy == "last"))
+        self.num_neighbors = num_neighbors
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the draws of the batches that are sampled from now on; 0 at first."""
         self._epoch[0] = epoch
 
     @property
+    def num_neighbors(self) -> NumNeighbors | None:
+        """The fan-outs, as PyG's ``NumNeighbors``; they may be set to others at any time. None: not given yet."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, num_neighbors: Any) -> None:
+        is_theirs = num_neighbors is None or isinstance(num_neighbors, NumNeighbors)
+        before = getattr(self, "_num_neighbors", None)
+        self._num_neighbors = num_neighbors if is_theirs else _num_neighbors(num_neighbors)
+        self._graphs.clear()
+        try:
+            if num_neighbors is not None:
+                self._graph(self.config(SamplingType.NODE, timed=self._temporal_strategy == "last"))
+        except InvalidArgumentError:
+            self._num_neighbors = before
+            raise
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Types and counts of the graph."""
+        return self._data.schema
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether the graph is typed."""
+        return not self.schema.is_homogeneous
+
+    @property
     def edge_permutation(self) -> None:
         """None: edge ids are the data set's own."""
         return None
 
-    def sample_from_nodes(self, index: Any, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def sample_from_nodes(
+        self, index: Any, *, place: tuple[int, int] | None = None, **_: Any
+    ) -> SamplerOutput | HeteroSamplerOutput:
         """The multi-hop neighborhood of nodes.
 
         Args:
             index: PyG's ``NodeSamplerInput``.
+            place: (epoch, index) of the batch, whose draws it has; unless given, the epoch of ``set_epoch`` and a hash
+                of the seeds' positions.
 
         Returns:
             PyG's ``SamplerOutput``, or for a typed graph ``HeteroSamplerOutput`` with every type of the data set.
@@ -131,27 +189,26 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             UnknownIdError: a seed is outside the graph.
         """
         inputs = NodeSamplerInput(index.node, index.input_type, index.time)
-        batch, positions = self._sample(inputs, SamplingType.NODE, index.input_id)
-        return self._output(batch, (positions, batch.seed_times))
+        batch, positions = self._sample(inputs, SamplingType.NODE, index.input_id, place)
+        return self._output(batch, (positions, inputs.time))
 
-    def sample_from_edges(self, index: Any, neg_sampling: Any = None, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def sample_from_edges(
+        self, index: Any, neg_sampling: Any = None, *, place: tuple[int, int] | None = None, **_: Any
+    ) -> SamplerOutput | HeteroSamplerOutput:
         """The multi-hop neighborhood of the ends of links, and of negatives that are drawn for them.
 
         Args:
             index: PyG's ``EdgeSamplerInput``.
             neg_sampling: PyG's ``NegativeSampling``, or None.
+            place: see ``sample_from_nodes``.
 
         Returns:
             As ``sample_from_nodes``; ``metadata`` is (positions of the links, edge_label_index, edge_label, times), or
             with triplets (positions, src_index, dst_pos_index, dst_neg_index, times).
         """
-        sampling = None
-        if neg_sampling is not None:
-            mode, amount = neg_sampling.mode.value, neg_sampling.amount
-            weights = neg_sampling.dst_weight, neg_sampling.src_weight
-            sampling = NegativeSampling(mode, amount, weights[0], src_weight=weights[1], strict=self._strict)
+        sampling = None if neg_sampling is None else negatives_of(neg_sampling, strict=self._strict)
         inputs = EdgeSamplerInput(index.row, index.col, index.label, index.input_type, sampling, index.time)
-        batch, positions = self._sample(inputs, SamplingType.LINK, index.input_id)
+        batch, positions = self._sample(inputs, SamplingType.LINK, index.input_id, place)
         links = batch.links
         assert links is not None  # links were sampled
         if sampling is not None and sampling.is_triplet():
@@ -160,15 +217,33 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             found = (links.edge_label_index, links.edge_label)  # type: ignore[assignment]
         return self._output(batch, (positions, *found, batch.seed_times))
 
-    def _config(self, kind: SamplingType, *, timed: bool, with_neg: bool = False) -> SamplingConfig:
+    def config(self, kind: SamplingType, *, timed: bool, with_neg: bool = False) -> SamplingConfig:
+        """The settings of this sampler for one kind of input.
+
+        Raises:
+            InvalidArgumentError: no fan-outs were given, or the settings contradict each other.
+        """
+        if self._num_neighbors is None:
+            raise InvalidArgumentError(
+                "num_neighbors: expected fan-outs for PyGSampler itself, got None; PyG's loaders do not tell theirs to "
+                "a sampler that they are given"
+            )
         times = time_settings(self._temporal_strategy, timed=timed)
-        return SamplingConfig(sampling_type=kind, with_neg=with_neg, **times, **self._settings)
+        fanouts = plain_num_neighbors(self._num_neighbors) if len(self._num_neighbors) else None
+        return SamplingConfig(sampling_type=kind, num_neighbors=fanouts, with_neg=with_neg, **times, **self._settings)
+
+    def _plan(self, config: SamplingConfig) -> SamplingPlan:
+        if config.num_neighbors is not None:
+            return make_plan(self._data, config)
+        # No hop at all, which for nodes and links the core's own loaders take for a mistake.
+        plan = make_plan(self._data, replace(config, sampling_type=SamplingType.SUBGRAPH, disjoint=False))
+        return replace(plan, disjoint=config.is_disjoint)
 
     def _graph(self, config: SamplingConfig) -> GraphAccess:
         """The graph as sampled with a config of this sampler; kept for the next batch."""
         key = config.temporal_strategy
         if key not in self._graphs:
-            plan = make_plan(self._data, config)
+            plan = self._plan(config)
             if isinstance(self._data, ServedDataset):
                 self._graphs[key] = self._data.graph_access(plan, self._num_threads)
             else:
@@ -176,56 +251,121 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         return self._graphs[key]
 
     def _sample(
-        self, inputs: NodeSamplerInput | EdgeSamplerInput, kind: SamplingType, input_id: torch.Tensor | None
+        self,
+        inputs: NodeSamplerInput | EdgeSamplerInput,
+        kind: SamplingType,
+        input_id: torch.Tensor | None,
+        place: tuple[int, int] | None,
     ) -> tuple[SampledBatch, torch.Tensor]:
         """A batch of all the seeds, and their positions in the loader's input."""
         with_neg = isinstance(inputs, EdgeSamplerInput) and inputs.neg_sampling is not None
-        inputs = resolve_input(inputs, self._data)
-        config = with_own_times(
-            self._config(kind, timed=inputs.time is not None, with_neg=with_neg), inputs, self._data
-        )
-        maker = BatchMaker(self._graph(config), self._data.schema, inputs, config)
+        schema = _with_link_type(self.schema, inputs)
+        inputs = check_input(inputs, schema)
+        config = with_own_times(self.config(kind, timed=inputs.time is not None, with_neg=with_neg), inputs, self._data)
+        maker = BatchMaker(self._graph(config), schema, inputs, config)
         here = torch.arange(len(inputs))
         positions = here if input_id is None else input_id
-        epoch = int(self._epoch)
-        return run_local(maker.make_of(here, epoch, batch_index(positions))), positions
+        epoch, index = (int(self._epoch), batch_index(positions)) if place is None else place
+        return run_local(maker.make_of(here, epoch, index)), positions
 
     def _output(self, batch: SampledBatch, metadata: tuple[Any, ...]) -> SamplerOutput | HeteroSamplerOutput:
+        """The batch as PyG has it: an edge runs from its source to its target, whichever of them was sampled."""
         schema, sampled = self._data.schema, batch.subgraph
-        if schema.is_homogeneous:
-            return SamplerOutput(
-                node=sampled.nodes[0],
-                row=sampled.rows[0],
-                col=sampled.cols[0],
-                edge=sampled.edge_ids[0],
-                batch=sampled.trees[0],
-                num_sampled_nodes=list(sampled.num_sampled_nodes[0]),
-                num_sampled_edges=list(sampled.num_sampled_edges[0]),
-                metadata=metadata,
+        rows, cols = (sampled.rows, sampled.cols) if schema.edge_dir == "in" else (sampled.cols, sampled.rows)
+        by_hop: dict[str, Any] = {}
+        if self.subgraph_type is not SubgraphType.induced:  # whose edges belong to no hop
+            by_hop["num_sampled_nodes"] = dict(
+                zip(schema.node_types, map(list, sampled.num_sampled_nodes), strict=True)
             )
-        node_types, edge_types = schema.node_types, schema.edge_types
-        trees = dict(zip(node_types, sampled.trees, strict=True))
-        return HeteroSamplerOutput(
-            node=dict(zip(node_types, sampled.nodes, strict=True)),
-            row=dict(zip(edge_types, sampled.rows, strict=True)),
-            col=dict(zip(edge_types, sampled.cols, strict=True)),
-            edge=dict(zip(edge_types, sampled.edge_ids, strict=True)),
-            batch=None if None in trees.values() else trees,
-            num_sampled_nodes=dict(zip(node_types, map(list, sampled.num_sampled_nodes), strict=True)),
-            num_sampled_edges=dict(zip(edge_types, map(list, sampled.num_sampled_edges), strict=True)),
-            metadata=metadata,
-        )
+            by_hop["num_sampled_edges"] = dict(
+                zip(schema.edge_types, map(list, sampled.num_sampled_edges), strict=True)
+            )
+        out: SamplerOutput | HeteroSamplerOutput
+        if schema.is_homogeneous:
+            counts = {name: by_type[None] for name, by_type in by_hop.items()}
+            out = SamplerOutput(sampled.nodes[0], rows[0], cols[0], sampled.edge_ids[0], sampled.trees[0], **counts)
+        else:
+            trees = dict(zip(schema.node_types, sampled.trees, strict=True))
+            out = HeteroSamplerOutput(
+                node=dict(zip(schema.node_types, sampled.nodes, strict=True)),
+                row=dict(zip(schema.edge_types, rows, strict=True)),
+                col=dict(zip(schema.edge_types, cols, strict=True)),
+                edge=dict(zip(schema.edge_types, sampled.edge_ids, strict=True)),
+                batch=None if None in trees.values() else trees,
+                **by_hop,
+            )
+        out.metadata = metadata
+        if self.subgraph_type is SubgraphType.bidirectional:
+            return out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_graphs": {}}  # made anew where it is needed
 
 
-def _check_data(data: Any) -> None:
+def _with_link_type(schema: GraphSchema, inputs: NodeSamplerInput | EdgeSamplerInput) -> GraphSchema:
+    """The types of the graph, and that of the links where it has no edges of it: such links are of nodes that it has.
+
+    PyG's programs take the edges that a model learns to find out of the graph, and their type with them.
+    """
+    if not isinstance(inputs, EdgeSamplerInput):
+        return schema
+    link_type = inputs.input_type
+    if link_type is None or link_type in schema.edge_types:
+        return schema
+    is_known = link_type[0] in schema.node_types and link_type[2] in schema.node_types
+    is_checked = inputs.neg_sampling is not None and inputs.neg_sampling.strict
+    if not is_known or is_checked:  # there are no edges by which negatives could be checked
+        return schema
+    return replace(schema, edge_types=(*schema.edge_types, link_type))
+
+
+def negatives_of(neg_sampling: Any, *, strict: bool = False) -> NegativeSampling:
+    """PyG's ``NegativeSampling`` as ours."""
+    weights = neg_sampling.dst_weight, None if neg_sampling.is_triplet() else neg_sampling.src_weight
+    return NegativeSampling(
+        neg_sampling.mode.value, neg_sampling.amount, weights[0], src_weight=weights[1], strict=strict
+    )
+
+
+def _num_neighbors(given: Any) -> NumNeighbors:
+    """Fan-outs as PyG's; under the key None, a dict has those of all types that it does not name."""
+    if not isinstance(given, dict):
+        return NumNeighbors(given)
+    named = {key: hops for key, hops in given.items() if key is not None}
+    return NumNeighbors(named, given.get(None))
+
+
+def _subgraph_type(given: SubgraphType | str, directed: bool) -> SubgraphType:
+    if not directed:
+        warnings.warn("directed=False is PyG's older name of subgraph_type='induced'", DeprecationWarning, stacklevel=3)
+        return SubgraphType.induced
+    try:
+        return SubgraphType(given)
+    except ValueError:
+        names = [one.value for one in SubgraphType]
+        raise InvalidArgumentError(f"subgraph_type: expected one of {names}, got {given!r}") from None
+
+
+def graph_for(
+    data: Any, edge_dir: EdgeDirection, *, weight_attr: str | None = None, time_attr: str | None = None
+) -> Dataset:
+    """The graph of what a ``PyGSampler`` is given, see there."""
+    if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], ServerGraphStore):
+        data = data[1].data
+    if is_pyg_data(data):
+        return graph_of_pyg(data, edge_dir, weight_attr=weight_attr, time_attr=time_attr)
+    if weight_attr is not None or time_attr is not None:
+        raise InvalidArgumentError(
+            "weight_attr, time_attr: expected None beside a data set, which has its weights and times in the graph"
+        )
     if not isinstance(data, Dataset) or data.graph is None:
         raise InvalidArgumentError(
-            f"data: expected a Dataset with a graph, or a ServedDataset, got {type(data).__name__}"
+            f"data: expected PyG's Data, HeteroData or (FeatureStore, GraphStore), a Dataset with a graph, or a "
+            f"ServedDataset, got {type(data).__name__}"
         )
     if isinstance(data, DistDataset) and not isinstance(data, ServedDataset) and not data.is_whole:
         raise InvalidArgumentError(
             f"data: expected a data set that is whole or on servers, got one of {data.num_partitions} partitions"
         )
+    return data

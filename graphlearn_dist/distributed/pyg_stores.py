@@ -136,31 +136,34 @@ class ServerGraphStore(GraphStore):  # type: ignore[misc]  # PyG is not typed
 
     Args:
         data: the servers' data set.
+
+    Attributes:
+        data: the same.
     """
 
     def __init__(self, data: ServedDataset) -> None:
         super().__init__()
-        self._data = data
+        self.data = data
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """Each edge type (None in a homogeneous graph) in COO, with the numbers of source and target nodes."""
         return [
             EdgeAttr(edge_type, EdgeLayout.COO, is_sorted=True, size=self._size(edge_type))
-            for edge_type in self._data.schema.edge_types
+            for edge_type in self.data.schema.edge_types
         ]
 
     def _size(self, edge_type: Any) -> tuple[int, int]:
-        schema = self._data.schema
+        schema = self.data.schema
         counts = dict(zip(schema.node_types, schema.num_nodes, strict=True))
         return (counts[None],) * 2 if edge_type is None else (counts[edge_type[0]], counts[edge_type[2]])
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[torch.Tensor, torch.Tensor] | None:
         group = edge_attr.edge_type
         edge_type = tuple(group) if isinstance(group, list) else group
-        if edge_type not in self._data.schema.edge_types:
+        if edge_type not in self.data.schema.edge_types:
             return None
         (num_sources, num_targets), layout = self._size(edge_type), edge_attr.layout
-        source, target = self._data.edge_index(edge_type)
+        source, target = self.data.edge_index(edge_type)
         if layout is EdgeLayout.CSR:
             source, target = _sorted_by(source, target)
             return _offsets(source, num_sources), target

@@ -10,14 +10,20 @@ from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..sampler.base import BaseSampler, SamplingType
 from ..sampler.inputs import get_edge_label_index, to_link_input
+from .dataloader_keywords import check_keywords, drawn_seed
 from .local_loader import LocalLoader, Transform
 from .node_loader import check_sampler
+from .pyg_source import PygSource, cast_negatives, for_pyg, link_input
 
 __all__ = ["LinkLoader", "get_edge_label_index"]
 
 
 class LinkLoader(LocalLoader):
     """Mini-batches around links, as a sampler's settings say.
+
+    PyG's ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)`` may stand in place of the data set: then the
+    arguments are those of PyG's loader of the same name, in its order and with its meaning, and so are batches;
+    ``docs/from_pyg.md`` says what is beside them.
 
     Args:
         data: graph, features and labels.
@@ -34,12 +40,14 @@ class LinkLoader(LocalLoader):
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
+        **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
 
     Raises:
         InvalidArgumentError: arguments that contradict each other or the data set; the error names them.
         UnknownIdError: an end of a link is outside the graph.
     """
 
+    @for_pyg("_open_pyg")
     def __init__(
         self,
         data: Dataset,
@@ -57,7 +65,11 @@ class LinkLoader(LocalLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        **keywords: Any,
     ) -> None:
+        check_keywords(keywords)
+        self.link_sampler: Any = link_sampler
+        self.edge_label_index = edge_label_index
         if edge_dir not in (None, data.edge_dir):
             raise InvalidArgumentError(f"edge_dir: the data set holds {data.edge_dir!r}-neighbors, got {edge_dir!r}")
         links = get_edge_label_index(data, edge_label_index)
@@ -79,4 +91,55 @@ class LinkLoader(LocalLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            keywords=keywords,
+        )
+        self.neg_sampling: Any = sampler_input.neg_sampling
+
+    def _open_pyg(
+        self,
+        data: Any,
+        link_sampler: Any,
+        edge_label_index: Any = None,
+        edge_label: torch.Tensor | None = None,
+        edge_label_time: torch.Tensor | None = None,
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        input_id: torch.Tensor | None = None,
+        *,
+        seed: int | None = None,
+        device: torch.device | None = None,
+        num_threads: int = 1,
+        prefetch: int | None = None,
+        **keywords: Any,
+    ) -> None:
+        """As PyG's loader of this name; see ``docs/from_pyg.md`` for what it does not have."""
+        check_keywords(keywords)
+        self.link_sampler = link_sampler
+        self.edge_label_index, self.custom_cls = edge_label_index, custom_cls
+        self.neg_sampling, _ = cast_negatives(neg_sampling, neg_sampling_ratio)
+        self.input_data = link_input(data, edge_label_index, edge_label, edge_label_time, self.neg_sampling, input_id)
+        source = PygSource(
+            data,
+            link_sampler,
+            self.input_data,
+            neg_sampling=self.neg_sampling,
+            custom_cls=custom_cls,
+            num_threads=num_threads,
+        )
+        self._open(
+            data,
+            source,
+            len(self.input_data.row),
+            keywords,
+            source.settings,
+            seed=drawn_seed(seed, keywords.get("generator")),
+            device=device,
+            transform=transform,
+            prefetch=source.threads(prefetch),
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
         )

@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from ..data.dataset import Dataset
+from ..errors import InvalidArgumentError
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
+from .dataloader_keywords import drawn_seed
 from .link_loader import LinkLoader
 from .local_loader import Transform
+from .pyg_source import cast_negatives, for_pyg, open_sampler
 
 
 class LinkNeighborLoader(LinkLoader):
@@ -19,6 +22,10 @@ class LinkNeighborLoader(LinkLoader):
 
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Epochs follow
     each other from 0; one begins with its first batch, not with ``iter()``.
+
+    PyG's ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)`` may stand in place of the data set: then the
+    arguments are those of PyG's loader of the same name, in its order and with its meaning, and so are batches;
+    ``docs/from_pyg.md`` says what is beside them.
 
     Args:
         data: graph, features and labels.
@@ -48,6 +55,7 @@ class LinkNeighborLoader(LinkLoader):
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
+        **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -57,6 +65,7 @@ class LinkNeighborLoader(LinkLoader):
         UnknownIdError: an end of a link is outside the graph.
     """
 
+    @for_pyg("_open_pyg_neighbors")
     def __init__(
         self,
         data: Dataset,
@@ -81,6 +90,7 @@ class LinkNeighborLoader(LinkLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        **keywords: Any,
     ) -> None:
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler.of_dataset(
@@ -108,4 +118,71 @@ class LinkNeighborLoader(LinkLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            **keywords,
+        )
+
+    def _open_pyg_neighbors(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        edge_label_index: Any = None,
+        edge_label: torch.Tensor | None = None,
+        edge_label_time: torch.Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: Any = None,
+        directed: bool = True,
+        *,
+        strategy: str = "random",
+        seed: int | None = None,
+        num_threads: int = 1,
+        **keywords: Any,
+    ) -> None:
+        """As PyG's loader of this name; see ``docs/from_pyg.md`` for what it does not have."""
+        if neighbor_sampler is None and (edge_label_time is None) != (time_attr is None):
+            got = "times and no time_attr" if time_attr is None else "time_attr and no times"
+            raise InvalidArgumentError(f"edge_label_time, time_attr: expected both or none, got {got}")
+        negatives, strict = cast_negatives(neg_sampling, neg_sampling_ratio)
+        seed = drawn_seed(seed, keywords.get("generator"))
+        if neighbor_sampler is None:
+            neighbor_sampler = open_sampler(
+                data,
+                num_neighbors,
+                replace=replace,
+                subgraph_type=subgraph_type,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                directed=directed,
+                strategy=strategy,
+                seed=seed,
+                num_threads=num_threads,
+                strict_negatives=strict,
+            )
+        self._open_pyg(
+            data,
+            neighbor_sampler,
+            edge_label_index,
+            edge_label,
+            edge_label_time,
+            negatives,
+            None,
+            transform,
+            transform_sampler_output,
+            filter_per_worker,
+            seed=seed,
+            num_threads=num_threads,
+            **keywords,
         )

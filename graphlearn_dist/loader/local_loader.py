@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..data.dataset import Dataset
-from ..data.device_copies import Copy, DeviceCopies
+from ..data.device_copies import Copy, DeviceCopies, pinned
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches, with_own_times
-from ..sampler.convert import to_pyg_v1
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import resolve_input
 from ..sampler.padding import StaticShapes
-from ..sampler.schedule import BatchIndices
+from ..sampler.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.static_batches import StaticBatches, ask, make_static_batches, new_request
+from .batch_source import BatchSource, DatasetSource
+from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
 from .prefetch import check_prefetch, made_ahead
 from .resume import Shard
-from .transform import padded_to_pyg, to_pyg
+from .transform import padded_to_pyg
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -35,7 +37,8 @@ class LocalLoader(EpochLoader):
     """Mini-batches from a data set held in this process.
 
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the input and the config. Several iterations may be
-    under way at once; each is an epoch of its own.
+    under way at once; each is an epoch of its own. ``loader(positions)`` is one batch of the seeds at these positions
+    of the input, with draws that are a function of the epoch and of them.
 
     Args:
         data: graph, features and labels.
@@ -49,10 +52,20 @@ class LocalLoader(EpochLoader):
             may also be used in a fork of its process, such as a worker of a torch ``DataLoader``.
         as_pyg_v1: yield (batch size, ids, layers) instead of PyG objects.
         static_shapes: whether all batches have tensors of the same shapes, and which.
+        keywords: others of torch's ``DataLoader``, see ``dataloader_keywords``.
+
+    Attributes:
+        data: what the loader was given.
+        dataset: the positions of the seeds or links, as a range.
+        transform: what is called with each batch.
+        transform_sampler_output: what is called with the output of the sampler of PyG's data.
+        filter_per_worker: whether background threads call ``transform``.
 
     Raises:
         InvalidArgumentError: static shapes of what has none, or that do not fit the data set.
     """
+
+    static_batches: StaticBatches | None = None
 
     def __init__(
         self,
@@ -66,26 +79,101 @@ class LocalLoader(EpochLoader):
         prefetch: int = 2,
         as_pyg_v1: bool = False,
         static_shapes: StaticShapes | bool = False,
+        keywords: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        super().__init__(Shard())
-        self.data = data
         self.config = config
         self._input = resolve_input(sampler_input, data)
         self._resolved = with_own_times(config, self._input, data)
         self.batches = LocalBatches(data, self._input, self._resolved, num_threads)
+        order = {"batch_size": config.batch_size, "shuffle": config.shuffle, "drop_last": config.drop_last}
+        self._open(
+            data,
+            DatasetSource(data, config, self.batches, as_pyg_v1=as_pyg_v1),
+            len(self._input),
+            {**order, **keywords},
+            lambda: config_settings(self.config, data.schema) | input_settings(self._input),
+            seed=config.seed,
+            device=device,
+            transform=transform,
+            prefetch=prefetch,
+        )
         self._schema = data.schema
         self._constants = data.constants if config.collect_features else {}
-        self._copies = DeviceCopies(device)
-        self._transform = transform
-        self._prefetch = check_prefetch(prefetch)
         self._as_pyg_v1 = as_pyg_v1
         self.static_batches = self._make_static_batches(static_shapes)
+
+    def _open(
+        self,
+        data: Any,
+        source: BatchSource,
+        num_inputs: int,
+        keywords: Mapping[str, Any],
+        settings: Callable[[], Settings],
+        *,
+        seed: int,
+        device: torch.device | None,
+        transform: Transform | None,
+        prefetch: int,
+        transform_sampler_output: Transform | None = None,
+        filter_per_worker: bool | None = None,
+    ) -> None:
+        """What every loader in this process has, whatever it makes its batches of."""
+        super().__init__(Shard())
+        self.data = data
+        self._source = source
+        self._settings_of_source = settings
+        self.keywords = DataLoaderKeywords(num_inputs, check_prefetch(prefetch), dict(keywords))
+        self.dataset = self.keywords.dataset
+        self._schedule = SeedSchedule(
+            num_inputs, self.keywords.batch_size or 1, self.keywords.shuffle, self.keywords.drop_last, seed
+        )
+        self._copies = DeviceCopies(device)
+        self.transform = transform
+        self.transform_sampler_output = transform_sampler_output
+        self.filter_per_worker = filter_per_worker
+        # One thread at a time where code runs that may not be made for several.
+        is_foreign = source.runs_others or transform_sampler_output is not None or bool(filter_per_worker)
+        self._prefetch = min(self.keywords.num_threads, 1) if is_foreign else self.keywords.num_threads
+
+    def __getattr__(self, name: str) -> Any:
+        """What programs read of torch's loaders, such as ``batch_size`` and ``num_workers``."""
+        if name in TORCH_ATTRIBUTES and "keywords" in self.__dict__:
+            return getattr(self.keywords, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __call__(self, index: torch.Tensor | Sequence[int]) -> Any:
+        """The batch of the seeds or links at some positions of the input, int ``[n]``."""
+        batch = self.collate_fn(index)
+        return batch if self.filter_per_worker else self.filter_fn(batch)
+
+    def collate_fn(self, index: torch.Tensor | Sequence[int]) -> Any:
+        """What is sampled for the seeds or links at some positions; with ``filter_per_worker`` the batch itself."""
+        positions = torch.as_tensor(index, dtype=torch.int64)
+        sampled = self._source.sample(positions, (max(self.epoch, 0), batch_index(positions)))
+        return self.filter_fn(sampled) if self.filter_per_worker else sampled
+
+    def filter_fn(self, out: Any) -> Any:
+        """The batch of what ``collate_fn`` gave."""
+        return self._transformed(self._cut(out))
+
+    def _cut(self, sampled: Any) -> Any:
+        if self.transform_sampler_output is not None:
+            sampled = self.transform_sampler_output(sampled)
+        return self._source.cut(sampled)
+
+    def _transformed(self, batch: Any) -> Any:
+        return batch if self.transform is None else self.transform(batch)
 
     def _make_static_batches(self, shapes: StaticShapes | bool) -> StaticBatches | None:
         if shapes is False:
             return None
         if self._as_pyg_v1 or not isinstance(self._input, NodeSamplerInput):
             raise InvalidArgumentError("static_shapes: expected a loader of nodes that yields PyG objects")
+        if self.keywords.own_order is not None:
+            raise InvalidArgumentError("sampler, batch_sampler: expected None with static shapes")
         sizes = StaticShapes() if shapes is True else shapes
         return make_static_batches(self.data, self._input, self._resolved, self.batches, sizes)
 
@@ -96,17 +184,29 @@ class LocalLoader(EpochLoader):
 
     @property
     def _num_batches(self) -> int:
-        return self.batches.schedule.num_batches
+        own = self.keywords.own_order
+        return self._schedule.num_batches if own is None else len(own)
 
     @functools.cached_property
     def _fingerprint(self) -> Settings:
-        return config_settings(self.config, self._schema) | input_settings(self._input)
+        order = {"batch_size": self._schedule.batch_size, "shuffle": int(self._schedule.shuffle)}
+        order |= {"drop_last": int(self._schedule.drop_last), "seed": self._schedule.seed}
+        own = self.keywords.own_order
+        named = {} if own is None else {"order": type(own).__name__}
+        return {**self._settings_of_source(), **order, **named}
 
     def _settings(self) -> Settings:
         return self._fingerprint
 
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
-        made = made_ahead(lambda place: self._make(epoch, indices[place]), len(indices), self._prefetch)
+        places = list(self.keywords.batches()) if self.keywords.own_order is not None else None
+        made = made_ahead(
+            lambda at: self._make(epoch, indices[at], None if places is None else places[indices[at]]),
+            len(indices),
+            self._prefetch,
+            each=self.keywords.batches_ahead,
+            begin=self.keywords.begin,
+        )
         with contextlib.closing(made):
             for index, batch in zip(indices, made, strict=True):
                 yield index, self._finish(batch)
@@ -137,18 +237,22 @@ class LocalLoader(EpochLoader):
         padded = self.static_batches.sample(request)
         return padded_to_pyg(padded, self._schema, self._constants)
 
-    def _make(self, epoch: int, index: int) -> Copy:
+    def _make(self, epoch: int, index: int, positions: torch.Tensor | None = None) -> Copy:
         """A batch on its way to the device: what background threads do."""
         with self._copies.current():
             if self.static_batches is not None:
                 request = new_request(self.config.seed, self.static_batches.device)
                 ask(request, epoch, self.batches.schedule.check_index(index))
                 return self._copies.begin(self._make_static(request))
-            batch = self.batches.make(epoch, index)
-            if self._as_pyg_v1:
-                return Copy(to_pyg_v1(batch))
-            return self._copies.begin(to_pyg(batch, self._schema, self._constants))
+            if positions is None:
+                positions = self._schedule.positions(epoch, index)
+            batch = self._cut(self._source.sample(positions, (epoch, index)))
+            if self.filter_per_worker:
+                batch = self._transformed(batch)
+            if isinstance(batch, tuple):  # as_pyg_v1
+                return Copy(batch)
+            return self._copies.begin(pinned(batch) if self.keywords.pin_memory else batch)
 
     def _finish(self, copy: Copy) -> Any:
         batch = self._copies.finish(copy)
-        return batch if self._transform is None else self._transform(batch)
+        return batch if self.filter_per_worker else self._transformed(batch)

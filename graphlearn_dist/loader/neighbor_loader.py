@@ -7,12 +7,15 @@ from typing import Any
 import torch
 
 from ..data.dataset import Dataset
+from ..errors import InvalidArgumentError
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.padding import StaticShapes
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
+from .dataloader_keywords import drawn_seed
 from .local_loader import Transform
 from .node_loader import NodeLoader
+from .pyg_source import for_pyg, open_sampler
 
 
 class NeighborLoader(NodeLoader):
@@ -20,6 +23,10 @@ class NeighborLoader(NodeLoader):
 
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the arguments and ``seed``. Epochs follow
     each other from 0; one begins with its first batch, not with ``iter()``.
+
+    PyG's ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)`` may stand in place of the data set: then the
+    arguments are those of PyG's loader of the same name, in its order and with its meaning, and so are batches;
+    ``docs/from_pyg.md`` says what is beside them.
 
     Args:
         data: graph, features and labels.
@@ -47,6 +54,7 @@ class NeighborLoader(NodeLoader):
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
             ``loader.transform.padded_to_pyg``. It changes neither nodes nor edges, nor their order.
+        **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -56,6 +64,7 @@ class NeighborLoader(NodeLoader):
         UnknownIdError: a seed is outside the graph.
     """
 
+    @for_pyg("_open_pyg_neighbors")
     def __init__(
         self,
         data: Dataset,
@@ -80,6 +89,7 @@ class NeighborLoader(NodeLoader):
         num_threads: int = 1,
         prefetch: int = 2,
         static_shapes: StaticShapes | bool = False,
+        **keywords: Any,
     ) -> None:
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler.of_dataset(
@@ -107,4 +117,62 @@ class NeighborLoader(NodeLoader):
             prefetch=prefetch,
             static_shapes=static_shapes,
             as_pyg_v1=as_pyg_v1,
+            **keywords,
+        )
+
+    def _open_pyg_neighbors(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        input_time: torch.Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: Any = None,
+        directed: bool = True,
+        *,
+        strategy: str = "random",
+        seed: int | None = None,
+        num_threads: int = 1,
+        **keywords: Any,
+    ) -> None:
+        """As PyG's loader of this name; see ``docs/from_pyg.md`` for what it does not have."""
+        if input_time is not None and time_attr is None and neighbor_sampler is None:
+            raise InvalidArgumentError("input_time, time_attr: expected both or none, got times and no time_attr")
+        seed = drawn_seed(seed, keywords.get("generator"))
+        if neighbor_sampler is None:
+            neighbor_sampler = open_sampler(
+                data,
+                num_neighbors,
+                replace=replace,
+                subgraph_type=subgraph_type,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                directed=directed,
+                strategy=strategy,
+                seed=seed,
+                num_threads=num_threads,
+            )
+        self._open_pyg(
+            data,
+            neighbor_sampler,
+            input_nodes,
+            input_time,
+            transform,
+            transform_sampler_output,
+            filter_per_worker,
+            seed=seed,
+            num_threads=num_threads,
+            **keywords,
         )

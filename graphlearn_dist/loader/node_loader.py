@@ -12,7 +12,9 @@ from ..sampler.base import BaseSampler, NodeSamplerInput, SamplingType
 from ..sampler.inputs import to_sampler_input
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.padding import StaticShapes
+from .dataloader_keywords import check_keywords, drawn_seed
 from .local_loader import LocalLoader, Transform
+from .pyg_source import PygSource, for_pyg, node_counter, node_input
 
 
 def check_sampler(sampler: Any, name: str) -> NeighborSampler:
@@ -24,6 +26,10 @@ def check_sampler(sampler: Any, name: str) -> NeighborSampler:
 
 class NodeLoader(LocalLoader):
     """Mini-batches around nodes, as a sampler's settings say.
+
+    PyG's ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)`` may stand in place of the data set: then the
+    arguments are those of PyG's loader of the same name, in its order and with its meaning, and so are batches;
+    ``docs/from_pyg.md`` says what is beside them.
 
     Args:
         data: graph, features and labels.
@@ -42,12 +48,14 @@ class NodeLoader(LocalLoader):
         static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
             ``loader.transform.padded_to_pyg``. It changes neither nodes nor edges, nor their order.
         as_pyg_v1: yield (batch size, ids, layers) instead of PyG objects; see ``sampler.convert.to_pyg_v1``.
+        **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
 
     Raises:
         InvalidArgumentError: arguments that contradict each other or the data set; the error names them.
         UnknownIdError: a seed is outside the graph.
     """
 
+    @for_pyg("_open_pyg")
     def __init__(
         self,
         data: Dataset,
@@ -65,7 +73,10 @@ class NodeLoader(LocalLoader):
         prefetch: int = 2,
         as_pyg_v1: bool = False,
         static_shapes: StaticShapes | bool = False,
+        **keywords: Any,
     ) -> None:
+        check_keywords(keywords)
+        self.node_sampler: Any = node_sampler
         sampler_input = to_sampler_input(input_nodes, input_time)
         config = check_sampler(node_sampler, "node_sampler").config_of(
             sampling_type,
@@ -89,4 +100,44 @@ class NodeLoader(LocalLoader):
             prefetch=prefetch,
             static_shapes=static_shapes,
             as_pyg_v1=as_pyg_v1,
+            keywords=keywords,
+        )
+
+    def _open_pyg(
+        self,
+        data: Any,
+        node_sampler: Any,
+        input_nodes: Any = None,
+        input_time: torch.Tensor | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        input_id: torch.Tensor | None = None,
+        *,
+        seed: int | None = None,
+        device: torch.device | None = None,
+        num_threads: int = 1,
+        prefetch: int | None = None,
+        **keywords: Any,
+    ) -> None:
+        """As PyG's loader of this name; see ``docs/from_pyg.md`` for what it does not have."""
+        check_keywords(keywords)
+        self.node_sampler = node_sampler
+        self.input_nodes, self.input_time, self.input_id = input_nodes, input_time, input_id
+        self.custom_cls = custom_cls
+        self.input_data = node_input(data, input_nodes, input_time, input_id, node_counter(data, node_sampler))
+        source = PygSource(data, node_sampler, self.input_data, custom_cls=custom_cls, num_threads=num_threads)
+        self._open(
+            data,
+            source,
+            len(self.input_data.node),
+            keywords,
+            source.settings,
+            seed=drawn_seed(seed, keywords.get("generator")),
+            device=device,
+            transform=transform,
+            prefetch=source.threads(prefetch),
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
         )

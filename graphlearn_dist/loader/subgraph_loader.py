@@ -40,6 +40,7 @@ class SubGraphLoader(NodeLoader):
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
+        **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``: each node once, seeds first, in
@@ -70,6 +71,7 @@ class SubGraphLoader(NodeLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        **keywords: Any,
     ) -> None:
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler.of_dataset(
@@ -93,4 +95,5 @@ class SubGraphLoader(NodeLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            **keywords,
         )

@@ -147,6 +147,8 @@ class SamplingConfig:
             recent ones), along the edge types that have times; None where seeds have no times.
         own_times: the same for seeds that are given without times: where the data set has times, each seed has its
             node's own (see ``with_own_times``). None looks at no time.
+        induced: batches have all edges between their nodes instead of those that were sampled; those of subgraphs do
+            whatever this says.
     """
 
     sampling_type: SamplingType
@@ -165,6 +167,7 @@ class SamplingConfig:
     disjoint: bool = False
     temporal_strategy: str | None = None
     own_times: str | None = None
+    induced: bool = False
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):
@@ -190,10 +193,15 @@ class SamplingConfig:
                 "temporal_strategy: 'last' takes the most recent neighbors and draws nothing; expected replace and "
                 "with_weight False and strategy 'random'"
             )
-        if self.sampling_type is SamplingType.SUBGRAPH and self.is_disjoint:
+        if self.has_induced_edges and self.is_disjoint:
             raise InvalidArgumentError(
                 "disjoint, temporal_strategy: an induced subgraph has each node once; expected False and no times"
             )
+
+    @property
+    def has_induced_edges(self) -> bool:
+        """Whether batches have all edges between their nodes."""
+        return self.induced or self.sampling_type is SamplingType.SUBGRAPH
 
     @property
     def is_disjoint(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
@@ -134,7 +136,13 @@ class LocalBatches:
 
     def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch``: a pure function of the two, of the data set and of the config."""
-        batch = self.sample(epoch, index, run)
+        return self._with_rows(self.sample(epoch, index, run))
+
+    def make_of(self, positions: torch.Tensor, epoch: int, index: int) -> SampledBatch:
+        """The batch of the seeds at some positions of the input, with the draws of (epoch, index)."""
+        return self._with_rows(run_local(self._maker.make_of(positions, epoch, index)))
+
+    def _with_rows(self, batch: SampledBatch) -> SampledBatch:
         wanted = wanted_rows(batch, self._store_names)
         rows = {name: self._stores[name].gather(ids, num_threads=self._num_threads) for name, ids in wanted.items()}
         return with_rows(batch, rows)

@@ -38,6 +38,8 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
         "temporal_strategy": str(config.temporal_strategy),
         "num_nodes": _short(", ".join(map(str, schema.num_nodes))),
     }
+    if config.induced:
+        settings["induced"] = 1
     # Named only where it is not what loaders have by default: whether there are times is known to the data set alone.
     has_own = config.temporal_strategy is None and config.sampling_type is not SamplingType.SUBGRAPH
     return settings | {"own_times": str(config.own_times)} if has_own and config.own_times != "uniform" else settings

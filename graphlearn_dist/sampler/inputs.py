@@ -308,7 +308,13 @@ def resolve_input(
     """
     if isinstance(sampler_input, RemoteSamplerInput):
         sampler_input = sampler_input.to_local_sampler_input(dataset)
-    schema = dataset.schema
+    return check_input(sampler_input, dataset.schema)
+
+
+def check_input(
+    sampler_input: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema
+) -> NodeSamplerInput | EdgeSamplerInput:
+    """Checks seeds against types and counts; raises as ``resolve_input``."""
     if isinstance(sampler_input, NodeSamplerInput):
         _check_ids(schema, sampler_input.node, sampler_input.input_type, "input_nodes")
         count = schema.num_nodes[schema.node_type_index(sampler_input.input_type, "input_nodes")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,17 @@ import torch
 from .. import _C
 from ..core import to_tensor
 from ..errors import InvalidArgumentError
+
+_INDEX_BITS = 63
+
+
+def batch_index(positions: torch.Tensor) -> int:
+    """The number under which a batch draws that has none in an epoch: a hash of the positions of its seeds, below 2^63.
+
+    PyG's loaders do not tell a sampler which batch they want; which seeds it has is all that is said.
+    """
+    digest = hashlib.blake2b(positions.to(torch.int64).contiguous().numpy().tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> (64 - _INDEX_BITS)
 
 
 @dataclass(frozen=True)

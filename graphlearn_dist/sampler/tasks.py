@@ -117,25 +117,29 @@ class NodeTask:
         return TaskResult(subgraph, times)
 
 
+async def _with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph:
+    """The nodes of a subgraph, each of which it has once, with all edges between them."""
+    induced = await graph.induced(sampled.nodes)
+    return replace(
+        sampled,
+        rows=tuple(edges.neighbors for edges in induced),
+        cols=tuple(edges.nodes() for edges in induced),
+        edge_ids=tuple(edges.edge_ids for edges in induced),
+        num_sampled_edges=((),) * len(induced),  # they belong to no hop
+    )
+
+
 class SubgraphTask:
     """All edges between the sampled neighborhoods of nodes; each node stands in a batch once."""
 
     def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema) -> None:
         self._nodes = inputs.node
-        self._edge_specs = schema.edge_specs
         self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
 
     async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
         seeds = SeedList(self.seed_type, self._nodes[positions], unique=True)
         sampled, (mapping,) = await graph.sample((seeds,), epoch=epoch, index=index)
-        induced = await graph.induced(sampled.nodes)
-        subgraph = replace(
-            sampled,
-            rows=tuple(edges.neighbors for edges in induced),
-            cols=tuple(edges.nodes() for edges in induced),
-            edge_ids=tuple(edges.edge_ids for edges in induced),
-            num_sampled_edges=((),) * len(induced),  # they belong to no hop
-        )
+        subgraph = await _with_induced_edges(graph, sampled)
         return TaskResult(subgraph, mapping=mapping)
 
 
@@ -186,6 +190,8 @@ class LinkTask:
             SeedList(self._target_type, ends.targets, target_times, unique=not disjoint),
         )
         subgraph, (sources, targets) = await graph.sample(seeds, epoch=epoch, index=index)
+        if self._config.induced:
+            subgraph = await _with_induced_edges(graph, subgraph)
         if disjoint:
             link_of_tree = torch.cat([ends.source_links, ends.target_links])
             subgraph = replace(subgraph, trees=tuple(None if t is None else link_of_tree[t] for t in subgraph.trees))
@@ -255,6 +261,8 @@ def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, 
             f"{config.temporal_strategy!r}"
         )
     match config.sampling_type, inputs:
+        case SamplingType.NODE, NodeSamplerInput() if config.induced:
+            return SubgraphTask(inputs, schema)
         case SamplingType.NODE, NodeSamplerInput():
             return NodeTask(inputs, schema, own_times=own_times)
         case SamplingType.SUBGRAPH, NodeSamplerInput():

@@ -416,8 +416,10 @@ def test_full_neighborhoods_are_pygs() -> None:
 
 
 def test_wrong_data() -> None:
-    with pytest.raises(InvalidArgumentError, match="data: expected a Dataset with a graph"):
-        PyGSampler(pyg_data(HOMOGENEOUS), [2])  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="data: expected PyG's Data, HeteroData or .*, got dict"):
+        PyGSampler({}, [2])
+    with pytest.raises(InvalidArgumentError, match="num_neighbors: expected fan-outs for PyGSampler itself"):
+        PyGSampler(pyg_data(HOMOGENEOUS)).sample_from_nodes(PygNodes(None, torch.tensor([1])))
     with pytest.raises(InvalidArgumentError, match="edge_dir: the data set holds 'out'-neighbors"):
         PyGSampler(make_dataset(HOMOGENEOUS, "out"), [2])
     with pytest.raises(InvalidArgumentError, match="with_weight: expected edge weights"):

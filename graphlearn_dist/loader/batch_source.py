@@ -1,0 +1,63 @@
+"""What makes a loader's batches of seeds: of a data set here, of PyG's data in ``pyg_source``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from ..data.dataset import Dataset
+from ..sampler.base import SamplingConfig
+from ..sampler.batches import LocalBatches
+from ..sampler.convert import to_pyg_v1
+from .transform import to_pyg
+
+
+class BatchSource(Protocol):
+    """Makes batches in two steps; safe to call from several threads at once, unless ``runs_others``.
+
+    Attributes:
+        runs_others: whether it calls code of others, which may not be made for threads.
+    """
+
+    runs_others: bool
+
+    def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
+        """What is drawn for the seeds at some positions of the input, with the draws of a batch (epoch, index)."""
+
+    def cut(self, sampled: Any) -> Any:
+        """The batch of it, as a program gets it."""
+
+
+class DatasetSource:
+    """Makes batches of a data set.
+
+    Args:
+        data: graph, features and labels.
+        config: how to sample.
+        batches: its batches.
+        as_pyg_v1: give (batch size, ids, layers) instead of PyG objects.
+    """
+
+    runs_others = False
+
+    def __init__(
+        self,
+        data: Dataset,
+        config: SamplingConfig,
+        batches: LocalBatches,
+        *,
+        as_pyg_v1: bool = False,
+    ) -> None:
+        self._batches = batches
+        self._schema = data.schema
+        self._constants = data.constants if config.collect_features else {}
+        self._as_pyg_v1 = as_pyg_v1
+
+    def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
+        """See ``BatchSource``: the sampled batch with its rows."""
+        return self._batches.make_of(positions, *place)
+
+    def cut(self, sampled: Any) -> Any:
+        """See ``BatchSource``."""
+        return to_pyg_v1(sampled) if self._as_pyg_v1 else to_pyg(sampled, self._schema, self._constants)

@@ -1,0 +1,117 @@
+"""The keywords of torch's ``DataLoader`` that programs give loaders: which do something here, and what."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..errors import InvalidArgumentError
+
+TORCH_ATTRIBUTES = frozenset(
+    {
+        "batch_size", "drop_last", "sampler", "batch_sampler", "generator", "num_workers", "worker_init_fn",
+        "pin_memory", "pin_memory_device", "persistent_workers", "prefetch_factor", "timeout",
+        "multiprocessing_context", "in_order",
+    }
+)  # fmt: skip
+_KNOWN = TORCH_ATTRIBUTES | {"shuffle", "dataset", "collate_fn"}
+_BATCHES_AHEAD = 2  # of each thread, as torch has it
+_WITHOUT_EFFECT = {
+    "persistent_workers": False,
+    "multiprocessing_context": None,
+    "timeout": 0,
+    "pin_memory_device": "",
+    "in_order": True,
+}
+
+
+@functools.lru_cache
+def _say_once(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=4)
+
+
+class DataLoaderKeywords:
+    """What a loader does with the keywords that programs know from ``torch.utils.data.DataLoader``.
+
+    Torch looks at them, so that what it refuses is refused here. Batches are made by threads of this process: as many
+    as ``num_workers``, each of which calls ``worker_init_fn`` first. Keywords that are about worker processes change
+    nothing, which is said once.
+
+    Args:
+        num_inputs: seeds or links.
+        prefetch: background threads where ``num_workers`` is not given.
+        keywords: as of ``DataLoader``: ``batch_size``, ``shuffle``, ``drop_last``, ``sampler`` and so on.
+
+    Attributes:
+        dataset: the positions of the seeds or links.
+        num_threads: background threads.
+        batches_ahead: of each of them.
+        pin_memory: whether batches are pinned.
+
+    Raises:
+        InvalidArgumentError: keywords that torch refuses, or ``batch_size=None``.
+        TypeError: a keyword that nobody knows.
+    """
+
+    def __init__(self, num_inputs: int, prefetch: int, keywords: dict[str, Any]) -> None:
+        for ours in ("dataset", "collate_fn"):  # which Lightning hands back to the class that it got them from
+            keywords.pop(ours, None)
+        has_order = keywords.get("sampler") is not None or keywords.get("batch_sampler") is not None
+        looked_at = keywords if has_order else {**keywords, "shuffle": False}  # torch shuffles no empty list
+        batch_size = keywords.get("batch_size", 1)
+        if keywords.get("batch_sampler") is None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
+            raise InvalidArgumentError(f"batch_size: expected a number of seeds, got {batch_size!r}")
+        self.dataset = range(num_inputs)
+        try:
+            self._torch: DataLoader[Any] = DataLoader(self.dataset, **looked_at)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise InvalidArgumentError(f"keywords of DataLoader: {error}") from error
+        self.shuffle = bool(keywords.get("shuffle"))
+        self._has_order = has_order
+        self.num_threads = keywords.get("num_workers", prefetch)
+        self.batches_ahead = keywords.get("prefetch_factor") or _BATCHES_AHEAD
+        self.pin_memory = bool(keywords.get("pin_memory")) and torch.cuda.is_available()
+        unused = [name for name, default in _WITHOUT_EFFECT.items() if keywords.get(name, default) != default]
+        if keywords.get("pin_memory") and not self.pin_memory:
+            unused.append("pin_memory (there is no GPU)")
+        if unused:
+            _say_once(f"loaders make batches in threads of this process: {', '.join(unused)} without effect")
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in TORCH_ATTRIBUTES:
+            raise AttributeError(name)
+        return getattr(self._torch, name)
+
+    @property
+    def own_order(self) -> Any:
+        """What gives the positions of each batch, where a program brought its own ``sampler`` or ``batch_sampler``."""
+        return self._torch.batch_sampler if self._has_order else None
+
+    def batches(self) -> Iterator[torch.Tensor]:
+        """The positions of each batch of an epoch in the program's own order, int64 ``[batch_size]``."""
+        for positions in self._torch.batch_sampler or ():
+            yield torch.as_tensor(positions, dtype=torch.int64)
+
+    @property
+    def begin(self) -> Callable[[int], None] | None:
+        """Called by each background thread first, with its number."""
+        return self._torch.worker_init_fn
+
+
+def check_keywords(keywords: Mapping[str, Any]) -> None:
+    """Raises a ``TypeError`` that names a keyword which torch's ``DataLoader`` does not have."""
+    for name in keywords:
+        if name not in _KNOWN:
+            raise TypeError(f"got an unexpected keyword argument {name!r}")
+
+
+def drawn_seed(seed: int | None, generator: torch.Generator | None) -> int:
+    """A seed, where none is given from torch's generator: that of the program, or the one of ``torch.manual_seed``."""
+    if seed is not None:
+        return seed
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))

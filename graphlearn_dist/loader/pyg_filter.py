@@ -1,0 +1,157 @@
+"""From PyG's data and what a sampler gave of it to a batch, with all that PyG's loaders put there."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..core import stack_pair
+from ..data.pyg_graphs import is_pyg_stores
+from ..data.unified_tensor import UnifiedTensor, view_rows
+from ..utils.tensor import from_array
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+
+class PygFilter:
+    """Cuts a batch out of PyG's data: rows of nodes and edges are gathered, everything else comes as it is.
+
+    The data are looked at for every batch, so that attributes may be set and deleted between batches, as PyG's programs
+    do. Rows in host memory, of arrays and memory-mapped files too, are gathered by the core, into warm memory. A pair
+    of stores is asked for the tensors that its feature store lists, in one ``multi_get_tensor``.
+
+    Args:
+        num_threads: threads of one lookup.
+    """
+
+    def __init__(self, num_threads: int = 1) -> None:
+        self._num_threads = num_threads
+        self._views: dict[tuple[Any, str], tuple[Any, UnifiedTensor | None]] = {}
+
+    def batch(self, data: Any, out: Any, custom_cls: Any = None) -> Data | HeteroData:
+        """The batch of a sampler's output (PyG's ``SamplerOutput`` or ``HeteroSamplerOutput``)."""
+        is_typed = isinstance(out.node, dict)
+        if is_pyg_stores(data):
+            batch = self._of_stores(data, out, custom_cls, is_typed)
+        else:
+            batch = self._of_typed(data, out) if is_typed else self._of_single(data, out)
+        if not is_typed:
+            _set_ids(batch, out.node, out.edge)
+            for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+                batch[name] = getattr(out, name)
+            if out.orig_row is not None and out.orig_col is not None:
+                batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
+            return batch
+        for key, node in out.node.items():
+            _set_ids(batch[key], node, None)
+        for key, edge in (out.edge or {}).items():
+            _set_ids(batch[key], None, edge)
+        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+            batch.set_value_dict(name, getattr(out, name))
+        for key, row in (out.orig_row or {}).items():
+            batch[key]._orig_edge_index = torch.stack([row, out.orig_col[key]])
+        return batch
+
+    @staticmethod
+    def _of_stores(data: Any, out: Any, custom_cls: Any, is_typed: bool) -> Any:
+        from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
+
+        cut = filter_custom_hetero_store if is_typed else filter_custom_store
+        return cut(*data, out.node, out.row, out.col, out.edge, custom_cls)
+
+    def _of_single(self, data: Any, out: Any) -> Any:
+        batch = copy.copy(data)
+        self._fill_nodes(None, data._store, batch._store, out.node)
+        self._fill_edges(None, data._store, batch._store, out.row, out.col, out.edge)
+        return batch
+
+    def _of_typed(self, data: Any, out: Any) -> Any:
+        batch, nothing = copy.copy(data), torch.empty(0, dtype=torch.int64)
+        for key in batch.node_types:
+            self._fill_nodes(key, data[key], batch[key], out.node.setdefault(key, nothing))
+        edges = out.edge if out.edge is not None else {}
+        for key in batch.edge_types:
+            row, col = out.row.setdefault(key, nothing), out.col.setdefault(key, nothing)
+            self._fill_edges(key, data[key], batch[key], row, col, edges.setdefault(key, nothing))
+        return batch
+
+    def _fill_nodes(self, key: Any, store: Any, cut: Any, ids: torch.Tensor) -> None:
+        for name, value in store.items():
+            if name == "num_nodes":
+                cut.num_nodes = ids.numel()
+            elif store.is_node_attr(name):
+                cut[name] = self._rows(key, store, name, value, ids)
+
+    def _fill_edges(
+        self, key: Any, store: Any, cut: Any, row: torch.Tensor, col: torch.Tensor, ids: torch.Tensor | None
+    ) -> None:
+        for name, value in store.items():
+            if name == "edge_index":
+                cut.edge_index = stack_pair(row, col).to(value.device)
+            elif store.is_edge_attr(name):
+                cut[name] = None if ids is None else self._rows(key, store, name, value, ids)
+
+    def _rows(self, key: Any, store: Any, name: str, value: Any, ids: torch.Tensor) -> Any:
+        dim = store._parent().__cat_dim__(name, value, store)
+        view = self._view(key, name, value) if dim == 0 else None
+        if view is not None:
+            return view.gather(ids, num_threads=self._num_threads)
+        from torch_geometric.loader.utils import index_select
+
+        return index_select(value, ids.to(value.device) if isinstance(value, torch.Tensor) else ids, dim=dim)
+
+    def _view(self, key: Any, name: str, value: Any) -> UnifiedTensor | None:
+        """The core's view of rows, kept while the data have the same; None where the core does not gather them."""
+        known = self._views.get((key, name))
+        if known is None or known[0] is not value:
+            known = value, _view_of(value)
+            self._views[key, name] = known
+        return known[1]
+
+
+def _view_of(value: Any) -> UnifiedTensor | None:
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous or value.dtype.hasobject or not value.dtype.isnative:
+            return None
+        value = from_array(value, "data")
+    # Rows that gradients flow back to, and those of tensors that wrap others, are torch's own business.
+    if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
+        return None
+    if value.layout is not torch.strided or not value.is_contiguous() or value.is_conj() or value.is_neg():
+        return None
+    return None if value.is_quantized or value.numel() == 0 else view_rows(value)
+
+
+def _set_ids(store: Any, nodes: torch.Tensor | None, edges: torch.Tensor | None) -> None:
+    """Ids of the sampled nodes and edges, unless the data have an attribute of that name, whose rows then stand."""
+    if nodes is not None and "n_id" not in store:
+        store.n_id = nodes
+    if edges is not None and "e_id" not in store:
+        store.e_id = edges.to(torch.int64)
+
+
+def set_seeds(batch: Any, input_type: Any, metadata: tuple[Any, ...]) -> None:
+    """What a batch of nodes has besides: positions and times of the seeds, and how many they are."""
+    store = batch if input_type is None else batch[input_type]
+    store.input_id, store.seed_time = metadata
+    store.batch_size = metadata[0].numel()
+
+
+def set_links(batch: Any, input_type: Any, metadata: tuple[Any, ...], *, triplets: bool) -> None:
+    """What a batch of links has besides: their positions, their ends in local ids, labels and times."""
+    store = batch if input_type is None else batch[input_type]
+    store.input_id = metadata[0]
+    if not triplets:
+        store.edge_label_index, store.edge_label, store.edge_label_time = metadata[1:]
+        return
+    source, target = (batch, batch) if input_type is None else (batch[input_type[0]], batch[input_type[-1]])
+    source.src_index, target.dst_pos_index, target.dst_neg_index = metadata[1:4]
+    source.seed_time = target.seed_time = metadata[4]
+    # The data's own, such as ``RandomLinkSplit`` puts there, are not of this batch.
+    if input_type is None or input_type in batch.edge_types:
+        for name in ("edge_label_index", "edge_label_time"):
+            store[name] = None

@@ -1,0 +1,329 @@
+"""Batches of PyG's data, as loaders take them: sampled by a sampler of PyG's kind, cut out of the data."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from ..data.pyg_graphs import is_pyg_data, is_pyg_stores
+from ..errors import InvalidArgumentError
+from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
+from ..sampler.fingerprint import Settings, config_settings, input_settings
+from .pyg_filter import PygFilter, set_links, set_seeds
+
+_THREADS = 2  # in the background, as loaders have them
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def for_pyg(name: str) -> Callable[[Init], Init]:
+    """A constructor that takes data sets, and hands PyG's data on to the method ``name`` of its object."""
+
+    def choose(init: Init) -> Init:
+        @functools.wraps(init)
+        def either(self: Any, data: Any, *args: Any, **kwargs: Any) -> None:
+            if is_pyg_data(data):
+                getattr(self, name)(data, *args, **kwargs)
+            else:
+                init(self, data, *args, **kwargs)
+
+        return either  # type: ignore[return-value]
+
+    return choose
+
+
+def open_sampler(data: Any, num_neighbors: Any, **settings: Any) -> Any:
+    """A ``PyGSampler`` of the data."""
+    from ..distributed.pyg_sampler import PyGSampler
+
+    if num_neighbors is None:
+        raise InvalidArgumentError("num_neighbors: expected a list with one fan-out per hop, got None")
+    return PyGSampler(data, num_neighbors, **settings)
+
+
+class PygSource:
+    """Makes batches of PyG's data.
+
+    Args:
+        data: PyG's data; looked at anew for every batch.
+        sampler: a ``PyGSampler``, or any other sampler of PyG's kind.
+        input_data: all seeds or links, as PyG's ``NodeSamplerInput`` or ``EdgeSamplerInput``.
+        neg_sampling: of links, PyG's ``NegativeSampling`` or None.
+        custom_cls: what batches of stores are made as, instead of ``Data`` or ``HeteroData``.
+        num_threads: threads of one lookup.
+
+    Attributes:
+        runs_others: whether code of others than this package samples or looks rows up, which may not be for threads.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        sampler: Any,
+        input_data: Any,
+        *,
+        neg_sampling: Any = None,
+        custom_cls: Any = None,
+        num_threads: int = 1,
+    ) -> None:
+        from ..distributed.pyg_sampler import PyGSampler
+
+        self._data = data
+        self._sampler = sampler
+        self._is_ours = isinstance(sampler, PyGSampler)
+        self._input = input_data
+        self._is_links = hasattr(input_data, "row")
+        self._neg_sampling = neg_sampling
+        self._custom_cls = custom_cls
+        self._filter = PygFilter(num_threads)
+        self.runs_others = not self._is_ours or is_pyg_stores(data)
+
+    def threads(self, prefetch: int | None) -> int:
+        """Background threads where a program does not say how many: none if they would run others' code."""
+        return prefetch if prefetch is not None else 0 if self.runs_others else _THREADS
+
+    def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
+        """The sampler's output for the seeds at some positions, with the draws of a batch (epoch, index)."""
+        inputs, options = self._input[positions], {"place": place} if self._is_ours else {}
+        if self._is_links:
+            return self._sampler.sample_from_edges(inputs, neg_sampling=self._neg_sampling, **options)
+        return self._sampler.sample_from_nodes(inputs, **options)
+
+    def cut(self, out: Any) -> Any:
+        """The batch of a sampler's output."""
+        batch = self._filter.batch(self._data, out, self._custom_cls)
+        if self._is_links:
+            triplets = self._neg_sampling is not None and self._neg_sampling.is_triplet()
+            set_links(batch, self._input.input_type, out.metadata, triplets=triplets)
+        else:
+            set_seeds(batch, self._input.input_type, out.metadata)
+        return batch
+
+    def settings(self) -> Settings:
+        """What the batches are a function of, besides epoch, index and the order of the seeds, which a loader knows."""
+        given = self._input
+        if self._is_links:
+            inputs = input_settings(
+                EdgeSamplerInput(given.row, given.col, given.label, given.input_type, None, given.time)
+            )
+            inputs["neg_sampling"] = self._described_negatives()
+        else:
+            inputs = input_settings(NodeSamplerInput(given.node, given.input_type, given.time))
+        if not self._is_ours:
+            return {"sampler": type(self._sampler).__name__, **inputs}
+        kind = SamplingType.LINK if self._is_links else SamplingType.NODE
+        config = self._sampler.config(kind, timed=given.time is not None, with_neg=self._neg_sampling is not None)
+        subgraph = {"subgraph_type": self._sampler.subgraph_type.value}
+        return config_settings(config, self._sampler.schema) | subgraph | inputs
+
+    def _described_negatives(self) -> str:
+        if self._neg_sampling is None:
+            return "None"
+        weights = (self._neg_sampling.src_weight, self._neg_sampling.dst_weight)
+        digest = hashlib.blake2b(digest_size=8)
+        for weight in weights:
+            digest.update(b"" if weight is None else np.ascontiguousarray(weight.cpu().numpy()).tobytes())
+        return f"{self._neg_sampling.mode.value}, {self._neg_sampling.amount}, {digest.hexdigest()}"
+
+
+def node_counter(data: Any, sampler: Any) -> Callable[[Any], int]:
+    """Gives the number of nodes of a type (None: the one unnamed).
+
+    It raises an ``InvalidArgumentError`` where there is no such type.
+    """
+    from ..distributed.pyg_sampler import PyGSampler
+
+    def of_sampler(node_type: Any) -> int:
+        schema = sampler.schema
+        return int(schema.num_nodes[schema.node_type_index(node_type, "input_nodes")])
+
+    def of_data(node_type: Any) -> int:
+        if is_pyg_stores(data):
+            from torch_geometric.data.remote_backend_utils import num_nodes
+
+            return int(num_nodes(*data, node_type) if node_type is not None else sampler.num_nodes)
+        typed = hasattr(data, "node_types")
+        if (node_type not in data.node_types) if typed else node_type is not None:
+            known = list(data.node_types) if typed else "no named types"
+            raise InvalidArgumentError(f"input_nodes: unknown node type {node_type!r}; the data have {known}")
+        return int((data[node_type] if typed else data).num_nodes)
+
+    return of_sampler if isinstance(sampler, PyGSampler) else of_data
+
+
+def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, count: Callable[[Any], int]) -> Any:
+    """PyG's ``NodeSamplerInput`` of what its loaders take as ``input_nodes``.
+
+    Args:
+        data: PyG's data.
+        input_nodes: ids (a tensor, array, list or range), a mask, None for all nodes, a node type for all of its, or
+            ``(node type, one of these)``.
+        input_time: times of the seeds, or None.
+        input_id: what batches call the seeds, or None: their positions, or of a mask their ids.
+        count: gives the number of nodes of a type.
+
+    Raises:
+        InvalidArgumentError: none of these; a typed graph without a type; not as many times or names as seeds.
+    """
+    from torch_geometric.sampler import NodeSamplerInput as PygInput
+
+    node_type, nodes = None, input_nodes
+    if isinstance(input_nodes, str):
+        node_type, nodes = input_nodes, None
+    elif isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        node_type, nodes = input_nodes
+    num_nodes = count(node_type)
+    if nodes is None:
+        ids = torch.arange(num_nodes)
+    else:
+        ids = _ids(nodes, "input_nodes")
+        if ids.dtype == torch.bool:
+            if ids.shape != (num_nodes,):
+                raise InvalidArgumentError(f"input_nodes: expected a mask [{num_nodes}], got {list(ids.shape)}")
+            ids = ids.nonzero().view(-1)
+            input_id = ids if input_id is None else input_id
+    for name, given in (("input_time", input_time), ("input_id", input_id)):
+        if given is not None and (not isinstance(given, torch.Tensor) or given.shape != ids.shape):
+            raise InvalidArgumentError(f"{name}: expected one entry for each of {len(ids)} seeds, got {_shown(given)}")
+    return PygInput(input_id, ids, input_time, node_type)
+
+
+def _shown(given: Any) -> str:
+    return f"shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
+
+
+def _ids(given: Any, name: str) -> torch.Tensor:
+    try:
+        ids = torch.as_tensor(given if isinstance(given, (torch.Tensor, np.ndarray)) else list(given))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgumentError(f"{name}: expected ids or a mask, got {type(given).__name__}") from error
+    if ids.numel() == 0 and ids.dtype != torch.bool:
+        ids = ids.to(torch.int64)
+    if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
+        raise InvalidArgumentError(f"{name}: expected integer ids [n] or a mask, got {ids.dtype} {list(ids.shape)}")
+    return ids if ids.dtype == torch.bool else ids.to(torch.int64)
+
+
+def link_input(
+    data: Any, edge_label_index: Any, edge_label: Any, edge_label_time: Any, neg_sampling: Any, input_id: Any
+) -> Any:
+    """PyG's ``EdgeSamplerInput`` of what its loaders take as links; see ``link_index``.
+
+    With binary negatives, whose label is 0, labels that begin at 0 are raised by one.
+
+    Args:
+        data: PyG's data.
+        edge_label_index: the links.
+        edge_label: ``[n, ...]``, or None.
+        edge_label_time: times of the links, or None.
+        neg_sampling: PyG's ``NegativeSampling``, or None.
+        input_id: what batches call the links, or None: their positions.
+
+    Raises:
+        InvalidArgumentError: not as many labels, times or names as links; labels beside triplets.
+    """
+    from torch_geometric.sampler import EdgeSamplerInput as PygInput
+
+    edge_type, links = link_index(data, edge_label_index)
+    count = links.size(1)
+    for name, given in (("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id)):
+        if given is not None and (not isinstance(given, torch.Tensor) or given.dim() < 1 or len(given) != count):
+            raise InvalidArgumentError(f"{name}: expected one entry for each of {count} links, got {_shown(given)}")
+    if edge_label is not None and neg_sampling is not None:
+        if neg_sampling.is_triplet():
+            raise InvalidArgumentError("edge_label: expected None with triplet negatives, which have no labels")
+        if edge_label.numel() and edge_label.min() == 0:
+            edge_label = edge_label + 1
+    return PygInput(input_id, links[0], links[1], edge_label, edge_label_time, edge_type)
+
+
+def link_index(data: Any, edge_label_index: Any) -> tuple[Any, torch.Tensor]:
+    """The edge type (None in a homogeneous graph) and the links ``[2, n]`` of what PyG's loaders take as
+    ``edge_label_index``: a tensor or array, None for all edges, an edge type for all of its, or ``(edge type, one of
+    these)``. An edge type may leave its relation out where there is one between its nodes.
+
+    Raises:
+        InvalidArgumentError: none of these, or an edge type that is not there.
+    """
+    edge_type, index = None, edge_label_index
+    if isinstance(edge_label_index, (tuple, list)) and edge_label_index:
+        if all(isinstance(part, str) for part in edge_label_index):
+            edge_type, index = edge_label_index, None
+        elif len(edge_label_index) == 2 and isinstance(edge_label_index[0], (tuple, list, type(None), str)):
+            first = edge_label_index[0]
+            if first is None or (first and all(isinstance(part, str) for part in first)):
+                edge_type, index = edge_label_index
+    stores = _edge_stores(data)
+    if edge_type is not None:
+        edge_type = _canonical(edge_type, stores, must_be_there=index is None)
+    elif stores and None not in stores:
+        raise InvalidArgumentError(
+            f"edge_label_index: expected an edge type, or (edge type, links), got "
+            f"{type(edge_label_index).__name__}; the data have {list(stores)}"
+        )
+    if index is None:
+        if edge_type not in stores:
+            raise InvalidArgumentError("edge_label_index: expected links, as the data have no edges, got None")
+        index = stores[edge_type]()
+    links = torch.as_tensor(np.asarray(index) if isinstance(index, list) else index)
+    if links.dim() != 2 or links.size(0) != 2 or links.is_floating_point():
+        raise InvalidArgumentError(f"edge_label_index: expected links [2, n], got {links.dtype} {list(links.shape)}")
+    return edge_type, links
+
+
+def _edge_stores(data: Any) -> dict[Any, Callable[[], torch.Tensor]]:
+    """By edge type, what gives its edges."""
+    if not is_pyg_stores(data):
+        if hasattr(data, "edge_types"):
+            return {key: functools.partial(getattr, data[key], "edge_index") for key in data.edge_types}
+        return {} if data.edge_index is None else {None: lambda: data.edge_index}
+    graph = data[1]
+
+    def edges(edge_type: Any) -> torch.Tensor:
+        row, col, _ = graph.coo() if edge_type is None else graph.coo([edge_type])
+        pair = (row, col) if edge_type is None else (row[edge_type], col[edge_type])
+        return torch.stack([torch.as_tensor(end) for end in pair])
+
+    return {attr.edge_type: functools.partial(edges, attr.edge_type) for attr in graph.get_all_edge_attrs()}
+
+
+def _canonical(parts: Sequence[str], known: Any, *, must_be_there: bool) -> tuple[str, str, str]:
+    """The edge type that is meant by its three parts, or by source and target where there is one between these."""
+    if len(parts) == 2:
+        found = [key for key in known if (key[0], key[2]) == tuple(parts)]
+        if len(found) != 1:
+            raise InvalidArgumentError(
+                f"edge_label_index: expected one edge type from {parts[0]!r} to {parts[1]!r}, got {found}"
+            )
+        return found[0]  # type: ignore[no-any-return]
+    if len(parts) != 3 or (must_be_there and tuple(parts) not in known):
+        raise InvalidArgumentError(f"edge_label_index: unknown edge type {tuple(parts)}; the data have {list(known)}")
+    return tuple(parts)  # type: ignore[return-value]
+
+
+def cast_negatives(neg_sampling: Any, ratio: float | None) -> tuple[Any, bool]:
+    """PyG's ``NegativeSampling`` (or None) of what loaders take for it, and whether no negative may be an edge.
+
+    That is PyG's own or ours, a mode, or a tuple or dict of arguments; ``ratio`` is PyG's older way to say binary.
+
+    Raises:
+        InvalidArgumentError: an unknown mode, an amount out of range, or weights that cannot be weights.
+    """
+    from torch_geometric.sampler import NegativeSampling as PygNegatives
+
+    from ..sampler.negative_sampling import NegativeSampling
+
+    if ratio is not None and ratio != 0.0:
+        neg_sampling = ("binary", ratio)
+    strict = isinstance(neg_sampling, NegativeSampling) and neg_sampling.strict
+    if isinstance(neg_sampling, NegativeSampling):
+        ours = neg_sampling
+        neg_sampling = PygNegatives(ours.mode.value, ours.amount, ours.src_weight, ours.weight)  # type: ignore[union-attr]
+    try:
+        return PygNegatives.cast(neg_sampling) if neg_sampling is not None else None, strict
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"neg_sampling: {error}") from error

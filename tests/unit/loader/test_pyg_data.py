@@ -1,0 +1,595 @@
+"""Loaders take PyG's data with PyG's arguments; their batches are those of PyG's loaders over the same draws."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
+from torch_geometric.loader import NeighborLoader as PygNeighborLoader
+from torch_geometric.loader import NodeLoader as PygNodeLoader
+from torch_geometric.loader import ZipLoader
+from torch_geometric.sampler import NegativeSampling as PygNegatives
+from torch_geometric.sampler import NumNeighbors
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
+from torch_geometric.utils import k_hop_subgraph, subgraph
+
+from graphlearn_dist.distributed.pyg_sampler import PyGSampler
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+from graphlearn_dist.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from graphlearn_dist.sampler import NegativeSampling
+from tests.support.graphs import random_edges
+
+PAPER, AUTHOR = "paper", "author"
+CITES, WRITES, REV = (PAPER, "cites", PAPER), (AUTHOR, "writes", PAPER), (PAPER, "rev_writes", AUTHOR)
+NUM_NODES, NUM_EDGES = 60, 500
+
+
+class Marked(Data):
+    """A program's own class; its ``pairs`` count along their last dimension."""
+
+    def __cat_dim__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return 1 if key == "pairs" else super().__cat_dim__(key, value, *args, **kwargs)
+
+
+def homogeneous() -> Data:
+    draw = torch.Generator().manual_seed(1)
+    edges = random_edges(NUM_NODES, NUM_NODES, NUM_EDGES, 3)
+    data = Marked(x=torch.rand(NUM_NODES, 4, generator=draw), edge_index=edges, y=torch.arange(NUM_NODES))
+    data.edge_attr = torch.rand(NUM_EDGES, 2, generator=draw)
+    data.edge_weight = torch.rand(NUM_EDGES, generator=draw) + 0.1
+    data.edge_time = torch.randint(0, 30, (NUM_EDGES,), generator=draw)
+    data.time = torch.randint(0, 30, (NUM_NODES,), generator=draw)
+    data.train_mask = torch.arange(NUM_NODES) % 3 == 0
+    data.half = torch.rand(NUM_NODES, 2, generator=draw).to(torch.bfloat16)
+    data.array = np.arange(2.0 * NUM_NODES).reshape(NUM_NODES, 2)
+    data.every_other = torch.arange(4.0 * NUM_NODES).view(NUM_NODES, 4)[:, ::2]
+    data.learned = torch.nn.Parameter(torch.rand(NUM_NODES, 3, generator=draw))
+    data.pairs = torch.arange(2 * NUM_NODES).view(2, NUM_NODES)
+    data.name, data.scale = "graph", 2.5
+    return data
+
+
+def typed() -> HeteroData:
+    data = HeteroData()
+    data[PAPER].x, data[PAPER].y = torch.rand(40, 3), torch.arange(40)
+    data[PAPER].time, data[AUTHOR].time = torch.arange(40) % 17, torch.arange(25) % 13
+    data[AUTHOR].num_nodes = 25
+    data[CITES].edge_index, data[WRITES].edge_index = random_edges(40, 40, 200, 1), random_edges(25, 40, 180, 2)
+    data[REV].edge_index = data[WRITES].edge_index.flip(0)
+    for key, count in ((CITES, 200), (WRITES, 180), (REV, 180)):
+        data[key].edge_weight = torch.rand(count) + 0.1
+    data[WRITES].edge_attr = torch.rand(180, 2)
+    data.title = "library"
+    return data
+
+
+def stores(data: Any, layout: str = "coo") -> tuple[MyFeatureStore, MyGraphStore]:
+    """The data as a program's own stores hold it, edges in a layout."""
+    features, graph = MyFeatureStore(), MyGraphStore()
+    is_typed = isinstance(data, HeteroData)
+    for key in data.node_types if is_typed else [None]:
+        for name in ("x", "y"):
+            if name in (store := data if key is None else data[key]):
+                features.put_tensor(store[name], group_name=key, attr_name=name, index=None)
+    if is_typed:  # as every type that is sampled needs one
+        features.put_tensor(torch.arange(25.0)[:, None], group_name=AUTHOR, attr_name="x", index=None)
+    for key in data.edge_types if is_typed else [None]:
+        row, col = (data if key is None else data[key]).edge_index
+        size = (NUM_NODES, NUM_NODES) if key is None else tuple(data[end].num_nodes for end in key[::2])
+        order = torch.argsort(row if layout == "csr" else col, stable=True)
+        if layout == "csr":
+            row, col = torch._convert_indices_from_coo_to_csr(row[order], size[0]), col[order]
+        elif layout == "csc":
+            row, col = row[order], torch._convert_indices_from_coo_to_csr(col[order], size[1])
+        graph.put_edge_index((row, col), edge_type=key, layout=layout, size=size)
+    return features, graph
+
+
+def flat(batch: Any) -> dict[str, Any]:
+    """Every attribute of a batch by its place."""
+    if isinstance(batch, Data):
+        return dict(batch._store.items())
+    return {f"{key}.{name}": value for key, store in ((getattr(s, "_key", None), s) for s in batch.stores)
+            for name, value in store.items()}  # fmt: skip
+
+
+def assert_equal(batch: Any, expected: Any) -> None:
+    """Equal attributes, of equal names in the same order, classes, types and dtypes; a batch of the same class."""
+    found, wanted = flat(batch), flat(expected)
+    assert type(batch) is type(expected)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert type(found[name]) is type(value), name
+        if isinstance(value, torch.Tensor):
+            assert found[name].dtype == value.dtype, name
+            assert torch.equal(found[name], value), name
+            assert found[name].requires_grad == value.requires_grad, name
+        else:
+            assert found[name] == value, name
+
+
+DATA: dict[str, Any] = {
+    "homogeneous": homogeneous,
+    "typed": typed,
+    **{f"{layout} stores": lambda layout=layout: stores(homogeneous(), layout) for layout in ("coo", "csc", "csr")},
+    **{f"typed {layout} stores": lambda layout=layout: stores(typed(), layout) for layout in ("coo", "csc", "csr")},
+    "typed data as its own stores": lambda: (typed(),) * 2,
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "replace": {"replace": True},
+    "disjoint": {"disjoint": True},
+    "induced": {"subgraph_type": "induced"},
+    "bidirectional": {"subgraph_type": "bidirectional"},
+    "weighted": {"weight_attr": "edge_weight"},
+}
+
+
+def is_typed(name: str) -> bool:
+    return "typed" in name
+
+
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", DATA)
+def test_batches_of_nodes_are_those_of_pygs_loader(name: str, settings: str) -> None:
+    data, options = DATA[name](), SETTINGS[settings]
+    if "weight_attr" in options and "stores" in name:
+        pytest.skip("these stores hold no weights")
+    ids = torch.tensor([7, 3, 24, 11, 0, 19, 5])
+    seeds = (PAPER, ids) if is_typed(name) else ids
+    theirs = PygNeighborLoader(data, [4, 3], seeds, neighbor_sampler=PyGSampler(data, [4, 3], seed=5, **options))
+    ours = NeighborLoader(data, [4, 3], seeds, seed=5, batch_size=3, **options)
+    for positions in ([0, 1, 2], torch.tensor([4, 2]), [6]):
+        assert_equal(ours(positions), theirs(positions))
+    drawn = list(ours)
+    assert len(drawn) == len(ours) == 3
+    for index, batch in enumerate(drawn):
+        store = batch[PAPER] if is_typed(name) else batch
+        assert store.input_id.tolist() == list(range(7))[3 * index : 3 * index + 3]
+        assert torch.equal(store.n_id[: store.batch_size], ids[store.input_id])
+
+
+LINKS: dict[str, Any] = {
+    "none": None,
+    "a mode": "binary",
+    "a dict": {"mode": "triplet", "amount": 2},
+    "a tuple": ("binary", 0.5),
+    "PyG's": PygNegatives("triplet", dst_weight=torch.rand(40) + 0.1),
+    "PyG's, weighted": PygNegatives("binary", 2.0, src_weight=torch.ones(25), dst_weight=torch.rand(40) + 0.1),
+    "ours": NegativeSampling("binary", 1.5),
+}
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("negatives", LINKS)
+@pytest.mark.parametrize("name", ["homogeneous", "typed", "typed coo stores"])
+def test_batches_of_links_are_those_of_pygs_loader(name: str, negatives: str, disjoint: bool) -> None:
+    data, sampling = DATA[name](), LINKS[negatives]
+    if negatives.startswith("PyG's") and not is_typed(name):
+        sampling = PygNegatives(sampling.mode, sampling.amount, dst_weight=torch.rand(NUM_NODES))
+    links = torch.stack([torch.arange(11) + 2, torch.arange(11) * 2])
+    index = (WRITES, links) if is_typed(name) else links
+    theirs_sampling = PygNegatives("binary", 1.5) if negatives == "ours" else sampling
+    label = None if negatives in ("a dict", "PyG's") else torch.arange(11) % 3
+    sampler = PyGSampler(data, [3, 2], seed=9, disjoint=disjoint)
+    theirs = PygLinkNeighborLoader(
+        data, [3, 2], index, edge_label=label, neg_sampling=theirs_sampling, neighbor_sampler=sampler
+    )
+    ours = LinkNeighborLoader(
+        data, [3, 2], index, edge_label=label, neg_sampling=sampling, disjoint=disjoint, seed=9, batch_size=4
+    )
+    for positions in ([0, 1, 2], torch.tensor([4, 2]), [6]):
+        assert_equal(ours(positions), theirs(positions))
+    assert [len((batch[WRITES] if is_typed(name) else batch).input_id) for batch in ours] == [4, 4, 3]
+
+
+def test_full_neighborhoods_are_those_of_the_graph() -> None:
+    """Against PyG's search of the whole graph: of nodes and links, directional and induced."""
+    data = homogeneous()
+    ids = torch.tensor([3, 50])
+    (batch,) = NeighborLoader(data, [-1, -1], ids, batch_size=2)
+    within_two, _, _, _ = k_hop_subgraph(ids, 2, data.edge_index)
+    within_one, _, _, _ = k_hop_subgraph(ids, 1, data.edge_index)
+    assert sorted(batch.n_id.tolist()) == within_two.tolist()
+    leads_to = torch.isin(data.edge_index[1], within_one)
+    assert sorted(batch.e_id.tolist()) == leads_to.nonzero().view(-1).tolist()
+    assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+    (batch,) = NeighborLoader(data, [-1], ids, subgraph_type="induced", batch_size=2)
+    _, _, between = subgraph(within_one, data.edge_index, return_edge_mask=True, num_nodes=NUM_NODES)
+    assert sorted(batch.e_id.tolist()) == between.nonzero().view(-1).tolist()
+    assert "num_sampled_edges" not in batch
+    links = data.edge_index[:, :4]
+    (batch,) = LinkNeighborLoader(data, [-1], links, subgraph_type="induced", batch_size=4)
+    nodes, _, _, _ = k_hop_subgraph(links.reshape(-1).unique(), 1, data.edge_index)
+    _, _, between = subgraph(nodes, data.edge_index, return_edge_mask=True, num_nodes=NUM_NODES)
+    assert sorted(batch.e_id.tolist()) == between.nonzero().view(-1).tolist()
+    assert torch.equal(batch.n_id[batch.edge_label_index], links)
+
+
+def test_bidirectional_edges_have_their_reverse() -> None:
+    data = homogeneous()
+    for batch in NeighborLoader(data, [2, 2], subgraph_type="bidirectional", batch_size=10, seed=1):
+        edges = set(map(tuple, batch.edge_index.t().tolist()))
+        assert edges == {(t, s) for s, t in edges}
+        assert len(edges) == batch.edge_index.size(1)
+
+
+def test_backward_sampling_follows_edges_from_their_source() -> None:
+    for data in (homogeneous(), typed()):
+        is_hetero = isinstance(data, HeteroData)
+        ids = torch.tensor([1, 8])
+        sampler = PyGSampler(data, [-1], sample_direction="backward")
+        (batch,) = PygNodeLoader(data, sampler, (AUTHOR, ids) if is_hetero else ids, batch_size=2)
+        edges, found = (data[WRITES], batch[WRITES]) if is_hetero else (data, batch)
+        leaves = torch.isin(edges.edge_index[0], ids).nonzero().view(-1)
+        assert sorted(found.e_id.tolist()) == leaves.tolist()
+        source, target = (batch[AUTHOR].n_id, batch[PAPER].n_id) if is_hetero else (batch.n_id, batch.n_id)
+        pairs = torch.stack([source[found.edge_index[0]], target[found.edge_index[1]]])
+        assert torch.equal(pairs, edges.edge_index[:, found.e_id])
+
+
+# --- times -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+@pytest.mark.parametrize("time_attr", ["time", "edge_time"])
+def test_no_edge_is_later_than_its_seed(time_attr: str, strategy: str) -> None:
+    data = homogeneous()
+    times = torch.arange(NUM_NODES) % 25
+    loader = NeighborLoader(
+        data, [3, 2], input_time=times, time_attr=time_attr, temporal_strategy=strategy, batch_size=7, seed=2
+    )
+    seen = 0
+    for batch in loader:
+        assert torch.equal(batch.seed_time, times[batch.input_id])
+        limit = batch.seed_time[batch.batch[batch.edge_index[0]]]
+        neighbors = batch.n_id[batch.edge_index[0]]
+        of_edges = data.edge_time[batch.e_id] if time_attr == "edge_time" else data.time[neighbors]
+        assert bool((of_edges <= limit).all())
+        assert torch.equal(batch[time_attr], data[time_attr][batch.e_id if time_attr == "edge_time" else batch.n_id])
+        seen += len(limit)
+    assert seen > 100
+
+
+def test_seeds_without_times_have_their_nodes_own() -> None:
+    data = typed()
+    for batch in NeighborLoader(data, [4, 3], PAPER, time_attr="time", batch_size=8):
+        assert "seed_time" not in batch[PAPER]  # as PyG's, which has those that were given
+        seed_times = batch[PAPER].time[: batch[PAPER].batch_size]
+        for key in (PAPER, AUTHOR):
+            assert bool((batch[key].time <= seed_times[batch[key].batch]).all())
+
+
+def test_times_of_links() -> None:
+    data = homogeneous()
+    loader = LinkNeighborLoader(
+        data, [3], data.edge_index[:, :40], edge_label_time=data.edge_time[:40], time_attr="edge_time",
+        neg_sampling="binary", batch_size=8,
+    )  # fmt: skip
+    for batch in loader:
+        positives = data.edge_time[batch.input_id]
+        assert torch.equal(batch.edge_label_time, torch.cat([positives, positives]))
+        assert bool((data.edge_time[batch.e_id] <= positives[batch.batch[batch.edge_index[1]]]).all())
+
+
+# --- what is given as seeds, links and fan-outs ------------------------------------------------------------------
+
+INPUT_NODES: dict[str, tuple[Any, list[int]]] = {
+    "None": (None, list(range(NUM_NODES))),
+    "a list": ([4, 9, 1], [4, 9, 1]),
+    "two numbers": ([4, 9], [4, 9]),
+    "a range": (range(3, 8), [3, 4, 5, 6, 7]),
+    "an array": (np.array([4, 9, 1], dtype=np.int32), [4, 9, 1]),
+    "int32": (torch.tensor([4, 9], dtype=torch.int32), [4, 9]),
+    "a mask": (torch.arange(NUM_NODES) % 9 == 4, list(range(4, NUM_NODES, 9))),
+    "a mask in an array": (np.arange(NUM_NODES) % 9 == 4, list(range(4, NUM_NODES, 9))),
+    "none at all": ([], []),
+}
+
+
+@pytest.mark.parametrize("form", INPUT_NODES)
+def test_forms_of_input_nodes(form: str) -> None:
+    given, expected = INPUT_NODES[form]
+    batches = list(NeighborLoader(homogeneous(), [2], given, batch_size=4))
+    assert [node for batch in batches for node in batch.n_id[: batch.batch_size].tolist()] == expected
+    ids = [position for batch in batches for position in batch.input_id.tolist()]
+    assert ids == (expected if "mask" in form else list(range(len(expected))))
+
+
+@pytest.mark.parametrize("given", [PAPER, (PAPER, None), (PAPER, range(40)), [PAPER, torch.arange(40)]])
+def test_forms_of_typed_input_nodes(given: Any) -> None:
+    seeds = [node for batch in NeighborLoader(typed(), [2], given, batch_size=9)
+             for node in batch[PAPER].n_id[: batch[PAPER].batch_size].tolist()]  # fmt: skip
+    assert seeds == list(range(40))
+
+
+def test_names_of_seeds() -> None:
+    data = homogeneous()
+    names = torch.tensor([90, 91, 92])
+    (batch,) = NodeLoader(data, PyGSampler(data, [2]), [4, 9, 1], input_id=names, batch_size=3)
+    assert torch.equal(batch.input_id, names)
+
+
+@pytest.mark.parametrize(
+    "given", [WRITES, list(WRITES), (AUTHOR, PAPER), (WRITES, None), ((AUTHOR, PAPER), None)], ids=str
+)
+def test_forms_of_typed_links(given: Any) -> None:
+    data = typed()
+    for source in (data, stores(data)):
+        (batch,) = LinkNeighborLoader(source, [2], given, batch_size=180)
+        ends = torch.stack([batch[key].n_id[row] for key, row in
+                            zip((AUTHOR, PAPER), batch[WRITES].edge_label_index, strict=True)])  # fmt: skip
+        assert torch.equal(ends, data[WRITES].edge_index)
+
+
+def test_forms_of_links() -> None:
+    data = homogeneous()
+    links = data.edge_index[:, :9]
+    for given, expected in (
+        (None, data.edge_index),
+        (links.numpy(), links),
+        (links.tolist(), links),
+        (links.int(), links),
+    ):
+        (batch,) = LinkNeighborLoader(data, [2], given, batch_size=NUM_EDGES)
+        assert torch.equal(batch.n_id[batch.edge_label_index], expected)
+
+
+def test_links_of_a_type_that_the_graph_has_no_edges_of() -> None:
+    """A model learns to find edges that were taken out of the graph, all of them."""
+    data = typed()
+    wanted = (AUTHOR, "reviews", PAPER)
+    links = torch.stack([torch.arange(6), torch.arange(6) + 30])
+    (batch,) = LinkNeighborLoader(data, [2], (wanted, links), neg_sampling="binary", batch_size=6)
+    found = batch[wanted].edge_label_index[:, :6]
+    assert torch.equal(torch.stack([batch[AUTHOR].n_id[found[0]], batch[PAPER].n_id[found[1]]]), links)
+    assert batch[wanted].edge_label.tolist() == [1.0] * 6 + [0.0] * 6
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[3, 2], NumNeighbors([3, 2]), {CITES: [3, 2], WRITES: [3, 2], REV: [3, 2]}, {CITES: [3, 2], None: [3, 2]},
+     NumNeighbors({CITES: [3, 2]}, default=[3, 2])],
+    ids=["list", "PyG's", "dict", "default", "PyG's default"],
+)  # fmt: skip
+def test_forms_of_fanouts(given: Any) -> None:
+    data = typed()
+    (batch,) = NeighborLoader(data, given, (PAPER, range(5)), batch_size=5, seed=3)
+    (expected,) = NeighborLoader(data, [3, 2], (PAPER, range(5)), batch_size=5, seed=3)
+    assert_equal(batch, expected)
+
+
+def test_graphs_without_edges_and_fanouts_without_hops() -> None:
+    typed_nodes = HeteroData()
+    typed_nodes["a"].x = torch.arange(9.0)[:, None]
+    nothing = {"edge_index": torch.empty(2, 0, dtype=torch.int64)}
+    for data, seeds, fanouts in (
+        (Data(x=torch.arange(9.0)[:, None]), None, [2]),
+        (Data(x=torch.arange(9.0)[:, None], **nothing), None, [2]),
+        (Data(x=torch.arange(9.0)[:, None], edge_index=torch.tensor([[1, 2], [3, 4]])), None, []),
+        (typed_nodes, "a", [2]),
+    ):
+        for batch in NeighborLoader(data, fanouts, seeds, batch_size=4):
+            store = batch if seeds is None else batch[seeds]
+            assert torch.equal(store.n_id, store.input_id)
+            assert torch.equal(store.x[:, 0], store.n_id.float())
+            assert batch.num_edges == 0
+
+
+# --- loaders as objects -----------------------------------------------------------------------------------------
+
+
+def test_attributes_of_the_data_may_change_between_batches() -> None:
+    """As PyG's examples do for inference: rows go, ids of nodes come."""
+    data = homogeneous()
+    loader = NeighborLoader(data, [2], batch_size=10)
+    assert "x" in next(iter(loader))
+    del loader.data.x
+    loader.data.n_id = torch.arange(NUM_NODES) + 1000
+    batch = next(iter(loader))
+    assert "x" not in batch
+    assert torch.equal(batch.n_id[:10], torch.arange(1000, 1010))
+
+
+def test_what_programs_ask_of_a_loader() -> None:
+    data = homogeneous()
+    loader = NeighborLoader(data, [2], range(30), batch_size=8, num_workers=2, drop_last=True)
+    assert str(loader) == "NeighborLoader()"
+    assert (loader.dataset, loader.batch_size, loader.num_workers, loader.drop_last) == (range(30), 8, 2, True)
+    assert loader.data is data
+    assert len(loader) == len(list(loader)) == 3
+    assert loader.node_sampler.edge_permutation is None
+    assert loader.node_sampler.num_neighbors.values == [2]
+    link_loader = LinkNeighborLoader(data, [2], neg_sampling_ratio=1)
+    assert str(link_loader) == "LinkNeighborLoader()"
+    assert link_loader.neg_sampling.is_binary()
+    assert link_loader.dataset == range(NUM_EDGES)
+
+
+def test_transforms() -> None:
+    data, threads = homogeneous(), set()
+
+    def see(batch: Any) -> Any:
+        threads.add(threading.current_thread() is threading.main_thread())
+        batch.seen = True
+        return batch
+
+    def first_hop_only(out: Any) -> Any:
+        out.num_sampled_nodes = out.num_sampled_nodes[:2]
+        return out
+
+    for per_worker, in_main in ((None, True), (False, True), (True, False)):
+        threads.clear()
+        loader = NeighborLoader(
+            data, [2, 2], transform=see, transform_sampler_output=first_hop_only, filter_per_worker=per_worker,
+            num_workers=1, batch_size=20,
+        )  # fmt: skip
+        for batch in loader:
+            assert batch.seen
+            assert len(batch.num_sampled_nodes) == 2
+        assert threads == {in_main}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_loaders_in_a_zip_loader(num_workers: int) -> None:
+    data = homogeneous()
+    del data.learned  # PyG's workers share no rows that gradients flow back to
+    one = NeighborLoader(data, [2], range(20), seed=1)
+    other = NeighborLoader(data, [3], range(9), seed=2)
+    for index, pair in enumerate(ZipLoader([one, other], batch_size=4, num_workers=num_workers)):
+        positions = list(range(9))[4 * index : 4 * index + 4]
+        assert_equal(pair[0], one(positions))
+        assert_equal(pair[1], other(positions))
+
+
+def test_orders_of_a_program() -> None:
+    data = homogeneous()
+    seeds = torch.arange(NUM_NODES).flip(0)
+
+    def orders(**keywords: Any) -> list[list[int]]:
+        return [batch.n_id[: batch.batch_size].tolist() for batch in NeighborLoader(data, [2], seeds, **keywords)]
+
+    assert orders(sampler=[5, 3, 1], batch_size=2) == [[54, 56], [58]]
+    assert orders(sampler=torch.tensor([5, 3, 1]), batch_size=2, drop_last=True) == [[54, 56]]
+    assert orders(batch_sampler=[[7], [1, 2]]) == [[52], [58, 57]]
+    with pytest.raises(InvalidArgumentError, match="mutually exclusive with shuffle"):
+        orders(sampler=[1], shuffle=True)
+    loader = NeighborLoader(data, [2], seeds, sampler=[1, 2, 3], prefetch=0)
+    state = next(iter(loader)) and loader.state_dict()
+    loader.load_state_dict(state)
+    assert [batch.n_id[0].item() for batch in loader] == [57, 56]
+
+
+def test_seeds_come_from_torch_unless_given() -> None:
+    data = homogeneous()
+
+    def order(**keywords: Any) -> list[int]:
+        loader = NeighborLoader(data, [2], shuffle=True, batch_size=10, **keywords)
+        return torch.cat([batch.input_id for batch in loader]).tolist()
+
+    torch.manual_seed(4)
+    first, second = order(), order()
+    torch.manual_seed(4)
+    assert order() == first != second
+    assert sorted(first) == list(range(NUM_NODES))
+    of_generator = [order(generator=torch.Generator().manual_seed(8)) for _ in range(2)]
+    assert of_generator[0] == of_generator[1] != order(seed=8)
+
+
+def test_keywords_of_worker_processes() -> None:
+    begun: list[int] = []
+    loader = NeighborLoader(homogeneous(), [2], num_workers=2, worker_init_fn=begun.append, batch_size=4)
+    list(loader)
+    assert sorted(begun) == [0, 1]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            NeighborLoader(homogeneous(), [2], num_workers=1, timeout=5)
+    (warning,) = found
+    assert "timeout without effect" in str(warning.message)
+    with pytest.raises(TypeError, match="no_such_keyword"):
+        NeighborLoader(homogeneous(), [2], no_such_keyword=1)
+
+
+def test_a_sampler_of_the_program() -> None:
+    """Any sampler of PyG's kind; its code runs in no background thread unless that is asked for."""
+    data, threads = homogeneous(), set()
+
+    class Counted(PyGSampler):
+        def sample_from_nodes(self, index: Any, **options: Any) -> Any:
+            threads.add(threading.current_thread())
+            return super().sample_from_nodes(index)
+
+    class Foreign:
+        """It has what PyG asks of a sampler, and nothing of ours."""
+
+        edge_permutation = None
+
+        def __init__(self) -> None:
+            self.inner = Counted(data, [2], seed=3)
+
+        def sample_from_nodes(self, index: Any) -> Any:
+            return self.inner.sample_from_nodes(index)
+
+    loader = NodeLoader(data, Foreign(), range(9), batch_size=9)
+    (batch,) = loader
+    assert threads == {threading.main_thread()}
+    assert_equal(batch, NeighborLoader(data, [2], range(9), seed=3)(range(9)))
+
+
+def test_arguments_by_position_are_pygs() -> None:
+    data = homogeneous()
+    times = torch.full((4,), 12)
+    (batch,) = NeighborLoader(data, [2], torch.arange(4), times, time_attr="time", batch_size=4)
+    assert torch.equal(batch.seed_time, times)
+    links, label = data.edge_index[:, :4], torch.ones(4)
+    (batch,) = LinkNeighborLoader(data, [2], links, label, batch_size=4)
+    assert torch.equal(batch.edge_label, label)
+    (batch,) = LinkLoader(data, PyGSampler(data, [2]), links, label, batch_size=4)
+    assert torch.equal(batch.edge_label, label)
+
+
+BAD: list[tuple[Any, dict[str, Any], str]] = [
+    (homogeneous, {"input_nodes": "paper"}, "input_nodes: unknown node type 'paper'"),
+    (homogeneous, {"input_nodes": torch.tensor([0.5])}, "input_nodes: expected integer ids"),
+    (homogeneous, {"input_nodes": torch.ones(3) > 0}, r"input_nodes: expected a mask \[60\], got \[3\]"),
+    (homogeneous, {"input_time": torch.zeros(60, dtype=torch.int64)}, "input_time, time_attr: expected both"),
+    (homogeneous, {"input_nodes": [1], "input_time": torch.zeros(2), "time_attr": "time"}, "input_time: expected one"),
+    (homogeneous, {"time_attr": "when"}, "time_attr: no attribute 'when'"),
+    (homogeneous, {"weight_attr": "x"}, "weight_attr: no attribute|weight_attr: expected one weight"),
+    (homogeneous, {"num_neighbors": None}, "num_neighbors: expected"),
+    (homogeneous, {"num_neighbors": [-2]}, "num_neighbors: expected each fan-out"),
+    (homogeneous, {"subgraph_type": "both"}, "subgraph_type: expected one of"),
+    (homogeneous, {"subgraph_type": "induced", "disjoint": True}, "disjoint, temporal_strategy: an induced subgraph"),
+    (homogeneous, {"batch_size": None}, "batch_size: expected a number"),
+    (homogeneous, {"persistent_workers": True, "num_workers": 0}, "persistent_workers"),
+    (typed, {}, "input_nodes: unknown node type None"),
+    (typed, {"input_nodes": "venue"}, "input_nodes: unknown node type 'venue'"),
+    (typed, {"input_nodes": PAPER, "num_neighbors": {CITES: [2]}}, "num_neighbors: expected fan-outs for every"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "options", "message"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_bad_arguments(make: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        NeighborLoader(make(), **{"num_neighbors": [2], **options})
+
+
+def test_bad_links() -> None:
+    data, links = homogeneous(), homogeneous().edge_index[:, :3]
+    for options, message in (
+        ({"edge_label": torch.ones(2)}, "edge_label: expected one entry for each of 3 links"),
+        ({"edge_label": torch.ones(3), "neg_sampling": "triplet"}, "edge_label: expected None with triplet"),
+        ({"edge_label_time": torch.ones(3)}, "edge_label_time, time_attr: expected both or none"),
+        ({"time_attr": "time"}, "edge_label_time, time_attr: expected both or none"),
+        ({"neg_sampling": "most"}, "neg_sampling:"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            LinkNeighborLoader(data, [2], links, **options)
+    with pytest.raises(InvalidArgumentError, match="edge_label_index: expected an edge type"):
+        LinkNeighborLoader(typed(), [2])
+    with pytest.raises(InvalidArgumentError, match="edge_label_index: expected one edge type"):
+        LinkNeighborLoader(typed(), [2], ("venue", PAPER))
+    with pytest.raises(UnknownIdError, match="60"):
+        next(iter(LinkNeighborLoader(data, [2], links + 60)))
+
+
+def test_directed_is_an_older_name() -> None:
+    data = homogeneous()
+    with pytest.warns(DeprecationWarning, match="subgraph_type='induced'"):
+        (batch,) = NeighborLoader(data, [3], range(4), directed=False, batch_size=4, seed=1)
+    (expected,) = NeighborLoader(data, [3], range(4), subgraph_type="induced", batch_size=4, seed=1)
+    assert_equal(batch, expected)
+
+
+def test_nothing_is_said_of_missing_libraries() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(NeighborLoader(homogeneous(), [2], range(4), batch_size=2, num_workers=1))
