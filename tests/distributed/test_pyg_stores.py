@@ -416,7 +416,7 @@ def test_full_neighborhoods_are_pygs() -> None:
 
 
 def test_wrong_data() -> None:
-    with pytest.raises(InvalidArgumentError, match="data: expected PyG's Data, HeteroData or .*, got dict"):
+    with pytest.raises(InvalidArgumentError, match=r"data: expected PyG's Data, HeteroData or .*, got dict"):
         PyGSampler({}, [2])
     with pytest.raises(InvalidArgumentError, match="num_neighbors: expected fan-outs for PyGSampler itself"):
         PyGSampler(pyg_data(HOMOGENEOUS)).sample_from_nodes(PygNodes(None, torch.tensor([1])))
