@@ -119,7 +119,8 @@ def async_request_server(
 
     Args:
         server_rank: which server.
-        func: the method (``DistServer.get_dataset_meta``), the registered function, or its name.
+        func: the method (``DistServer.get_dataset_meta``), a function that the servers export (see
+            ``register_function``), or its name.
         args: its arguments.
         kwargs: its keyword arguments; ``timeout_s`` is not among them, but the deadline of this request.
 

@@ -62,6 +62,7 @@ class DistLinkNeighborLoader(DistLoader):
             None looks at no times.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
+        collect_labels: batches carry ``y``, without ``collect_features`` too.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -92,6 +93,7 @@ class DistLinkNeighborLoader(DistLoader):
         temporal_strategy: str | None = "uniform",
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        collect_labels: bool = False,
     ) -> None:
         links = _links(edge_label_index, edge_label, neg_sampling, edge_label_time)
         config = SamplingConfig(
@@ -106,6 +108,7 @@ class DistLinkNeighborLoader(DistLoader):
             with_weight=with_weight,
             edge_dir=edge_dir,
             seed=loader_seed(random_seed, shard),
+            collect_labels=collect_labels,
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,

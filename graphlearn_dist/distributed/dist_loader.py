@@ -107,6 +107,9 @@ class DistLoader(EpochLoader):
         self._producer = open_producer(data, input_data, sampling_config, worker_options)
         self._constants = self._producer.constants if sampling_config.collect_features else {}
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @property
     def _num_batches(self) -> int:
         return self._producer.num_batches

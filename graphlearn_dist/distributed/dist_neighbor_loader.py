@@ -64,6 +64,7 @@ class DistNeighborLoader(DistLoader):
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``. With the rank and the
             world size of a trainer, all trainers together see every seed once per epoch.
         transform: called with each batch.
+        collect_labels: batches carry ``y``, without ``collect_features`` too.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -99,6 +100,7 @@ class DistNeighborLoader(DistLoader):
         temporal_strategy: str | None = "uniform",
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        collect_labels: bool = False,
     ) -> None:
         seeds = to_sampler_inputs(input_nodes, input_time)
         config = SamplingConfig(
@@ -113,6 +115,7 @@ class DistNeighborLoader(DistLoader):
             with_weight=with_weight,
             edge_dir=edge_dir,
             seed=loader_seed(random_seed, shard),
+            collect_labels=collect_labels,
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,

@@ -118,6 +118,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         disjoint: every seed grows a tree of its own.
         temporal_strategy: ``"uniform"`` or ``"last"`` where seeds have times.
         worker_options: threads, times, and where the other workers are.
+        collect_labels: batches carry labels, without ``collect_features`` too.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         disjoint: bool = False,
         temporal_strategy: str | None = None,
         worker_options: CollocatedDistSamplingWorkerOptions | None = None,
+        collect_labels: bool = False,
     ) -> None:
         super().__init__(concurrency)
         _on_host(device)
@@ -158,6 +160,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
             strategy=strategy,
             disjoint=disjoint,
             temporal_strategy=temporal_strategy,
+            collect_labels=collect_labels,
         )
         self._data = data
         self._channel = channel
@@ -225,9 +228,8 @@ class DistNeighborSampler(ConcurrentEventLoop):
         self.add_task(self._send(self._channel, sampling, epoch, call))
         return None
 
-    @staticmethod
     async def _make(
-        sampler: PartitionedSampler, maker: BatchMaker, positions: torch.Tensor, epoch: int, index: int
+        self, sampler: PartitionedSampler, maker: BatchMaker, positions: torch.Tensor, epoch: int, index: int
     ) -> SampledBatch:
         return await sampler.fill(await maker.make_of(positions, epoch, index), place_in_pool)
 

@@ -13,6 +13,7 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..sampler.fingerprint import Settings
 from ..utils.device import can_pin
+from ..utils.no_effect import warn_no_effect
 from ..utils.units import parse_size
 
 _MAX_CONCURRENCY = 32
@@ -37,6 +38,7 @@ class _BasicDistSamplingWorkerOptions:
     num_rpc_threads: int | None
     rpc_timeout: float
     num_threads: int
+    use_all2all: bool
 
     def _check(self, **at_least: int) -> None:
         """Refuses what no mode can do; ``at_least`` are the smallest values of fields that count something."""
@@ -51,6 +53,8 @@ class _BasicDistSamplingWorkerOptions:
             raise InvalidArgumentError(
                 f"rpc_timeout: expected at most {threading.TIMEOUT_MAX:g} seconds, got {self.rpc_timeout}"
             )
+        if self.use_all2all:
+            warn_no_effect("use_all2all", "the rows of a batch come in one request a partition already")
 
     @property
     def rpc_threads(self) -> int:
@@ -62,7 +66,7 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
     """What the modes have that sample in processes of their own."""
 
     num_workers: int
-    worker_devices: list[torch.device] | None
+    worker_devices: torch.device | list[torch.device] | None
     worker_concurrency: int
     max_restarts: int
     start_timeout: float
@@ -74,9 +78,11 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
             raise InvalidArgumentError(
                 f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
             )
-        if any(torch.device(device).type != "cpu" for device in self.worker_devices or []):
+        given = self.worker_devices
+        devices: list[Any] = [given] if isinstance(given, (str, torch.device)) else list(given or ())
+        if any(torch.device(device).type != "cpu" for device in devices):
             raise InvalidArgumentError(f"worker_devices: expected CPUs, got {self.worker_devices}")
-        if self.worker_devices and len(self.worker_devices) not in (1, self.num_workers):
+        if len(devices) not in (0, 1, self.num_workers):
             raise InvalidArgumentError(
                 f"worker_devices: expected one for each of {self.num_workers} workers, got {self.worker_devices}"
             )
@@ -97,6 +103,7 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
         rpc_timeout: deadline of each request, and of each batch, in seconds.
         prefetch_size: batches sampled, in a thread, ahead of the one that is asked for; 0 samples when asked.
         num_threads: threads of one batch; never changes it.
+        use_all2all: without effect, a warning says so once: features come in one request a partition already.
     """
 
     master_addr: str | None = None
@@ -105,6 +112,7 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
     rpc_timeout: float = 180
     prefetch_size: int = 2
     num_threads: int = 1
+    use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=0)
@@ -116,7 +124,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
 
     Attributes:
         num_workers: sampling processes.
-        worker_devices: must be None or CPUs.
+        worker_devices: must be None or CPUs: one for all workers, or a list with one for each.
         worker_concurrency: batches under way at once in each process (at most 32).
         master_addr: host of the group's registry, where ``init_rpc`` was not called; from ``MASTER_ADDR`` if None.
         master_port: its port; the one after ``MASTER_PORT`` if None.
@@ -130,10 +138,11 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
         max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
         start_timeout: how long its sampling processes may take to start, in seconds, when the loader is made.
+        use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
     num_workers: int = 1
-    worker_devices: list[torch.device] | None = None
+    worker_devices: torch.device | list[torch.device] | None = None
     worker_concurrency: int = 4
     master_addr: str | None = None
     master_port: str | int | None = None
@@ -144,6 +153,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
     num_threads: int = 1
     max_restarts: int = 3
     start_timeout: float = _START_TIMEOUT_S
+    use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check()
@@ -166,7 +176,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         server_rank: ranks of the servers to use; None shares them out evenly among the clients. Where it is given, a
             ``Split`` names the seeds that these servers own; the whole data set's otherwise.
         num_workers: sampling processes on each of them.
-        worker_devices: must be None or CPUs.
+        worker_devices: must be None or CPUs: one for all workers, or a list with one for each.
         worker_concurrency: batches under way at once in each process (at most 32).
         master_addr: not used; clients know the registry from ``init_client``.
         master_port: likewise.
@@ -186,11 +196,12 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
         reconnect_timeout: how long a server that is gone may take to come back, in seconds; 0 waits for none.
         start_timeout: how long the sampling processes may take to start, in seconds, when the loader is made.
+        use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
     server_rank: int | list[int] | None = None
     num_workers: int = 1
-    worker_devices: list[torch.device] | None = None
+    worker_devices: torch.device | list[torch.device] | None = None
     worker_concurrency: int = 4
     master_addr: str | None = None
     master_port: str | int | None = None
@@ -206,6 +217,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     reconnect_timeout: float = 60
     prefetch_bytes: int | str | None = None
     start_timeout: float = _START_TIMEOUT_S
+    use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)

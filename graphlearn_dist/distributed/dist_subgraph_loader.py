@@ -45,6 +45,7 @@ class DistSubGraphLoader(DistLoader):
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
+        collect_labels: batches carry ``y``, without ``collect_features`` too.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs): each node once; ``mapping`` int64 ``[batch_size]`` are the local ids
@@ -71,6 +72,7 @@ class DistSubGraphLoader(DistLoader):
         strategy: str = "random",
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        collect_labels: bool = False,
     ) -> None:
         config = SamplingConfig(
             sampling_type=SamplingType.SUBGRAPH,
@@ -84,6 +86,7 @@ class DistSubGraphLoader(DistLoader):
             with_weight=with_weight,
             edge_dir=edge_dir,
             seed=loader_seed(random_seed, shard),
+            collect_labels=collect_labels,
             replace=replace,
             strategy=strategy,
         )

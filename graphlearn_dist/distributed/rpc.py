@@ -406,6 +406,9 @@ def rpc_request(
 def register_function(func: Callable[..., Any], name: str | None = None, *, target: Any = None) -> str:
     """Let other members call ``func``, and let this process pass ``func`` to ``rpc_global_request``.
 
+    A server exports functions so, before or after ``init_server``: clients may then ``request_server(rank, func)``.
+    Nothing else can be called from another process.
+
     Args:
         func: a function or method. On the calling side it only stands for its name.
         name: its name on the wire; ``module.qualname`` by default.
@@ -426,18 +429,24 @@ def register_function(func: Callable[..., Any], name: str | None = None, *, targ
 def function_name(func: Callable[..., Any] | str) -> str:
     """The name a function is registered under; a string is a name already.
 
+    A plain function that was not registered here goes by the name that ``register_function`` would give it, for whoever
+    is asked to know or refuse.
+
     Raises:
-        InvalidArgumentError: it was never registered.
+        InvalidArgumentError: it was never registered, and is no function of a module.
     """
     if isinstance(func, str):
         return func
     name = _function_names.get(func)
-    if name is None:
+    if name is not None:
+        return name
+    own_name = getattr(func, "__qualname__", "")
+    if not own_name.isidentifier() or isinstance(func, type):  # a method, a lambda, a class
         raise InvalidArgumentError(
-            f"func: {getattr(func, '__qualname__', func)!r} is not registered; only functions passed to "
-            "register_function (and the methods of DistServer) can be called remotely"
+            f"func: {own_name or func!r} is not registered; only functions passed to register_function (and the "
+            "methods of DistServer) can be called remotely"
         )
-    return name
+    return f"{func.__module__}.{own_name}"
 
 
 def rpc_global_request_async(

@@ -149,6 +149,7 @@ class SamplingConfig:
             node's own (see ``with_own_times``). None looks at no time.
         induced: batches have all edges between their nodes instead of those that were sampled; those of subgraphs do
             whatever this says.
+        collect_labels: batches carry labels, without ``collect_features`` too.
     """
 
     sampling_type: SamplingType
@@ -168,6 +169,7 @@ class SamplingConfig:
     temporal_strategy: str | None = None
     own_times: str | None = None
     induced: bool = False
+    collect_labels: bool = False
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):

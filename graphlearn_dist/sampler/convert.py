@@ -27,7 +27,7 @@ def _metadata(batch: SampledBatch) -> Any:
     return link_attributes(batch.links) if batch.links is not None else batch.mapping
 
 
-def _seeds(batch: SampledBatch) -> torch.Tensor:
+def seeds_of(batch: SampledBatch) -> torch.Tensor:
     """The seeds of a batch, global ids; of links, their distinct ends."""
     nodes = batch.subgraph.nodes[batch.seed_type]
     if batch.mapping is not None:
@@ -43,7 +43,7 @@ def to_sampler_output(batch: SampledBatch) -> SamplerOutput:
         row=sampled.rows[0],
         col=sampled.cols[0],
         edge=sampled.edge_ids[0],
-        batch=_seeds(batch) if trees is None else trees,
+        batch=seeds_of(batch) if trees is None else trees,
         num_sampled_nodes=list(sampled.num_sampled_nodes[0]),
         num_sampled_edges=list(sampled.num_sampled_edges[0]) or None,
         device=torch.device("cpu"),
@@ -71,7 +71,7 @@ def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> Hetero
         row={name: sampled.rows[i] for name, i in edges.items()},
         col={name: sampled.cols[i] for name, i in edges.items()},
         edge=edge_ids or None,
-        batch=trees or {seed_type: _seeds(batch)},
+        batch=trees or {seed_type: seeds_of(batch)},
         num_sampled_nodes=dict(zip(node_types, map(list, sampled.num_sampled_nodes), strict=True)),
         num_sampled_edges=edges_by_hop if any(edges_by_hop.values()) else None,
         edge_types=edge_types,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...core import pooled_empty
+from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, rows_by_store, wanted_rows, with_rows
@@ -66,7 +67,10 @@ class PartitionedSampler:
                 dataset, plan, with_cached_graphs(dataset, services, num_threads), peers, num_threads
             )
         self._collector = FeatureCollector(dataset, services, peers, num_threads)
-        self._stores = self._collector.store_names if config.collect_features else frozenset()
+        names = self._collector.store_names
+        labels = {store_name(NODE_LABEL, index) for index in range(len(self._schema.node_types))}
+        wanted = names if config.collect_features else names & labels if config.collect_labels else ()
+        self._stores = frozenset(wanted)
 
     def maker(self, sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig) -> BatchMaker:
         """Makes batches of an input, checked; ``config`` may differ from the sampler's in what is sampled."""

@@ -1,9 +1,92 @@
-"""The names of ``graphlearn_torch.distributed.dist_loader``."""
+"""Distributed loaders as ``graphlearn_torch.distributed`` has them: batches in its form, its attributes."""
 
 from __future__ import annotations
 
-from ...distributed.dist_loader import DistLoader
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...distributed import dist_loader
+from ...distributed.dist_dataset import DistDataset
+from ...distributed.dist_options import AllDistSamplingWorkerOptions, CollocatedDistSamplingWorkerOptions
+from ...sampler.base import SamplerInput, SamplingConfig
+from ...utils.device import get_available_device
+from ..loader.batch_form import in_glt_form
 
 __all__ = [
     "DistLoader",
 ]
+
+
+class DistLoader(dist_loader.DistLoader):
+    """The loop of a distributed loader, with batches in the form of GraphLearn-for-PyTorch (see ``in_glt_form``).
+
+    Labels are in every batch, without ``collect_features`` too. ``to_device=None`` is the current GPU where torch sees
+    one.
+
+    Args:
+        data: this worker's partition; None where servers sample.
+        input_data: seeds, or where they are found.
+        sampling_config: how to sample.
+        to_device: where batches go.
+        worker_options: where to sample.
+        shard: the part of every epoch's batches that this loader gives; None for all of them.
+        transform: called with each batch.
+
+    Attributes:
+        data, input_data, sampling_config, worker_options: as they were given.
+        to_device: where batches go.
+        sampling_type, num_neighbors, batch_size, shuffle, drop_last: those of the config.
+        with_edge, with_weight, collect_features, edge_dir: likewise.
+        num_data_partitions, data_partition_idx: of ``data``.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        input_data: SamplerInput | list[SamplerInput],
+        sampling_config: SamplingConfig,
+        to_device: torch.device | None = None,
+        worker_options: AllDistSamplingWorkerOptions | None = None,
+        *,
+        shard: tuple[int, int] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.data, self.input_data = data, input_data
+        self.sampling_config = replace(sampling_config, collect_labels=True)
+        self.worker_options = worker_options or CollocatedDistSamplingWorkerOptions()
+        self.to_device = get_available_device(to_device)
+        for name in _OF_THE_CONFIG:
+            setattr(self, name, getattr(sampling_config, name))
+        if data is not None:
+            self.num_data_partitions, self.data_partition_idx = data.num_partitions, data.partition_idx
+        self._own_transform = transform
+        on_host = self.to_device.type == "cpu"
+        super().__init__(
+            data,
+            input_data,
+            self.sampling_config,
+            None if on_host else self.to_device,
+            worker_options,
+            shard=shard,
+            transform=self._in_glt_form,
+        )
+
+    def _in_glt_form(self, batch: Any) -> Any:
+        made = in_glt_form(batch, self._producer.schema.edge_dir, counts_as_tensors=True)
+        return made if self._own_transform is None else self._own_transform(made)
+
+
+_OF_THE_CONFIG = (
+    "sampling_type",
+    "num_neighbors",
+    "batch_size",
+    "shuffle",
+    "drop_last",
+    "with_edge",
+    "with_weight",
+    "collect_features",
+    "edge_dir",
+)

@@ -1,13 +1,19 @@
-"""The names of ``graphlearn_torch.distributed.dist_neighbor_sampler``."""
+"""``DistNeighborSampler`` as ``graphlearn_torch.distributed.dist_neighbor_sampler`` has it."""
 
 from __future__ import annotations
 
-from ...distributed.dist_neighbor_sampler import (
-    DistNeighborSampler,
-    PartialNeighborOutput,
-    RpcSamplingCallee,
-    RpcSubGraphCallee,
-)
+from typing import Any, Literal
+
+import torch
+
+from ...channel.base import ChannelBase
+from ...distributed import dist_neighbor_sampler
+from ...distributed.dist_dataset import DistDataset
+from ...distributed.dist_neighbor_sampler import PartialNeighborOutput, RpcSamplingCallee, RpcSubGraphCallee
+from ...distributed.session.trainer_seeds import loader_seed
+from ...typing import NumNeighbors
+from ...utils.no_effect import warn_no_effect
+from ..channel.sample_message import to_sample_message
 
 __all__ = [
     "DistNeighborSampler",
@@ -15,3 +21,47 @@ __all__ = [
     "RpcSamplingCallee",
     "RpcSubGraphCallee",
 ]
+
+
+class DistNeighborSampler(dist_neighbor_sampler.DistNeighborSampler):
+    """``graphlearn_dist.distributed.DistNeighborSampler`` in another order of arguments; batches are sample messages.
+
+    Labels are in every message. Without a seed, each worker of a group has one of its own, see ``docs/sampling.md``.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset,
+        num_neighbors: NumNeighbors | None = None,
+        with_edge: bool = False,
+        with_neg: bool = False,
+        with_weight: bool = False,
+        edge_dir: Literal["in", "out"] | None = None,
+        collect_features: bool = False,
+        channel: ChannelBase | None = None,
+        use_all2all: bool = False,
+        concurrency: int = 1,
+        device: torch.device | None = None,
+        seed: int | None = None,
+        **others: Any,
+    ) -> None:
+        if use_all2all:
+            warn_no_effect("use_all2all", "the rows of a batch come in one request a partition already")
+        super().__init__(
+            data,
+            num_neighbors,
+            with_edge,
+            with_neg,
+            with_weight,
+            edge_dir,
+            collect_features,
+            channel,
+            concurrency,
+            device,
+            loader_seed(seed, None),
+            **{"collect_labels": True, **others},
+        )
+        self._schema = data.schema
+
+    async def _make(self, *args: Any) -> Any:
+        return to_sample_message(await super()._make(*args), self._schema)

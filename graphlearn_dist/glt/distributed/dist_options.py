@@ -1,13 +1,16 @@
-"""The names of ``graphlearn_torch.distributed.dist_options``."""
+"""Options of distributed loaders in the order of ``graphlearn_torch.distributed.dist_options``."""
 
 from __future__ import annotations
 
-from ...distributed.dist_options import (
-    AllDistSamplingWorkerOptions,
-    CollocatedDistSamplingWorkerOptions,
-    MpDistSamplingWorkerOptions,
-    RemoteDistSamplingWorkerOptions,
-)
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from ...distributed import dist_options
+from ...distributed.dist_options import AllDistSamplingWorkerOptions
+from ...rpc.wire.codec import register_as_base
+from ...utils.device import get_available_device
+from ...utils.no_effect import warn_no_effect
 
 __all__ = [
     "AllDistSamplingWorkerOptions",
@@ -15,3 +18,117 @@ __all__ = [
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
 ]
+
+_Devices: TypeAlias = torch.device | str | int | list[torch.device] | None
+
+
+class CollocatedDistSamplingWorkerOptions(dist_options.CollocatedDistSamplingWorkerOptions):
+    """Sampling in the training process; those of ``graphlearn_dist.distributed`` that follow are keywords."""
+
+    def __init__(
+        self,
+        master_addr: str | None = None,
+        master_port: str | int | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180,
+        use_all2all: bool = False,
+        **others: Any,
+    ) -> None:
+        super().__init__(master_addr, master_port, num_rpc_threads, rpc_timeout, use_all2all=use_all2all, **others)
+
+
+class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
+    """Sampling in subprocesses; those of ``graphlearn_dist.distributed`` that follow are keywords.
+
+    Workers sample on the CPU: for GPUs that are there a warning says so once.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        worker_devices: _Devices = None,
+        worker_concurrency: int = 4,
+        master_addr: str | None = None,
+        master_port: str | int | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180,
+        channel_size: int | str | None = None,
+        pin_memory: bool = False,
+        use_all2all: bool = False,
+        **others: Any,
+    ) -> None:
+        _check_devices(worker_devices, are_here=True)
+        super().__init__(
+            num_workers,
+            None,
+            worker_concurrency,
+            master_addr,
+            master_port,
+            num_rpc_threads,
+            rpc_timeout,
+            channel_size,
+            pin_memory,
+            use_all2all=use_all2all,
+            **others,
+        )
+
+
+@register_as_base
+class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptions):
+    """Sampling on servers; those of ``graphlearn_dist.distributed`` that follow are keywords.
+
+    Workers sample on the CPU: where their devices are GPUs, a warning says so once. Clients with the same
+    ``worker_key`` do not share a producer: each goes through all of its input; ``shard`` of a loader divides an epoch.
+    """
+
+    def __init__(
+        self,
+        server_rank: int | list[int] | None = None,
+        num_workers: int = 1,
+        worker_devices: _Devices = None,
+        worker_concurrency: int = 4,
+        master_addr: str | None = None,
+        master_port: str | int | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180,
+        buffer_size: int | str | None = None,
+        prefetch_size: int = 4,
+        worker_key: str | None = None,
+        glt_graph: Any = None,
+        workload_type: Literal["train", "validate", "test"] | None = None,
+        use_all2all: bool = False,
+        **others: Any,
+    ) -> None:
+        _check_devices(worker_devices, are_here=False)
+        super().__init__(
+            server_rank,
+            num_workers,
+            None,
+            worker_concurrency,
+            master_addr,
+            master_port,
+            num_rpc_threads,
+            rpc_timeout,
+            buffer_size,
+            prefetch_size,
+            worker_key,
+            glt_graph,
+            workload_type,
+            use_all2all=use_all2all,
+            **others,
+        )
+
+
+def _check_devices(devices: _Devices, *, are_here: bool) -> None:
+    """Says that sampling workers use no GPUs, where some are named.
+
+    Raises:
+        InvalidArgumentError: a GPU of this host that is not there.
+    """
+    named = [devices] if isinstance(devices, (torch.device, str, int)) else devices or []
+    gpus = [device for device in map(torch.device, named) if device.type != "cpu"]
+    if gpus and are_here:
+        for gpu in gpus:
+            get_available_device(gpu)
+    if gpus:
+        warn_no_effect("worker_devices", "sampling workers of partitioned graphs sample on the CPU")

@@ -9,11 +9,11 @@ from ...sampler.base import (
     RemoteNodePathSamplerInput,
     RemoteNodeSplitSamplerInput,
     RemoteSamplerInput,
-    SamplingConfig,
     SamplingType,
 )
-from ...sampler.negative_sampling import NegativeSampling, NegativeSamplingMode
+from ...sampler.negative_sampling import NegativeSamplingMode
 from ...sampler.outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
+from .own_defaults import NegativeSampling, SamplingConfig
 
 __all__ = [
     "BaseSampler",

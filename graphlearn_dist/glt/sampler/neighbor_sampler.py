@@ -1,9 +1,56 @@
-"""The names of ``graphlearn_torch.sampler.neighbor_sampler``."""
+"""``NeighborSampler`` as ``graphlearn_torch.sampler`` has it."""
 
 from __future__ import annotations
 
-from ...sampler.neighbor_sampler import NeighborSampler
+from typing import Any
+
+import torch
+
+from ...sampler import neighbor_sampler
+from ...sampler.base import NodeSamplerInput
+from ...utils.device import get_available_device
+from .output_form import Output, in_order_of_ids, moved
 
 __all__ = [
     "NeighborSampler",
 ]
+
+
+class NeighborSampler(neighbor_sampler.NeighborSampler):
+    """``graphlearn_dist.sampler.NeighborSampler``: sampled on the CPU, given on the device.
+
+    Nodes of an induced subgraph are in the order of their ids.
+
+    Args:
+        graph: a ``Graph``, or a dict by edge type.
+        num_neighbors: fan-outs by hop, or a dict of such lists by edge type.
+        device: where results go; the CPU unless given. ``device=`` of a call comes before it.
+        *args: those that follow there, in that order.
+        **kwargs: likewise.
+    """
+
+    def __init__(
+        self, graph: Any, num_neighbors: Any = None, device: torch.device | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        self.device = torch.device("cpu") if device is None else get_available_device(device)
+        super().__init__(graph, num_neighbors, None, *args, **kwargs)
+
+    def sample_from_nodes(self, inputs: Any, **kwargs: Any) -> Output:
+        """The multi-hop neighborhood of nodes; keywords ``epoch``, ``index`` (of the draws) and ``device``."""
+        device = kwargs.pop("device", None)
+        return self._placed(super().sample_from_nodes(inputs, **kwargs), device)
+
+    def sample_from_edges(self, inputs: Any, **kwargs: Any) -> Output:
+        """The multi-hop neighborhood of the ends of links, and of their negatives; keywords as of nodes."""
+        device = kwargs.pop("device", None)
+        return self._placed(super().sample_from_edges(inputs, **kwargs), device)
+
+    def subgraph(self, inputs: Any, **kwargs: Any) -> Output:
+        """All edges between nodes and their sampled neighborhood; ``metadata`` are the seeds' local ids."""
+        device = kwargs.pop("device", None)
+        found = super().subgraph(NodeSamplerInput.cast(inputs), **kwargs)
+        return self._placed(in_order_of_ids(found), device)
+
+    def _placed(self, output: Output, device: Any) -> Output:
+        place = self.device if device is None else get_available_device(device)
+        return output if place.type == "cpu" else moved(output, place)

@@ -148,7 +148,10 @@ class Callees:
     def _lookup(self, name: str) -> tuple[Callable[..., Any], bool]:
         entry = self._functions.get(name)
         if entry is None:
-            raise InvalidArgumentError(f"function: {name!r:.200} is not registered on {self._own_name}")
+            raise InvalidArgumentError(
+                f"function: {name!r:.200} is not registered on {self._own_name}; it exports functions by "
+                "graphlearn_dist.distributed.register_function(func)"
+            )
         return entry
 
     async def _run_coroutine(

@@ -109,6 +109,19 @@ def register_message(cls: Any = None, name: str | None = None) -> Any:
     return cls
 
 
+def register_as_base(cls: _MessageType) -> _MessageType:
+    """Let values of a class that only has other defaults travel as its base class, which is what receivers get.
+
+    Raises:
+        InvalidArgumentError: no base class of it was registered.
+    """
+    base = next((base for base in cls.__mro__[1:] if base in _BY_TYPE), None)
+    if base is None:
+        raise InvalidArgumentError(f"cls: expected a subclass of a registered message, got {cls!r}")
+    _BY_TYPE[cls] = _BY_TYPE[base]
+    return cls
+
+
 def _describe(cls: type, name: str) -> _Message:
     if isinstance(cls, type) and issubclass(cls, Enum):
         return _Message(cls, name, (), is_enum=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
@@ -12,6 +13,7 @@ from graphlearn_dist.distributed import (
     RemoteDistSamplingWorkerOptions,
 )
 from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.utils import no_effect
 
 COLLOCATED, MP, REMOTE = (
     CollocatedDistSamplingWorkerOptions,
@@ -44,3 +46,24 @@ def test_zero_seconds() -> None:
     for options, name in ((COLLOCATED, "rpc_timeout"), (MP, "start_timeout")):
         with pytest.raises(InvalidArgumentError, match=f"^{name}: expected a positive"):
             options(**{name: 0})
+
+
+@pytest.mark.parametrize("options", [COLLOCATED, MP, REMOTE])
+def test_all2all_has_no_effect_and_says_so_once(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(no_effect, "_warned", set())
+    with pytest.warns(UserWarning, match="use_all2all: it has no effect here") as told:
+        made = [options(use_all2all=is_asked) for is_asked in (True, True, False)]
+    assert len(told) == 1
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("options", [MP, REMOTE])
+def test_devices_of_workers(options: Any) -> None:
+    cpu = torch.device("cpu")
+    for devices in (None, cpu, "cpu", [], [cpu], [cpu] * 3):
+        options(num_workers=3, worker_devices=devices)
+    with pytest.raises(InvalidArgumentError, match="worker_devices: expected one for each of 3 workers"):
+        options(num_workers=3, worker_devices=[cpu] * 2)
+    for devices in (torch.device("cuda", 0), [torch.device("cuda", 0)] * 3):
+        with pytest.raises(InvalidArgumentError, match="worker_devices: expected CPUs"):
+            options(num_workers=3, worker_devices=devices)
