@@ -25,12 +25,13 @@ from ..partition.ingest import (
     weights_tensor,
 )
 from ..partition.layout import EdgeKey, NodeKey
+from ..partition.partition_book import check_partition_idx
 from ..partition.partitioner import EDGE_DIRS
 from ..partition.storage import new_directory
 from ..typing import NodeType
 from ..utils.values import check_distinct, check_finite, label_of
 from . import rpc
-from .dist_context import get_context
+from .dist_context import DistContext, get_context, init_worker_group
 from .partitioning.partition_exchange import EdgeSlice, RowSlice, Slices, StoreName, agree, step
 from .partitioning.partition_run import PartitionRun
 
@@ -48,8 +49,8 @@ class DistRandomPartitioner:
     chunks; feature rows are written where they belong as they come.
 
     Args:
-        output_dir: the directory to write; it must not exist, or be empty. On a file system of all ranks it holds all
-            partitions; else each machine has META.json and the partitions of its ranks.
+        output_dir: the directory to write; it may exist, and have files, but no partitions. On a file system of all
+            ranks it holds all partitions; else each machine has META.json and the partitions of its ranks.
         num_nodes: number of nodes of the whole graph (by node type).
         edge_index: int32 or int64 ``[2, n]``, or a pair: sources and targets of this rank's edges (by edge type).
         edge_ids: int32 or int64 ``[n]``, distinct over all ranks (by edge type).
@@ -58,13 +59,15 @@ class DistRandomPartitioner:
         edge_feat: rows of edge features (by edge type). All ranks together have one for each id from 0 on, so that edge
             ids are below their number; rows of ids that no edge has are dropped.
         edge_feat_ids: their edge ids (by edge type); ``edge_ids`` where not given.
-        num_parts: must be the number of ranks, which is the default.
+        num_parts: must be the number of ranks, which is the default. Without ``init_worker_group`` before it, this and
+            ``current_partition_idx`` are needed, and make the group.
         current_partition_idx: the partition that this rank will hold; its rank by default.
         node_feat_dtype, edge_feat_dtype: what features are stored as; None keeps their dtype, as ``Dataset`` does.
         edge_assign_strategy: ``"by_src"``: a partition has the out-edges of its nodes; ``"by_dst"``: the in-edges.
         chunk_size: edges and rows sent at a time.
-        master_addr, master_port: where rank 0 hosts the registry; needed where ``init_rpc`` was not called. The RPC
-            then stays open until ``shutdown_rpc()`` or the end of the process, which waits for the other ranks.
+        master_addr, master_port: where rank 0 hosts the registry, where ``init_rpc`` was not called; by default what
+            ``MASTER_ADDR`` and ``MASTER_PORT`` of the environment say. The RPC then stays open until ``shutdown_rpc()``
+            or the end of the process, which waits for the other ranks.
         num_rpc_threads: threads that answer requests, in that case.
         edge_weights: ``[n]``, finite and at least 0 (by edge type).
         edge_times: int64 or int32 ``[n]`` (by edge type).
@@ -120,9 +123,7 @@ class DistRandomPartitioner:
         timeout_s: float = 3600.0,
         allow_nonfinite: bool = False,
     ) -> None:
-        context = get_context()
-        if context is None:
-            raise NotInitializedError("DistRandomPartitioner: call init_worker_group first")
+        context = get_context() or _own_group(num_parts, current_partition_idx)
         if edge_assign_strategy not in EDGE_DIRS:
             raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
         if not isinstance(chunk_size, int) or chunk_size < 1:
@@ -200,8 +201,12 @@ class DistRandomPartitioner:
 
     def _open_rpc(self) -> None:
         address, port, num_threads = self._master
+        address, port = address or os.environ.get("MASTER_ADDR"), port or os.environ.get("MASTER_PORT")
         if address is None or port is None:
-            raise NotInitializedError("master_addr, master_port: expected both, as init_rpc was not called")
+            raise NotInitializedError(
+                "master_addr, master_port: expected both, here or in the environment (MASTER_ADDR, MASTER_PORT), as "
+                "init_rpc was not called"
+            )
         rpc.init_rpc(address, int(port), num_threads)
         # Not closed here: who opens it again could join the registry of a rank 0 that is about to close it.
         # Rank 0 hosts the registry, so that it must not end before the others have what they wait for.
@@ -216,6 +221,19 @@ class DistRandomPartitioner:
             "edge_dir": self.edge_dir,
             "token": f"{os.getpid()}-{secrets.token_hex(4)}",
         }
+
+
+def _own_group(num_parts: int | None, partition_idx: int | None) -> DistContext:
+    """The group of a program that has made none: one rank for each partition."""
+    if num_parts is None or partition_idx is None:
+        raise NotInitializedError(
+            "DistRandomPartitioner: call init_worker_group first, or give num_parts and current_partition_idx"
+        )
+    check_partition_idx(partition_idx, num_parts)
+    init_worker_group(num_parts, partition_idx, "distributed_random_partitioner")
+    context = get_context()
+    assert context is not None
+    return context
 
 
 def _edge_slices(

@@ -26,12 +26,12 @@ from .partition_book import (
     check_partition_idx,
     from_dict,
 )
+from .storage import META_FILE as META_FILE
 from .storage import ArrayFile, check_size, dtype_name, file_of_other_rows, open_array, open_constants
 
 FORMAT_NAME = "graphlearn-dist-partition"
 FORMAT_VERSION = 2
 READABLE_VERSIONS = (1, 2)
-META_FILE = "META.json"
 VERIFY_UP_TO_BYTES = 1 << 30
 
 # None is the one unnamed type of a homogeneous graph.

@@ -36,7 +36,7 @@ from .ingest import (
 from .layout import AnyBook, EdgeKey, NodeKey, array_path
 from .meta_entries import edge_entry, make_meta, node_entry, write_meta
 from .partition_book import PartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
-from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor
+from .storage import ArrayFile, new_directory, put_in_place, row_chunks, write_array, write_tensor
 
 EDGE_DIRS = {"by_src": "out", "by_dst": "in"}
 
@@ -52,7 +52,8 @@ class PartitionerBase(ABC):
     decides which. Every id is checked here, so that later stages can rely on it.
 
     Args:
-        output_dir: the directory to write; it must not exist, or be empty. It appears when everything is written.
+        output_dir: the directory to write; it may exist, and have files, but no partitions. It, or what is written into
+            it, appears when everything is written.
         num_parts: number of partitions.
         num_nodes: number of nodes (by node type).
         edge_index: int32 or int64 ``[2, num_edges]``, or a pair: sources and targets (by edge type).
@@ -185,7 +186,7 @@ class PartitionerBase(ABC):
         return self.edges[etype].feat
 
     def partition(self, with_feature: bool = True, graph_caching: bool = False) -> Path:
-        """Writes everything under a temporary name beside ``output_dir``, and renames it at the end.
+        """Writes everything under a temporary name beside ``output_dir``, and gives it this name at the end.
 
         Args:
             with_feature: also write node and edge features.
@@ -200,7 +201,7 @@ class PartitionerBase(ABC):
         temporary.mkdir(parents=True)
         try:
             write_meta(temporary, _Writer(self, temporary, with_feature).write())
-            os.replace(temporary, self.output_dir)
+            put_in_place(temporary, self.output_dir)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

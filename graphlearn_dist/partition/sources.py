@@ -39,7 +39,7 @@ def partition_source(
 
     Args:
         source: the graph.
-        output_dir: must not exist, or be empty.
+        output_dir: may exist, and have files, but no partitions.
         num_parts: number of partitions.
         kind: ``"random"`` (a keyed permutation of the ids) or ``"range"`` (near-equal ranges of them).
         edge_dir: keep in- or out-neighbors with each node; loaders must ask for the same.

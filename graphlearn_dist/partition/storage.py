@@ -17,6 +17,8 @@ import torch
 
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 
+META_FILE = "META.json"
+_OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already
 _READ_BYTES = 8 << 20
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
 _DTYPES = {
@@ -99,11 +101,37 @@ def _as_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def new_directory(path: str | os.PathLike[str]) -> Path:
-    """``path``; InvalidArgumentError unless nothing is there, or an empty directory."""
+    """``path``; InvalidArgumentError unless nothing is there, or a directory without a partition directory's files."""
     directory = Path(path)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InvalidArgumentError(f"output_dir: expected a new or an empty directory, got {directory}")
+    if directory.exists() and not directory.is_dir():
+        raise InvalidArgumentError(f"output_dir: expected a directory, got the file {directory}")
+    names = os.listdir(directory) if directory.exists() else []
+    if found := sorted(filter(_OWN_NAME.fullmatch, names)):
+        raise InvalidArgumentError(
+            f"output_dir: expected a directory without partitions, got {directory}, which has {', '.join(found)}; "
+            "nothing is overwritten"
+        )
     return directory
+
+
+def put_in_place(written: Path, directory: Path) -> None:
+    """Gives a complete partition directory its name, or moves it beside the files that are there, META.json last.
+
+    Raises:
+        InvalidArgumentError: there are files of the same names, or another partition directory by now.
+    """
+    try:
+        os.replace(written, directory)
+        return
+    except OSError:
+        new_directory(directory)  # there is something in it; if that is not the reason, what follows fails likewise
+    names = sorted((entry.name for entry in written.iterdir()), key=lambda name: (name == META_FILE, name))
+    taken = [name for name in names if (directory / name).exists()]
+    if taken:
+        raise InvalidArgumentError(f"output_dir: expected no {', '.join(taken)} in {directory}; nothing is overwritten")
+    for name in names:
+        os.replace(written / name, directory / name)
+    written.rmdir()
 
 
 def write_array(

@@ -36,7 +36,7 @@ from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingTy
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.utils.ports import reserved_port
 from tests.distributed.test_oracle import DirectPeers, make_all
-from tests.support.graphs import Direction, make_dataset
+from tests.support.graphs import Direction, TestGraph, make_dataset
 from tests.support.in_memory import WAYS, assemble
 from tests.support.oracle import (
     GRAPHS,
@@ -60,9 +60,12 @@ def config_of(edge_dir: Direction) -> SamplingConfig:
 
 
 def check_batches(name: str, edge_dir: Direction, datasets: list[DistDataset]) -> list[DirectPeers]:
+    return check_batches_of(graph_of(name), edge_dir, datasets)
+
+
+def check_batches_of(graph: TestGraph, edge_dir: Direction, datasets: list[Any]) -> list[DirectPeers]:
     """All batches of each partition, the others asked without a network; gives what was asked."""
-    config, seed_type = config_of(edge_dir), None if name == "homogeneous" else "user"
-    graph = graph_of(name)
+    config, seed_type = config_of(edge_dir), None if graph.is_homogeneous else "user"
     seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
     local = LocalBatches(make_dataset(graph, edge_dir), seeds, config)
     expected = [tensors_of(local.make(0, i)) for i in range(local.schedule.num_batches)]

@@ -370,8 +370,10 @@ def test_input_is_checked(tmp_path: Path, wrong: dict[str, Any], error: type[Exc
 
 def test_it_needs_a_group(tmp_path: Path) -> None:
     given = {"num_nodes": 4, "edge_index": torch.tensor([[0], [1]]), "edge_ids": torch.tensor([0])}
-    with pytest.raises(NotInitializedError, match="init_worker_group"):
+    with pytest.raises(NotInitializedError, match="init_worker_group first, or give num_parts and"):
         DistRandomPartitioner(tmp_path / "g", **given)
+    with pytest.raises(InvalidArgumentError, match="partition_idx: expected 0 to 1, got 2"):
+        DistRandomPartitioner(tmp_path / "g", **given, num_parts=2, current_partition_idx=2)
     init_worker_group(1, 0)
     try:
         with pytest.raises(NotInitializedError, match="master_addr, master_port"):

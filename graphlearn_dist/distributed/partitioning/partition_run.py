@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from ...partition.attributes import write_constants
 from ...partition.edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
 from ...partition.layout import EdgeKey, NodeKey, open_edge_ids
 from ...partition.meta_entries import edge_entry, make_meta, node_entry, write_meta
-from ...partition.storage import ArrayFile, new_directory
+from ...partition.storage import ArrayFile, new_directory, put_in_place
 from ...utils.values import label_of
 from .. import rpc
 from .edge_directory import OWNER_DTYPE
@@ -101,7 +100,7 @@ class PartitionRun:
         files = files + [file for _, file in constants if file is not None]
         entries = [entry for entry, _ in constants]
         write_meta(self._root, make_meta(self._agreement.num_parts, self._edge_dir, nodes, edges, files, entries))
-        os.replace(self._root, self._output_dir)
+        put_in_place(self._root, self._output_dir)
 
     # --- edges -------------------------------------------------------------------------------------------------
 

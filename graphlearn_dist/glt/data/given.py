@@ -13,7 +13,7 @@ from ...data.schema import by_type
 from ...utils.tensor import apply_to_all_tensor, convert_to_tensor
 
 
-def like(method: Callable[..., Any]) -> Any:
+def like(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator for a method with the arguments and the documentation of another."""
     return functools.wraps(method)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from ...partition.base import build_partition_feature as build_feature
 from ...partition.base import (
-    build_partition_feature,
     save_edge_pb,
     save_feature_partition,
     save_feature_partition_cache,
@@ -22,11 +22,21 @@ from ...partition.loading import (
     load_partition,
 )
 from ...partition.partition_book import PartitionBook
-from ...partition.partitioner import PartitionerBase
+from ...partition.partitioner import PartitionerBase as CorePartitionerBase
 from ...typing import EdgeType, NodeType
+from .defaults import FLOAT32, with_defaults
 
 HeteroNodePartitionDict: TypeAlias = dict[NodeType, PartitionBook]
 HeteroEdgePartitionDict: TypeAlias = dict[EdgeType, PartitionBook]
+
+
+class PartitionerBase(CorePartitionerBase):
+    """The base of a program's own partitioners, see ``graphlearn_dist.partition.PartitionerBase``."""
+
+    __init__ = with_defaults(CorePartitionerBase.__init__, FLOAT32)
+
+
+build_partition_feature = with_defaults(build_feature, FLOAT32)
 
 __all__ = [
     "HeteroEdgePartitionDict",

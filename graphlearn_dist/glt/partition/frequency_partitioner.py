@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ...partition.frequency_partitioner import FrequencyPartitioner
+from ...partition import FrequencyPartitioner as CoreFrequencyPartitioner
+from .defaults import FLOAT32, with_defaults
+
+
+class FrequencyPartitioner(CoreFrequencyPartitioner):
+    """See ``graphlearn_dist.partition.FrequencyPartitioner``."""
+
+    __init__ = with_defaults(CoreFrequencyPartitioner.__init__, FLOAT32)
+
 
 __all__ = [
     "FrequencyPartitioner",

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ...partition.partitioner import RandomPartitioner
+from ...partition import RandomPartitioner as CoreRandomPartitioner
+from .defaults import FLOAT32, with_defaults
+
+
+class RandomPartitioner(CoreRandomPartitioner):
+    """See ``graphlearn_dist.partition.RandomPartitioner``."""
+
+    __init__ = with_defaults(CoreRandomPartitioner.__init__, FLOAT32)
+
 
 __all__ = [
     "RandomPartitioner",

@@ -22,6 +22,7 @@ from graphlearn_dist.partition import (
     TablePartitioner,
     load_partition,
     load_partition_layout,
+    verify,
 )
 
 from .graphs import EDGE_TYPES, NUM_NODES, hetero_inputs, homo_inputs
@@ -286,8 +287,30 @@ def test_does_not_overwrite(tmp_path: Path) -> None:
     inputs = homo_inputs()
     (tmp_path / "g").mkdir()
     make("random", tmp_path / "g", 2, inputs).partition()  # an empty directory will do
-    with pytest.raises(InvalidArgumentError, match="output_dir: expected a new or an empty directory"):
+    with pytest.raises(InvalidArgumentError, match=r"output_dir: .*/g, which has META\.json, part0, part1; nothing is"):
         make("random", tmp_path / "g", 2, inputs)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgumentError, match="output_dir: expected a directory, got the file"):
+        make("random", tmp_path / "file", 2, inputs)
+
+
+def test_into_a_directory_with_files(tmp_path: Path) -> None:
+    """The partitions lie beside what is there, which stays; files that would be overwritten are an error."""
+    inputs, directory = homo_inputs(), tmp_path / "g"
+    (directory / "raw").mkdir(parents=True)
+    (directory / "raw" / "labels.txt").write_text("1")
+    make("random", directory, 2, inputs).partition()
+    assert {path.name for path in directory.iterdir()} > {"META.json", "part0", "part1", "raw"}
+    assert (directory / "raw" / "labels.txt").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+    verify(directory)
+    other = tmp_path / "other"
+    partitioner = make("random", other, 2, inputs)
+    (other / "part1").mkdir(parents=True)  # meanwhile
+    with pytest.raises(InvalidArgumentError, match=r"output_dir: .*/other, which has part1"):
+        partitioner.partition()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g", "other"]
+    assert [path.name for path in other.iterdir()] == ["part1"]
 
 
 def test_a_failing_run_leaves_nothing(tmp_path: Path) -> None:
