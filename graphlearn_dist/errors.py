@@ -52,6 +52,10 @@ class NotPicklableError(GraphLearnError, TypeError):
 # --- what the GPU does -----------------------------------------------------------------------------------------
 
 
+class SystemLimitError(GraphLearnError, RuntimeError):
+    """The system starts no more threads; the message says for what one was wanted."""
+
+
 class CudaError(GraphLearnError, RuntimeError):
     """The CUDA runtime refused or failed; the message says at what, and why."""
 

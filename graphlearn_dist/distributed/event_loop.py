@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError
+from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError, SystemLimitError
 from ..rpc.engine.threads import LoopExecutor, post, run_loop
-from ..utils.lifetime import Home
+from ..utils.lifetime import Home, start_thread
 
 T = TypeVar("T")
 
@@ -72,15 +72,27 @@ class LoopThread:
         self._home = Home(name)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._executor: LoopExecutor | None = None
 
     def start(self) -> None:
-        """Starts the thread. Idempotent."""
+        """Starts the thread. Idempotent.
+
+        Raises:
+            SystemLimitError: no threads are left.
+        """
         self._home.check()
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._loop.set_default_executor(LoopExecutor(self._name))
-            self._thread = threading.Thread(target=run_loop, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
+        if self._loop is not None:
+            return
+        loop = asyncio.new_event_loop()
+        executor = LoopExecutor(self._name)
+        loop.set_default_executor(executor)
+        thread = threading.Thread(target=run_loop, args=(loop,), name=self._name, daemon=True)
+        try:
+            start_thread(thread)
+        except SystemLimitError:
+            loop.close()
+            raise
+        self._loop, self._thread, self._executor = loop, thread, executor
 
     @property
     def is_running(self) -> bool:
@@ -123,23 +135,23 @@ class LoopThread:
         """Cancels what runs, and ends the thread. Idempotent; without effect in a fork."""
         if not self._home.is_here:
             return
-        loop, thread = self._loop, self._thread
-        self._loop = self._thread = None
-        if loop is None or thread is None:
+        loop, thread, executor = self._loop, self._thread, self._executor
+        self._loop = self._thread = self._executor = None
+        if loop is None or thread is None or executor is None:
             return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(_STOP_TIMEOUT_S)
+        asyncio.run_coroutine_threadsafe(_cancel_others(executor), loop).result(_STOP_TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(_STOP_TIMEOUT_S)
         if not thread.is_alive():
             loop.close()
 
 
-async def _cancel_others() -> None:
+async def _cancel_others(executor: LoopExecutor) -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_default_executor()
+    await executor.close()
 
 
 class ConcurrentEventLoop:

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..config import RpcSettings
-from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
-from ..utils.lifetime import Home
+from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError, SystemLimitError
+from ..utils.lifetime import Home, start_thread
 from .calls.call import Answer, Call, OutcomeType, Reply
 from .calls.callees import Callees
 from .calls.deadlines import Deadlines
@@ -113,6 +113,7 @@ class Endpoint:
             InvalidArgumentError: the listener would be open to the network without a token.
             NotInitializedError: the endpoint was closed.
             OSError: the address cannot be bound, or no descriptors are left.
+            SystemLimitError: no threads are left.
         """
         self.home.check()
         if self._closed:
@@ -125,10 +126,15 @@ class Endpoint:
         loop = EndpointLoop()
         started = threading.Event()
         thread = threading.Thread(target=loop.run, args=(started,), name=f"rpc-{self.peer.name}", daemon=True)
-        self._loop, self._thread = loop, thread
+        try:
+            start_thread(thread)
+        except SystemLimitError:
+            loop.close()
+            for listener in listeners:
+                listener.close()
+            raise
+        self._loop, self._thread, self._thread_id = loop, thread, thread.ident
         self._deadlines, self._posts = Deadlines(loop), Posts(loop)
-        thread.start()
-        self._thread_id = thread.ident
         started.wait(_CLOSE_TIMEOUT_S)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)

@@ -10,9 +10,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
-from ..errors import ForkedProcessError, NotInitializedError, NotPicklableError
+from ..errors import ForkedProcessError, NotInitializedError, NotPicklableError, SystemLimitError
 
 _LEAVE_S = 5.0  # how long the end of a process waits for its threads to come to where they may be stopped
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread.
+
+    Raises:
+        SystemLimitError: the system has none to give: a limit of the user or of the control group is reached.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise SystemLimitError(
+            f"{thread.name}: {error}: the system gives none now (see ulimit -u, and pids.max of the control group)"
+        ) from error
 
 
 class Home:

@@ -155,8 +155,8 @@ class MpProducer(LocalProducer):
         )
         self.num_batches = self._producer.schedule.num_batches
         self._loans: Loans | None = None  # of the thread's loop
-        self._thread.start()
         try:
+            self._thread.start()
             self._thread.run(self._producer.start())  # has a limit of its own
         except BaseException:
             self.close()

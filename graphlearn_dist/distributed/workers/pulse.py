@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from ... import _C
 from ...config import PULSE_INTERVAL_S, RpcSettings, interpreter_timeout_s
+from ...utils.lifetime import start_thread
 
 _PROCESS, _INTERPRETER = b".", b"+"
 _LATE_S = 0.5  # a check that comes so late means that this process was stopped itself
@@ -38,7 +39,7 @@ def start_pulse(descriptor: int) -> None:
 
     os.set_blocking(descriptor, True)
     _C.start_pulse(descriptor, round(PULSE_INTERVAL_S * 1000), _PROCESS.decode())
-    threading.Thread(target=beat, name="pulse", daemon=True).start()
+    start_thread(threading.Thread(target=beat, name="pulse", daemon=True))
 
 
 class PulseWatch:

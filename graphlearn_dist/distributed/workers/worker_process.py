@@ -107,7 +107,7 @@ class WorkerProcess:
             How it died on the way, or None.
 
         Raises:
-            SamplingWorkerError: it failed on the way, and said so.
+            SamplingWorkerError: it could not be started, or failed on the way, and said so.
         """
         loop = self._loop
         self._ready = loop.create_future()
@@ -117,6 +117,8 @@ class WorkerProcess:
         except asyncio.CancelledError:
             forking.add_done_callback(_drop)  # it starts all the same, finds its socket closed, and ends
             raise
+        except OSError as error:  # no more processes, memory or descriptors
+            raise SamplingWorkerError(f"{self.name}: stage start: {error}") from error
         self._pulse = PulseWatch(worker.pulse, RpcSettings(), self._on_frozen)
         self._control = await Control.open(worker.control)
         self._listener = loop.create_task(self._listen(self._control))

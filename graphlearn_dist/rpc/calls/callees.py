@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from ...errors import InvalidArgumentError, ProtocolError
+from ...errors import InvalidArgumentError, ProtocolError, SystemLimitError
 from ..connection import Connection
 from ..engine.loops import EndpointLoop
 from ..engine.threads import WorkerThreads, post
@@ -116,7 +116,13 @@ class Callees:
             if not serving.cancelled and loop.time() <= serving.deadline:
                 context.run(_run_function, loop, connection, request_id, function, args, kwargs)
 
-        return serving, partial(self._threads.submit, work, connection)
+        def begin() -> None:
+            try:
+                self._threads.submit(work, connection)
+            except SystemLimitError as error:  # nobody else would tell the caller
+                connection.respond_failure(request_id, pack_failure(error))
+
+        return serving, begin
 
     def _begin(
         self,

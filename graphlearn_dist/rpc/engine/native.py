@@ -11,7 +11,7 @@ from typing import Any
 
 from ..._C import RpcEngine, RpcStream
 from ...config import RpcSettings
-from ...errors import PeerLostError, ProtocolError, RpcError, VersionMismatchError
+from ...errors import PeerLostError, ProtocolError, RpcError, SystemLimitError, VersionMismatchError
 from ..wire.gld1 import HEADER_BYTES, KINDS, header_of, pack_refusal
 from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
 from .threads import post
@@ -145,13 +145,17 @@ class NativeEngine:
 
     Raises:
         OSError: the system has no descriptors left.
+        SystemLimitError: it has no threads left.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: RpcSettings) -> None:
         self._loop = loop
-        self._native = RpcEngine(
-            settings.heartbeat_interval_s, settings.heartbeat_timeout_s, settings.max_payload_bytes
-        )
+        try:
+            self._native = RpcEngine(
+                settings.heartbeat_interval_s, settings.heartbeat_timeout_s, settings.max_payload_bytes
+            )
+        except BlockingIOError as error:  # EAGAIN is pthread_create's
+            raise SystemLimitError(f"rpc engine: can't start new thread: {error}") from error
         self._streams: dict[int, NativeStream] = {}
         # What one poll tells: the engine reads no more than 64 MiB ahead of each stream's handler.
         self._events: deque[tuple[Any, ...]] = deque()

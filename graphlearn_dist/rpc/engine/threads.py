@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from typing import Any
 
-from ...utils.lifetime import Home, threads
+from ...errors import SystemLimitError
+from ...utils.lifetime import Home, start_thread, threads
 
 Work = Callable[[], None]
 
@@ -67,17 +68,29 @@ class WorkerThreads:
         self._closed = False
 
     def submit(self, work: Work, owner: Hashable = None) -> None:
-        """Run ``work``, which must not raise, on some thread, when it is its owner's turn."""
+        """Run ``work``, which must not raise, on some thread, when it is its owner's turn.
+
+        Raises:
+            SystemLimitError: not one thread could be started; those there are do what more would have done.
+        """
         self._home.check()
         with self._changed:
             if self._closed:
                 return
             if len(self._threads) < self._count:
-                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                self._add_thread()
             self._work.put(owner, work)
             self._changed.notify()
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        try:
+            start_thread(thread)
+        except SystemLimitError:
+            if not self._threads:
+                raise
+            return
+        self._threads.append(thread)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function on some thread; its result, or what it raises, comes in a future."""
@@ -155,6 +168,14 @@ class LoopExecutor(ThreadPoolExecutor):
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
         return future
+
+    async def close(self) -> None:
+        """Waits on its loop for what runs, and ends the threads.
+
+        (``loop.shutdown_default_executor`` starts a thread for that, which the system may not have.)
+        """
+        await asyncio.gather(*map(asyncio.wrap_future, list(self._under_way)), return_exceptions=True)
+        self._own.close(0.0)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See ``Executor``."""

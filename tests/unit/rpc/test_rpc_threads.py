@@ -1,9 +1,17 @@
-"""Threads that answer requests: nobody waits for another's backlog."""
+"""Threads beside the loop: nobody waits for another's backlog, nor for a thread that the system does not give."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
+import pytest
+
+from graphlearn_dist.config import RpcSettings
+from graphlearn_dist.distributed.event_loop import LoopThread
+from graphlearn_dist.errors import SystemLimitError
+from graphlearn_dist.loader.prefetch import made_ahead
+from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.engine.threads import WorkerThreads
 
 DEADLINE_S = 60.0
@@ -52,3 +60,84 @@ def test_what_waits_at_the_end_is_not_run() -> None:
     gate.set()
     threads.close(DEADLINE_S)
     assert ran == ["running"]
+
+
+class ThreadLimit:
+    """A system that starts only so many of the threads whose names contain a word."""
+
+    def __init__(self, word: str) -> None:
+        self.left = 0
+        self._word = word
+        self._start = threading.Thread.start
+
+    def start(self, thread: threading.Thread) -> None:
+        """In place of ``Thread.start``."""
+        if self._word in thread.name:
+            if not self.left:
+                raise RuntimeError("can't start new thread")
+            self.left -= 1
+        self._start(thread)
+
+
+def limit_threads(monkeypatch: pytest.MonkeyPatch, word: str) -> ThreadLimit:
+    limit = ThreadLimit(word)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: limit.start(thread))
+    return limit
+
+
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None: an error that names them, and no trace of it. One of three: it does the work of all."""
+    limit = limit_threads(monkeypatch, "scarce")
+    threads = WorkerThreads(3, "scarce")
+    with pytest.raises(SystemLimitError, match=r"scarce-0: can't start new thread"):
+        threads.submit(lambda: None)
+    limit.left = 1
+    futures = [threads.call(pow, number, 2) for number in range(5)]
+    assert [future.result(DEADLINE_S) for future in futures] == [0, 1, 4, 9, 16]
+    threads.close(DEADLINE_S)
+
+
+def test_batches_are_made_ahead_by_the_threads_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = limit_threads(monkeypatch, "gld-prefetch")
+    with pytest.raises(SystemLimitError, match="gld-prefetch-0"):
+        list(made_ahead(str, 5, 3))
+    limit.left = 1
+    assert list(made_ahead(str, 5, 3)) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_a_request_that_no_thread_can_serve_fails(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """The caller is told, where it would have waited for its deadline; and is served as soon as there are threads."""
+    settings = RpcSettings(engine=engine, request_timeout_s=DEADLINE_S)
+    limit = limit_threads(monkeypatch, "rpc-server-0-")
+    with Endpoint("server", 0, settings=settings) as server, Endpoint("client", 0, settings=settings) as client:
+        server.register("square", lambda value: value * value)
+        with pytest.raises(SystemLimitError, match="rpc-server-0-0: can't start new thread"):
+            client.call(server.address, "square", 3)
+        limit.left = 1
+        assert client.call(server.address, "square", 3) == 9
+
+
+def test_an_endpoint_without_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = limit_threads(monkeypatch, "rpc-server-0")
+    endpoint = Endpoint("server", 0)
+    with pytest.raises(SystemLimitError, match="rpc-server-0: can't start new thread"):
+        endpoint.open()
+    limit.left = 1
+    with endpoint:
+        assert endpoint.address.port > 0
+
+
+def test_a_loop_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has not been started then: stopping it waits for nobody. And stopping it takes no thread."""
+    limit = limit_threads(monkeypatch, "")
+    loop = LoopThread("a loop")
+    with pytest.raises(SystemLimitError, match="a loop: can't start new thread"):
+        loop.start()
+    assert not loop.is_running
+    loop.stop()
+    limit.left = 2  # the loop's, and one that runs what blocks
+    loop.start()
+    assert loop.run(asyncio.to_thread(pow, 3, 2), DEADLINE_S) == 9
+    loop.stop()
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "a loop"]

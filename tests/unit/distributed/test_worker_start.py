@@ -1,0 +1,31 @@
+"""Sampling workers that the system does not start."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from graphlearn_dist.distributed.workers.worker_process import WorkerProcess
+from graphlearn_dist.errors import SamplingWorkerError
+
+
+def test_a_worker_that_cannot_be_forked_is_named() -> None:
+    def fork() -> Any:
+        raise BlockingIOError(errno.EAGAIN, f"fork: {os.strerror(errno.EAGAIN)}")
+
+    async def start() -> None:
+        origin: Any = SimpleNamespace(forks=SimpleNamespace(fork=fork))
+        owner: Any = None  # is told nothing
+        process = WorkerProcess("loader 1, worker 0", 1 << 16, owner, origin)
+        try:
+            await process.start()
+        finally:
+            await process.close()
+
+    with pytest.raises(SamplingWorkerError, match=r"loader 1, worker 0: stage start: .* fork: Resource temporarily"):
+        asyncio.run(start())
