@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import InvalidArgumentError
+from .utils.message_types import register_message
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class CommunicationSettings:
         }
 
 
+@register_message
 @dataclass(frozen=True)
 class TlsSettings:
     """Certificates for connections between hosts. All are paths of PEM files.

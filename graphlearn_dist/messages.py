@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .utils.message_types import register_message
 
+
+@register_message
 @dataclass(frozen=True)
 class Subgraph:
     """A sampled multi-hop neighborhood.
@@ -40,6 +43,7 @@ class Subgraph:
         return sum(rows.numel() for rows in self.rows)
 
 
+@register_message
 @dataclass(frozen=True)
 class LinkLabels:
     """The links of a batch, in local ids: positives in the order asked, then negatives.
@@ -62,6 +66,7 @@ class LinkLabels:
     dst_neg_index: torch.Tensor | None
 
 
+@register_message
 @dataclass(frozen=True)
 class SampledBatch:
     """One mini-batch with what was looked up for it.
@@ -98,6 +103,7 @@ class SampledBatch:
     columns: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+@register_message
 @dataclass(frozen=True)
 class EndOfEpoch:
     """Every batch asked for has been sent: there were ``num_batches``."""
@@ -107,6 +113,7 @@ class EndOfEpoch:
     num_batches: int
 
 
+@register_message
 @dataclass(frozen=True)
 class WorkerFailure:
     """A sampling worker could not make a batch: who (with pid and host), where, in which stage, and why."""
@@ -124,6 +131,7 @@ class WorkerFailure:
 ChannelItem = SampledBatch | EndOfEpoch | WorkerFailure
 
 
+@register_message
 @dataclass(frozen=True)
 class OneHopRequest:
     """Asks the owner of some nodes for one hop; all edge types that concern it travel in one request.
@@ -149,6 +157,7 @@ class OneHopRequest:
     times: tuple[torch.Tensor | None, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class OneHopReply:
     """The answer, entry by entry of the request: counts int64 ``[num_ids]``, neighbors and edge ids ``[sum]``."""
@@ -158,6 +167,7 @@ class OneHopReply:
     edge_ids: tuple[torch.Tensor | None, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class EdgeListRequest:
     """Asks for all edges of one type that a partition holds."""
@@ -165,6 +175,7 @@ class EdgeListRequest:
     edge_type: int
 
 
+@register_message
 @dataclass(frozen=True)
 class EdgeListReply:
     """Ids, sources and targets of edges, int64 ``[num_edges]`` each, global."""
@@ -174,6 +185,7 @@ class EdgeListReply:
     targets: torch.Tensor
 
 
+@register_message
 @dataclass(frozen=True)
 class EdgeCheckRequest:
     """Asks the owner of some nodes whether they have an edge to others.
@@ -189,6 +201,7 @@ class EdgeCheckRequest:
     neighbors: torch.Tensor
 
 
+@register_message
 @dataclass(frozen=True)
 class EdgeCheckReply:
     """The answers, bool ``[n]``."""
@@ -196,6 +209,7 @@ class EdgeCheckReply:
     found: torch.Tensor
 
 
+@register_message
 @dataclass(frozen=True)
 class InducedRequest:
     """Asks the owner of some nodes for their edges to the nodes of a batch; all edge types travel in one request.
@@ -217,6 +231,7 @@ class InducedRequest:
     with_edge_ids: bool
 
 
+@register_message
 @dataclass(frozen=True)
 class FeatureRequest:
     """Asks the owner of some rows for them; all stores that concern it travel in one request.
@@ -230,6 +245,7 @@ class FeatureRequest:
     ids: tuple[torch.Tensor, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class OwnedReply:
     """Which ids of a ``FeatureRequest`` the receiver owns, bool ``[num_ids]``, entry by entry."""
@@ -237,6 +253,7 @@ class OwnedReply:
     owned: tuple[torch.Tensor, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class FeatureReply:
     """The rows, entry by entry of the request."""
@@ -244,6 +261,7 @@ class FeatureReply:
     rows: tuple[torch.Tensor, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class TensorHandle:
     """Where a tensor lies, for a process of the same host to map it.
@@ -259,23 +277,3 @@ class TensorHandle:
     offset: int
     dtype: str
     shape: tuple[int, ...]
-
-
-MESSAGES = (
-    Subgraph,
-    LinkLabels,
-    SampledBatch,
-    EndOfEpoch,
-    WorkerFailure,
-    OneHopRequest,
-    OneHopReply,
-    EdgeCheckRequest,
-    EdgeCheckReply,
-    EdgeListRequest,
-    EdgeListReply,
-    InducedRequest,
-    FeatureRequest,
-    FeatureReply,
-    OwnedReply,
-    TensorHandle,
-)

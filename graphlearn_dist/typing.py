@@ -7,6 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
+from .utils.message_types import register_message
+
 NodeType: TypeAlias = str
 EdgeType: TypeAlias = tuple[str, str, str]
 NumNeighbors: TypeAlias = list[int] | dict[EdgeType, list[int]]
@@ -48,6 +50,7 @@ def reverse_edge_type(etype: EdgeType) -> EdgeType:
     return (target, relation, source)
 
 
+@register_message
 class Split(Enum):
     """Which part of a data set's nodes is meant."""
 

@@ -13,6 +13,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from ..messages import TensorHandle
+from ..utils.message_types import register_message
 from . import shared_memory
 from .schema import EdgeDirection, by_type
 
@@ -48,6 +49,7 @@ class GpuHandle:
         return GpuHandle, (None, self._described or reduce_tensor(self._tensor))  # type: ignore[no-untyped-call]
 
 
+@register_message
 @dataclass(frozen=True)
 class TopologyHandle:
     """Where the arrays of a ``Topology`` lie; ``weight_sums`` and ``positive_counts`` are those of its weights."""

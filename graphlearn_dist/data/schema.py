@@ -10,6 +10,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
+from ..utils.message_types import register_message
 
 T = TypeVar("T")
 EdgeDirection = Literal["in", "out"]
@@ -33,6 +34,7 @@ def store_name(kind: str, type_index: int) -> str:
     return f"{kind}:{type_index}"
 
 
+@register_message
 @dataclass(frozen=True)
 class GraphSchema:
     """The types of a data set, in the order that gives them their integer ids.

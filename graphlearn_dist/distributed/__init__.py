@@ -7,26 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..config import TlsSettings
-from ..data.handles import TopologyHandle
-from ..data.schema import GraphSchema
-from ..messages import MESSAGES
-from ..rpc.wire.codec import register_message
-from ..sampler.base import (
-    EdgeSamplerInput,
-    NegativeSampling,
-    NegativeSamplingMode,
-    NodeSamplerInput,
-    RemoteAllNodesSamplerInput,
-    RemoteNodePathSamplerInput,
-    RemoteNodeSplitSamplerInput,
-    SamplingConfig,
-    SamplingType,
-)
-from ..sampler.inputs import RemoteAllEdgesSamplerInput
-from ..sampler.outputs import NeighborOutput
-from ..sampler.schedule import BatchIndices
-from ..typing import Split
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
 from .dist_dataset import DistDataset
@@ -39,8 +19,6 @@ from .dist_neighbor_sampler import DistNeighborSampler
 from .dist_options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
-    ProducerInfo,
-    ProducerRequest,
     RemoteDistSamplingWorkerOptions,
 )
 from .dist_random_partitioner import DistRandomPartitioner
@@ -54,10 +32,6 @@ from .dist_server import (
 )
 from .dist_subgraph_loader import DistSubGraphLoader
 from .event_loop import ConcurrentEventLoop, wrap_torch_future
-from .partitions.dataset_handle import BookHandle, CacheHandle, DatasetHandle, EdgeHandle, NodeHandle, SplitHandle
-from .partitions.host_partitions import SharedPartition
-from .partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline, NodeOutline
-from .partitions.partition_peers import PartitionHolders
 from .rpc import (
     RpcCalleeBase,
     RpcDataPartitionRouter,
@@ -80,8 +54,6 @@ from .rpc import (
     shutdown_rpc,
 )
 from .sampling.served_dataset import ServedDataset
-from .session.worker_group import PartitionInfo
-from .workers import worker_messages
 
 if TYPE_CHECKING:
     from .batched_data_dict import BatchedDataDict, SlicedDataDict
@@ -101,49 +73,6 @@ _OF_CLUSTER = frozenset(
         "VirtualCluster",
     )
 )
-
-for _message in (
-    *MESSAGES,
-    BatchIndices,
-    BookHandle,
-    BookOutline,
-    CacheHandle,
-    DatasetHandle,
-    DatasetOutline,
-    EdgeHandle,
-    EdgeOutline,
-    EdgeSamplerInput,
-    GraphSchema,
-    NegativeSampling,
-    NegativeSamplingMode,
-    NeighborOutput,
-    NodeHandle,
-    NodeOutline,
-    NodeSamplerInput,
-    PartitionHolders,
-    PartitionInfo,
-    ProducerInfo,
-    ProducerRequest,
-    RemoteDistSamplingWorkerOptions,
-    RemoteAllEdgesSamplerInput,
-    RemoteAllNodesSamplerInput,
-    RemoteNodePathSamplerInput,
-    RemoteNodeSplitSamplerInput,
-    SamplingConfig,
-    SamplingType,
-    SharedPartition,
-    Split,
-    SplitHandle,
-    TlsSettings,
-    TopologyHandle,
-    worker_messages.MoveHolders,
-    worker_messages.ReleaseSlots,
-    worker_messages.StartRun,
-    worker_messages.StopWorker,
-    worker_messages.WorkerReady,
-    worker_messages.WorkerSetup,
-):
-    register_message(_message)
 
 __all__ = [
     "BatchedDataDict",

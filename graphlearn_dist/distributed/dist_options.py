@@ -13,6 +13,7 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..sampler.fingerprint import Settings
 from ..utils.device import can_pin
+from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
 from ..utils.units import parse_size
 
@@ -168,6 +169,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
         return _DEFAULT_BUFFER_BYTES if self.channel_size is None else parse_size(self.channel_size)
 
 
+@register_message
 @dataclass(frozen=True)
 class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     """Sampling on servers.
@@ -255,6 +257,7 @@ AllDistSamplingWorkerOptions = (
 )
 
 
+@register_message
 @dataclass(frozen=True)
 class ProducerRequest:
     """How a client wants a server to produce, besides input nodes and config.
@@ -297,6 +300,7 @@ class ProducerRequest:
                 raise InvalidArgumentError(f"{name}: expected a positive number of seconds, got {getattr(self, name)}")
 
 
+@register_message
 @dataclass(frozen=True)
 class ProducerInfo:
     """What a client needs to know of a producer.

@@ -11,6 +11,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, NumNeighbors, Split
+from ..utils.message_types import register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor, plain_tensor
 from .negative_sampling import NegativeSampling, NegativeSamplingMode
@@ -70,6 +71,7 @@ class _InputTensors(CastMixin):
         return self._map(lambda tensor: tensor.to(device))
 
 
+@register_message
 @dataclass(frozen=True)
 class NodeSamplerInput(_InputTensors):
     """Seeds.
@@ -92,6 +94,7 @@ class NodeSamplerInput(_InputTensors):
         return self.node.numel()
 
 
+@register_message
 @dataclass(frozen=True)
 class EdgeSamplerInput(_InputTensors):
     """Links whose ends are the seeds.
@@ -116,6 +119,7 @@ class EdgeSamplerInput(_InputTensors):
         return self.row.numel()
 
 
+@register_message
 class SamplingType(Enum):
     """What a loader samples."""
 
@@ -124,6 +128,7 @@ class SamplingType(Enum):
     SUBGRAPH = "subgraph"
 
 
+@register_message
 @dataclass(frozen=True)
 class SamplingConfig:
     """Everything besides the data set and the input that a batch depends on, and which batches are wanted.
@@ -257,6 +262,7 @@ class RemoteSamplerInput(ABC):
         """The seeds, from the server's data set."""
 
 
+@register_message
 @dataclass(frozen=True)
 class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
     """The nodes of one split of the server's data set."""
@@ -268,6 +274,7 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
         return NodeSamplerInput(dataset.split_ids(self.split, self.input_type), self.input_type)
 
 
+@register_message
 @dataclass(frozen=True)
 class RemoteAllNodesSamplerInput(RemoteSamplerInput):
     """All nodes of one type of the server's data set, in the order of their ids."""
@@ -280,6 +287,7 @@ class RemoteAllNodesSamplerInput(RemoteSamplerInput):
         return NodeSamplerInput(torch.arange(count), self.input_type)
 
 
+@register_message
 @dataclass(frozen=True)
 class RemoteNodePathSamplerInput(RemoteSamplerInput):
     """Nodes listed in a file of the server's host: integers ``[num_seeds]``, see ``utils.tensor.load_tensor``."""

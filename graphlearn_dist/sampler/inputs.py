@@ -14,6 +14,7 @@ from ..data.dataset import Dataset
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
+from ..utils.message_types import register_message
 from ..utils.tensor import plain_tensor
 from .base import (
     EdgeSamplerInput,
@@ -196,6 +197,7 @@ def to_link_input(
     return EdgeSamplerInput(row, col, edge_label, edge_type, sampling, times)
 
 
+@register_message
 @dataclass(frozen=True)
 class RemoteAllEdgesSamplerInput(RemoteSamplerInput):
     """All edges of one type of the server's data set, in the order of their ids.

@@ -11,11 +11,13 @@ import torch
 from .. import _C
 from ..core import available_cores, thread_pool, to_tensor
 from ..errors import InvalidArgumentError
+from ..utils.message_types import register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import plain_tensor
 from ..utils.values import check_weights
 
 
+@register_message
 class NegativeSamplingMode(Enum):
     """What is drawn: whole pairs, or targets for given sources."""
 
@@ -23,6 +25,7 @@ class NegativeSamplingMode(Enum):
     triplet = "triplet"
 
 
+@register_message
 @dataclass(frozen=True)
 class NegativeSampling(CastMixin):
     """How many negatives are drawn, and from which nodes.

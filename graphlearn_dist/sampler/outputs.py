@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..typing import EdgeType, NodeType
+from ..utils.message_types import register_message
 from ..utils.mixin import CastMixin
 
 
@@ -93,6 +94,7 @@ class HeteroSamplerOutput(CastMixin):
         return found
 
 
+@register_message
 @dataclass(frozen=True)
 class NeighborOutput(CastMixin):
     """One hop: ``nbr`` int64 ``[sum]`` grouped by seed, ``nbr_num`` int64 ``[num_seeds]``, ``edge`` int64 or None."""

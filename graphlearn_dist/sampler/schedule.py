@@ -14,6 +14,7 @@ import torch
 from .. import _C
 from ..core import to_tensor
 from ..errors import InvalidArgumentError
+from ..utils.message_types import register_message
 
 _INDEX_BITS = 63
 
@@ -27,6 +28,7 @@ def batch_index(positions: torch.Tensor) -> int:
     return int.from_bytes(digest, "little") >> (64 - _INDEX_BITS)
 
 
+@register_message
 @dataclass(frozen=True)
 class BatchIndices(Sequence[int]):
     """Some batches of an epoch, in ascending order: single ones, then every ``step``-th of a range.

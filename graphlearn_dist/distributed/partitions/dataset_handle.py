@@ -18,9 +18,11 @@ from ...partition import CachedRows, OwnedEdgesBook, PartitionBook
 from ...partition.edge_book import edge_book_from_dict
 from ...partition.partition_book import TablePartitionBook, from_dict
 from ...typing import EdgeType, NodeType
+from ...utils.message_types import register_message
 from .partition_parts import PartitionParts
 
 
+@register_message
 @dataclass(frozen=True)
 class BookHandle:
     """A partition book for another process: its description, and where its tables lie, if it has any."""
@@ -29,6 +31,7 @@ class BookHandle:
     tables: tuple[TensorHandle, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class NodeHandle:
     """What one partition holds of one node type; ``labels`` by the rows of ``book``, ``features`` of ``feature_book``.
@@ -49,6 +52,7 @@ class NodeHandle:
     has_all_labels: bool = False
 
 
+@register_message
 @dataclass(frozen=True)
 class EdgeHandle:
     """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``.
@@ -63,6 +67,7 @@ class EdgeHandle:
     attrs: dict[str, TensorHandle] = field(default_factory=dict)
 
 
+@register_message
 @dataclass(frozen=True)
 class CacheHandle:
     """Copies of other partitions' rows in one store."""
@@ -72,6 +77,7 @@ class CacheHandle:
     rows: TensorHandle
 
 
+@register_message
 @dataclass(frozen=True)
 class SplitHandle:
     """The ids of one node type in one split: ``"train"``, ``"val"`` or ``"test"``."""
@@ -81,6 +87,7 @@ class SplitHandle:
     ids: TensorHandle
 
 
+@register_message
 @dataclass(frozen=True)
 class DatasetHandle:
     """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped.

@@ -17,11 +17,13 @@ import torch
 from ...errors import StorageError
 from ...messages import TensorHandle
 from ...partition import OwnedEdgesBook, PartitionBook, TablePartitionBook
+from ...utils.message_types import register_message
 from ..dist_dataset import DistDataset
 from .dataset_handle import DatasetHandle
 from .partition_service import PartitionService
 
 
+@register_message
 @dataclass(frozen=True)
 class SharedPartition:
     """A partition for other processes of the host.

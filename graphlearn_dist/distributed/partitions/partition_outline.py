@@ -10,9 +10,11 @@ import torch
 from ...data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ...partition import PartitionBook, TablePartitionBook
 from ...typing import EdgeType, NodeType
+from ...utils.message_types import register_message
 from ..dist_dataset import DistDataset
 
 
+@register_message
 @dataclass(frozen=True)
 class BookOutline:
     """A partition book: ``to_dict`` of it, and the (owners, rows) of one that is a table."""
@@ -21,6 +23,7 @@ class BookOutline:
     tables: tuple[torch.Tensor, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class NodeOutline:
     """One node type: its number of nodes, who owns them, and tensors of no rows, ``[0, ...]``, for what they have.
@@ -38,6 +41,7 @@ class NodeOutline:
     earliest: int | None = None
 
 
+@register_message
 @dataclass(frozen=True)
 class EdgeOutline:
     """One edge type: nodes at the far end of a row, who owns its features, and tensors of no rows, ``[0, ...]``."""
@@ -50,6 +54,7 @@ class EdgeOutline:
     times: torch.Tensor | None
 
 
+@register_message
 @dataclass(frozen=True)
 class DatasetOutline:
     """A partitioned data set without its rows."""

@@ -14,11 +14,13 @@ from ...config import RpcSettings, TlsSettings
 from ...errors import PeerLostError
 from ...rpc import Endpoint
 from ...rpc.peers.identity import PeerAddress
+from ...utils.message_types import register_message
 from .host_partitions import SharedPartition
 
 _RETRY_S = 0.5
 
 
+@register_message
 @dataclass(frozen=True)
 class PartitionHolders:
     """Who serves the other partitions of a data set.

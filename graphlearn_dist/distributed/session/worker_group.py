@@ -15,6 +15,7 @@ from ...errors import InvalidArgumentError, RpcError
 from ...rpc import Endpoint
 from ...rpc.calls.callees import current_connection
 from ...rpc.peers.identity import PeerAddress
+from ...utils.message_types import register_message
 from ..dist_context import DistContext
 from ..dist_dataset import DistDataset
 from ..partitions.host_partitions import SharedPartition, describe_partition
@@ -27,6 +28,7 @@ _WAIT_DONE = "worker.wait_until_done"
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 
 
+@register_message
 @dataclass(frozen=True)
 class PartitionInfo:
     """Which partition of which data set a worker holds, and how processes of its host read it in place."""

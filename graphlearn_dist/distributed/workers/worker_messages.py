@@ -9,10 +9,12 @@ from enum import IntEnum
 from ...rpc.peers.identity import PeerAddress
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.schedule import BatchIndices
+from ...utils.message_types import register_message
 from ..partitions.dataset_handle import DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 
 
+@register_message
 @dataclass(frozen=True)
 class WorkerSetup:
     """Everything a sampling worker needs, once.
@@ -48,6 +50,7 @@ class WorkerSetup:
     reconnect_timeout_s: float
 
 
+@register_message
 @dataclass(frozen=True)
 class WorkerReady:
     """The worker is set up; where its batches will lie."""
@@ -57,6 +60,7 @@ class WorkerReady:
     region_nonce: bytes
 
 
+@register_message
 @dataclass(frozen=True)
 class StartRun:
     """Sample these batches of ``epoch``; whatever an older run asked for is off.
@@ -70,6 +74,7 @@ class StartRun:
     careful: bool = False
 
 
+@register_message
 @dataclass(frozen=True)
 class MoveHolders:
     """The other partitions are served there from now on, see ``PartitionHolders.addresses``."""
@@ -77,6 +82,7 @@ class MoveHolders:
     addresses: dict[int, PeerAddress]
 
 
+@register_message
 @dataclass(frozen=True)
 class ReleaseSlots:
     """The batches at these offsets of the worker's region are needed no more."""
@@ -84,6 +90,7 @@ class ReleaseSlots:
     offsets: tuple[int, ...]
 
 
+@register_message
 @dataclass(frozen=True)
 class StopWorker:
     """End."""

@@ -8,8 +8,8 @@ import torch
 
 from ...distributed import dist_options
 from ...distributed.dist_options import AllDistSamplingWorkerOptions
-from ...rpc.wire.codec import register_as_base
 from ...utils.device import get_available_device
+from ...utils.message_types import register_as_base
 from ...utils.no_effect import warn_no_effect
 
 __all__ = [

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import torch
 
 from ...distributed.session.trainer_seeds import loader_seed
-from ...rpc.wire.codec import register_as_base
 from ...sampler import base, negative_sampling
 from ...typing import NumNeighbors
+from ...utils.message_types import register_as_base
 
 
 @register_as_base

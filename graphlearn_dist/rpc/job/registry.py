@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import RegistryError
+from ...utils.message_types import register_message
 from ..calls.callees import Callees, current_connection
 from ..connection import Connection
 from ..peers.identity import Member, current_deadline
-from ..wire.codec import encode, register_message
+from ..wire.codec import encode
 from .last_known import LastKnown
 
 HELLO = "registry.hello"

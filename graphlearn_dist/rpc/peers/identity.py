@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ...errors import InvalidArgumentError
-from ..wire.codec import register_message
+from ...utils.message_types import register_message
 
 _CURRENT_PEER: contextvars.ContextVar[Peer] = contextvars.ContextVar("current_peer")
 _CURRENT_DEADLINE: contextvars.ContextVar[float] = contextvars.ContextVar("current_deadline")
