@@ -32,6 +32,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.epochs"): "distributed and local loaders go through their epochs in the same way",
     ("distributed", "loader.resume"): "and what one of them saves, another goes on from",
     ("channel", "rpc.wire"): "a message has one encoding, whether it crosses a queue or a connection",
+    ("channel", "rpc.calls.remote"): "the channel from servers asks them",
     ("channel", "distributed.rpc"): "GraphLearn-for-PyTorch has the channel from servers there",
     ("channel", "distributed.dist_server"): "and it asks servers",
     **{

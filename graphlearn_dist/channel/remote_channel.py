@@ -10,6 +10,7 @@ from typing import Any
 from ..distributed import rpc
 from ..distributed.dist_server import DistServer
 from ..errors import ChannelClosedError, ChannelError, InvalidArgumentError
+from ..rpc.calls.remote import Remote
 from ..utils.lifetime import Home
 from .base import ChannelBase
 
@@ -93,13 +94,13 @@ class RemoteReceivingChannel(ChannelBase):
             self._ended.add(place)
 
     def _ask(self) -> None:
-        name = rpc.function_name(DistServer.fetch_one_sampled_message)
         while len(self._under_way) < self._limit and len(self._ended) < len(self._servers):
             place = self._turn % len(self._servers)
             self._turn += 1
             if place not in self._ended:
                 rank, producer = self._servers[place]
-                request = rpc.get_endpoint().request(
-                    ("server", rank), name, producer, timeout_s=self._timeout_s, fail_fast=True
+                server: Remote[DistServer] = Remote(
+                    rpc.get_endpoint(), ("server", rank), timeout_s=self._timeout_s, fail_fast=True
                 )
+                request = server.ask(DistServer.fetch_one_sampled_message, producer)
                 self._under_way.append((place, request))

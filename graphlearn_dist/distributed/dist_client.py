@@ -13,9 +13,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at 
 from ..config import RpcSettings, TlsSettings, job_token, launcher_messages_fd
 from ..errors import InvalidArgumentError, NotInitializedError, RpcError
 from ..rpc import PeerAddress
+from ..rpc.calls.remote import remote_functions
 from . import rpc
 from .dist_context import DistContext, _reset_context, _set_client_context, get_context
-from .dist_server import EXPOSED, DistServer
+from .dist_server import DistServer
 
 
 def init_client(
@@ -53,8 +54,6 @@ def init_client(
     """
     rpc.check_not_initialized("init_client")
     settings = RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls)
-    for method in EXPOSED:
-        rpc.register_function(method, method.__qualname__, target=_not_a_server)
     _set_client_context(num_servers, num_clients, client_rank, client_group_name, is_dynamic=is_dynamic)
     try:
         rpc.init_rpc(
@@ -64,6 +63,7 @@ def init_client(
             is_dynamic=is_dynamic,
             token=job_token(),
             settings=settings,
+            functions=dict.fromkeys(remote_functions(DistServer), _not_a_server),
             messages_fd=launcher_messages_fd(),
         )
         endpoint = rpc.get_endpoint()
@@ -108,8 +108,7 @@ def shutdown_client() -> None:
 
 def _tell_servers(context: DistContext) -> None:
     """Tells every server that this client is done; a server that is gone needs no telling."""
-    name = rpc.function_name(DistServer.client_done)
-    rpc.get_closing_calls().send(name, {rank: () for rank in range(context.num_servers())})
+    rpc.get_closing_calls().send(DistServer.client_done, {rank: () for rank in range(context.num_servers())})
 
 
 def async_request_server(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd, share_partitions
+from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd
 from ..core import check_index_tensor, return_large_blocks
 from ..data.graph import Graph
 from ..errors import (
@@ -20,12 +20,11 @@ from ..errors import (
     RpcError,
     SamplingWorkerError,
 )
-from ..messages import SampledBatch
+from ..messages import ChannelItem, SampledBatch
 from ..rpc import Endpoint
-from ..rpc.calls.callees import current_connection
+from ..rpc.calls.remote import remote, remote_functions, sent_as_it_is
 from ..rpc.engine.threads import post
 from ..rpc.peers.identity import Member, Peer, current_peer
-from ..rpc.wire.encoded import Encoded
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index
@@ -36,7 +35,6 @@ from . import rpc
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset
 from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorkerOptions
-from .partitions.host_partitions import SharedPartition, describe_partition
 from .partitions.partition_input import own_input, resolve_among, resolve_here
 from .partitions.partition_outline import DatasetOutline, outline_of
 from .partitions.partition_peers import PartitionHolders
@@ -45,7 +43,7 @@ from .partitions.reply_region import ReplyRegion
 from .server.client_exits import ClientExits
 from .server.memory_budget import MemoryBudget, ServerMemory
 from .server.producer_leases import ProducerLeases
-from .server.server_holders import SHARE_PARTITION, ServerHolders
+from .server.server_holders import ServerHolders
 from .server.server_log import log_members, log_start
 from .workers.pulse import start_pulse
 from .workers.sampling_producer import SamplingProducer
@@ -54,7 +52,7 @@ SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
 
 
 class DistServer:
-    """Serves one partition. Methods are called by clients through ``request_server``; see ``EXPOSED``.
+    """Serves one partition. Clients call its methods that are declared by ``@remote``; see ``request_server``.
 
     Args:
         dataset: the partition.
@@ -85,17 +83,19 @@ class DistServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
-        self._holders = ServerHolders(dataset, self._leases)
+        self._holders = ServerHolders(dataset, self._handle, self._leases)
         self._name = "server"
         self._clients = ClientExits(num_clients, is_supervised=is_supervised)
 
     # --- life --------------------------------------------------------------------------------------------------
 
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """By name, what others may call."""
+        return remote_functions(self) | remote_functions(self._service) | remote_functions(self._holders)
+
     def attach(self, endpoint: Endpoint) -> None:
-        """Answers requests that arrive at an endpoint."""
-        for function, answer in self._service.functions.items():
-            endpoint.register(function, answer)
-        endpoint.register(SHARE_PARTITION, self.share_partition)
+        """Follows who comes and goes at the endpoint that answers for this server."""
         self._loop = endpoint.loop
         self._name = str(endpoint.peer)
         endpoint.on_peer_lost(self._on_peer_lost)
@@ -110,11 +110,13 @@ class DistServer:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ready.set)
 
+    @remote
     def exit(self) -> bool:
         """Tells the server to end."""
         self._clients.end()
         return True
 
+    @remote
     def client_done(self) -> None:
         """The calling client says that it is done: what it still holds goes."""
         self._clients.done(current_peer())
@@ -158,6 +160,7 @@ class DistServer:
 
     # --- producers ---------------------------------------------------------------------------------------------
 
+    @remote
     async def open_producer(
         self,
         sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
@@ -216,22 +219,18 @@ class DistServer:
             await self._leases.discard(producer)
             raise
 
-    async def share_partition(self) -> tuple[int, int, SharedPartition | None]:
-        """(number of partitions, which one is here, how processes of this host read it in place)."""
-        on_this_host = current_connection().kind == "unix"
-        shared = describe_partition(self._handle) if on_this_host and share_partitions() else None
-        return self.dataset.num_partitions, self.dataset.partition_idx, shared
-
     def _producer(self, producer_id: int) -> SamplingProducer:
         """The calling client's producer of that id."""
         if self._loop is None:
             raise PeerLostError(self._name, "it was shut down")
         return self._leases.producer(producer_id, current_peer())
 
+    @remote
     async def holds_producer(self, producer_id: int) -> bool:
         """Whether the calling client still has that producer, when it comes back after its connection was lost."""
         return self._leases.holds(producer_id, current_peer())
 
+    @remote
     async def create_sampling_producer(
         self,
         sampler_input: NodeSamplerInput | EdgeSamplerInput | RemoteSamplerInput,
@@ -241,14 +240,17 @@ class DistServer:
         """Starts a producer; returns its id."""
         return (await self.open_producer(sampler_input, sampling_config, worker_options.request)).producer_id
 
+    @remote
     async def withdraw_producer(self, key: int) -> None:
         """Ends what the calling client has opened, or is opening, by a key of its own: see ``ProducerRequest``."""
         await self._leases.withdraw(current_peer(), key)
 
+    @remote
     async def destroy_sampling_producer(self, producer_id: int) -> None:
         """Ends a producer of the calling client; without effect where there is none."""
         await self._leases.close(producer_id, current_peer())
 
+    @remote
     async def start_new_epoch_sampling(
         self,
         producer_id: int,
@@ -270,19 +272,23 @@ class DistServer:
             epoch + 1 if run is None else run, epoch, indices, credit_bytes=credit_bytes
         )
 
+    @remote
     async def grant_batches(self, producer_id: int, run: int, oldest: int) -> None:
         """The client has read all batches of the run before ``oldest``; ``fetch_batch`` says so as well."""
         self._producer(producer_id).grant(run, oldest)
 
-    async def fetch_batch(self, producer_id: int, run: int, index: int, oldest: int | None = None) -> Encoded:
-        """One batch by its index: a ``SampledBatch``, ``WorkerFailure`` or ``EndOfEpoch``; see ``fetch``."""
+    @remote
+    async def fetch_batch(self, producer_id: int, run: int, index: int, oldest: int | None = None) -> ChannelItem:
+        """One batch by its index, or what became of it; see ``fetch``."""
         try:
-            return await self._producer(producer_id).fetch(run, index, oldest)
+            batch = await self._producer(producer_id).fetch(run, index, oldest)
         except SamplingWorkerError as error:
             if self._loop is not None:
                 raise
             raise PeerLostError(self._name, "it was shut down") from error
+        return sent_as_it_is(batch)  # type: ignore[no-any-return]
 
+    @remote
     async def fetch_one_sampled_message(self, producer_id: int) -> tuple[SampledBatch | None, bool]:
         """(the next batch of the epoch, False), or (None, True) when all have been handed out; see ``fetch_next``."""
         batch = await self._producer(producer_id).fetch_next()
@@ -290,15 +296,18 @@ class DistServer:
 
     # --- the partition -----------------------------------------------------------------------------------------
 
+    @remote
     def get_dataset_meta(self) -> tuple[int, int, list[NodeType], list[EdgeType]]:
         """(number of partitions, index of this one, node types, edge types)."""
         dataset = self.dataset
         return dataset.num_partitions, dataset.partition_idx, dataset.get_node_types(), dataset.get_edge_types()
 
+    @remote
     def get_outline(self) -> DatasetOutline:
         """The data set without its rows: types, counts, partition books, and the shapes of what can be looked up."""
         return outline_of(self.dataset)
 
+    @remote
     def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """Owner of each node, int64 ``[n]``."""
         book = self.dataset.node_books().get(node_type)
@@ -307,6 +316,7 @@ class DistServer:
         owners: torch.Tensor = book[check_index_tensor(index, "index")]
         return owners
 
+    @remote
     def get_node_feature(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """Feature rows of nodes of this partition."""
         feature = self.dataset.get_node_feature(node_type)
@@ -314,6 +324,7 @@ class DistServer:
             raise InvalidArgumentError(f"node_type: type {node_type!r} has no features")
         return feature[index]
 
+    @remote
     def get_node_label(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """Labels of nodes of this partition."""
         labels = self.dataset.get_node_label(node_type)
@@ -321,6 +332,7 @@ class DistServer:
             raise InvalidArgumentError(f"node_type: type {node_type!r} has no labels")
         return self.dataset.labels_of(check_index_tensor(index, "index"), node_type)
 
+    @remote
     def get_tensor_size(self, node_type: NodeType | None) -> list[int]:
         """Shape of this partition's feature tensor."""
         feature = self.dataset.get_node_feature(node_type)
@@ -328,6 +340,7 @@ class DistServer:
             raise InvalidArgumentError(f"node_type: type {node_type!r} has no features")
         return list(feature.shape)
 
+    @remote
     def get_edge_index(self, edge_type: EdgeType | None, layout: str) -> torch.Tensor:
         """This partition's edges, int64 ``[2, E]``, global ids; ``layout`` must be ``"coo"``."""
         if layout.lower() != "coo":
@@ -336,12 +349,14 @@ class DistServer:
         _, source, target = self.dataset.edges(edge_type)
         return torch.stack([source, target])
 
+    @remote
     def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> int:
         """Edges of this partition."""
         edge_type_index(self.dataset.schema, edge_type, "edge_type")
         graph: Graph = self.dataset.graphs()[edge_type]
         return graph.edge_count
 
+    @remote
     def find_input(self, sampler_input: RemoteSamplerInput) -> NodeSamplerInput | EdgeSamplerInput:
         """The seeds that an input names here, one of a list with one for each server: see ``own_input``."""
         if not isinstance(sampler_input, RemoteSamplerInput):
@@ -350,29 +365,6 @@ class DistServer:
             )
         return own_input(sampler_input, self.dataset)
 
-
-EXPOSED: tuple[Callable[..., Any], ...] = (
-    DistServer.open_producer,
-    DistServer.create_sampling_producer,
-    DistServer.destroy_sampling_producer,
-    DistServer.withdraw_producer,
-    DistServer.holds_producer,
-    DistServer.start_new_epoch_sampling,
-    DistServer.fetch_batch,
-    DistServer.grant_batches,
-    DistServer.fetch_one_sampled_message,
-    DistServer.get_dataset_meta,
-    DistServer.get_outline,
-    DistServer.get_node_partition_id,
-    DistServer.get_node_feature,
-    DistServer.get_node_label,
-    DistServer.get_tensor_size,
-    DistServer.get_edge_index,
-    DistServer.get_edge_size,
-    DistServer.find_input,
-    DistServer.client_done,
-    DistServer.exit,
-)
 
 _server: DistServer | None = None
 
@@ -447,8 +439,6 @@ def init_server(
         is_supervised=launched is not None,
     )
     _set_server_context(num_servers, server_rank, server_group_name, expected)
-    for method in EXPOSED:  # before the endpoint opens: the first request may come at once
-        rpc.register_function(method, method.__qualname__, target=getattr(server, method.__name__))
     with undone_on_failure(f"{master_addr}:{master_port}: server {server_rank}"):
         rpc.init_rpc(
             master_addr,
@@ -459,6 +449,7 @@ def init_server(
             master_fd=launched.master_fd if launched else -1,
             host_registry=server_rank == 0 and not (launched and launched.launcher_has_registry),
             settings=RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls, arena_bytes=server.memory.arena),
+            functions=server.functions,
             on_open=server.attach,
         )
     _server = server

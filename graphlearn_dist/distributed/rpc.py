@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from ..config import RpcSettings, TlsSettings, job_token, port_range
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
+from ..rpc.calls.remote import is_remote, remote_name
 from ..rpc.peers.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
 from .event_loop import to_torch_future as to_torch_future
@@ -64,6 +65,7 @@ def init_rpc(
     master_fd: int = -1,
     host_registry: bool | None = None,
     settings: RpcSettings = RpcSettings(),  # noqa: B008 it is frozen
+    functions: Mapping[str, Callable[..., Any]] | None = None,
     on_open: Callable[[Endpoint], None] | None = None,
     messages_fd: int = -1,
     tls: TlsSettings | None = None,
@@ -86,6 +88,7 @@ def init_rpc(
         master_fd: a bound socket for the registry, inherited from a launcher, or -1.
         host_registry: whether this process hosts the registry; as above if None.
         settings: overrides of times and sizes; the two above take precedence.
+        functions: what others may call by name; a request may come as soon as the endpoint is open.
         on_open: called with the endpoint before it joins: as soon as it has joined, requests may come.
         messages_fd: a pipe on which the launcher says what it has given up, or -1.
         tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
@@ -105,6 +108,7 @@ def init_rpc(
         tls = tls or settings.tls or TlsSettings.from_environ()
         settings = replace(settings, num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout), tls=tls)
         endpoint = _make_endpoint(context, settings, job_token() if token is None else token, master_addr, listen_host)
+        endpoint.register_all(functions or {})
         try:
             endpoint.open()
             group = WorkerGroup(endpoint, context) if context.is_worker() else None
@@ -141,8 +145,7 @@ def _make_endpoint(
         listen_host=listen_host or default_listen_host(master_addr, silent=silent),
         listen_port=range(ports[0], ports[1] + 1) if ports is not None else 0,
     )
-    for name, function in _functions.items():
-        endpoint.register(name, function)
+    endpoint.register_all(_functions)
     return endpoint
 
 
@@ -440,6 +443,8 @@ def function_name(func: Callable[..., Any] | str) -> str:
     name = _function_names.get(func)
     if name is not None:
         return name
+    if is_remote(func):
+        return remote_name(func)
     own_name = getattr(func, "__qualname__", "")
     if not own_name.isidentifier() or isinstance(func, type):  # a method, a lambda, a class
         raise InvalidArgumentError(

@@ -238,6 +238,10 @@ class Endpoint:
         """
         self._callees.register(name, function)
 
+    def register_all(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        """The same for several functions, by name; see ``calls.remote.remote_functions``."""
+        self._callees.register_all(functions)
+
     def unregister(self, name: str) -> None:
         """Forget a registered function."""
         self._callees.unregister(name)

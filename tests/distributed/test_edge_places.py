@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from graphlearn_dist.messages import FeatureRequest
@@ -46,10 +47,10 @@ class Peers:
         self.services = services
         self.lookups: list[FeatureRequest] = []
 
-    async def ask(self, partition: int, function: str, request: Any) -> Any:
-        if function == LOOKUP:
+    async def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Any:
+        if function == PartitionService.lookup:
             self.lookups.append(request)
-        return self.services[partition].functions[function](request)
+        return function(self.services[partition], request)
 
     def asked(self, store: str) -> torch.Tensor:
         ids = [dict(zip(request.stores, request.ids, strict=True)).get(store) for request in self.lookups]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from graphlearn_dist.distributed import (
     DistDataset,
 )
-from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, ONE_HOP, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch
@@ -53,12 +54,12 @@ class DirectPeers:
 
     def __init__(self, services: list[PartitionService]) -> None:
         self.services = services
-        self.asked: list[tuple[int, str, Any]] = []
+        self.asked: list[tuple[int, Callable[..., Any], Any]] = []
 
-    async def ask(self, partition: int, function: str, request: Any) -> Any:
+    async def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Any:
         service = self.services[partition]
         self.asked.append((partition, function, request))
-        return service.functions[function](request)
+        return function(service, request)
 
 
 def config_of(case: Case, *, with_edge: bool = True) -> SamplingConfig:
@@ -123,8 +124,8 @@ def test_partitioned_batches_equal_local_ones(typed: bool, data: st.DataObject, 
 class GenerousPeers(DirectPeers):
     """Peers that answer with a neighbor too many for each node."""
 
-    async def ask(self, partition: int, function: str, request: Any) -> Any:
-        if function == ONE_HOP:
+    async def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Any:
+        if function == PartitionService.one_hop:
             request = replace(request, fanouts=tuple(fanout + 1 for fanout in request.fanouts))
         return await super().ask(partition, function, request)
 
@@ -164,8 +165,8 @@ def test_one_request_per_peer_and_hop_and_none_for_nothing() -> None:
         for partition, function, request in peers.asked:
             per_peer[partition, function] = per_peer.get((partition, function), 0) + 1
             assert all(ids.numel() for ids in request.ids)
-        assert max(count for (_, function), count in per_peer.items() if function == ONE_HOP) <= 2
-        assert all(count == 1 for (_, function), count in per_peer.items() if function == LOOKUP)
+        assert max(count for (_, function), count in per_peer.items() if function == PartitionService.one_hop) <= 2
+        assert all(count == 1 for (_, function), count in per_peer.items() if function == PartitionService.lookup)
     alone = Case(analytic_graph(30), "out", [2], None, torch.arange(3), 3, 0, False, False, 0)
     first, *_ = check_partitioned(alone, "range", 3, 1, with_edge=False)
     assert first.asked == []  # seeds 0..2 and neighbors up to 4 all lie in the first range
@@ -179,7 +180,7 @@ def test_with_all_graphs_at_hand_only_features_are_asked_for(kind: str) -> None:
         Case(random_graph(90, 500, 2), "out", [3, 2], None, torch.arange(90), 25, 4, True, False, 0),
     ):
         for peers in check_partitioned(case, kind, 3, 1, with_edge=True, graph_caching=True):
-            assert {function for _, function, _ in peers.asked} == {LOOKUP}
+            assert {function for _, function, _ in peers.asked} == {PartitionService.lookup}
 
 
 def test_service_refuses_what_it_does_not_hold(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphlearn_dist.distributed.partitions.partition_service import HAS_EDGES, INDUCED, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.messages import EdgeCheckRequest, InducedRequest
@@ -144,12 +144,12 @@ def test_one_request_a_peer() -> None:
     case = Case(graph, "out", [2], "user", torch.arange(40), 40, 0, False, False, 0)
     nodes = NodeSamplerInput(case.seeds, "user")
     for peers in check_partitioned(case, nodes, "random", 3, sampling_type=SamplingType.SUBGRAPH):
-        induced = [partition for partition, function, _ in peers.asked if function == INDUCED]
+        induced = [partition for partition, function, _ in peers.asked if function == PartitionService.induced]
         assert len(induced) == len(set(induced)) == 2
     row, col = graph.edges[EDGE_TYPES[2]][:, :40]
     links = EdgeSamplerInput(row, col, None, EDGE_TYPES[2], NEGATIVES["binary, strict"])
     for peers in check_partitioned(case, links, "random", 3, sampling_type=SamplingType.LINK):
-        checks = [partition for partition, function, _ in peers.asked if function == HAS_EDGES]
+        checks = [partition for partition, function, _ in peers.asked if function == PartitionService.has_edges]
         assert checks
         assert all(checks.count(partition) <= 5 for partition in checks)  # at most one a round
 

@@ -14,10 +14,11 @@ import torch
 
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders
-from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, ONE_HOP, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.partitions.reply_region import ReplyRegion
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.rpc import Endpoint
+from graphlearn_dist.rpc.calls.remote import remote_functions, remote_name
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from tests.support.graphs import make_dataset, random_graph, typed_graph
@@ -35,7 +36,7 @@ class CountingEndpoint:
     def __init__(self, service: PartitionService, stack: ExitStack) -> None:
         self.asked: Counter[str] = Counter()
         self.endpoint = stack.enter_context(Endpoint("server", service.partition_idx, settings=SETTINGS))
-        for name, answer in service.functions.items():
+        for name, answer in remote_functions(service).items():
             self.endpoint.register(name, self._counting(name, answer))
 
     def _counting(self, name: str, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -74,7 +75,9 @@ def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> N
                 batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
                 assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
                 for other in others.values():
-                    assert +other.asked == +Counter({ONE_HOP: num_asked, LOOKUP: 1})
+                    assert +other.asked == +Counter(
+                        {remote_name(PartitionService.one_hop): num_asked, remote_name(PartitionService.lookup): 1}
+                    )
                     other.asked.clear()
 
         asyncio.run(make_all())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.distributed.partitions.partition_service import LOOKUP, PartitionService
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.feature_collector import FeatureCollector
 from graphlearn_dist.errors import PartitionFormatError
 from graphlearn_dist.messages import FeatureReply, FeatureRequest, OwnedReply
@@ -29,13 +29,13 @@ class DirectPeers:
         self.services = services
         self.asked: list[FeatureRequest] = []
 
-    def ask(self, partition: int, function: str, request: FeatureRequest) -> Awaitable[Any]:
-        if function == LOOKUP:
+    def ask(self, partition: int, function: Callable[..., Any], request: FeatureRequest) -> Awaitable[Any]:
+        if function == PartitionService.lookup:
             self.asked.append(request)
 
         async def answer() -> Any:
-            reply = self.services[partition].functions[function](request)
-            assert isinstance(reply, FeatureReply if function == LOOKUP else OwnedReply)
+            reply = function(self.services[partition], request)
+            assert isinstance(reply, FeatureReply if function == PartitionService.lookup else OwnedReply)
             return reply
 
         return answer()

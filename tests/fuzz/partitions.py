@@ -129,8 +129,8 @@ class Peers:
     def __init__(self, services: list[PartitionService]) -> None:
         self._services = services
 
-    def ask(self, partition: int, function: str, request: Any) -> Answer:
-        return Answer(functools.partial(self._services[partition].functions[function], request))
+    def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Answer:
+        return Answer(functools.partial(function, self._services[partition], request))
 
 
 class Attempts:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from ...errors import InvalidArgumentError
-from ...messages import EdgeListReply, EdgeListRequest
+from ...messages import EdgeListRequest
+from ...rpc.calls.remote import Remote
 from ...sampler.base import (
     EdgeSamplerInput,
     NodeSamplerInput,
@@ -21,7 +22,7 @@ from ...typing import EdgeType
 from .. import rpc
 from ..dist_dataset import DistDataset
 from .partition_peers import PartitionHolders
-from .partition_service import EDGES
+from .partition_service import PartitionService
 
 
 def resolve_here(sampler_input: SamplerInput, dataset: DistDataset) -> SamplerInput:
@@ -67,13 +68,15 @@ def _all_edges(
     request = EdgeListRequest(edge_type_index(dataset.schema, edge_type, "edge_label_index"))
     at_hand = {part.partition_idx: part for part in (dataset, *dataset.cached_graphs)}
     asked = [
-        rpc.get_endpoint().request(address, EDGES + holders.suffix, request, timeout_s=timeout_s, fail_fast=True)
+        Remote[PartitionService](
+            rpc.get_endpoint(), address, suffix=holders.suffix, timeout_s=timeout_s, fail_fast=True
+        ).ask(PartitionService.edges, request)
         for partition, address in holders.addresses.items()
         if partition not in at_hand
     ]
     parts = [part.edges(edge_type) for part in at_hand.values()]
     for answer in asked:
-        reply: EdgeListReply = answer.result()
+        reply = answer.result()
         parts.append((reply.edge_ids, reply.sources, reply.targets))
     return by_edge_id(*(torch.cat(column) for column in zip(*parts, strict=True)))
 

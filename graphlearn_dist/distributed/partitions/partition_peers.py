@@ -13,9 +13,11 @@ from typing import Any
 from ...config import RpcSettings, TlsSettings
 from ...errors import PeerLostError
 from ...rpc import Endpoint
+from ...rpc.calls.remote import Remote
 from ...rpc.peers.identity import PeerAddress
 from ...utils.message_types import register_message
 from .host_partitions import SharedPartition
+from .partition_service import PartitionService
 
 _RETRY_S = 0.5
 
@@ -82,14 +84,20 @@ class EndpointPeers:
         self._suffix = holders.suffix
         self._timeout_s = request_timeout_s
 
-    def ask(self, partition: int, function: str, request: Any) -> Awaitable[Any]:
+    def ask(self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any) -> Awaitable[Any]:
         """Sends a request to the holder of a partition; the answer comes in the running loop."""
         return _in_loop(self._send(partition, function, request))
 
-    def _send(self, partition: int, function: str, request: Any) -> Future[Any]:
-        name, address = function + self._suffix, self._addresses[partition]
+    def _send(self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any) -> Future[Any]:
         # It listened when it said what it holds: where it cannot be reached now, it is gone.
-        return self._endpoint.request(address, name, request, timeout_s=self._timeout_s, fail_fast=True)
+        holder: Remote[PartitionService] = Remote(
+            self._endpoint,
+            self._addresses[partition],
+            suffix=self._suffix,
+            timeout_s=self._timeout_s,
+            fail_fast=True,
+        )
+        return holder.ask(function, request)
 
 
 class ServerPeers(EndpointPeers):
@@ -121,11 +129,13 @@ class ServerPeers(EndpointPeers):
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    def ask(self, partition: int, function: str, request: Any) -> Awaitable[Any]:
+    def ask(self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any) -> Awaitable[Any]:
         future = _in_loop(self._send(partition, function, request))
         return _Answer(future, lambda lost: self._ask_again(partition, function, request, lost))
 
-    async def _ask_again(self, partition: int, function: str, request: Any, lost: PeerLostError) -> Any:
+    async def _ask_again(
+        self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any, lost: PeerLostError
+    ) -> Any:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._reconnect_timeout_s
         while (remaining_s := give_up - loop.time()) > 0:

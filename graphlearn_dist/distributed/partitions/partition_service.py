@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,17 +23,11 @@ from ...messages import (
     OwnedReply,
 )
 from ...partition import CachedRows, OwnedEdgesBook
-from ...rpc.wire.encoded import Encoded, release
+from ...rpc.calls.remote import remote, sent_as_it_is
+from ...rpc.wire.encoded import release
 from ...sampler.plan import Draw
 from ..dist_dataset import DistDataset
 from .reply_region import ReplyRegion
-
-ONE_HOP = "partition.one_hop"
-LOOKUP = "partition.lookup"
-HAS_EDGES = "partition.has_edges"
-INDUCED = "partition.induced"
-EDGES = "partition.edges"
-OWNED = "partition.owned"
 
 SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
@@ -105,18 +97,7 @@ class PartitionService:
         self._pool = thread_pool(num_threads)
         self._region = region
 
-    @property
-    def functions(self) -> dict[str, Callable[[Any], Any]]:
-        """By name, what others may ask of this partition."""
-        return {
-            ONE_HOP: self.one_hop,
-            LOOKUP: self.lookup,
-            HAS_EDGES: self.has_edges,
-            INDUCED: self.induced,
-            EDGES: self.edges,
-            OWNED: self.owned,
-        }
-
+    @remote
     def one_hop(self, request: OneHopRequest) -> OneHopReply:
         """Samples one hop for nodes of this partition.
 
@@ -143,10 +124,12 @@ class PartitionService:
     def _rows(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
         return to_tensor(self._row_books[self._checked(edge_type)].local_rows(ids, self.partition_idx))
 
+    @remote
     def edges(self, request: EdgeListRequest) -> EdgeListReply:
         """All edges of a type that lie here."""
         return EdgeListReply(*self._dataset.edges(self._edge_types[self._checked(request.edge_type)]))
 
+    @remote
     def has_edges(self, request: EdgeCheckRequest) -> EdgeCheckReply:
         """Whether nodes of this partition have an edge to others; errors as of ``one_hop``."""
         rows = self._rows(request.edge_type, request.ids)
@@ -158,6 +141,7 @@ class PartitionService:
             torch.bool
         )
 
+    @remote
     def induced(self, request: InducedRequest) -> OneHopReply:
         """All edges of nodes of this partition to the nodes of a batch; errors as of ``one_hop``."""
         parts = []
@@ -253,6 +237,7 @@ class PartitionService:
                 return self._copies[store].tensor, rows
         return self._stores[store].unified, self.rows_of(store, ids)
 
+    @remote
     def owned(self, request: FeatureRequest) -> OwnedReply:
         """Which edges are of this partition, for those who know no more of an edge than its id."""
         found = []
@@ -262,11 +247,12 @@ class PartitionService:
             found.append(book[ids] == self.partition_idx if is_owned is None else is_owned)
         return OwnedReply(tuple(found))
 
-    def lookup(self, request: FeatureRequest) -> FeatureReply | Encoded:
+    @remote
+    def lookup(self, request: FeatureRequest) -> FeatureReply:
         """Feature rows of ids of this partition, as they are stored; who asks casts them on the way.
 
         Returns:
-            A ``FeatureReply``, encoded already where the region has room for it.
+            The rows; encoded already where the region has room for them.
 
         Raises:
             UnknownIdError: an id is not of this partition.
@@ -288,4 +274,4 @@ class PartitionService:
         except BaseException:
             release(encoded)
             raise
-        return encoded
+        return sent_as_it_is(encoded)  # type: ignore[no-any-return]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ...errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
+from ...rpc import Endpoint
+from ...rpc.calls.remote import Remote
 from ...sampler.base import (
     EdgeSamplerInput,
     NodeSamplerInput,
@@ -115,31 +117,25 @@ class RemoteProducer(BatchProducer):
 
     def _begin_at(self, server: _Server, indices: BatchIndices) -> Future[Any]:
         """Tells a server which batches of the run it shall make."""
-        name = rpc.function_name(DistServer.start_new_epoch_sampling)
         what = server.info.producer_id, self._epoch, server.run, indices, self._options.credit_bytes
-        return rpc.get_endpoint().request(("server", server.rank), name, *what, timeout_s=self._timeout_s)
+        return _server_at(server.rank, self._timeout_s).ask(DistServer.start_new_epoch_sampling, *what)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         server = self._server_of(request.position)
         server.oldest = self._next_of(request.position)
-        return self._tell(server, DistServer.fetch_batch, request.index, self._indices[server.oldest])
+        return self._at(server).ask(
+            DistServer.fetch_batch, server.info.producer_id, server.run, request.index, self._indices[server.oldest]
+        )
 
     def _grant(self, position: int) -> None:
         server, oldest = self._server_of(position), self._next_of(position)
         if oldest < self._num_wanted and oldest != server.oldest:
             server.oldest = oldest
-            self._tell(server, DistServer.grant_batches, self._indices[oldest])  # where it fails, so do those under way
+            # where it fails, so do those under way
+            self._at(server).ask(DistServer.grant_batches, server.info.producer_id, server.run, self._indices[oldest])
 
-    def _tell(self, server: _Server, function: Callable[..., Any], *arguments: int) -> Future[Any]:
-        return rpc.get_endpoint().request(
-            ("server", server.rank),
-            rpc.function_name(function),
-            server.info.producer_id,
-            server.run,
-            *arguments,
-            timeout_s=self._timeout_s,
-            fail_fast=True,
-        )
+    def _at(self, server: _Server) -> Remote[DistServer]:
+        return _server_at(server.rank, self._timeout_s, fail_fast=True)
 
     def _server_of(self, position: int) -> _Server:
         return self._servers[position % len(self._servers)]
@@ -175,8 +171,8 @@ class RemoteProducer(BatchProducer):
 
     def _find(self, rank: int, held: ProducerInfo | None, limit_s: float) -> ProducerInfo:
         """The producer on a server that was lost, if that still has it when it is back, else another one."""
-        name, held_id = rpc.function_name(DistServer.holds_producer), 0 if held is None else held.producer_id
-        asked = self._endpoint.request(("server", rank), name, held_id, timeout_s=limit_s)
+        server = _server_at(rank, limit_s, self._endpoint)
+        asked = server.ask(DistServer.holds_producer, 0 if held is None else held.producer_id)
         if self._result(asked) and held is not None:  # only the connection had been lost
             return held
         info: ProducerInfo = self._result(self._open(rank))
@@ -194,9 +190,8 @@ class RemoteProducer(BatchProducer):
     # --- opening and closing -------------------------------------------------------------------------------------
 
     def _open(self, rank: int) -> Future[Any]:
-        name = rpc.function_name(DistServer.open_producer)
         limit_s = self._options.rpc_timeout + self._options.start_timeout
-        return self._endpoint.request(("server", rank), name, *self._wanted, timeout_s=limit_s)
+        return _server_at(rank, limit_s, self._endpoint).ask(DistServer.open_producer, *self._wanted)
 
     def _open_producers(self) -> list[ProducerInfo]:
         """One producer on each server, all at once; undone if one of them fails."""
@@ -231,8 +226,10 @@ class RemoteProducer(BatchProducer):
         """Whatever servers have opened for this loader, and whether or not it has heard of that, they close."""
         if not self._withdrawn:
             self._withdrawn = True
-            name, (_, _, request) = rpc.function_name(DistServer.withdraw_producer), self._wanted
-            self._closing_calls.send(name, {rank: (request.key,) for rank in self._server_ranks})
+            _, _, request = self._wanted
+            self._closing_calls.send(
+                DistServer.withdraw_producer, {rank: (request.key,) for rank in self._server_ranks}
+            )
 
 
 def _concatenate(
@@ -243,9 +240,9 @@ def _concatenate(
         raise InvalidArgumentError(
             f"input_nodes: expected one input for each of the servers {list(server_ranks)}, got {len(inputs)} inputs"
         )
-    endpoint, alarm, name = rpc.get_endpoint(), rpc.get_alarm(), rpc.function_name(DistServer.find_input)
+    alarm = rpc.get_alarm()
     asked = {
-        place: endpoint.request(("server", server_ranks[place]), name, one, timeout_s=timeout_s)
+        place: _server_at(server_ranks[place], timeout_s).ask(DistServer.find_input, one)
         for place, one in enumerate(inputs)
         if isinstance(one, RemoteSamplerInput)
     }
@@ -261,13 +258,20 @@ def _own_parts(
     split: RemoteNodeSplitSamplerInput, server_ranks: Sequence[int], timeout_s: float
 ) -> NodeSamplerInput | EdgeSamplerInput:
     """The nodes of a split that these servers own, in their order; a partition that several hold counts once."""
-    endpoint, alarm, name = rpc.get_endpoint(), rpc.get_alarm(), rpc.function_name(DistServer.get_dataset_meta)
-    asked = [endpoint.request(("server", rank), name, timeout_s=timeout_s) for rank in server_ranks]
+    alarm = rpc.get_alarm()
+    asked = [_server_at(rank, timeout_s).ask(DistServer.get_dataset_meta) for rank in server_ranks]
     first: dict[int, int] = {}
     for rank, answer in zip(server_ranks, asked, strict=True):
         _, partition, *_ = result_or_alarm(answer, alarm)
         first.setdefault(partition, rank)
     return _concatenate([split] * len(first), list(first.values()), timeout_s)
+
+
+def _server_at(
+    rank: int, timeout_s: float, endpoint: Endpoint | None = None, *, fail_fast: bool = False
+) -> Remote[DistServer]:
+    """A server, over this process's endpoint unless another is given."""
+    return Remote(endpoint or rpc.get_endpoint(), ("server", rank), timeout_s=timeout_s, fail_fast=fail_fast)
 
 
 def _server_ranks(options: RemoteDistSamplingWorkerOptions) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import torch
 
@@ -25,7 +26,7 @@ Place = Callable[[SampledBatch], SampledBatch]
 class NoPeers:
     """The peers of a data set that is one partition: there is nobody to ask."""
 
-    def ask(self, partition: int, function: str, request: object) -> None:
+    def ask(self, partition: int, function: Callable[..., Any], request: object) -> NoReturn:
         raise LookupError(f"partition {partition} was asked for, but there is only one")
 
 

@@ -14,7 +14,7 @@ from ...errors import UnknownIdError
 from ...messages import FeatureReply, FeatureRequest, Subgraph
 from ...partition import OwnedEdgesBook
 from ..dist_dataset import DistDataset
-from ..partitions.partition_service import LOOKUP, OWNED, PartitionService
+from ..partitions.partition_service import PartitionService
 from .partitioned_sampler import Peers
 from .row_cache import RowCache
 from .row_lookup import LocatedRows, locate_owned, locate_rows
@@ -101,7 +101,7 @@ class FeatureCollector:
             return {}
         request = FeatureRequest(names, tuple(wanted[name] for name in names))
         others = [p for p in range(self._num_partitions) if p not in self._services]
-        asked = {partition: self._peers.ask(partition, OWNED, request) for partition in others}
+        asked = {partition: self._peers.ask(partition, PartitionService.owned, request) for partition in others}
         replies = {partition: service.owned(request) for partition, service in self._services.items()}
         replies |= {partition: await answer for partition, answer in asked.items()}
         owners = {name: torch.full((wanted[name].numel(),), -1, dtype=torch.int32) for name in names}
@@ -131,7 +131,7 @@ class FeatureCollector:
             names = tuple(name for name in ids if ids[name].numel())
             if names:
                 request = FeatureRequest(names, tuple(ids[name] for name in names))
-                asked[partition] = names, self._peers.ask(partition, LOOKUP, request)
+                asked[partition] = names, self._peers.ask(partition, PartitionService.lookup, request)
         return Lookup(self, wanted, located, asked)
 
     def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from ... import _C
 from ...core import thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
-from ...messages import EdgeCheckRequest, FeatureRequest, InducedRequest, OneHopReply, OneHopRequest, Subgraph
+from ...messages import EdgeCheckRequest, FeatureRequest, InducedRequest, OneHopRequest, Subgraph
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ...sampler.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import InducedEdges, SeedList
 from ..dist_dataset import DistDataset
-from ..partitions.partition_service import HAS_EDGES, INDUCED, LOOKUP, ONE_HOP, HopNodes, PartitionService, SampledPart
+from ..partitions.partition_service import HopNodes, PartitionService, SampledPart
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 
 
 class Peers(Protocol):
     """The other partitions."""
 
-    def ask(self, partition: int, function: str, request: Any) -> Any:
-        """Sends a request to a process that holds the partition; an awaitable of the answer."""
+    def ask(
+        self, partition: int, function: Callable[[PartitionService, Request], Reply], request: Request
+    ) -> Awaitable[Reply]:
+        """Calls a function of a process that holds the partition."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ class PartitionedGraph:
             edge_types = tuple(edge_type for edge_type, split in splits.items() if split.count(partition))
             if partition not in self._services and edge_types:
                 request = self._request(splits, edge_types, partition, fanouts, keys)
-                asked[partition] = edge_types, self._peers.ask(partition, ONE_HOP, request)
+                asked[partition] = edge_types, self._peers.ask(partition, PartitionService.one_hop, request)
         parts: dict[int, list[SampledPart | None]] = {edge_type: [None] * self._num_partitions for edge_type in splits}
         for edge_type, split in splits.items():
             for partition, service in self._at_hand(split):
@@ -161,7 +166,7 @@ class PartitionedGraph:
                     edge_type, nodes, fanouts[edge_type], draw, keys[edge_type], self.plan.with_edge_ids
                 )
         for partition, (edge_types, answer) in asked.items():
-            reply: OneHopReply = await answer
+            reply = await answer
             for i, edge_type in enumerate(edge_types):
                 parts[edge_type][partition] = reply.counts[i], reply.neighbors[i], reply.edge_ids[i]
         for edge_type, split in splits.items():
@@ -226,7 +231,7 @@ class PartitionedGraph:
                 request = EdgeCheckRequest(
                     edge_type, split.part(split.ids, partition), split.part(neighbors, partition)
                 )
-                asked[partition] = self._peers.ask(partition, HAS_EDGES, request)
+                asked[partition] = self._peers.ask(partition, PartitionService.has_edges, request)
         for partition, service in self._at_hand(split):
             rows, theirs = split.part(split.rows, partition), split.part(neighbors, partition)
             found[split.part(split.positions, partition)] = service.rows_have_edges(edge_type, rows, theirs)
@@ -252,7 +257,7 @@ class PartitionedGraph:
         for partition in range(self._num_partitions):
             if partition not in here and split.count(partition):
                 request = FeatureRequest((store,), (split.part(split.ids, partition),))
-                asked[partition] = self._peers.ask(partition, LOOKUP, request)
+                asked[partition] = self._peers.ask(partition, PartitionService.lookup, request)
         for partition, service in here.items():
             positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
             service.rows(store).gather_into(times, positions, rows)
@@ -274,7 +279,7 @@ class PartitionedGraph:
                 ids = tuple(splits[edge_type].part(splits[edge_type].ids, partition) for edge_type in edge_types)
                 members = tuple(specs[edge_type][1] for edge_type in edge_types)
                 request = InducedRequest(edge_types, ids, members, nodes, with_edge_ids)
-                asked[partition] = edge_types, self._peers.ask(partition, INDUCED, request)
+                asked[partition] = edge_types, self._peers.ask(partition, PartitionService.induced, request)
         parts: list[list[SampledPart | None]] = [[None] * self._num_partitions for _ in splits]
         for edge_type, split in enumerate(splits):
             for partition, service in self._at_hand(split):
@@ -283,7 +288,7 @@ class PartitionedGraph:
                     edge_type, here, rows, nodes[specs[edge_type][1]], with_edge_ids
                 )
         for partition, (edge_types, answer) in asked.items():
-            reply: OneHopReply = await answer
+            reply = await answer
             for i, edge_type in enumerate(edge_types):
                 parts[edge_type][partition] = reply.counts[i], reply.neighbors[i], reply.edge_ids[i]
         return tuple(InducedEdges(*self._stitch(*of_type)) for of_type in zip(splits, parts, strict=True))

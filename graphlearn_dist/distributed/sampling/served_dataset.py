@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from ...errors import InvalidArgumentError
 from ...partition import PartitionBook
 from ...partition.edge_book import edge_book_from_dict
 from ...partition.partition_book import from_dict
+from ...rpc.calls.remote import Remote
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import GraphAccess
 from ...typing import EdgeType
@@ -51,11 +52,13 @@ class _Servers:
         self._timeout_s = timeout_s
         self._home = Home("the data set on servers")
 
-    def ask(self, partition: int, function: str, *args: Any) -> _Answer:
-        """Sends a request to a server that holds the partition."""
+    def ask(self, partition: int, function: Callable[..., Any], *args: Any) -> _Answer:
+        """Calls a function of a server that holds the partition."""
         self._home.check()
-        target = "server", self._ranks[partition]
-        return _Answer(rpc.get_endpoint().request(target, function, *args, timeout_s=self._timeout_s, fail_fast=True))
+        server = Remote[Any](
+            rpc.get_endpoint(), ("server", self._ranks[partition]), timeout_s=self._timeout_s, fail_fast=True
+        )
+        return _Answer(server.ask(function, *args))
 
 
 class ServedDataset(DistDataset):
@@ -98,10 +101,9 @@ class ServedDataset(DistDataset):
         """
         context = client_context()
         endpoint, count = rpc.get_endpoint(), context.num_servers()
-        meta = rpc.function_name(DistServer.get_dataset_meta)
-        asked = [endpoint.request(("server", rank), meta, timeout_s=timeout_s) for rank in range(count)]
-        outline_name, first = rpc.function_name(DistServer.get_outline), context.rank % count
-        outline = endpoint.request(("server", first), outline_name, timeout_s=timeout_s)
+        servers = [Remote[DistServer](endpoint, ("server", rank), timeout_s=timeout_s) for rank in range(count)]
+        asked = [server.ask(DistServer.get_dataset_meta) for server in servers]
+        outline = servers[context.rank % count].ask(DistServer.get_outline)
         ranks: dict[int, list[int]] = {}
         num_partitions = set()
         for rank, answer in enumerate(asked):
@@ -168,8 +170,9 @@ class ServedDataset(DistDataset):
 
     def edge_index(self, edge_type: EdgeType | None) -> torch.Tensor:
         """All edges of a type, int64 ``[2, num_edges]``, sources and targets, in no particular order."""
-        name = rpc.function_name(DistServer.get_edge_index)
-        answers = [self._servers.ask(p, name, edge_type, "coo") for p in range(self.num_partitions)]
+        answers = [
+            self._servers.ask(p, DistServer.get_edge_index, edge_type, "coo") for p in range(self.num_partitions)
+        ]
 
         async def gather() -> torch.Tensor:
             return torch.cat([await answer for answer in answers], dim=1)

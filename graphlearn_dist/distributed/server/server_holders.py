@@ -15,15 +15,17 @@ from ...errors import (
     OverloadedError,
     PeerLostError,
 )
+from ...rpc.calls.callees import current_connection
+from ...rpc.calls.remote import Remote, remote
 from ...rpc.peers.identity import Member, PeerAddress
 from .. import rpc
 from ..dist_context import DistContext, get_context
 from ..dist_dataset import DistDataset
-from ..partitions.host_partitions import SharedPartition
+from ..partitions.dataset_handle import DatasetHandle
+from ..partitions.host_partitions import SharedPartition, describe_partition
 from ..partitions.partition_peers import PartitionHolders
 from ..workers.sampling_producer import SamplingProducer
 
-SHARE_PARTITION = "DistServer.share_partition"
 _ANSWER_S = 10.0  # a member that does not say what it holds within this time has a successor, or will have
 _RETRY_S = 0.5  # a member that is only slow to answer brings no news
 _MENDS_ITSELF = (PeerLostError, DeadlineExceededError, OverloadedError)
@@ -36,16 +38,25 @@ class ServerHolders:
 
     Args:
         dataset: the partition that is held here.
+        handle: of the partition, for other processes of this host.
         producers: those of this server, whose workers have to know.
     """
 
-    def __init__(self, dataset: DistDataset, producers: Iterable[SamplingProducer] = ()) -> None:
+    def __init__(self, dataset: DistDataset, handle: DatasetHandle, producers: Iterable[SamplingProducer] = ()) -> None:
         self._dataset = dataset
+        self._handle = handle
         self._producers = producers
         self._known = PartitionHolders({}) if dataset.num_partitions == 1 else None
         self._num_lost = 0
         self._has_news = False
         self._telling: asyncio.Task[None] | None = None
+
+    @remote
+    async def share_partition(self) -> tuple[int, int, SharedPartition | None]:
+        """(number of partitions, which one is here, how processes of this host read it in place)."""
+        on_this_host = current_connection().kind == "unix"
+        shared = describe_partition(self._handle) if on_this_host and share_partitions() else None
+        return self._dataset.num_partitions, self._dataset.partition_idx, shared
 
     def server_lost(self) -> None:
         """A server is gone: when it comes back it listens elsewhere."""
@@ -132,7 +143,10 @@ class ServerHolders:
         limit_s = endpoint.settings.request_timeout_s if timeout_s is None else timeout_s
         members = await endpoint.members_joined("server", context.world_size, limit_s)
         others = [member for member in members if member.rank != context.rank]
-        answers = [endpoint.request(member.name, SHARE_PARTITION, timeout_s=_ANSWER_S) for member in others]
+        answers = [
+            Remote[ServerHolders](endpoint, member.name, timeout_s=_ANSWER_S).ask(ServerHolders.share_partition)
+            for member in others
+        ]
         held = []
         for member, answer in zip(others, answers, strict=True):
             num_partitions, partition, in_place = await asyncio.wrap_future(answer)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...config import share_partitions
 from ...data.schema import GraphSchema
 from ...errors import InvalidArgumentError, RpcError
 from ...rpc import Endpoint
 from ...rpc.calls.callees import current_connection
+from ...rpc.calls.remote import Remote, remote, remote_functions
 from ...rpc.peers.identity import PeerAddress
 from ...utils.message_types import register_message
 from ..dist_context import DistContext
@@ -23,8 +22,6 @@ from ..partitions.partition_peers import PartitionHolders
 from ..partitions.partition_service import PartitionService
 from ..partitions.reply_region import REPLY_REGION_BYTES, ReplyRegion
 
-_DESCRIBE = "worker.describe_partition"
-_WAIT_DONE = "worker.wait_until_done"
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 
 
@@ -57,8 +54,7 @@ class WorkerGroup:
         self._served: list[tuple[DistDataset, PartitionInfo]] = []
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._is_done = asyncio.Event()
-        endpoint.register(_DESCRIBE, self._describe)
-        endpoint.register(_WAIT_DONE, self._wait_until_done)
+        endpoint.register_all(remote_functions(self))
 
     # --- partitions --------------------------------------------------------------------------------------------
 
@@ -70,8 +66,7 @@ class WorkerGroup:
                     return number
             number, suffix = len(self._served), self._suffix(len(self._served))
             service = PartitionService(dataset, region=ReplyRegion(REPLY_REGION_BYTES))
-            for function, answer in service.functions.items():
-                self._endpoint.register(function + suffix, answer)
+            self._endpoint.register_all(remote_functions(service, suffix))
             info = PartitionInfo(dataset.num_partitions, dataset.partition_idx, dataset.schema)
             self._served.append((dataset, info))
         self._endpoint.loop.call_soon_threadsafe(self._wake, number)
@@ -86,7 +81,8 @@ class WorkerGroup:
         if waiting is not None:
             waiting.set_result(None)
 
-    async def _describe(self, number: int) -> PartitionInfo:
+    @remote
+    async def describe_partition(self, number: int) -> PartitionInfo:
         """What this worker holds of a data set; waits until it has opened a loader of it."""
         if number >= len(self._served):
             if number not in self._waiting:
@@ -111,10 +107,15 @@ class WorkerGroup:
         mine = self._served[number][1]
         members = self._endpoint.wait_for_members("worker", context.world_size, timeout_s)
         others = [member for member in members if member.rank != context.rank]
-        asked = [self._endpoint.request(member.name, _DESCRIBE, number, timeout_s=timeout_s) for member in others]
+        asked = [
+            Remote[WorkerGroup](self._endpoint, member.name, timeout_s=timeout_s).ask(
+                WorkerGroup.describe_partition, number
+            )
+            for member in others
+        ]
         holders: dict[int, list[tuple[PeerAddress, SharedPartition | None]]] = {}
         for member, answer in zip(others, asked, strict=True):
-            theirs: PartitionInfo = answer.result()
+            theirs = answer.result()
             if (theirs.num_partitions, theirs.schema) != (mine.num_partitions, mine.schema):
                 raise InvalidArgumentError(
                     f"data: {member.name} has {theirs} where this worker has {mine}; workers must open loaders of "
@@ -136,7 +137,9 @@ class WorkerGroup:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    async def _wait_until_done(self) -> None:
+    @remote
+    async def wait_until_done(self) -> None:
+        """Waits until this worker has come to ``wait_for_others``."""
         await self._is_done.wait()
 
     def wait_for_others(self, timeout_s: float | None = None) -> None:
@@ -148,8 +151,10 @@ class WorkerGroup:
         self._endpoint.loop.call_soon_threadsafe(self._is_done.set)
         members = self._endpoint.members("worker")
         limit = _LONGEST_WAIT_S if timeout_s is None else timeout_s
-        asked: list[Future[Any]] = [
-            self._endpoint.request(member.name, _WAIT_DONE, timeout_s=limit, fail_fast=True)
+        asked = [
+            Remote[WorkerGroup](self._endpoint, member.name, timeout_s=limit, fail_fast=True).ask(
+                WorkerGroup.wait_until_done
+            )
             for member in members
             if member.rank != self._context.rank
         ]

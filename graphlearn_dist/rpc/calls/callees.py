@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import inspect
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -84,6 +84,11 @@ class Callees:
         call = getattr(function, "__call__", None)  # noqa: B004 an object whose __call__ is a coroutine function
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
         self._functions[name] = (function, is_async)
+
+    def register_all(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        """Make several functions callable under their names."""
+        for name, function in functions.items():
+            self.register(name, function)
 
     def unregister(self, name: str) -> None:
         """Forget a function; later requests for it fail."""

@@ -29,13 +29,14 @@ from ...errors import (
 )
 from ...utils.lifetime import Home
 from ..calls.callees import Callees
+from ..calls.remote import Remote, remote_functions
 from ..connection import Connection
 from ..engine.threads import post
 from ..peers.identity import Member, Peer, PeerAddress, Target
 from ..wire.codec import decode_blob, encode
 from .collectives import Collectives
 from .last_known import LastKnown
-from .registry import ALIVE_TOPIC, EVENT_TOPIC, GATHER, HELLO, JOIN, LEAVE, PROBE_TOPIC, Registry, ViewChange
+from .registry import ALIVE_TOPIC, EVENT_TOPIC, PROBE_TOPIC, Registry, ViewChange
 
 _REJOIN_PAUSE_S = 0.5
 _REFUSALS = 3  # one after another: noise in a handshake looks like one of them
@@ -83,10 +84,10 @@ class OwnEndpoint(Protocol):
     def subscribe(self, topic: str, handler: Callable[[Connection, Any], None]) -> None: ...
     def run_callback(self, callback: Callable[..., None], *args: Any) -> None: ...
     def call(
-        self, target: Target, function: str, /, *args: Any, timeout_s: float | None, fail_fast: bool = False
+        self, target: Target, function: str, /, *args: Any, timeout_s: Any, fail_fast: Any, **kwargs: Any
     ) -> Any: ...
     def request(
-        self, target: Target, function: str, /, *args: Any, timeout_s: float | None, fail_fast: bool = False
+        self, target: Target, function: str, /, *args: Any, timeout_s: Any, fail_fast: Any, **kwargs: Any
     ) -> Future[Any]: ...
 
 
@@ -145,10 +146,9 @@ class Membership:
             settings = self._endpoint.settings
             # the heartbeat looks a few times in each of its intervals
             self._registry = Registry(self._endpoint.name, settings.heartbeat_timeout_s + settings.heartbeat_interval_s)
-            self._registry.register(callees)
             self._endpoint.subscribe(ALIVE_TOPIC, self._registry.on_alive)
-            collectives = Collectives(self._registry)
-            callees.register(GATHER, collectives.gather)
+            for hosted in (self._registry, Collectives(self._registry)):
+                callees.register_all(remote_functions(hosted))
 
     def join(self, master_addr: str, master_port: int, world_size: int | None, timeout_s: float) -> None:
         """See ``Endpoint.join``."""
@@ -173,15 +173,18 @@ class Membership:
     def _join_once(self, master: PeerAddress, deadline: float) -> None:
         left_s = max(_LEAST_S, deadline - time.monotonic())
         # its own call for the connection, so that "nobody is there" can be told from "it refuses us"
-        self._registry_name = self._endpoint.call(master, HELLO, timeout_s=left_s)
+        self._registry_name = self._registry_at(master, left_s).call(Registry.hello)
         self._self = Member(self._endpoint.peer, self._advertised(master))
         with self._condition:
             self._registry_lost = None
             self._members.clear()  # what an attempt before this one was told
         left_s = max(_GRACE_S, deadline - time.monotonic())
         # the members there are come as events, on the same connection, before the answer
-        self._endpoint.call(master, JOIN, self._self, self._world_size, timeout_s=left_s)
+        self._registry_at(master, left_s).call(Registry.join, self._self, self._world_size)
         self._joined = True
+
+    def _registry_at(self, master: PeerAddress, timeout_s: float, *, fail_fast: bool = False) -> Remote[Registry]:
+        return Remote(self._endpoint, master, timeout_s=timeout_s, fail_fast=fail_fast)
 
     def _advertised(self, master: PeerAddress) -> PeerAddress:
         """Where others reach us: with a wildcard listener, the address that leads to the registry."""
@@ -198,7 +201,7 @@ class Membership:
         master = self._master
         self._joined = False
         if master is not None and self._registry_lost is None:
-            leaving = self._endpoint.request(master, LEAVE, timeout_s=LEAVE_TIMEOUT_S, fail_fast=True)
+            leaving = self._registry_at(master, LEAVE_TIMEOUT_S, fail_fast=True).ask(Registry.leave)
             # it went first, and nobody is left who counts us; or it does not answer, and hears of it when it goes on
             with contextlib.suppress(PeerLostError, FutureTimeoutError):
                 leaving.result(timeout_s)
@@ -226,13 +229,12 @@ class Membership:
 
     async def _join_again(self) -> None:
         refusals = 0
-        while self._joined and self._registry_lost is not None and self._master is not None:
+        while self._joined and self._registry_lost is not None and self._master is not None and self._self is not None:
             try:
-                hello = self._endpoint.request(self._master, HELLO, timeout_s=_GRACE_S)
-                self._registry_name = await asyncio.wrap_future(hello)
+                registry = self._registry_at(self._master, _GRACE_S)
+                self._registry_name = await asyncio.wrap_future(registry.ask(Registry.hello))
                 self._unconfirmed = dict(self._members)
-                joining = self._endpoint.request(self._master, JOIN, self._self, self._world_size, timeout_s=_GRACE_S)
-                await asyncio.wrap_future(joining)
+                await asyncio.wrap_future(registry.ask(Registry.join, self._self, self._world_size))
             except GraphLearnError as error:  # nobody there yet, or somebody who hosts nothing
                 with self._condition:
                     self._registry_lost = f"{type(error).__name__}: {error}"
@@ -406,9 +408,8 @@ class Membership:
             )
         blob = b"".join(encode(obj).write_parts())
         try:
-            blobs: dict[str, bytes] = self._endpoint.call(
-                master, GATHER, sizes, blob, timeout_s, timeout_s=timeout_s + _GRACE_S, fail_fast=True
-            )
+            hosted: Remote[Collectives] = Remote(self._endpoint, master, timeout_s=timeout_s + _GRACE_S, fail_fast=True)
+            blobs = hosted.call(Collectives.gather, sizes, blob, timeout_s)
         except PeerLostError as error:
             if self._registry_lost is not None:
                 raise PeerLostError(f"registry {self._registry_name}", self._registry_lost) from error

@@ -14,16 +14,13 @@ from typing import Any
 
 from ...errors import RegistryError
 from ...utils.message_types import register_message
-from ..calls.callees import Callees, current_connection
+from ..calls.callees import current_connection
+from ..calls.remote import remote
 from ..connection import Connection
 from ..peers.identity import Member, current_deadline
 from ..wire.codec import encode
 from .last_known import LastKnown
 
-HELLO = "registry.hello"
-JOIN = "registry.join"
-LEAVE = "registry.leave"
-GATHER = "registry.gather"
 EVENT_TOPIC = "registry.view"
 PROBE_TOPIC = "registry.probe"
 ALIVE_TOPIC = "registry.alive"
@@ -73,16 +70,12 @@ class Registry:
         self._verdict_s = verdict_s
         self._leases: dict[Slot, Lease] = {}
 
-    def register(self, callees: Callees) -> None:
-        """Make the registry callable."""
-        callees.register(HELLO, self.hello)
-        callees.register(JOIN, self.join)
-        callees.register(LEAVE, self.leave)
-
+    @remote
     async def hello(self) -> str:
         """The name of the endpoint that hosts the registry."""
         return self._name
 
+    @remote
     async def join(self, member: Member, world_size: int | None) -> None:
         """Add the calling endpoint. Before the answer, it is sent one ``ViewChange`` for every member there is.
 
@@ -154,6 +147,7 @@ class Registry:
                     f"world_size: {member.peer} says {world_size}, {lease.member.peer} says {lease.world_size}"
                 )
 
+    @remote
     async def leave(self) -> None:
         """Remove the calling endpoint; nobody counts it as lost."""
         connection = current_connection()

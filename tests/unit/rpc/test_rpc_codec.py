@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from graphlearn_dist._C import pack, unpack
 from graphlearn_dist.errors import InvalidArgumentError, ProtocolError
 from graphlearn_dist.rpc.wire import codec
-from graphlearn_dist.rpc.wire.codec import _DTYPE_CODES, MAX_NESTING, decode, decode_blob, encode, register_message
+from graphlearn_dist.rpc.wire.codec import _DTYPE_CODES, MAX_NESTING, decode, decode_blob, encode
 from graphlearn_dist.rpc.wire.encoded import ALIGNMENT, MAX_HEAD_BYTES, Encoded
+from graphlearn_dist.utils import message_types
+from graphlearn_dist.utils.message_types import MessageType, register_message
 
 
 @register_message(name="test.Color")
@@ -160,7 +162,7 @@ def test_a_list_that_changes_while_it_is_encoded() -> None:
             return 1
 
     register_message(Shrinking, name="test.Shrinking")
-    codec._BY_TYPE[Shrinking] = codec._Message(Shrinking, "test.Shrinking", ("left", "right"), is_enum=False)
+    message_types.BY_TYPE[Shrinking] = MessageType(Shrinking, "test.Shrinking", ("left", "right"), is_enum=False)
     values += [Shrinking(0), 2, 3]
     with pytest.raises(InvalidArgumentError, match="changed"):
         encode(values)

@@ -33,10 +33,11 @@ from graphlearn_dist.errors import (
 )
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.calls import callees
+from graphlearn_dist.rpc.calls.remote import remote_name
 from graphlearn_dist.rpc.job import last_known, membership
 from graphlearn_dist.rpc.job.collectives import Collectives
 from graphlearn_dist.rpc.job.last_known import LastKnown
-from graphlearn_dist.rpc.job.registry import EVENT_TOPIC, HELLO, JOIN, PROBE_TOPIC, ViewChange
+from graphlearn_dist.rpc.job.registry import EVENT_TOPIC, PROBE_TOPIC, Registry, ViewChange
 from graphlearn_dist.rpc.peers.identity import Member, Peer, PeerAddress
 from graphlearn_dist.rpc.shm.arena import ReceivingArena, SendingArena, SlotAllocator
 from tests.faults.proxy import Proxy
@@ -45,6 +46,7 @@ pytestmark = pytest.mark.usefixtures("engines")
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 SETTINGS = RpcSettings(connect_timeout_s=DEADLINE_S, request_timeout_s=DEADLINE_S)
+HELLO, JOIN = remote_name(Registry.hello), remote_name(Registry.join)
 
 
 @pytest.fixture
@@ -204,7 +206,7 @@ def test_a_client_may_come_before_the_registry() -> None:
 
 def test_joining_an_endpoint_that_hosts_nothing() -> None:
     with Endpoint("server", 0, settings=SETTINGS) as other, Endpoint("client", 0, settings=SETTINGS) as client:
-        with pytest.raises(InvalidArgumentError, match=r"registry\.hello"):
+        with pytest.raises(InvalidArgumentError, match=r"Registry\.hello"):
             client.join("127.0.0.1", other.address.port)
 
 
@@ -277,7 +279,7 @@ def test_a_registry_whose_place_another_one_takes(job: Any, monkeypatch: pytest.
 
     async def is_unknown() -> str:
         asked.set()
-        raise InvalidArgumentError("function: there is no 'registry.hello'")
+        raise InvalidArgumentError("function: there is no 'Registry.hello'")
 
     registry = a._membership._registry
     assert registry is not None
