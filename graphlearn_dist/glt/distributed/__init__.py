@@ -17,6 +17,7 @@ from . import (
     dist_sampling_producer,
     dist_server,
     dist_subgraph_loader,
+    dist_table_dataset,
     event_loop,
     rpc,
 )
@@ -38,6 +39,7 @@ from .dist_random_partitioner import DistRandomPartitioner
 from .dist_sampling_producer import DistCollocatedSamplingProducer, DistMpSamplingProducer
 from .dist_server import DistServer, get_server, init_server, wait_and_shutdown_server
 from .dist_subgraph_loader import DistSubGraphLoader
+from .dist_table_dataset import DistTableDataset, DistTableRandomPartitioner
 from .event_loop import ConcurrentEventLoop
 from .rpc import (
     RpcCalleeBase,
@@ -76,6 +78,8 @@ __all__ = [
     "DistRole",
     "DistServer",
     "DistSubGraphLoader",
+    "DistTableDataset",
+    "DistTableRandomPartitioner",
     "MpDistSamplingWorkerOptions",
     "PartialFeature",
     "RemoteDistSamplingWorkerOptions",
@@ -98,6 +102,7 @@ __all__ = [
     "dist_sampling_producer",
     "dist_server",
     "dist_subgraph_loader",
+    "dist_table_dataset",
     "event_loop",
     "get_context",
     "get_rpc_master_addr",
