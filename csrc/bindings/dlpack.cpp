@@ -160,7 +160,8 @@ Tensor from_python_optional(const py::handle& object, const char* name) {
   return object.is_none() ? Tensor{} : from_python(object, name);
 }
 
-py::capsule to_python(Tensor tensor) {
+py::object to_python(Tensor tensor) {
+  if (!tensor.defined()) return py::none();
   auto* exported = new Exported{std::move(tensor), {}, {}};
   const Tensor& source = exported->tensor;
   exported->strides.resize(source.shape.size());
@@ -179,11 +180,6 @@ py::capsule to_python(Tensor tensor) {
   exported->managed.manager_ctx = exported;
   exported->managed.deleter = [](DLManagedTensor* managed) { delete static_cast<Exported*>(managed->manager_ctx); };
   return py::reinterpret_steal<py::capsule>(PyCapsule_New(&exported->managed, kCapsule, destroy_unused_capsule));
-}
-
-py::object to_python_optional(Tensor tensor) {
-  if (!tensor.defined()) return py::none();
-  return to_python(std::move(tensor));
 }
 
 }  // namespace gld

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <optional>
+#include <utility>
 
 #include "common/tensor.h"
 
@@ -19,9 +20,18 @@ Tensor from_python_optional(const pybind11::handle& object, const char* name);
 Tensor from_python_on(const pybind11::handle& object, const char* name, int device);
 Tensor from_python_optional_on(const pybind11::handle& object, const char* name, int device);
 
-// A DLPack capsule over the tensor's memory; `torch.from_dlpack(capsule)` makes a tensor that keeps it alive.
-pybind11::capsule to_python(Tensor tensor);
-// None for an undefined Tensor.
-pybind11::object to_python_optional(Tensor tensor);
+// A DLPack capsule over the tensor's memory; `torch.from_dlpack(capsule)` makes a tensor that keeps it alive. None for
+// an undefined tensor.
+pybind11::object to_python(Tensor tensor);
 
 }  // namespace gld
+
+// What a bound function gives back is turned into capsules, in tuples, vectors and pairs too. Arguments are not taken
+// so: a caster does not know their names, which errors tell.
+template <>
+struct pybind11::detail::type_caster<gld::Tensor> {
+  static constexpr auto name = const_name("Capsule | None");
+  static handle cast(gld::Tensor tensor, return_value_policy, handle) {
+    return gld::to_python(std::move(tensor)).release();
+  }
+};

@@ -29,13 +29,9 @@ void bind_feature(py::module_& m) {
             Tensor target = from_python_optional(out, "out");
             const bool into = target.defined();
             const std::optional<DType> cast_to = dtype ? std::optional(parse_dtype(*dtype)) : std::nullopt;
-            {
-              // Rows are only read, and nobody else holds the output yet.
-              GilReleased nogil;
-              target = gather_rows(self, wanted, targets, std::move(target), pool, cast_to);
-            }
-            if (into) return py::none();
-            return to_python(std::move(target));
+            // Rows are only read, and nobody else holds the output yet.
+            target = without_gil([&] { return gather_rows(self, wanted, targets, std::move(target), pool, cast_to); });
+            return into ? py::none() : to_python(std::move(target));
           },
           py::arg("rows"), py::arg("pool"), py::arg("positions") = py::none(), py::arg("out") = py::none(),
           py::arg("dtype") = py::none(),

@@ -32,6 +32,13 @@ class GilReleased {
   PyThreadState* const state_;
 };
 
+// What `work` gives, done without the GIL: it touches no Python object.
+template <typename Work>
+auto without_gil(Work&& work) {
+  const GilReleased released;
+  return work();
+}
+
 // Holds the GIL for a scope, in any thread, whether or not it had it before.
 class GilHeld {
  public:

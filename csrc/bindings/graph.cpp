@@ -13,11 +13,11 @@ namespace gld {
 namespace {
 
 // (indptr, indices, edge_ids), then times and weights where there are any.
-py::tuple to_tuple(Csr csr) {
+py::tuple to_tuple(const Csr& csr) {
   py::list out;
-  for (Tensor* tensor : {&csr.indptr, &csr.indices, &csr.edge_ids}) out.append(to_python_optional(std::move(*tensor)));
-  for (Tensor* tensor : {&csr.times, &csr.weights})
-    if (tensor->defined()) out.append(to_python(std::move(*tensor)));
+  for (const Tensor* tensor : {&csr.indptr, &csr.indices, &csr.edge_ids}) out.append(*tensor);
+  for (const Tensor* tensor : {&csr.times, &csr.weights})
+    if (tensor->defined()) out.append(*tensor);
   return py::tuple(out);
 }
 
@@ -69,12 +69,7 @@ void bind_graph(py::module_& m) {
         const Tensor rows = from_python(row, "row"), cols = from_python(col, "col");
         const EdgeData data{from_python_optional(edge_ids, "edge_ids"), from_python_optional(weights, "edge_weights"),
                             from_python_optional(times, "edge_times")};
-        Csr csr;
-        {
-          GilReleased nogil;
-          csr = build_csr(rows, cols, data, num_rows, num_cols, pool);
-        }
-        return to_tuple(std::move(csr));
+        return to_tuple(without_gil([&] { return build_csr(rows, cols, data, num_rows, num_cols, pool); }));
       },
       py::arg("row"), py::arg("col"), py::arg("edge_ids"), py::arg("num_rows"), py::arg("num_cols"), py::arg("pool"),
       py::arg("times") = py::none(), py::arg("weights") = py::none(),
@@ -92,12 +87,7 @@ void bind_graph(py::module_& m) {
         whole.weights = from_python_optional(weights, "edge_weights");
         const Csr csr = make_csr(std::move(whole));
         const Tensor wanted = from_python(rows, "rows");
-        Csr out;
-        {
-          GilReleased nogil;
-          out = take_rows(csr, wanted, pool);
-        }
-        return to_tuple(std::move(out));
+        return to_tuple(without_gil([&] { return take_rows(csr, wanted, pool); }));
       },
       py::arg("indptr"), py::arg("indices"), py::arg("edge_ids"), py::arg("rows"), py::arg("num_cols"), py::arg("pool"),
       py::arg("times") = py::none(), py::arg("weights") = py::none(),
@@ -106,12 +96,7 @@ void bind_graph(py::module_& m) {
       "sum_weights",
       [](py::object indptr, py::object weights, ThreadPool& pool) {
         const Tensor offsets = from_python(indptr, "indptr"), values = from_python(weights, "edge_weights");
-        std::pair<Tensor, Tensor> out;
-        {
-          GilReleased nogil;
-          out = sum_weights(offsets, values, pool);
-        }
-        return py::make_tuple(to_python(std::move(out.first)), to_python_optional(std::move(out.second)));
+        return without_gil([&] { return sum_weights(offsets, values, pool); });
       },
       py::arg("indptr"), py::arg("weights"), py::arg("pool"),
       "(weight_sums float64 [E], positive_counts int32 [E] or None where all weights are positive), see "

@@ -15,72 +15,44 @@ namespace {
 
 using Book = std::shared_ptr<const PartitionBook>;
 
-py::tuple locate(const PartitionBook& book, const py::object& ids, ThreadPool* pool) {
+std::pair<Tensor, Tensor> locate(const PartitionBook& book, const py::object& ids, ThreadPool* pool) {
   const Tensor input = from_python(ids, "ids");
-  Tensor owners, rows;
-  {
-    GilReleased release;  // plain arrays from here on
+  return without_gil([&] {
     check_index_vector(input, "ids");
-    owners = empty({input.numel()}, kInt32);
-    rows = empty({input.numel()}, kInt64);
-    book.locate(input, owners.as<int32_t>(), rows.as<int64_t>(), pool);
-  }
-  return py::make_tuple(to_python(std::move(owners)), to_python(std::move(rows)));
+    std::pair<Tensor, Tensor> found(empty({input.numel()}, kInt32), empty({input.numel()}, kInt64));
+    book.locate(input, found.first.as<int32_t>(), found.second.as<int64_t>(), pool);
+    return found;
+  });
 }
 
-py::capsule local_rows(const PartitionBook& book, const py::object& ids, int partition, ThreadPool* pool) {
+Tensor local_rows(const PartitionBook& book, const py::object& ids, int partition, ThreadPool* pool) {
   const Tensor input = from_python(ids, "ids");
-  Tensor rows;
-  {
-    GilReleased release;
+  return without_gil([&] {
     check_index_vector(input, "ids");
-    rows = empty({input.numel()}, kInt64);
+    Tensor rows = empty({input.numel()}, kInt64);
     book.local_rows(input, partition, rows.as<int64_t>(), pool);
-  }
-  return to_python(std::move(rows));
+    return rows;
+  });
 }
 
-py::capsule global_ids(const PartitionBook& book, int partition, ThreadPool* pool) {
-  Tensor ids;
-  {
-    GilReleased release;
-    ids = book.global_ids(partition, pool);
-  }
-  return to_python(std::move(ids));
-}
-
-py::capsule permute_array(const py::object& indices, int64_t n, uint64_t key, bool inverse, ThreadPool* pool) {
+Tensor permute_array(const py::object& indices, int64_t n, uint64_t key, bool inverse, ThreadPool* pool) {
   const Tensor input = from_python(indices, "indices");
-  Tensor out;
-  {
-    GilReleased release;
-    out = permute_indices(input, n, key, inverse, pool);
-  }
-  return to_python(std::move(out));
+  return without_gil([&] { return permute_indices(input, n, key, inverse, pool); });
 }
 
 py::tuple split(const PartitionBook& book, const py::object& ids, ThreadPool* pool) {
   const Tensor input = from_python(ids, "ids");
-  Split result;
-  {
-    GilReleased release;
-    result = split_by_owner(input, book, pool);
-  }
-  return py::make_tuple(to_python(std::move(result.ids)), to_python(std::move(result.rows)),
-                        to_python(std::move(result.positions)), to_python(std::move(result.offsets)));
+  Split result = without_gil([&] { return split_by_owner(input, book, pool); });
+  return py::make_tuple(std::move(result.ids), std::move(result.rows), std::move(result.positions),
+                        std::move(result.offsets));
 }
 
 py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, const std::vector<bool>& is_asked,
                             ThreadPool* pool) {
   const Tensor input = from_python(ids, "ids");
-  LocatedRows found;
-  {
-    GilReleased release;
-    found = locate_rows(input, book, is_asked, pool);
-  }
-  return py::make_tuple(to_python(std::move(found.owners)), to_python(std::move(found.rows)),
-                        to_python(std::move(found.ids)), to_python(std::move(found.positions)),
-                        to_python(std::move(found.offsets)));
+  LocatedRows found = without_gil([&] { return locate_rows(input, book, is_asked, pool); });
+  return py::make_tuple(std::move(found.owners), std::move(found.rows), std::move(found.ids),
+                        std::move(found.positions), std::move(found.offsets));
 }
 
 std::shared_ptr<SortedIds> sorted_ids(const py::object& sorted, ThreadPool* pool) {
@@ -89,14 +61,9 @@ std::shared_ptr<SortedIds> sorted_ids(const py::object& sorted, ThreadPool* pool
   return std::make_shared<SortedIds>(std::move(keys), pool);
 }
 
-py::capsule find(const SortedIds& sorted, const py::object& ids, ThreadPool* pool) {
+Tensor find(const SortedIds& sorted, const py::object& ids, ThreadPool* pool) {
   const Tensor asked = from_python(ids, "ids");
-  Tensor rows;
-  {
-    GilReleased release;
-    rows = sorted.find(asked, pool);
-  }
-  return to_python(std::move(rows));
+  return without_gil([&] { return sorted.find(asked, pool); });
 }
 
 py::tuple locate_owned_rows(const py::object& owners, const py::object& ids,
@@ -104,13 +71,9 @@ py::tuple locate_owned_rows(const py::object& owners, const py::object& ids,
   const Tensor known = from_python(owners, "owners"), input = from_python(ids, "ids");
   std::vector<const SortedIds*> lists;
   for (const auto& list : at_hand) lists.push_back(list.get());
-  LocatedRows found;
-  {
-    GilReleased release;
-    found = locate_owned(known, input, lists, pool);
-  }
-  return py::make_tuple(to_python(std::move(found.rows)), to_python(std::move(found.ids)),
-                        to_python(std::move(found.positions)), to_python(std::move(found.offsets)));
+  LocatedRows found = without_gil([&] { return locate_owned(known, input, lists, pool); });
+  return py::make_tuple(std::move(found.rows), std::move(found.ids), std::move(found.positions),
+                        std::move(found.offsets));
 }
 
 NeighborPart neighbor_part(const py::handle& item, size_t partition) {
@@ -132,13 +95,8 @@ py::tuple stitch(const py::object& positions, const py::object& offsets, const p
   const Tensor position_view = from_python(positions, "positions"), offset_view = from_python(offsets, "offsets");
   std::vector<NeighborPart> views;
   for (const py::handle& part : parts) views.push_back(neighbor_part(part, views.size()));
-  Neighbors result;
-  {
-    GilReleased release;
-    result = stitch_neighbors(position_view, offset_view, views, pool, max_count);
-  }
-  return py::make_tuple(to_python(std::move(result.counts)), to_python(std::move(result.neighbors)),
-                        to_python_optional(std::move(result.edge_ids)));
+  Neighbors result = without_gil([&] { return stitch_neighbors(position_view, offset_view, views, pool, max_count); });
+  return py::make_tuple(std::move(result.counts), std::move(result.neighbors), std::move(result.edge_ids));
 }
 
 void scatter(const py::object& out, const py::object& positions, const py::object& rows, ThreadPool* pool) {
@@ -181,15 +139,14 @@ void bind_routing(py::module_& m) {
           "arrays",
           [](const PartitionBook& self) {
             BookArrays arrays = self.arrays();
-            return py::make_tuple(to_python(std::move(arrays.offsets)), to_python_optional(std::move(arrays.owners)),
-                                  to_python_optional(std::move(arrays.rows)));
+            return py::make_tuple(std::move(arrays.offsets), std::move(arrays.owners), std::move(arrays.rows));
           },
           "(offsets int64 [num_partitions + 1], owners, rows): what it is made of; no tables where it is a formula.")
       .def("locate", &locate, py::arg("ids"), py::arg("pool") = nullptr, "(owners int32, local rows int64)")
       .def("local_rows", &local_rows, py::arg("ids"), py::arg("partition"), py::arg("pool") = nullptr,
            "Local rows of ids that all belong to `partition`.")
-      .def("global_ids", &global_ids, py::arg("partition"), py::arg("pool") = nullptr,
-           "Ids of `partition` in the order of its local rows.");
+      .def("global_ids", &PartitionBook::global_ids, py::arg("partition"), py::arg("pool") = nullptr,
+           py::call_guard<GilReleased>(), "Ids of `partition` in the order of its local rows.");
 
   py::class_<SortedIds, std::shared_ptr<SortedIds>>(m, "SortedIds", "A list of ids in order, with an index over it.")
       .def(py::init(&sorted_ids), py::arg("sorted"), py::arg("pool") = nullptr)

@@ -19,19 +19,12 @@ namespace py = pybind11;
 namespace gld {
 namespace {
 
-py::list to_list(std::vector<Tensor> tensors) {
-  py::list out;
-  for (Tensor& tensor : tensors) out.append(to_python_optional(std::move(tensor)));
-  return out;
-}
-
 py::tuple to_tuple(SampledSubgraph batch) {
-  return py::make_tuple(to_list(std::move(batch.nodes)), to_list(std::move(batch.edge_index)),
-                        to_list(std::move(batch.edge_ids)), batch.num_sampled_nodes, batch.num_sampled_edges,
-                        to_list(std::move(batch.trees)));
+  return py::make_tuple(std::move(batch.nodes), std::move(batch.edge_index), std::move(batch.edge_ids),
+                        batch.num_sampled_nodes, batch.num_sampled_edges, std::move(batch.trees));
 }
 
-py::capsule shuffled_range(int64_t begin, int64_t end, int64_t n, uint64_t key) {
+Tensor shuffled_range(int64_t begin, int64_t end, int64_t n, uint64_t key) {
   if (n < 0 || n > Permutation::kMaxSize)
     throw InvalidArgument(message("n: expected 0 to ", Permutation::kMaxSize, ", got ", n));
   if (begin < 0 || begin > end || end > n)
@@ -39,7 +32,7 @@ py::capsule shuffled_range(int64_t begin, int64_t end, int64_t n, uint64_t key) 
   Tensor out = empty({end - begin}, kInt64);
   std::iota(out.as<int64_t>(), out.as<int64_t>() + (end - begin), begin);
   take_shuffled(Shuffle(n, key), out.as<int64_t>(), out.as<int64_t>(), end - begin);
-  return to_python(std::move(out));
+  return out;
 }
 
 using HeldGraph = std::variant<std::shared_ptr<Csr>, std::shared_ptr<CsrPieces>>;
@@ -94,14 +87,9 @@ void bind_sampling(py::module_& m) {
          bool with_edge_ids, ThreadPool& pool, py::object trees, py::object times) {
         const HopNodes nodes{from_python(ids, "ids"), from_python_optional(rows, "rows"),
                              from_python_optional(trees, "trees"), from_python_optional(times, "times")};
-        OneHop out;
-        {
-          // Reads shared immutable arrays and writes fresh memory: any number of threads may be in here.
-          GilReleased nogil;
-          out = sample_neighbors(csr, nodes, {fanout, how, key, with_edge_ids}, pool);
-        }
-        return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.neighbors)),
-                              to_python_optional(std::move(out.edge_ids)));
+        // Reads shared immutable arrays and writes fresh memory: any number of threads may be in here.
+        OneHop out = without_gil([&] { return sample_neighbors(csr, nodes, {fanout, how, key, with_edge_ids}, pool); });
+        return py::make_tuple(std::move(out.counts), std::move(out.neighbors), std::move(out.edge_ids));
       },
       py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("fanout"), py::arg("how"), py::arg("key"),
       py::arg("with_edge_ids"), py::arg("pool"), py::arg("trees") = py::none(), py::arg("times") = py::none(),
@@ -133,7 +121,7 @@ void bind_sampling(py::module_& m) {
               const LongWork nogil(ids.numel() > kManyIds);
               local_ids = self.add_seeds(node_type, ids, seed_times, unique);
             }
-            return to_python(std::move(local_ids));
+            return std::move(local_ids);
           },
           py::arg("node_type"), py::arg("seeds"), py::arg("times") = py::none(), py::arg("unique") = false,
           "Local ids of the seeds, int64 [n].")
@@ -145,8 +133,7 @@ void bind_sampling(py::module_& m) {
               const LongWork nogil(self.frontier_size(type) > kManyIds);
               nodes = self.frontier(type);
             }
-            return py::make_tuple(to_python(std::move(nodes.ids)), to_python_optional(std::move(nodes.trees)),
-                                  to_python_optional(std::move(nodes.times)));
+            return py::make_tuple(std::move(nodes.ids), std::move(nodes.trees), std::move(nodes.times));
           },
           py::arg("node_type"), "(ids, trees or None, times or None) of the nodes that the current hop samples for.")
       .def(

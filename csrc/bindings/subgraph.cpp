@@ -16,13 +16,8 @@ void bind_subgraph(py::module_& m) {
       [](const Csr& csr, py::object ids, py::object rows, py::object members, bool with_edge_ids, ThreadPool& pool) {
         const Tensor asked = from_python(ids, "ids"), local = from_python_optional(rows, "rows");
         const Tensor wanted = from_python(members, "members");
-        InducedEdges out;
-        {
-          GilReleased nogil;
-          out = induced_edges(csr, asked, local, wanted, with_edge_ids, pool);
-        }
-        return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.cols)),
-                              to_python_optional(std::move(out.edge_ids)));
+        InducedEdges out = without_gil([&] { return induced_edges(csr, asked, local, wanted, with_edge_ids, pool); });
+        return py::make_tuple(std::move(out.counts), std::move(out.cols), std::move(out.edge_ids));
       },
       py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("members"), py::arg("with_edge_ids"), py::arg("pool"),
       "Edges to members: (counts int64 [n], positions in members int64 [sum], edge_ids int64 [sum] or None), grouped "
@@ -31,12 +26,7 @@ void bind_subgraph(py::module_& m) {
       "has_edges",
       [](const Csr& csr, py::object rows, py::object cols, ThreadPool& pool) {
         const Tensor row = from_python(rows, "rows"), col = from_python(cols, "cols");
-        Tensor out;
-        {
-          GilReleased nogil;
-          out = has_edges(csr, row, col, pool);
-        }
-        return to_python(std::move(out));
+        return without_gil([&] { return has_edges(csr, row, col, pool); });
       },
       py::arg("csr"), py::arg("rows"), py::arg("cols"), py::arg("pool"),
       "uint8 [n]: whether row rows[i] holds the neighbor cols[i].");
@@ -45,12 +35,7 @@ void bind_subgraph(py::module_& m) {
       [](uint64_t key, py::object positions, int64_t bound, py::object weights, py::object sums) {
         const Tensor at = from_python(positions, "positions");
         const Tensor by = from_python_optional(weights, "weights"), units = from_python_optional(sums, "sums");
-        Tensor out;
-        {
-          GilReleased nogil;
-          out = random_ids(key, at, bound, by, units);
-        }
-        return to_python(std::move(out));
+        return without_gil([&] { return random_ids(key, at, bound, by, units); });
       },
       py::arg("key"), py::arg("positions"), py::arg("bound"), py::arg("weights") = py::none(),
       py::arg("sums") = py::none(),
@@ -61,13 +46,8 @@ void bind_subgraph(py::module_& m) {
       "ppr_topk",
       [](const Csr& csr, py::object seeds, double alpha, double epsilon, int64_t top_k, ThreadPool& pool) {
         const Tensor ids = from_python(seeds, "seeds");
-        PprScores out;
-        {
-          GilReleased nogil;
-          out = ppr_topk(csr, ids, alpha, epsilon, top_k, pool);
-        }
-        return py::make_tuple(to_python(std::move(out.counts)), to_python(std::move(out.nodes)),
-                              to_python(std::move(out.scores)));
+        PprScores out = without_gil([&] { return ppr_topk(csr, ids, alpha, epsilon, top_k, pool); });
+        return py::make_tuple(std::move(out.counts), std::move(out.nodes), std::move(out.scores));
       },
       py::arg("csr"), py::arg("seeds"), py::arg("alpha"), py::arg("epsilon"), py::arg("top_k"), py::arg("pool"),
       "Approximate personalised PageRank: (counts int64 [n], nodes int64 [sum], scores float32 [sum]), by seed.");
