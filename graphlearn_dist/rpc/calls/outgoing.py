@@ -102,9 +102,11 @@ class Outgoing:
                     why = str(error) or type(error).__name__
                 except ProtocolError as error:
                     # Noise on the way looks like this once; twice it is somebody who does not speak our protocol.
-                    if type(error) is not ProtocolError or was_garbled or fail_fast:
+                    if type(error) is not ProtocolError or was_garbled:
                         raise
                     why, was_garbled = str(error), True
+                    if fail_fast:  # somebody is there
+                        continue
             elif (open_one := self._links.find(address) if address else None) is not None:
                 return open_one
             elif not self._membership.joined:

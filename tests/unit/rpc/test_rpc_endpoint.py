@@ -454,12 +454,15 @@ def test_connecting_to_something_else(
         assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("fail_fast", [False, True], ids=["patient", "fail fast"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_noise_in_a_handshake_is_no_reason_to_give_up(server: Endpoint, client: Endpoint, seed: int) -> None:
+def test_noise_in_a_handshake_is_no_reason_to_give_up(
+    server: Endpoint, client: Endpoint, seed: int, fail_fast: bool
+) -> None:
     with contextlib.closing(Proxy()) as proxy:
         port = proxy.open(lambda: ("127.0.0.1", server.address.port))
         proxy.garble(random.Random(seed))  # a header, and a head
-        assert client.call(PeerAddress("127.0.0.1", port), "echo", 1) == 1
+        assert client.call(PeerAddress("127.0.0.1", port), "echo", 1, fail_fast=fail_fast) == 1
     assert server.stats().refused_connections == 1
 
 
