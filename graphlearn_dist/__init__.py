@@ -12,11 +12,53 @@ if TYPE_CHECKING:
     from . import channel, cluster, data, distributed, glt, loader, partition, sampler, typing, utils
     from ._C import __version__
     from .core import show_config
+    from .typing import (
+        EDGE_TYPE_STR_SPLIT,
+        EdgeIndexTensor,
+        EdgeType,
+        InputEdges,
+        InputNodes,
+        NodeIndex,
+        NodeLabel,
+        NodeType,
+        NumNeighbors,
+        Seeds,
+        Split,
+        as_str,
+        reverse_edge_type,
+    )
 
 _SUBPACKAGES = ("channel", "cluster", "data", "distributed", "glt", "loader", "partition", "sampler", "typing", "utils")
+_OF_TYPING = (
+    "EDGE_TYPE_STR_SPLIT",
+    "EdgeIndexTensor",
+    "EdgeType",
+    "InputEdges",
+    "InputNodes",
+    "NodeIndex",
+    "NodeLabel",
+    "NodeType",
+    "NumNeighbors",
+    "Seeds",
+    "Split",
+    "as_str",
+    "reverse_edge_type",
+)
 
 __all__ = [
+    "EDGE_TYPE_STR_SPLIT",
+    "EdgeIndexTensor",
+    "EdgeType",
+    "InputEdges",
+    "InputNodes",
+    "NodeIndex",
+    "NodeLabel",
+    "NodeType",
+    "NumNeighbors",
+    "Seeds",
+    "Split",
     "__version__",
+    "as_str",
     "channel",
     "cluster",
     "data",
@@ -24,6 +66,7 @@ __all__ = [
     "glt",
     "loader",
     "partition",
+    "reverse_edge_type",
     "sampler",
     "show_config",
     "typing",
@@ -34,6 +77,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f".{name}", __name__)
+    if name in _OF_TYPING:
+        return getattr(importlib.import_module(".typing", __name__), name)
     if name == "__version__":
         return importlib.import_module("._C", __name__).__version__
     if name == "show_config":

@@ -4,6 +4,7 @@ from .dataset import Dataset
 from .feature import DeviceGroup, Feature
 from .graph import Graph
 from .random_split import random_split
+from .reorder import sort_by_in_degree
 from .schema import GraphSchema
 from .sources import GraphSource
 from .topology import Topology
@@ -19,4 +20,5 @@ __all__ = [
     "Topology",
     "UnifiedTensor",
     "random_split",
+    "sort_by_in_degree",
 ]

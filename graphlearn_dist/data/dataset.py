@@ -69,6 +69,10 @@ class Dataset(NamedColumns):
         earliest_nodes: by node type that has times, the node of the least time; of several, the one of the least id.
     """
 
+    # What ``init_graph`` makes.
+    _topology: type[Topology] = Topology
+    _graph: type[Graph] = Graph
+
     def __init__(
         self,
         graph: Any = None,
@@ -144,7 +148,7 @@ class Dataset(NamedColumns):
             counts = (self._num_nodes[source], self._num_nodes[target])
             form = layouts.get(edge_type, layouts.get(None, "COO"))
             self._check_edges(edge_type, ids.get(edge_type), weights.get(edge_type))
-            topology = Topology(
+            topology = self._topology(
                 pair,
                 ids.get(edge_type),
                 weights.get(edge_type),
@@ -153,7 +157,7 @@ class Dataset(NamedColumns):
                 counts,
                 edge_times=self._edge_times(edge_type, pair, form, times.get(edge_type)),
             )
-            graphs[edge_type] = Graph(topology, graph_mode, device)
+            graphs[edge_type] = self._graph(topology, graph_mode, device)
         self.graph = bare(graphs)
 
     @staticmethod

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
 from .dist_dataset import DistDataset
-from .dist_feature import DistFeature
+from .dist_feature import DistFeature, PartialFeature
 from .dist_graph import DistGraph
 from .dist_link_neighbor_loader import DistLinkNeighborLoader
 from .dist_loader import DistLoader
@@ -96,6 +96,7 @@ __all__ = [
     "MpDistSamplingWorkerOptions",
     "MultiWorkerFuture",
     "NamedSharding",
+    "PartialFeature",
     "RayVirtualCluster",
     "RayWorkerBuilder",
     "RayWorkerGroup",

@@ -150,7 +150,8 @@ def cat_feature_cache(
     owners = torch.as_tensor(feat_pb).clone()
     owners[cache_ids] = partition_idx
     id2index = id2idx(torch.cat([cache_ids, ids]))
-    return ratio, torch.cat([cache_feats, feats]), id2index, GLTPartitionBook(owners, partition_idx)
+    view = GLTPartitionBook(owners, partition_idx) if isinstance(feat_pb, PartitionBook) else owners
+    return ratio, torch.cat([cache_feats, feats]), id2index, view
 
 
 def _check_device(device: torch.device | str) -> None:

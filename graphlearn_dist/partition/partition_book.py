@@ -199,7 +199,7 @@ class RangePartitionBook(_NativeBook):
                 )
             end_before = int(end)
         super().__init__(len(partition_ranges), partition_idx)
-        self.partition_bounds = torch.tensor([0, *(int(end) for _, end in partition_ranges)])
+        self._bounds = torch.tensor([0, *(int(end) for _, end in partition_ranges)])
 
     @classmethod
     def from_bounds(cls, bounds: Sequence[int], partition_idx: int = 0) -> RangePartitionBook:
@@ -213,22 +213,27 @@ class RangePartitionBook(_NativeBook):
         return cls.from_bounds([p * size + min(p, extra) for p in range(num_partitions + 1)], partition_idx)
 
     def _make_native(self) -> Any:
-        return _C.PartitionBook.range(self.partition_bounds)
+        return _C.PartitionBook.range(self._bounds)
+
+    @property
+    def partition_bounds(self) -> torch.Tensor:
+        """int64 ``[num_partitions + 1]``: 0, and where each partition ends."""
+        return self._bounds
 
     @property
     def partition_ranges(self) -> list[tuple[int, int]]:
         """``(begin, end)`` of each partition."""
-        bounds = self.partition_bounds.tolist()
+        bounds = self._bounds.tolist()
         return list(pairwise(bounds))
 
     @property
     def device(self) -> torch.device:
         """The host."""
-        return self.partition_bounds.device
+        return self._bounds.device
 
     @property
     def offset(self) -> int:
-        return int(self.partition_bounds[self.partition_idx])
+        return int(self._bounds[self.partition_idx])
 
     @property
     def id2index(self) -> OffsetId2Index:
@@ -239,7 +244,7 @@ class RangePartitionBook(_NativeBook):
         return node_pb.local_ids(partition_idx)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "range", "bounds": self.partition_bounds.tolist()}
+        return {"kind": "range", "bounds": self._bounds.tolist()}
 
 
 class PermutedPartitionBook(_NativeBook):
@@ -328,6 +333,10 @@ class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType): 
     Made from an integer tensor ``[num_ids]``; ``book.native`` builds the row table on first use.
     """
 
+    # Of what ``as_subclass`` makes of a tensor.
+    _table: TablePartitionBook | None = None
+    _partition_idx: int = 0
+
     # Results of operations are plain tensors, not books.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -337,7 +346,7 @@ class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType): 
         return book
 
     def __init__(self, data: torch.Tensor, partition_idx: int = 0) -> None:
-        self._table: TablePartitionBook | None = None
+        self._table = None
         self._partition_idx = partition_idx
 
     def __getitem__(self, indices: Any) -> torch.Tensor:

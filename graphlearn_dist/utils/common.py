@@ -36,9 +36,14 @@ def get_free_port(host: str = "localhost") -> int:
 
 
 def index_select(data: Any, index: Any) -> Any:
-    """``data[index]`` for a tensor, or for every tensor of a dict; None stays None."""
+    """``data[index]`` for a tensor, or for every tensor of a dict, list or tuple; None stays None.
+
+    An ``index`` of two integers is a range: ``(begin, end)``.
+    """
     if data is None:
         return None
     if isinstance(data, dict):
         return {key: index_select(value, index) for key, value in data.items()}
-    return data[index]
+    if isinstance(data, (list, tuple)):
+        return type(data)(index_select(value, index) for value in data)
+    return data[slice(*index)] if isinstance(index, tuple) else data[index]

@@ -11,6 +11,7 @@ import torch
 from ...data.dataset import Dataset
 from ...data.schema import by_type
 from ...utils.tensor import apply_to_all_tensor, convert_to_tensor
+from .graph import Graph, Topology
 
 
 def like(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -20,6 +21,9 @@ def like(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[
 
 class GivenData(Dataset):
     """Labels and splits without dimensions of extent one, splits that may overlap, and None that changes nothing."""
+
+    _topology = Topology
+    _graph = Graph
 
     @like(Dataset.init_graph)
     def init_graph(self, edge_index: Any = None, *args: Any, **kwargs: Any) -> None:

@@ -2,8 +2,62 @@
 
 from __future__ import annotations
 
-from ...data.graph import Graph, rebuild_graph, reduce_graph
-from ...data.topology import Topology
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Literal
+
+import torch
+
+from ...data import graph, topology
+
+
+class Topology(topology.Topology):
+    """Edges as CSR or CSC, see ``graphlearn_dist.data.Topology``; ids are int64, layouts are of either case."""
+
+    def __init__(
+        self,
+        edge_index: Any,
+        edge_ids: Any = None,
+        edge_weights: Any = None,
+        input_layout: str = "COO",
+        layout: Literal["CSR", "CSC"] = "CSR",
+        num_nodes: tuple[int, int] | None = None,
+        *,
+        edge_times: Any = None,
+    ) -> None:
+        super().__init__(
+            edge_index,
+            edge_ids,
+            edge_weights,
+            input_layout.upper(),
+            "CSC" if layout.upper() == "CSC" else layout,
+            num_nodes,
+            edge_times=edge_times,
+        )
+        self._indices, self._edge_ids = self._indices.to(torch.int64), self._edge_ids.to(torch.int64)
+
+
+class Graph(graph.Graph):
+    """A topology ready to be sampled, see ``graphlearn_dist.data.Graph``; modes of either case."""
+
+    def __init__(
+        self, topo: topology.Topology, mode: str = "ZERO_COPY", device: int | None = None, *, row_book: Any = None
+    ) -> None:
+        super().__init__(topo, mode.upper(), device, row_book=row_book)
+
+
+def rebuild_graph(ipc_handle: Any) -> Graph:
+    """The graph that ``reduce_graph`` described."""
+    rebuilt = Graph.from_ipc_handle(ipc_handle)
+    assert isinstance(rebuilt, Graph)
+    return rebuilt
+
+
+def reduce_graph(graph: Graph) -> tuple[Any, ...]:
+    """How a graph goes to another process through ``multiprocessing``: as a handle to the same memory."""
+    return rebuild_graph, (graph.share_ipc(),)
+
+
+ForkingPickler.register(Graph, reduce_graph)
 
 __all__ = [
     "Graph",

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from ...utils.tensor import (
-    apply_to_all_tensor,
-    convert_to_tensor,
-    id2idx,
-    share_memory,
-    squeeze,
-    tensor_equal_with_device,
-)
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...utils import tensor
+from ...utils.tensor import apply_to_all_tensor, id2idx, share_memory, squeeze, tensor_equal_with_device
+
+
+def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
+    """Tensors and arrays as tensors, in dicts, lists and tuples too; what is none of them stays."""
+    if isinstance(data, dict):
+        return {key: convert_to_tensor(value, dtype) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(convert_to_tensor(value, dtype) for value in data)
+    return tensor.convert_to_tensor(data, dtype) if isinstance(data, (torch.Tensor, np.ndarray)) else data
+
 
 __all__ = [
     "apply_to_all_tensor",

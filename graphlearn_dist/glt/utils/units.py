@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ...utils.units import UNITS, parse_size
+from typing import Any
+
+from ...utils import units
+from ...utils.units import UNITS
+
+
+def parse_size(sz: Any) -> int:
+    """The number of bytes that ``sz`` means, such as ``"64MB"``; of a float its whole part."""
+    return units.parse_size(int(sz) if isinstance(sz, float) else sz)
+
 
 __all__ = [
     "UNITS",

@@ -1,0 +1,153 @@
+"""What data sets, graphs, books and helpers of ``glt`` do otherwise than those of the core."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graphlearn_dist
+import graphlearn_dist.glt as glt
+from graphlearn_dist.errors import InvalidArgumentError
+
+EDGES = torch.tensor([[0, 0, 1, 2, 3, 3], [1, 2, 2, 3, 0, 1]])
+
+
+def ring() -> Any:
+    """A data set of four nodes."""
+    dataset = glt.data.Dataset()
+    dataset.init_graph(EDGES, graph_mode="cpu")
+    dataset.init_node_features(torch.arange(8.0).view(4, 2), with_gpu=False)
+    dataset.init_node_labels(torch.arange(4)[:, None])
+    return dataset
+
+
+def test_topologies_are_of_int64() -> None:
+    for topology in (glt.data.Topology(EDGES, input_layout="coo", layout="CSC"), ring().get_graph().topo):
+        assert type(topology) is glt.data.Topology
+        assert {topology.indptr.dtype, topology.indices.dtype, topology.edge_ids.dtype} == {torch.int64}
+        assert torch.equal(topology.to_coo()[0].sort().values, EDGES[0])
+    graph = glt.data.Graph(glt.data.Topology(EDGES), mode="cpu")
+    assert graph.mode == "CPU"
+    sent = ForkingPickler.loads(ForkingPickler.dumps(graph))
+    assert type(sent) is glt.data.Graph
+    assert all(torch.equal(a, b) for a, b in zip(sent.export_topology(), graph.export_topology(), strict=True))
+
+
+def test_data_sets() -> None:
+    dataset = ring()
+    assert (dataset.node_labels.shape, dataset.get_node_types(), dataset.get_edge_types()) == ((4,), None, None)
+    dataset.init_graph(None)
+    dataset.init_node_features(None)
+    dataset.init_edge_features(None)
+    dataset.init_node_labels(None)  # nothing is given, and nothing changes
+    assert (dataset.get_graph().edge_count, dataset.get_node_feature().shape) == (6, (4, 2))
+    dataset.init_node_split((torch.tensor([[0, 1]]), torch.tensor([1]), None))
+    assert (dataset.train_idx.tolist(), dataset.val_idx.tolist(), dataset.test_idx) == ([0, 1], [1], None)
+    dataset["note"] = 3
+    assert (dataset["note"], dataset["nothing"]) == (3, None)
+
+
+def test_random_splits_follow_torch() -> None:
+    dataset, splits = ring(), []
+    for seed in (1, 1):
+        torch.manual_seed(seed)
+        dataset.random_node_split(1, 0.25)
+        splits.append([dataset.train_idx.tolist(), dataset.val_idx.tolist(), dataset.test_idx.tolist()])
+    assert splits[0] == splits[1]
+    assert sorted(itertools.chain(*splits[0])) == [0, 1, 2, 3]
+    torch.manual_seed(0)
+    assert len({tuple(glt.data.random_split(20, 5, 5)[1].tolist()) for _ in range(5)}) > 1
+    typed = glt.data.Dataset(node_labels={"user": torch.arange(6)})
+    typed.random_node_split(2, 1)
+    assert {key: len(ids) for key, ids in typed.train_idx.items()} == {"user": 3}
+
+
+def test_data_sets_of_other_processes() -> None:
+    dataset = ring()
+    dataset.init_node_split((torch.tensor([0]), torch.tensor([1]), torch.tensor([2])))
+    one = glt.distributed.DistDataset(
+        1, 0, dataset.graph, dataset.node_features, None, torch.arange(4)[:, None], torch.zeros(4, dtype=torch.int64)
+    )
+    for given in (dataset, one):
+        for made in (
+            ForkingPickler.loads(ForkingPickler.dumps(given)),
+            pickle.loads(pickle.dumps(given)),
+            copy.copy(given),
+        ):
+            assert type(made) is type(given)
+            assert torch.equal(made.get_node_feature()[torch.tensor([3])], torch.tensor([[6.0, 7.0]]))
+            assert torch.equal(made.node_labels, torch.arange(4))
+
+
+def test_range_books() -> None:
+    book = glt.partition.RangePartitionBook([(0, 3), (3, 7)], 1)
+    assert book.partition_bounds.tolist() == [3, 7]
+    assert book[torch.tensor([0, 3, 6])].tolist() == [0, 1, 1]
+    assert (book.id2index[torch.tensor([3, 6])].tolist(), book.id_filter(book, 1).tolist()) == ([0, 3], [3, 4, 5, 6])
+    assert pickle.loads(pickle.dumps(book)).partition_bounds.tolist() == [3, 7]
+    with pytest.raises(ValueError, match="partition_ranges"):
+        glt.partition.RangePartitionBook([(0, 3), (4, 7)], 0)
+
+
+def test_books_of_subclassed_tensors() -> None:
+    book = torch.tensor([0, 1, 1]).as_subclass(glt.partition.GLTPartitionBook)
+    assert (book[torch.tensor([1])].tolist(), book.num_partitions, book.local_ids(1).tolist()) == ([1], 2, [1, 2])
+    assert glt.utils.default_id_filter(book, 1).tolist() == [1, 2]
+    assert glt.utils.default_id_select(torch.tensor([5, 6]), torch.tensor([True, False])).tolist() == [5]
+
+
+def test_helpers() -> None:
+    utils = glt.utils
+    assert utils.convert_to_tensor(["a", 1, None]) == ["a", 1, None]
+    assert torch.equal(utils.convert_to_tensor({"a": (np.arange(2),)}, torch.float32)["a"][0], torch.arange(2.0))
+    found = utils.index_select(({"a": torch.arange(5)}, [torch.arange(5), None]), (1, 3))
+    assert (found[0]["a"].tolist(), found[1][0].tolist(), found[1][1]) == ([1, 2], [1, 2], None)
+    assert (utils.parse_size(1.5), utils.parse_size("2KB"), utils.UNITS["MB"]) == (1, 2048, 1 << 20)
+    counts: dict[str, list[int]] = {"a": [0]}
+    utils.count_dict({"a": [1, 2], "b": [3]}, counts, 3)
+    assert counts == {"a": [0, 0, 2], "b": [0, 0, 1]}
+    assert glt.data.sort_by_in_degree(EDGES, 0.5, None) == (EDGES, None)
+    assert utils.exit_status.python_exit_status is False
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optimizers = [torch.optim.Adam(one.parameters(), lr=rate) for one, rate in ((model, 0.5), (other, 0.1))]
+    model(torch.ones(1, 2)).sum().backward()
+    optimizers[0].step()
+    folder = str(tmp_path / "checkpoints")
+    glt.utils.common.save_ckpt(3, folder, model, optimizers[0], epoch=1.5)
+    assert glt.utils.common.load_ckpt(4, folder, other) == -1
+    assert glt.utils.common.load_ckpt(3, folder, other, optimizers[1]) == 1.5
+    assert torch.equal(other.weight, model.weight)
+    assert optimizers[1].param_groups[0]["lr"] == 0.5
+
+
+def test_errors_of_the_core() -> None:
+    with pytest.raises(InvalidArgumentError, match="mode: expected 'CPU'"):
+        glt.data.Graph(glt.data.Topology(EDGES), "gpu")
+    with pytest.raises(InvalidArgumentError, match="layout"):
+        glt.data.Topology(EDGES, input_layout="rows")
+
+
+def test_names_at_the_top() -> None:
+    """Names of types are at the top of both packages."""
+    for name in (
+        "InputNodes",
+        "NumNeighbors",
+        "NodeLabel",
+        "NodeIndex",
+        "Seeds",
+        "EdgeIndexTensor",
+        "reverse_edge_type",
+    ):
+        assert getattr(graphlearn_dist, name) is getattr(glt, name)
+    assert (graphlearn_dist.EDGE_TYPE_STR_SPLIT, glt.as_str(("a", "b", "c"))) == ("__", "a__b__c")
