@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -33,7 +34,8 @@ from ..sampler.tasks import GraphAccess
 from ..utils.coroutines import run_local
 from .dist_dataset import DistDataset
 from .pyg_stores import ServerGraphStore
-from .sampling.served_dataset import ServedDataset
+from .sampling.asked_dataset import AskedDataset
+from .sampling.partition_directory import DirectoryDataset
 
 __all__ = ["PyGSampler", "batch_index"]
 
@@ -53,8 +55,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     Args:
         data: PyG's ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``, whose graph is read once, now; the
             stores of servers (``pyg_stores``), which are asked batch by batch; a ``Dataset`` (or ``DistDataset`` of one
-            partition) that holds in-neighbors, ``edge_dir="in"``, as PyG's loaders sample; or the ``ServedDataset`` of
-            a client's servers.
+            partition) that holds in-neighbors, ``edge_dir="in"``, as PyG's loaders sample; the ``ServedDataset`` of a
+            client's servers; or a partition directory, all of it on this machine.
         num_neighbors: fan-out per hop (-1: all neighbors, 0: none; no hops: the seeds alone), a dict of such lists by
             edge type, or PyG's ``NumNeighbors``. PyG's loaders do not tell theirs to a sampler that they are given.
         with_edge: give edge ids, which become ``e_id`` and select the rows of edge attributes.
@@ -68,8 +70,9 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         num_threads: threads of one batch.
         subgraph_type: ``"directional"``: the edges that were sampled; ``"bidirectional"``: these and their reverses,
             each once; ``"induced"``: all edges between the sampled nodes, each of which a batch then has once.
-        time_attr: of PyG's data, the attribute that holds times of nodes or of edges.
-        weight_attr: of PyG's data, the attribute that holds weights of edges.
+        time_attr: of PyG's data, the attribute that holds times of nodes or of edges; None looks at no times.
+        weight_attr: of PyG's data, the attribute that holds weights of edges. A data set, or one on servers, has its
+            weights and times with the graph, whatever they are called here.
         sample_direction: ``"backward"`` samples out-neighbors instead: edges still run from source to target.
         is_sorted: not used: batches do not depend on the order of the edges.
         share_memory: not used: workers of a loader see the graph of the process that they are forks of.
@@ -126,7 +129,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             "disjoint": disjoint,
             "induced": self.subgraph_type is SubgraphType.induced,
         }
-        self._temporal_strategy = temporal_strategy
+        self._temporal_strategy = temporal_strategy if time_attr is not None or not is_pyg_data(data) else None
         self._strict = strict_negatives
         self._num_threads = num_threads
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
@@ -244,7 +247,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         key = config.temporal_strategy
         if key not in self._graphs:
             plan = self._plan(config)
-            if isinstance(self._data, ServedDataset):
+            if isinstance(self._data, AskedDataset):
                 self._graphs[key] = self._data.graph_access(plan, self._num_threads)
             else:
                 self._graphs[key] = LocalGraph(self._data, plan, self._num_threads)
@@ -338,7 +341,9 @@ def _num_neighbors(given: Any) -> NumNeighbors:
 
 def _subgraph_type(given: SubgraphType | str, directed: bool) -> SubgraphType:
     if not directed:
-        warnings.warn("directed=False is PyG's older name of subgraph_type='induced'", DeprecationWarning, stacklevel=3)
+        warnings.warn(
+            "the argument 'directed' is deprecated by PyG: directed=False is subgraph_type='induced'", stacklevel=3
+        )
         return SubgraphType.induced
     try:
         return SubgraphType(given)
@@ -353,18 +358,16 @@ def graph_for(
     """The graph of what a ``PyGSampler`` is given, see there."""
     if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], ServerGraphStore):
         data = data[1].data
+    if isinstance(data, (str, Path)):
+        data = DirectoryDataset(data)
     if is_pyg_data(data):
         return graph_of_pyg(data, edge_dir, weight_attr=weight_attr, time_attr=time_attr)
-    if weight_attr is not None or time_attr is not None:
-        raise InvalidArgumentError(
-            "weight_attr, time_attr: expected None beside a data set, which has its weights and times in the graph"
-        )
     if not isinstance(data, Dataset) or data.graph is None:
         raise InvalidArgumentError(
-            f"data: expected PyG's Data, HeteroData or (FeatureStore, GraphStore), a Dataset with a graph, or a "
-            f"ServedDataset, got {type(data).__name__}"
+            f"data: expected PyG's Data, HeteroData or (FeatureStore, GraphStore), a Dataset with a graph, a "
+            f"ServedDataset or a partition directory, got {type(data).__name__}"
         )
-    if isinstance(data, DistDataset) and not isinstance(data, ServedDataset) and not data.is_whole:
+    if isinstance(data, DistDataset) and not isinstance(data, AskedDataset) and not data.is_whole:
         raise InvalidArgumentError(
             f"data: expected a data set that is whole or on servers, got one of {data.num_partitions} partitions"
         )

@@ -11,6 +11,7 @@ This module imports PyG, which takes as long as importing torch; nothing else of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -18,12 +19,24 @@ from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from ..core import check_index_tensor
+from ..data.columns import EDGE_COLUMN, NODE_COLUMN, ColumnStore, column_store, columns_among
 from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ..errors import InvalidArgumentError
-from .sampling.served_dataset import ServedDataset
+from .sampling.asked_dataset import AskedDataset
+from .sampling.partition_directory import DirectoryDataset
 
 _NODE_ATTRIBUTES = {"x": NODE_FEATURE, "y": NODE_LABEL}
 _EDGE_ATTRIBUTES = {"edge_attr": EDGE_FEATURE}
+
+
+def stores_of_directory(root_dir: str | Path) -> tuple[ServerFeatureStore, ServerGraphStore]:
+    """The stores of a partition directory, all of it on this machine.
+
+    Raises:
+        PartitionFormatError: the directory is foreign, truncated or damaged.
+    """
+    data = DirectoryDataset(root_dir)
+    return ServerFeatureStore(data), ServerGraphStore(data)
 
 
 def _refuse(what: str) -> NoReturn:
@@ -31,43 +44,71 @@ def _refuse(what: str) -> NoReturn:
 
 
 class ServerFeatureStore(FeatureStore):  # type: ignore[misc]  # PyG is not typed
-    """Features and labels that servers hold, by PyG's names.
+    """All attributes that servers (or a partition directory) hold, by PyG's names.
 
-    ``x`` and ``y`` of a node type (``group_name`` None in a homogeneous graph) by node id, and ``edge_attr`` of an edge
-    type by edge id. Rows come in the order of the index, which may be None (all rows, in the order of ids), ids with
-    duplicates, a boolean mask, a slice or one id. All tensors of a ``multi_get_tensor`` travel together: one request
-    for each partition that owns some of the rows.
+    ``x``, ``y`` and further attributes of a node type (``group_name`` None in a homogeneous graph) by node id, and
+    ``edge_attr`` and further ones of an edge type by edge id. Rows come in the order of the index, which may be None
+    (all rows, in the order of ids), ids with duplicates, a boolean mask, a slice or one id. All tensors of a
+    ``multi_get_tensor`` travel together: one request for each partition that owns some of the rows.
 
     Args:
         data: the servers' data set.
     """
 
-    def __init__(self, data: ServedDataset) -> None:
+    def __init__(self, data: AskedDataset) -> None:
         super().__init__()
         self._data = data
         self._stores = data.stores()
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """``x`` and ``y`` of every node type that has them.
+        """All attributes of every node type.
 
-        Edge features are not listed: PyG's loaders ask for whatever is listed with ids of nodes. ``get_tensor`` has
-        them.
+        Those of edges are not listed, but by ``edge_tensor_attrs``: PyG's loaders ask for whatever is listed here with
+        ids of nodes.
         """
-        return [
+        types = self._data.schema.node_types
+        listed = [
             TensorAttr(group_name=node_type, attr_name=name)
-            for index, node_type in enumerate(self._data.schema.node_types)
+            for index, node_type in enumerate(types)
             for name, kind in _NODE_ATTRIBUTES.items()
             if store_name(kind, index) in self._stores
         ]
+        return listed + [TensorAttr(types[c.type_index], c.name) for c in self._columns if c.kind == NODE_COLUMN]
+
+    def edge_tensor_attrs(self) -> list[TensorAttr]:
+        """All attributes of every edge type; their rows are those of edge ids."""
+        types = self._data.schema.edge_types
+        listed = [
+            TensorAttr(group_name=edge_type, attr_name=name)
+            for index, edge_type in enumerate(types)
+            for name, kind in _EDGE_ATTRIBUTES.items()
+            if store_name(kind, index) in self._stores
+        ]
+        return listed + [TensorAttr(types[c.type_index], c.name) for c in self._columns if c.kind != NODE_COLUMN]
+
+    @property
+    def _columns(self) -> tuple[ColumnStore, ...]:
+        return columns_among(frozenset(self._stores))
 
     def _find(self, attr: TensorAttr) -> str | None:
-        """The name of the store, or None where there is none."""
+        """The name of the store, or None where there is none.
+
+        In a homogeneous graph nodes and edges have one group: an attribute is of nodes if these have one of its name.
+        """
         schema, name = self._data.schema, attr.attr_name
         group = tuple(attr.group_name) if isinstance(attr.group_name, list) else attr.group_name
-        for kinds, types in ((_NODE_ATTRIBUTES, schema.node_types), (_EDGE_ATTRIBUTES, schema.edge_types)):
-            if name in kinds and group in types:
-                store = store_name(kinds[name], types.index(group))
-                return store if store in self._stores else None
+        places = (
+            (_NODE_ATTRIBUTES, NODE_COLUMN, schema.node_types),
+            (_EDGE_ATTRIBUTES, EDGE_COLUMN, schema.edge_types),
+        )
+        for kinds, column_kind, types in places:
+            if group not in types:
+                continue
+            index = types.index(group)
+            named = [store_name(kinds[name], index)] if name in kinds else []
+            for store in (*named, column_store(column_kind, index, name)):
+                if store in self._stores:
+                    return store
         return None
 
     def _num_rows(self, store: str) -> int:
@@ -141,7 +182,7 @@ class ServerGraphStore(GraphStore):  # type: ignore[misc]  # PyG is not typed
         data: the same.
     """
 
-    def __init__(self, data: ServedDataset) -> None:
+    def __init__(self, data: AskedDataset) -> None:
         super().__init__()
         self.data = data
 

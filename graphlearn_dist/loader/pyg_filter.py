@@ -61,7 +61,15 @@ class PygFilter:
         from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 
         cut = filter_custom_hetero_store if is_typed else filter_custom_store
-        return cut(*data, out.node, out.row, out.col, out.edge, custom_cls)
+        batch = cut(*data, out.node, out.row, out.col, out.edge, custom_cls)
+        of_edges = getattr(data[0], "edge_tensor_attrs", None)  # which PyG's stores have no list of
+        attrs = [] if of_edges is None or out.edge is None else of_edges()
+        for attr in attrs:
+            attr.index = out.edge[attr.group_name] if is_typed else out.edge
+        attrs = [attr for attr in attrs if attr.index is not None]
+        for attr, rows in zip(attrs, data[0].multi_get_tensor(attrs) if attrs else (), strict=True):
+            (batch[attr.group_name] if is_typed else batch)[attr.attr_name] = rows
+        return batch
 
     def _of_single(self, data: Any, out: Any) -> Any:
         batch = copy.copy(data)

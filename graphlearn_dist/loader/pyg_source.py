@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,11 +22,16 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def for_pyg(name: str) -> Callable[[Init], Init]:
-    """A constructor that takes data sets, and hands PyG's data on to the method ``name`` of its object."""
+    """A constructor that takes data sets, and hands PyG's data, or the stores of a partition directory, on to the
+    method ``name`` of its object."""
 
     def choose(init: Init) -> Init:
         @functools.wraps(init)
         def either(self: Any, data: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(data, (str, Path)):
+                from ..distributed.pyg_stores import stores_of_directory
+
+                data = stores_of_directory(data)
             if is_pyg_data(data):
                 getattr(self, name)(data, *args, **kwargs)
             else:
@@ -42,6 +48,8 @@ def open_sampler(data: Any, num_neighbors: Any, **settings: Any) -> Any:
 
     if num_neighbors is None:
         raise InvalidArgumentError("num_neighbors: expected a list with one fan-out per hop, got None")
+    if settings["time_attr"] is None:
+        settings["temporal_strategy"] = None  # PyG looks at times only where it is told which
     return PyGSampler(data, num_neighbors, **settings)
 
 
@@ -80,7 +88,7 @@ class PygSource:
         self._neg_sampling = neg_sampling
         self._custom_cls = custom_cls
         self._filter = PygFilter(num_threads)
-        self.runs_others = not self._is_ours or is_pyg_stores(data)
+        self.runs_others = not self._is_ours or (is_pyg_stores(data) and not hasattr(data[0], "edge_tensor_attrs"))
 
     def threads(self, prefetch: int | None) -> int:
         """Background threads where a program does not say how many: none if they would run others' code."""
@@ -292,9 +300,14 @@ def _edge_stores(data: Any) -> dict[Any, Callable[[], torch.Tensor]]:
 
 
 def _canonical(parts: Sequence[str], known: Any, *, must_be_there: bool) -> tuple[str, str, str]:
-    """The edge type that is meant by its three parts, or by source and target where there is one between these."""
+    """The edge type that is meant by its three parts, or by source and target where there is one between these.
+
+    Where there is none, its relation is PyG's ``"to"``, if links of it are given.
+    """
     if len(parts) == 2:
         found = [key for key in known if (key[0], key[2]) == tuple(parts)]
+        if not found and not must_be_there:
+            return parts[0], "to", parts[1]
         if len(found) != 1:
             raise InvalidArgumentError(
                 f"edge_label_index: expected one edge type from {parts[0]!r} to {parts[1]!r}, got {found}"

@@ -21,7 +21,8 @@ from graphlearn_dist.distributed import DistNeighborLoader, DistServer, MpDistSa
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler, batch_index
 from graphlearn_dist.distributed.pyg_stores import ServerFeatureStore, ServerGraphStore
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, UnknownIdError
-from graphlearn_dist.partition import TablePartitioner
+from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.partition import TablePartitioner, partition_pyg
 from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput
 from tests.support.graphs import (
     EDGE_TYPES,
@@ -57,6 +58,32 @@ def test_a_partition_that_nobody_serves(tmp_path: Path) -> None:
     with running_servers(directory, partitions=(1,)) as job, job.client():
         with pytest.raises(InvalidArgumentError, match=r"expected all partitions of one data set.*without \{0\}"):
             ServedDataset.connect()
+
+
+def test_every_attribute_is_served(tmp_path: Path) -> None:
+    """Further attributes of nodes and edges, typed; and a loader of this package asks for those of edges, too."""
+    data = pyg_data(GRAPHS["typed"])
+    first = EDGE_TYPES[0]
+    count, num_edges = data["user"].num_nodes, data[first].edge_index.size(1)
+    data["user"].pos, data["user"].is_old = torch.rand(count, 3), torch.arange(count) % 2 == 0
+    data[first].stars = torch.arange(num_edges)
+    partition_pyg(data, tmp_path, num_parts=2)
+    with running_servers(tmp_path, tmp_path, partitions=(0, 1)) as job, job.client():
+        served = ServedDataset.connect(60.0)
+        features = ServerFeatureStore(served)
+        ids = torch.tensor([5, 0, 5])
+        assert torch.equal(features.get_tensor("user", "pos", ids), data["user"].pos[ids])
+        assert torch.equal(features.get_tensor("user", "is_old", None), data["user"].is_old)
+        assert torch.equal(features.get_tensor(first, "stars", ids), ids)
+        listed = {(attr.group_name, attr.attr_name) for attr in features.get_all_tensor_attrs()}
+        assert {("user", "pos"), ("user", "is_old")} <= listed
+        assert {(attr.group_name, attr.attr_name) for attr in features.edge_tensor_attrs()} == {(first, "stars")}
+        loader = NeighborLoader((features, ServerGraphStore(served)), [3], ("user", ids), batch_size=3, seed=1)
+        (batch,) = loader
+        (expected,) = NeighborLoader(data, [3], ("user", ids), batch_size=3, seed=1)
+        assert torch.equal(batch["user"].pos, expected["user"].pos)
+        assert torch.equal(batch[first].stars, expected[first].stars)
+        assert len(batch[first].stars) == batch[first].edge_index.size(1)
 
 
 # --- features --------------------------------------------------------------------------------------------------

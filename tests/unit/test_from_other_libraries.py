@@ -11,7 +11,7 @@ import pytest
 from tests.support.document_programs import Program, programs
 
 DEADLINE_S = 300.0  # only ever reached by a hang
-PROGRAMS = [program for name in ("from_glt.md",) for program in programs(name)]
+PROGRAMS = [program for name in ("from_glt.md", "from_pyg.md", "from_dgl.md") for program in programs(name)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: f"{program.document}:{program.line}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class NodeOutline:
     """One node type: its number of nodes, who owns them, and tensors of no rows, ``[0, ...]``, for what they have.
 
     ``feature_book`` is None where features lie with their nodes, ``earliest`` (the earliest node) where they have no
-    times.
+    times; ``attrs`` are further attributes by name.
     """
 
     node_type: NodeType | None
@@ -39,6 +40,7 @@ class NodeOutline:
     features: torch.Tensor | None
     labels: torch.Tensor | None
     earliest: int | None = None
+    attrs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @register_message
@@ -52,6 +54,7 @@ class EdgeOutline:
     features: torch.Tensor | None
     weights: torch.Tensor | None
     times: torch.Tensor | None
+    attrs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @register_message
@@ -83,6 +86,7 @@ def outline_of(dataset: DistDataset) -> DatasetOutline:
             empty(NODE_FEATURE, i),
             empty(NODE_LABEL, i),
             dataset.earliest_nodes.get(name),
+            _without_rows(dataset.node_attrs.get(name, {})),
         )
         for i, (name, count) in enumerate(zip(schema.node_types, schema.num_nodes, strict=True))
     )
@@ -90,8 +94,13 @@ def outline_of(dataset: DistDataset) -> DatasetOutline:
     for i, name in enumerate(schema.edge_types):
         topology, book = graphs[name].topo, _outline(edge_books[name])
         weights, times = (None if t is None else t[:0] for t in (topology.edge_weights, topology.edge_times))
-        edges.append(EdgeOutline(name, topology.num_cols, book, empty(EDGE_FEATURE, i), weights, times))
+        attrs = _without_rows(dataset.edge_attrs.get(name, {}))
+        edges.append(EdgeOutline(name, topology.num_cols, book, empty(EDGE_FEATURE, i), weights, times, attrs))
     return DatasetOutline(dataset.edge_dir, nodes, tuple(edges))
+
+
+def _without_rows(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: rows[:0].clone() for name, rows in named.items()}
 
 
 def _outline(book: PartitionBook) -> BookOutline:

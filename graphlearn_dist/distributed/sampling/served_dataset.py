@@ -24,11 +24,11 @@ from ...utils.coroutines import run_local
 from ...utils.lifetime import Home
 from .. import rpc
 from ..dist_client import client_context
-from ..dist_dataset import DistDataset
 from ..dist_server import DistServer
 from ..partitions.held_partition import GivenPartition
 from ..partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline
 from ..partitions.partition_parts import PartitionParts
+from .asked_dataset import AskedDataset
 from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
 
@@ -61,7 +61,7 @@ class _Servers:
         return _Answer(server.ask(function, *args))
 
 
-class ServedDataset(DistDataset):
+class ServedDataset(AskedDataset):
     """A data set that is all on servers, as a client sees it: types, counts, shapes and owners are here, rows are not.
 
     ``connect`` makes one. It is what the PyG stores (``pyg_stores``) and ``pyg_sampler.PyGSampler`` take.
@@ -84,6 +84,8 @@ class ServedDataset(DistDataset):
             node_labels={node.node_type: node.labels for node in nodes if node.labels is not None},
             edge_features={edge.edge_type: edge.features for edge in edges if edge.features is not None},
             earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
+            node_attrs={node.node_type: node.attrs for node in nodes},
+            edge_attrs={edge.edge_type: edge.attrs for edge in edges},
         )
         self._set(parts)
         self._collector = FeatureCollector(self, (), servers)
@@ -149,24 +151,6 @@ class ServedDataset(DistDataset):
         raise InvalidArgumentError("data: expected a partition whose rows are here, got a ServedDataset")
 
     # --- asking ------------------------------------------------------------------------------------------------
-
-    def look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Rows of stores, from all servers at once: one request for each partition that owns some of the ids.
-
-        Args:
-            wanted: by store (see ``data.dataset.store_name``) ids int64 ``[n]``, any order, duplicates allowed.
-
-        Returns:
-            By store ``[n, ...]``, rows in the order of the ids.
-
-        Raises:
-            UnknownIdError: an id is outside the data set.
-            DeadlineExceededError, PeerLostError: a server did not answer.
-        """
-        lookup = self._collector.start(wanted, run_local(self._collector.ask_places(wanted)))
-        found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        run_local(lookup.fill(found))
-        return found
 
     def edge_index(self, edge_type: EdgeType | None) -> torch.Tensor:
         """All edges of a type, int64 ``[2, num_edges]``, sources and targets, in no particular order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch_geometric.utils import k_hop_subgraph, subgraph
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from graphlearn_dist.partition import partition_pyg
 from graphlearn_dist.sampler import NegativeSampling
 from tests.support.graphs import random_edges
 
@@ -383,6 +385,37 @@ def test_graphs_without_edges_and_fanouts_without_hops() -> None:
             assert batch.num_edges == 0
 
 
+# --- partition directories ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("name", ["homogeneous", "typed"])
+def test_a_partition_directory_is_the_data_that_was_partitioned(name: str, num_parts: int, tmp_path: Path) -> None:
+    """Every attribute with rows, of nodes and edges, from all partitions at once."""
+    data, typed_graph = DATA[name](), is_typed(name)
+    if not typed_graph:
+        del data.pairs, data.learned  # no rows of nodes; rows that are a model's
+    partition_pyg(data, tmp_path, num_parts=num_parts, weight_attr="edge_weight", edge_dir="in")
+    ids = torch.tensor([7, 3, 24, 11, 0, 19, 5])
+    links = torch.stack([torch.arange(6), torch.arange(6) + 10])
+    loaders = [
+        (NeighborLoader(source, [4, 3], (PAPER, ids) if typed_graph else ids, seed=5, batch_size=3),
+         LinkNeighborLoader(source, [3], (WRITES, links) if typed_graph else links, neg_sampling="binary", seed=6,
+                            batch_size=4),
+         NeighborLoader(source, [3], PAPER if typed_graph else None, weight_attr="edge_weight", seed=7, batch_size=20))
+        for source in (str(tmp_path), data)
+    ]  # fmt: skip
+    for ours, of_data in zip(*loaders, strict=True):
+        for batch, expected in zip(ours, of_data, strict=True):
+            found, wanted = flat(batch), flat(expected)
+            named = {key for key in wanted if key.split(".")[-1] not in ("name", "scale", "title", "num_nodes")}
+            assert named <= found.keys() | {f"{AUTHOR}.x"}
+            for key in named & found.keys():
+                value = wanted[key]
+                same = torch.equal(found[key], value) if isinstance(value, torch.Tensor) else found[key] == value
+                assert same, key
+
+
 # --- loaders as objects -----------------------------------------------------------------------------------------
 
 
@@ -583,7 +616,7 @@ def test_bad_links() -> None:
 
 def test_directed_is_an_older_name() -> None:
     data = homogeneous()
-    with pytest.warns(DeprecationWarning, match="subgraph_type='induced'"):
+    with pytest.warns(UserWarning, match="subgraph_type='induced'"):
         (batch,) = NeighborLoader(data, [3], range(4), directed=False, batch_size=4, seed=1)
     (expected,) = NeighborLoader(data, [3], range(4), subgraph_type="induced", batch_size=4, seed=1)
     assert_equal(batch, expected)
