@@ -147,6 +147,7 @@ class DistDataset(Dataset):
         self._node_feat_pb, self._edge_feat_pb = node_feat_pb, edge_feat_pb
         self._caches: dict[str, CachedRows] = {}
         self._cached_graphs: tuple[DistDataset, ...] = ()
+        self._cached_from: Any = None  # of what they were made, if not of a directory
         self._holder = PartitionHolder()
         self._held()
 
@@ -338,8 +339,8 @@ class DistDataset(Dataset):
     def cached_graphs(self) -> tuple[DistDataset, ...]:
         """The other partitions' graphs, without rows, where they are at hand."""
         cached = self._held().cached_graphs
-        if cached and not self._cached_graphs:
-            parts = parts_of_books(self._held())
+        if cached and self._cached_from is not cached:
+            parts, self._cached_from = parts_of_books(self._held()), cached
             self._cached_graphs = tuple(
                 self._of_parts(parts.graphs_of(p, graphs), self.edge_dir) for p, graphs in sorted(cached.items())
             )

@@ -1,0 +1,18 @@
+"""A program of GraphLearn-for-PyTorch whose partitions are put together in memory and sent to its trainers."""
+
+from __future__ import annotations
+
+import torch.multiprocessing
+
+from graphlearn_dist.utils.ports import reserved_port
+from tests.support import glt_memory_programs as program
+
+
+def test_spawned_trainers() -> None:
+    ranks = range(program.NUM_PARTS)
+    datasets = [
+        [program.homogeneous(rank, ranges=True), program.homogeneous(rank, ranges=False), program.typed(rank)]
+        for rank in ranks
+    ]
+    with reserved_port() as first, reserved_port() as second:
+        torch.multiprocessing.spawn(program.train, (datasets, [first, second]), nprocs=program.NUM_PARTS, join=True)
