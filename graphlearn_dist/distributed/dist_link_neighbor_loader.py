@@ -14,6 +14,7 @@ from ..sampler.base import (
     SamplerInput,
     SamplingConfig,
     SamplingType,
+    is_induced,
     time_settings,
 )
 from ..sampler.inputs import has_negatives, has_times, to_remote_link_input
@@ -63,6 +64,8 @@ class DistLinkNeighborLoader(DistLoader):
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
         collect_labels: batches carry ``y``, without ``collect_features`` too.
+        subgraph_type: ``"directional"``: the edges that were sampled; ``"induced"``: all edges between the sampled
+            nodes, each of which a batch then has once.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -94,6 +97,7 @@ class DistLinkNeighborLoader(DistLoader):
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
         collect_labels: bool = False,
+        subgraph_type: str = "directional",
     ) -> None:
         links = _links(edge_label_index, edge_label, neg_sampling, edge_label_time)
         config = SamplingConfig(
@@ -112,6 +116,7 @@ class DistLinkNeighborLoader(DistLoader):
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
+            induced=is_induced(subgraph_type),
             **time_settings(temporal_strategy, timed=has_times(links)),
         )
         super().__init__(data, links, config, to_device, worker_options, shard=shard, transform=transform)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..sampler.base import SamplingConfig, SamplingType, time_settings
+from ..sampler.base import SamplingConfig, SamplingType, is_induced, time_settings
 from ..sampler.inputs import has_times, to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
@@ -65,6 +65,8 @@ class DistNeighborLoader(DistLoader):
             world size of a trainer, all trainers together see every seed once per epoch.
         transform: called with each batch.
         collect_labels: batches carry ``y``, without ``collect_features`` too.
+        subgraph_type: ``"directional"``: the edges that were sampled; ``"induced"``: all edges between the sampled
+            nodes, each of which a batch then has once.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -101,6 +103,7 @@ class DistNeighborLoader(DistLoader):
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
         collect_labels: bool = False,
+        subgraph_type: str = "directional",
     ) -> None:
         seeds = to_sampler_inputs(input_nodes, input_time)
         config = SamplingConfig(
@@ -119,6 +122,7 @@ class DistNeighborLoader(DistLoader):
             replace=replace,
             strategy=strategy,
             disjoint=disjoint,
+            induced=is_induced(subgraph_type),
             **time_settings(temporal_strategy, timed=has_times(seeds)),
         )
         super().__init__(

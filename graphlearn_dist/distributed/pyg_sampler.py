@@ -18,7 +18,6 @@ from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..sampler.base import (
     EdgeSamplerInput,
-    NegativeSampling,
     NodeSamplerInput,
     SamplingConfig,
     SamplingType,
@@ -28,6 +27,7 @@ from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
 from ..sampler.inputs import check_input
 from ..sampler.local_graph import LocalGraph
+from ..sampler.negative_sampling import negatives_of
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
 from ..sampler.schedule import batch_index
 from ..sampler.tasks import GraphAccess
@@ -209,7 +209,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             As ``sample_from_nodes``; ``metadata`` is (positions of the links, edge_label_index, edge_label, times), or
             with triplets (positions, src_index, dst_pos_index, dst_neg_index, times).
         """
-        sampling = None if neg_sampling is None else negatives_of(neg_sampling, strict=self._strict)
+        sampling = negatives_of(neg_sampling, strict=self._strict)
         inputs = EdgeSamplerInput(index.row, index.col, index.label, index.input_type, sampling, index.time)
         batch, positions = self._sample(inputs, SamplingType.LINK, index.input_id, place)
         links = batch.links
@@ -321,14 +321,6 @@ def _with_link_type(schema: GraphSchema, inputs: NodeSamplerInput | EdgeSamplerI
     if not is_known or is_checked:  # there are no edges by which negatives could be checked
         return schema
     return replace(schema, edge_types=(*schema.edge_types, link_type))
-
-
-def negatives_of(neg_sampling: Any, *, strict: bool = False) -> NegativeSampling:
-    """PyG's ``NegativeSampling`` as ours."""
-    weights = neg_sampling.dst_weight, None if neg_sampling.is_triplet() else neg_sampling.src_weight
-    return NegativeSampling(
-        neg_sampling.mode.value, neg_sampling.amount, weights[0], src_weight=weights[1], strict=strict
-    )
 
 
 def _num_neighbors(given: Any) -> NumNeighbors:

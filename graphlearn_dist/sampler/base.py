@@ -216,6 +216,18 @@ class SamplingConfig:
         return self.disjoint or self.temporal_strategy is not None
 
 
+def is_induced(subgraph_type: str) -> bool:
+    """Whether batches have all edges between their nodes, by PyG's name of what they have.
+
+    Raises:
+        InvalidArgumentError: neither ``"directional"`` nor ``"induced"``.
+    """
+    name = getattr(subgraph_type, "value", subgraph_type)  # PyG's ``SubgraphType``
+    if name not in ("directional", "induced"):
+        raise InvalidArgumentError(f"subgraph_type: expected 'directional' or 'induced' here, got {name!r}")
+    return bool(name == "induced")
+
+
 class TimeSettings(TypedDict):
     """The two fields of a ``SamplingConfig`` that say what times of seeds do."""
 

@@ -26,6 +26,7 @@ from .base import (
     RemoteSamplerInput,
     SamplerInput,
 )
+from .negative_sampling import negatives_of
 
 _FILE_SUFFIXES = (".npy", ".pt")
 
@@ -170,7 +171,7 @@ def to_link_input(
     Args:
         edge_label_index: sources and targets, whatever the direction of sampling.
         edge_label: ``[n, ...]``, or None.
-        neg_sampling: a ``NegativeSampling``, its mode, or a tuple or dict of its arguments; None draws none.
+        neg_sampling: a ``NegativeSampling`` (PyG's, too), its mode, or a tuple or dict of its arguments; None: none.
         edge_label_time: int64 ``[n]``, or None.
 
     Raises:
@@ -183,7 +184,7 @@ def to_link_input(
         raise InvalidArgumentError(f"edge_label_index: expected a tensor [2, n], or (edge type, that), got {got}")
     index = plain_tensor(index, "edge_label_index")
     row, col = (check_index_tensor(ids, "edge_label_index", what="node id").to(torch.int64) for ids in index)
-    sampling = NegativeSampling.cast(neg_sampling)
+    sampling = negatives_of(neg_sampling)
     if edge_label is not None:
         if not isinstance(edge_label, torch.Tensor) or edge_label.dim() < 1 or edge_label.size(0) != row.numel():
             got = tuple(edge_label.shape) if isinstance(edge_label, torch.Tensor) else type(edge_label).__name__
@@ -232,7 +233,7 @@ def to_remote_link_input(
     edge_type, index = _split_edge_type(edge_label_index)
     if index is not None:
         return to_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time)
-    return RemoteAllEdgesSamplerInput(edge_type, edge_label, NegativeSampling.cast(neg_sampling), edge_label_time)
+    return RemoteAllEdgesSamplerInput(edge_type, edge_label, negatives_of(neg_sampling), edge_label_time)
 
 
 def get_edge_label_index(data: Dataset, edge_label_index: Any) -> tuple[EdgeType | None, torch.Tensor]:

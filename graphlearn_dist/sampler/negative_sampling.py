@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -91,6 +92,18 @@ class NegativeSampling(CastMixin):
         weight = None if self.weight is None else self.weight.to(device)
         src_weight = None if self.src_weight is None else self.src_weight.to(device)
         return NegativeSampling(self.mode, self.amount, weight, strict=self.strict, src_weight=src_weight)
+
+
+def negatives_of(given: Any, *, strict: bool = False) -> NegativeSampling | None:
+    """What loaders take as ``neg_sampling``: ours or PyG's ``NegativeSampling``, a mode, a tuple or dict of arguments.
+
+    ``strict`` is for PyG's, which does not say.
+    """
+    if not hasattr(given, "dst_weight"):
+        cast: NegativeSampling | None = NegativeSampling.cast(given)
+        return cast
+    sources = None if given.is_triplet() else given.src_weight  # PyG's has it there, too, and does not look at it
+    return NegativeSampling(given.mode.value, given.amount, given.dst_weight, src_weight=sources, strict=strict)
 
 
 @dataclass(frozen=True)

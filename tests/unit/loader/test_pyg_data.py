@@ -20,6 +20,8 @@ from torch_geometric.sampler import NumNeighbors
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.utils import k_hop_subgraph, subgraph
 
+from graphlearn_dist.data.pyg_graphs import graph_of_pyg
+from graphlearn_dist.distributed import DistDataset, DistLinkNeighborLoader, DistNeighborLoader
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
@@ -401,7 +403,7 @@ def test_a_partition_directory_is_the_data_that_was_partitioned(name: str, num_p
     loaders = [
         (NeighborLoader(source, [4, 3], (PAPER, ids) if typed_graph else ids, seed=5, batch_size=3),
          LinkNeighborLoader(source, [3], (WRITES, links) if typed_graph else links, neg_sampling="binary", seed=6,
-                            batch_size=4),
+                            subgraph_type="induced", batch_size=4),
          NeighborLoader(source, [3], PAPER if typed_graph else None, weight_attr="edge_weight", seed=7, batch_size=20))
         for source in (str(tmp_path), data)
     ]  # fmt: skip
@@ -626,3 +628,30 @@ def test_nothing_is_said_of_missing_libraries() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(NeighborLoader(homogeneous(), [2], range(4), batch_size=2, num_workers=1))
+
+
+def test_distributed_loaders_know_pygs_names() -> None:
+    """Induced subgraphs of nodes and links, and PyG's ``NegativeSampling``: as the loader of PyG's data gives them."""
+    data = homogeneous()
+    dataset = DistDataset.from_dataset(graph_of_pyg(data))
+    options: dict[str, Any] = {"batch_size": 6, "with_edge": True, "random_seed": 4}
+    links, negatives = data.edge_index[:, :9], PygNegatives("binary", 2.0)
+    pairs: list[tuple[Any, Any]] = [
+        (DistNeighborLoader(dataset, [3], torch.arange(9), subgraph_type="induced", **options),
+         NeighborLoader(data, [3], range(9), subgraph_type="induced", batch_size=6, seed=4)),
+        (DistLinkNeighborLoader(dataset, [3], edge_label_index=links, neg_sampling=negatives, subgraph_type="induced",
+                                **options),
+         LinkNeighborLoader(data, [3], links, neg_sampling=negatives, subgraph_type="induced", batch_size=6, seed=4)),
+    ]  # fmt: skip
+    for distributed, local in pairs:
+        for batch, expected in zip(distributed, local, strict=True):
+            for name in ("n_id", "e_id", "edge_index", "input_id"):
+                assert torch.equal(batch[name], expected[name]), name
+            assert batch.edge_index.size(1) > 0
+            assert ("edge_label_index" in expected) == isinstance(distributed, DistLinkNeighborLoader)
+            if "edge_label_index" in expected:
+                assert torch.equal(batch.edge_label_index, expected.edge_label_index)
+                assert torch.equal(batch.edge_label, expected.edge_label)
+        distributed.shutdown()
+    with pytest.raises(InvalidArgumentError, match="subgraph_type: expected 'directional' or 'induced' here"):
+        DistNeighborLoader(dataset, [3], torch.arange(9), subgraph_type="bidirectional")
