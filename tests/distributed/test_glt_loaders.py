@@ -1,0 +1,224 @@
+"""Distributed loaders, samplers and servers of ``graphlearn_dist.glt``: what is the core's, and what has GLT's form."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import graphlearn_dist.glt as glt
+from graphlearn_dist.distributed import (
+    DistLinkNeighborLoader,
+    DistNeighborLoader,
+    DistNeighborSampler,
+    DistSubGraphLoader,
+    register_function,
+    request_server,
+)
+from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.rpc import decode_blob, encode
+from graphlearn_dist.sampler import NeighborSampler
+from graphlearn_dist.sampler.base import NegativeSampling, NodeSamplerInput, SamplingConfig
+from graphlearn_dist.utils import no_effect
+from tests.support.jobs import Job, running_servers
+from tests.support.oracle import GRAPHS, load_partitions, write_partitions
+from tests.support.processes import start
+
+KINDS = ["homogeneous", "typed"]
+BUYS = ("user", "buys", "item")
+MODES: dict[str, Any] = {
+    "collocated": glt.distributed.CollocatedDistSamplingWorkerOptions(),
+    "mp": glt.distributed.MpDistSamplingWorkerOptions(channel_size="16MB", worker_devices=torch.device("cpu")),
+    "remote": glt.distributed.RemoteDistSamplingWorkerOptions([0], buffer_size="16MB"),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def directory(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_partitions(GRAPHS[kind](), tmp_path_factory.mktemp(kind), "random", 1, "out")
+
+
+@pytest.fixture(scope="module")
+def servers(directory: Path) -> Iterator[Job]:
+    with running_servers(directory) as job:
+        yield job
+
+
+@pytest.fixture
+def job(servers: Job) -> Iterator[Job]:
+    with servers.client():
+        yield servers
+
+
+def arguments(kind: str, mode: str, directory: Path) -> dict[str, Any]:
+    data = None if mode == "remote" else load_partitions(directory, 1)[0]
+    return {
+        "data": data, "batch_size": 20, "shuffle": True, "random_seed": 3, "worker_options": MODES[mode]
+    }  # fmt: skip
+
+
+def seeds_of(kind: str) -> Any:
+    return torch.arange(60) if kind == "homogeneous" else ("user", torch.arange(60))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nodes_have_labels_without_features(job: Job, kind: str, mode: str, directory: Path) -> None:
+    given = {**arguments(kind, mode, directory), "num_neighbors": [3, 2], "input_nodes": seeds_of(kind)}
+    with glt.distributed.DistNeighborLoader(**given) as loader, DistNeighborLoader(**given) as core:
+        assert repr(loader) == "DistNeighborLoader()"
+        assert (loader.batch_size, loader.shuffle, loader.collect_features) == (20, True, False)
+        assert isinstance(loader, glt.distributed.DistLoader)
+        for batch, wanted in zip(loader, core, strict=True):
+            store, core_store = (batch, wanted) if kind == "homogeneous" else (batch["user"], wanted["user"])
+            assert torch.equal(store.node, core_store.n_id)
+            assert torch.equal(store.batch, store.node[: store.batch_size])
+            assert torch.equal(store.y, store.node)  # of these graphs
+            assert "x" not in store
+            assert "y" not in core_store
+            if kind == "homogeneous":
+                assert batch.num_sampled_nodes.tolist() == wanted.num_sampled_nodes
+            else:
+                assert batch.num_sampled_nodes["user"].tolist() == core_store.num_sampled_nodes
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_links_are_turned_and_negatives_strict(job: Job, kind: str, mode: str, directory: Path) -> None:
+    edge_type = None if kind == "homogeneous" else BUYS
+    links = GRAPHS[kind]().edges[edge_type][:, :60]
+    given = {**arguments(kind, mode, directory), "num_neighbors": [3], "collect_features": True}
+    given["edge_label_index"] = links if edge_type is None else (edge_type, links)
+    strict = NegativeSampling("binary", 1, strict=True)
+    with (
+        glt.distributed.DistLinkNeighborLoader(neg_sampling="binary", **given) as loader,
+        DistLinkNeighborLoader(neg_sampling=strict, **given) as core,
+    ):
+        for batch, wanted in zip(loader, core, strict=True):
+            turned, store = (batch, wanted) if edge_type is None else (batch["item", "rev_buys", "user"], wanted[BUYS])
+            assert torch.equal(turned.edge_label_index, store.edge_label_index.flip(0))
+            assert torch.equal(turned.edge_label, store.edge_label)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_subgraphs_are_ordered(job: Job, kind: str, mode: str, directory: Path) -> None:
+    given = {**arguments(kind, mode, directory), "num_neighbors": [3], "input_nodes": seeds_of(kind)}
+    with glt.distributed.DistSubGraphLoader(**given) as loader, DistSubGraphLoader(**given) as core:
+        for batch, wanted in zip(loader, core, strict=True):
+            store, core_store = (batch, wanted) if kind == "homogeneous" else (batch["user"], wanted["user"])
+            assert torch.equal(store.node, core_store.n_id.sort().values)
+            assert torch.equal(store.node[store.mapping], core_store.n_id[core_store.mapping])
+            assert torch.equal(store.y, store.node)
+
+
+def test_sampler_gives_messages(kind: str, directory: Path) -> None:
+    """Those of GLT's channels, with places turned around as there."""
+    dataset = load_partitions(directory, 1)[0]
+    seeds = NodeSamplerInput(torch.tensor([3, 40, 7]), None if kind == "homogeneous" else "user")
+    positional = dataset, [3, 2], True, False, False, "out", True
+    sampler = glt.distributed.DistNeighborSampler(*positional, None, False, 2, torch.device("cpu"), 5)
+    core = DistNeighborSampler(*positional, seed=5)
+    for one in (sampler, core):
+        one.start_loop()
+    try:
+        message, batch = sampler.sample_from_nodes(seeds), core.sample_from_nodes(seeds)
+        subgraph = sampler.subgraph(seeds)
+    finally:
+        for one in (sampler, core):
+            one.shutdown_loop()
+    node, edge = ("", "") if kind == "homogeneous" else ("user.", "user__buys__item.")
+    at = (0, 0) if kind == "homogeneous" else (dataset.get_node_types().index("user"), 0)
+    at = (at[0], 0 if kind == "homogeneous" else dataset.schema.edge_types.index(BUYS))
+    assert bool(message["#IS_HETERO"]) == (kind != "homogeneous")
+    assert torch.equal(message[f"{node}ids"], batch.subgraph.nodes[at[0]])
+    assert torch.equal(message[f"{node}batch"], seeds.node)
+    assert torch.equal(message[f"{node}nfeats"], batch.node_features[at[0]])
+    assert torch.equal(message[f"{node}nlabels"], batch.node_labels[at[0]])
+    assert message[f"{node}num_sampled_nodes"].tolist() == list(batch.subgraph.num_sampled_nodes[at[0]])
+    assert torch.equal(message[f"{edge}rows"], batch.subgraph.cols[at[1]])
+    assert torch.equal(message[f"{edge}cols"], batch.subgraph.rows[at[1]])
+    assert torch.equal(message[f"{edge}eids"], batch.subgraph.edge_ids[at[1]])
+    assert torch.equal(subgraph[f"{node}ids"][subgraph["#META.mapping"]], seeds.node)
+
+
+def test_what_travels_is_the_core_s() -> None:
+    """A server needs no names of ``glt``: values with other defaults travel as what they are of."""
+    config = glt.sampler.SamplingConfig(
+        glt.sampler.SamplingType.NODE, [2], 1, True, False, False, True, False, False, "out"
+    )
+    for value, base in (
+        (glt.sampler.NegativeSampling("binary", 2), NegativeSampling),
+        (config, SamplingConfig),
+        (MODES["remote"], glt.distributed.RemoteDistSamplingWorkerOptions.__mro__[1]),
+    ):
+        blob = bytearray().join(bytes(part) for part in encode(value).write_parts())
+        found = decode_blob(memoryview(blob))
+        assert type(found) is base
+        assert vars(found) == vars(value)
+    assert (config.seed, config.collect_labels) == (0, True)
+
+
+def test_options_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(no_effect, "_warned", set())
+    with pytest.warns(UserWarning, match="use_all2all: it has no effect here"):
+        collocated = glt.distributed.CollocatedDistSamplingWorkerOptions("localhost", 1234, 2, 60, True)
+    assert (collocated.rpc_timeout, collocated.prefetch_size) == (60, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cpu = torch.device("cpu")
+        mp = glt.distributed.MpDistSamplingWorkerOptions(2, cpu, 4, "localhost", "1234", 2, 60, "64MB", False, True)
+        assert (mp.num_workers, mp.channel_size, mp.worker_devices) == (2, "64MB", None)
+    with pytest.warns(UserWarning, match="worker_devices: it has no effect here"):
+        glt.distributed.RemoteDistSamplingWorkerOptions([0, 1], 2, [torch.device("cuda", i) for i in range(2)])
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidArgumentError, match="cuda:0 was asked for"):
+            glt.distributed.MpDistSamplingWorkerOptions(1, torch.device("cuda", 0))
+
+
+# --- servers ---------------------------------------------------------------------------------------------------
+
+
+def exported(number: int) -> int:
+    return number + 1
+
+
+def serve(directory: str, port: int) -> None:
+    """A server in the order of GLT's arguments, which exports one more function."""
+    dataset = glt.distributed.DistDataset()
+    dataset.load(root_dir=directory, partition_idx=0)
+    register_function(exported, "exported")
+    glt.distributed.init_server(1, 0, dataset, "localhost", port, 1, 4, 60, "servers")
+    glt.distributed.wait_and_shutdown_server()
+
+
+def test_servers_export_functions(tmp_path: Path, port: int) -> None:
+    directory = write_partitions(GRAPHS["homogeneous"](), tmp_path, "random", 1, "out")
+    with start("tests.distributed.test_glt_loaders.serve", directory=str(directory), port=port) as server:
+        glt.distributed.init_client(1, 1, 0, "localhost", port, 4, "clients")
+        try:
+            ask = glt.distributed.request_server
+            assert ask(server_rank=0, func=torch.cuda.device_count) == torch.cuda.device_count()
+            assert ask(0, torch.cuda.is_available) == torch.cuda.is_available()
+            assert ask(0, "exported", 4) == ask(0, "exported", number=4) == 5
+            with pytest.raises(InvalidArgumentError, match=r"'torch.cuda.*' is not registered on .*register_function"):
+                request_server(0, torch.cuda.synchronize)
+            with pytest.raises(InvalidArgumentError, match="is not registered; only functions passed to"):
+                ask(0, lambda: None)
+        finally:
+            glt.distributed.shutdown_client()
+        server.wait(60)
+
+
+def test_samplers_of_the_core_are_as_they_were(directory: Path) -> None:
+    """``device`` is a keyword of ``glt`` alone."""
+    graph = load_partitions(directory, 1)[0].graph
+    with pytest.raises(InvalidArgumentError, match="expected the keywords epoch and index"):
+        NeighborSampler(graph, [2]).sample_from_nodes(torch.tensor([1]), device="cpu")
