@@ -87,7 +87,8 @@ def test_batches_are_those_of_the_whole(name: str, edge_dir: Direction, way: str
     given = [assemble(graph_of(name), PARTS, p, edge_dir, way) for p in range(PARTS)]
     asked = check_batches(name, edge_dir, given)
     functions = {function for peers in asked for _, function, _ in peers.asked}
-    assert functions == {"partition.lookup"} if way == "graph at hand" else {"partition.one_hop", "partition.lookup"}
+    sampled = set() if way == "graph at hand" else {PartitionService.one_hop}
+    assert functions == sampled | {PartitionService.lookup}
     if edge_dir == "in":
         check_batches(name, edge_dir, [pickle.loads(pickle.dumps(dataset)) for dataset in given])
         check_batches(name, edge_dir, [copy.deepcopy(dataset) for dataset in given])
@@ -104,7 +105,9 @@ def test_copies_are_not_asked_for() -> None:
     graph = graph_of("homogeneous")
     for way, fewer in (("tensors", False), ("copies", True)):
         asked = check_batches("homogeneous", "out", [assemble(graph, PARTS, p, "out", way) for p in range(PARTS)])
-        ids = torch.cat([r.ids[r.stores.index("node_feature:0")] for _, f, r in asked[0].asked if f.endswith("lookup")])
+        ids = torch.cat(
+            [r.ids[r.stores.index("node_feature:0")] for _, f, r in asked[0].asked if f == PartitionService.lookup]
+        )
         owners = torch.as_tensor(assemble(graph, PARTS, 0, "out", way).node_pb)
         others = (owners != 0).nonzero().view(-1)
         assert bool(torch.isin(ids, others[0::3]).any()) is not fewer
