@@ -374,7 +374,7 @@ def test_a_graph_knows_who_holds_what(tmp_path: Path) -> None:
     for call in (lambda: graph.get_local_graph(), lambda: graph.get_node_partitions(users, "tag")):
         with pytest.raises(InvalidArgumentError, match="unknown"):
             call()
-    with pytest.raises(InvalidArgumentError, match="node_pb: expected owners below 1"):
+    with pytest.raises(InvalidArgumentError, match=r"node_pb\['user'\]: expected a book of 1 partitions, got one of 2"):
         DistGraph(1, 0, typed.graph, typed.node_pb)
     with pytest.raises(InvalidArgumentError, match="partition_idx: expected 0 to 1, got 2"):
         DistGraph(2, 2, typed.graph, typed.node_pb)

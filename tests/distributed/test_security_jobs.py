@@ -56,14 +56,15 @@ METHODS = [
     "grant_batches",
     "holds_producer",
     "open_producer",
-    "share_partition",
     "start_new_epoch_sampling",
     "withdraw_producer",
 ]
 TABLE = [
+    "Collectives.gather",
     *(f"DistServer.{name}" for name in METHODS),
-    *(f"partition.{name}" for name in ("edges", "has_edges", "induced", "lookup", "one_hop", "owned")),
-    *(f"registry.{name}" for name in ("gather", "hello", "join", "leave")),
+    *(f"PartitionService.{name}" for name in ("edges", "has_edges", "induced", "lookup", "one_hop", "owned")),
+    *(f"Registry.{name}" for name in ("hello", "join", "leave")),
+    "ServerHolders.share_partition",
 ]
 
 
