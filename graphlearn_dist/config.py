@@ -245,7 +245,7 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
 
 def launcher_messages_fd(environ: Mapping[str, str] = os.environ) -> int:
     """A pipe on which the launcher says what it has given up, or -1 where there is none."""
-    return _integer(environ, "GLD_NEWS_FD", -1)
+    return _integer(environ, "GLD_MESSAGES_FD", -1)
 
 
 def pulse_fd(environ: Mapping[str, str] = os.environ) -> int:

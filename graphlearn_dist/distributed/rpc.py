@@ -37,7 +37,7 @@ class _State:
     context: DistContext
     group: WorkerGroup | None
     master_addr: str
-    news: LauncherMessages
+    launcher_messages: LauncherMessages
     closing_calls: ClosingCalls
     is_dynamic: bool
     num_callees: int = 0
@@ -124,10 +124,10 @@ def init_rpc(
         except BaseException:
             endpoint.close()
             raise
-        news = LauncherMessages(messages_fd, endpoint)
+        launcher_messages = LauncherMessages(messages_fd, endpoint)
         if _state is not None:
             _inherited.append(_state)
-        _state = _State(endpoint, context, group, master_addr, news, ClosingCalls(endpoint), is_dynamic)
+        _state = _State(endpoint, context, group, master_addr, launcher_messages, ClosingCalls(endpoint), is_dynamic)
 
 
 def _make_endpoint(
@@ -189,7 +189,7 @@ def shutdown_rpc(graceful: bool = True, *, timeout: float | None = None) -> None
         if graceful:
             state.endpoint.leave(state.closing_calls.patience_s)
     finally:
-        state.endpoint.loop.call_soon_threadsafe(state.news.close)
+        state.endpoint.loop.call_soon_threadsafe(state.launcher_messages.close)
         state.endpoint.close()
 
 
@@ -219,7 +219,7 @@ def get_endpoint() -> Endpoint:
 
 def get_alarm() -> Future[None]:
     """Fails when the job cannot go on, with the reason; ``NotInitializedError`` before ``init_rpc``."""
-    return _require().news.alarm
+    return _require().launcher_messages.alarm
 
 
 def get_closing_calls() -> ClosingCalls:

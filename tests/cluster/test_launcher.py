@@ -445,7 +445,7 @@ for _ in range(int(sys.argv[1])):
     with socket.create_connection(address, 60) as server:
         server.sendall(b"x")
         server.recv(1)  # until it is dead
-print("news", os.read(int(os.environ["GLD_NEWS_FD"]), 1000) if len(sys.argv) > 2 else None, flush=True)
+print("news", os.read(int(os.environ["GLD_MESSAGES_FD"]), 1000) if len(sys.argv) > 2 else None, flush=True)
 if len(sys.argv) > 2:
     raise SystemExit(7)
 socket.create_connection(address, 60).close()

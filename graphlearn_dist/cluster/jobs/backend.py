@@ -64,7 +64,7 @@ class RunningProcess(ABC):
 
     @abstractmethod
     def tell(self, line: str) -> None:
-        """Write a line to the pipe whose descriptor it finds in ``GLD_NEWS_FD``."""
+        """Write a line to the pipe whose descriptor it finds in ``GLD_MESSAGES_FD``."""
 
 
 class Backend(ABC):

@@ -213,8 +213,8 @@ class _Supervisor:
     def _end_without(self, spec: ProcessSpec, why: str) -> bool:
         """Gives a server up: trainers are told, and get time to fail for it; returns whether all end well instead."""
         self._output.note(f"{spec.name} is given up: {why}")
-        news = json.dumps({"role": spec.role, "rank": spec.rank, "why": why})
-        self._tell(lambda process: process.tell(news))
+        message = json.dumps({"role": spec.role, "rank": spec.rank, "why": why})
+        self._tell(lambda process: process.tell(message))
         deadline = time.monotonic() + _GIVE_UP_S
         while any(name.startswith("trainer") for name in self._running):
             if not isinstance(self._next(deadline), _Exited):  # the time is over, or somebody is impatient

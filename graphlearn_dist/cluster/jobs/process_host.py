@@ -117,5 +117,5 @@ class ProcessHost:
         self._process.result(_START_TIMEOUT_S).kill()
 
     def tell(self, line: str) -> None:
-        """Writes a line to the process's pipe of news."""
+        """Writes a line to the process's pipe of messages."""
         self._process.result(_START_TIMEOUT_S).tell(line)

@@ -17,8 +17,8 @@ where its interpreter does. Once it has written a sign there it has to go on doi
 
 Standard input is the link to the launcher, unless ``--link 0`` is given. Its first line is the job's token, which the
 command finds in ``GLD_TOKEN``, or empty. Of the lines that follow, an empty one is a sign of life of the launcher,
-``stop`` and ``kill`` are what a first and a second signal are, and others are news that are passed on to the command,
-through the pipe whose descriptor it finds in ``GLD_NEWS_FD``. When the link closes, because the launcher or the
+``stop`` and ``kill`` are what a first and a second signal are, and others are messages for the command, which go by
+the pipe whose descriptor it finds in ``GLD_MESSAGES_FD``. When the link closes, because the launcher or the
 connection is gone, or with ``--launcher-s`` nothing came over it for so many seconds, the command is told to stop as by
 a signal.
 
@@ -95,16 +95,16 @@ class _Link:
     """What comes from the launcher, on standard input.
 
     Args:
-        news: a pipe to the command, or -1 where nothing comes.
+        messages: a pipe to the command, or -1 where nothing comes.
         limit_s: how long a silence may last; 0: for ever.
     """
 
-    def __init__(self, news: int, limit_s: float) -> None:
-        self._news = news
+    def __init__(self, messages: int, limit_s: float) -> None:
+        self._messages = messages
         self._limit_s = limit_s
         self._line = b""
         self._heard = self._looked = time.monotonic()
-        self.is_open = news >= 0
+        self.is_open = messages >= 0
 
     @property
     def sources(self) -> list[int]:
@@ -141,10 +141,10 @@ class _Link:
         _complain(f"no sign of life of the launcher for {self._limit_s:g} s: it is stopped")
         return [b"stop"]
 
-    def _forward(self, news: list[bytes]) -> None:
-        if news:
+    def _forward(self, messages: list[bytes]) -> None:
+        if messages:
             with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the command does not read, or has closed it
-                os.write(self._news, b"".join(line + b"\n" for line in news))
+                os.write(self._messages, b"".join(line + b"\n" for line in messages))
 
 
 def _complain(text: str) -> None:
@@ -457,8 +457,8 @@ def main(argv: Sequence[str]) -> int:
     name = _Name(f"gld-{options.job}-{options.name}" if options.job else "")
     if options.beat >= 0:
         os.set_inheritable(options.beat, False)
-    (news, to_command), (pulse, to_us) = os.pipe(), os.pipe()
-    given = {"GLD_NEWS_FD": news} if options.linked else {}
+    (messages, to_command), (pulse, to_us) = os.pipe(), os.pipe()
+    given = {"GLD_MESSAGES_FD": messages} if options.linked else {}
     pid = _start(options, given | ({"GLD_PULSE_FD": to_us} if options.has_pulse else {}))
     # an inherited socket is the command's alone: its port must close when it ends
     _close_but({0, 1, 2, to_command, pulse, options.beat, voice.descriptor, *signals.descriptors, *name.sources})

@@ -55,8 +55,8 @@ class LauncherMessages:
             return
         *lines, self._text = (self._text + text).split(b"\n")
         for line in lines:
-            news = json.loads(line)
-            role, rank, why = news["role"], news["rank"], f"the launcher has given it up: {news['why']}"
+            message = json.loads(line)
+            role, rank, why = message["role"], message["rank"], f"the launcher has given it up: {message['why']}"
             self._endpoint.give_up(role, rank, why)
             if not self.alarm.done():
                 self.alarm.set_exception(PeerLostError(self._endpoint.describe(role, rank), why))

@@ -47,7 +47,7 @@ class Lease:
     member: Member
     world_size: int | None
     connection: Connection
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def slot(self) -> Slot:
@@ -95,7 +95,7 @@ class Registry:
         for other in self._leases.values():
             _tell(connection, ViewChange("joined", other.member))
         if (before := self._leases.get(lease.slot)) is not None:
-            before.news.set()
+            before.changed.set()
         self._leases[lease.slot] = lease
         self.gone.drop(*lease.slot)
         self._broadcast(ViewChange("joined", member))
@@ -122,10 +122,10 @@ class Registry:
         deadline = current_deadline()
         left_s = self._verdict_s if deadline is None else deadline - time.monotonic() - _ANSWER_S
         patience_s = max(0.0, min(self._verdict_s, left_s))
-        lease.news.clear()
+        lease.changed.clear()
         lease.connection.send_event(PROBE_TOPIC, encode(None))
         try:
-            await asyncio.wait_for(lease.news.wait(), patience_s)
+            await asyncio.wait_for(lease.changed.wait(), patience_s)
         except (asyncio.TimeoutError, TimeoutError):
             return f"gave no answer for {patience_s:.1f} s, and is not given up"
         return "is alive" if self._leases.get(lease.slot) is lease else ""
@@ -134,7 +134,7 @@ class Registry:
         """A member's answer to a probe."""
         for lease in self._leases.values():
             if lease.connection is connection:
-                lease.news.set()
+                lease.changed.set()
 
     def _check_world_size(self, member: Member, world_size: int | None) -> None:
         if world_size is None:
@@ -170,7 +170,7 @@ class Registry:
 
     def _remove(self, lease: Lease, kind: str, why: str) -> None:
         del self._leases[lease.slot]
-        lease.news.set()
+        lease.changed.set()
         self.gone.put(*lease.slot, (lease.member, why))
         self._broadcast(ViewChange(kind, lease.member, why))
         for callback in self.on_gone:

@@ -185,7 +185,7 @@ def test_a_process_at_the_end_of_an_actor(backend: ActorBackend, host: Callable[
 import os
 print(os.getcwd(), os.environ["GLD_A"], os.environ["GLD_B"], os.environ["GLD_TOKEN"], flush=True)
 print("OMP_NUM_THREADS" in os.environ, flush=True)
-print(os.fdopen(int(os.environ["GLD_NEWS_FD"])).readline(), flush=True)
+print(os.fdopen(int(os.environ["GLD_MESSAGES_FD"])).readline(), flush=True)
 """
     events = run(backend, actor, code, GLD_A="launcher", GLD_B="launcher")
     assert next(events) == f"{tmp_path} process launcher the token"
