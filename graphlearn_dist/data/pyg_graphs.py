@@ -78,7 +78,10 @@ def _of_data(data: Any, weight_attr: str | None, time_attr: str | None) -> tuple
     for key, named in levels.edges.items():
         store = data if key is None else data[key]
         if "edge_index" not in named and any(name in store for name in ("adj", "adj_t")):
-            raise InvalidArgumentError(f"data: expected edges as edge_index, got adj_t or adj{_of_type(key)}")
+            raise InvalidArgumentError(
+                f"data: expected edges as edge_index, or as adj_t that is a sparse tensor of torch, got "
+                f"another adj_t or adj{_of_type(key)}"
+            )
         edges[key] = named.get("edge_index", torch.empty(2, 0, dtype=torch.int64))
     found = (edges, dict.fromkeys(edges, "COO"), levels.num_nodes, weights, edge_times, node_times)
     return tuple({key: _on_host(value) for key, value in part.items()} for part in found)

@@ -11,6 +11,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..utils.tensor import convert_to_tensor
+from .pyg_adjacency import edges_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -25,7 +26,7 @@ class Levels:
     Attributes:
         num_nodes: by node type.
         nodes: one row for each node, ``[num_nodes, ...]``.
-        edges: one row for each edge, ``[num_edges, ...]``, and the ``edge_index``.
+        edges: one row for each edge, ``[num_edges, ...]``, and the ``edge_index``, of an ``adj_t`` too.
         constants: by node type, edge type, or None for the whole graph: everything else, as it is.
     """
 
@@ -56,8 +57,7 @@ def read_levels(data: Data | HeteroData, names: Collection[str] | None = None) -
     is_typed = hasattr(data, "node_types")
     stores = list(_stores(data))
     # First of all: PyG counts nodes and edges by them.
-    pairs = {key: store["edge_index"] for key, store in stores if "edge_index" in store}
-    edge_index = {key: convert_to_tensor(pair, name="data.edge_index") for key, pair in pairs.items()}
+    edge_index = {key: pair for key, store in stores if (pair := edges_of(store)) is not None}
     node_types, edge_types = (data.node_types, data.edge_types) if is_typed else ([None], [None])
     num_nodes = {key: int((data[key] if is_typed else data).num_nodes or 0) for key in node_types}
     nodes: dict[Any, dict[str, torch.Tensor]] = {key: {} for key in node_types}

@@ -9,12 +9,15 @@ import numpy as np
 import torch
 
 from ..core import stack_pair
+from ..data.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
 from ..data.pyg_graphs import is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
 from ..utils.tensor import from_array
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+_OF_LINKS = ("edge_label", "edge_label_index", "edge_label_time")
 
 
 class PygFilter:
@@ -31,6 +34,7 @@ class PygFilter:
     def __init__(self, num_threads: int = 1) -> None:
         self._num_threads = num_threads
         self._views: dict[tuple[Any, str], tuple[Any, UnifiedTensor | None]] = {}
+        self._adjacencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def batch(self, data: Any, out: Any, custom_cls: Any = None) -> Data | HeteroData:
         """The batch of a sampler's output (PyG's ``SamplerOutput`` or ``HeteroSamplerOutput``)."""
@@ -73,6 +77,10 @@ class PygFilter:
 
     def _of_single(self, data: Any, out: Any) -> Any:
         batch = copy.copy(data)
+        if (adj_t := adjacency_of(data._store)) is not None:
+            out.row, out.col, out.edge = _by_row(out.row, out.col, out.edge)
+            size = (out.node.numel(), out.node.numel())
+            batch.adj_t = cut_adjacency(adj_t, self._values(None, adj_t), out.row, out.col, out.edge, size)
         self._fill_nodes(None, data._store, batch._store, out.node)
         self._fill_edges(None, data._store, batch._store, out.row, out.col, out.edge)
         return batch
@@ -84,13 +92,20 @@ class PygFilter:
         edges = out.edge if out.edge is not None else {}
         for key in batch.edge_types:
             row, col = out.row.setdefault(key, nothing), out.col.setdefault(key, nothing)
-            self._fill_edges(key, data[key], batch[key], row, col, edges.setdefault(key, nothing))
+            ids = edges.setdefault(key, nothing)
+            if (adj_t := adjacency_of(data[key])) is not None:
+                row, col, ids = out.row[key], out.col[key], edges[key] = _by_row(row, col, ids)
+                size = (len(out.node[key[2]]), len(out.node[key[0]]))
+                batch[key].adj_t = cut_adjacency(adj_t, self._values(key, adj_t), row, col, ids, size)
+            self._fill_edges(key, data[key], batch[key], row, col, ids)
         return batch
 
     def _fill_nodes(self, key: Any, store: Any, cut: Any, ids: torch.Tensor) -> None:
         for name, value in store.items():
             if name == "num_nodes":
                 cut.num_nodes = ids.numel()
+            elif name == "adj_t":
+                continue  # which PyG cannot tell from rows
             elif store.is_node_attr(name):
                 cut[name] = self._rows(key, store, name, value, ids)
 
@@ -98,10 +113,21 @@ class PygFilter:
         self, key: Any, store: Any, cut: Any, row: torch.Tensor, col: torch.Tensor, ids: torch.Tensor | None
     ) -> None:
         for name, value in store.items():
+            if name == "adj_t":
+                continue
             if name == "edge_index":
                 cut.edge_index = stack_pair(row, col).to(value.device)
-            elif store.is_edge_attr(name):
+            # PyG counts edges by a split's labels where there are only these beside ``adj_t``.
+            elif store.is_edge_attr(name) and not ("adj_t" in store and name in _OF_LINKS):
                 cut[name] = None if ids is None else self._rows(key, store, name, value, ids)
+
+    def _values(self, key: Any, adj_t: torch.Tensor) -> torch.Tensor:
+        """Those of an ``adj_t`` by edge, kept while the data have the same one: all edges are looked at for them."""
+        known = self._adjacencies.get(key)
+        if known is None or known[0] is not adj_t:
+            known = adj_t, values_of(adj_t)
+            self._adjacencies[key] = known
+        return known[1]
 
     def _rows(self, key: Any, store: Any, name: str, value: Any, ids: torch.Tensor) -> Any:
         dim = store._parent().__cat_dim__(name, value, store)
@@ -119,6 +145,12 @@ class PygFilter:
             known = value, _view_of(value)
             self._views[key, name] = known
         return known[1]
+
+
+def _by_row(row: torch.Tensor, col: torch.Tensor, ids: torch.Tensor | None) -> tuple[Any, Any, Any]:
+    """The edges in the order of an ``adj_t``, which is theirs up to that of the neighbors of a node."""
+    order = order_of_rows(row, col)
+    return row[order], col[order], None if ids is None else ids[order]
 
 
 def _view_of(value: Any) -> UnifiedTensor | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from ..data.pyg_adjacency import edges_of
 from ..data.pyg_graphs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
@@ -287,8 +288,8 @@ def _edge_stores(data: Any) -> dict[Any, Callable[[], torch.Tensor]]:
     """By edge type, what gives its edges."""
     if not is_pyg_stores(data):
         if hasattr(data, "edge_types"):
-            return {key: functools.partial(getattr, data[key], "edge_index") for key in data.edge_types}
-        return {} if data.edge_index is None else {None: lambda: data.edge_index}
+            return {key: functools.partial(_edges, data[key]) for key in data.edge_types}
+        return {} if edges_of(data._store) is None else {None: lambda: _edges(data._store)}
     graph = data[1]
 
     def edges(edge_type: Any) -> torch.Tensor:
@@ -297,6 +298,12 @@ def _edge_stores(data: Any) -> dict[Any, Callable[[], torch.Tensor]]:
         return torch.stack([torch.as_tensor(end) for end in pair])
 
     return {attr.edge_type: functools.partial(edges, attr.edge_type) for attr in graph.get_all_edge_attrs()}
+
+
+def _edges(store: Any) -> torch.Tensor:
+    """The edges of a storage; of a type without any, none."""
+    edges = edges_of(store)
+    return torch.empty(2, 0, dtype=torch.int64) if edges is None else edges
 
 
 def _canonical(parts: Sequence[str], known: Any, *, must_be_there: bool) -> tuple[str, str, str]:
