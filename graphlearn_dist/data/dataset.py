@@ -69,9 +69,10 @@ class Dataset(NamedColumns):
         earliest_nodes: by node type that has times, the node of the least time; of several, the one of the least id.
     """
 
-    # What ``init_graph`` makes.
+    # What ``init_graph`` and ``init_node_features`` make.
     _topology: type[Topology] = Topology
     _graph: type[Graph] = Graph
+    _feature: type[Feature] = Feature
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class Dataset(NamedColumns):
             num_ids = len(features[key] if rows.get(key) is None else rows[key])
             hot[key] = resolve_hotness(hot.get(key, hot.get(None)), leading_here, num_ids)
         settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
-        make = functools.partial(Feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
+        make = functools.partial(self._feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
         self.node_features = self._features(features, rows, split_ratio, make, hot)
         if id2idx is None:
             self._cover({key: feature.size(0) for key, feature in by_type(self.node_features).items()})
@@ -272,7 +273,7 @@ class Dataset(NamedColumns):
     ) -> None:
         """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type); see ``init_node_features``."""
         settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
-        make = functools.partial(Feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
+        make = functools.partial(self._feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
         given = convert_to_tensor(edge_feature_data, name="edge_feature_data")
         _check_numbers("edge_feature_data", given, allow_nonfinite)
         self.edge_features = self._features(given, id2idx, split_ratio, make, {})

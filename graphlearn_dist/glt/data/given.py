@@ -11,6 +11,7 @@ import torch
 from ...data.dataset import Dataset
 from ...data.schema import by_type
 from ...utils.tensor import apply_to_all_tensor, convert_to_tensor
+from .feature import Feature
 from .graph import Graph, Topology
 
 
@@ -24,6 +25,7 @@ class GivenData(Dataset):
 
     _topology = Topology
     _graph = Graph
+    _feature = Feature
 
     @like(Dataset.init_graph)
     def init_graph(self, edge_index: Any = None, *args: Any, **kwargs: Any) -> None:

@@ -36,6 +36,13 @@ class Topology(topology.Topology):
         self._indices, self._edge_ids = self._indices.to(torch.int64), self._edge_ids.to(torch.int64)
 
 
+class CSRTopo(Topology):
+    """The name of ``Topology`` in earlier releases and in the documentation; ``layout`` is that of ``edge_index``."""
+
+    def __init__(self, edge_index: Any, edge_ids: Any = None, layout: str = "COO") -> None:
+        super().__init__(edge_index, edge_ids, None, layout)
+
+
 class Graph(graph.Graph):
     """A topology ready to be sampled, see ``graphlearn_dist.data.Graph``; modes of either case."""
 
@@ -60,6 +67,7 @@ def reduce_graph(graph: Graph) -> tuple[Any, ...]:
 ForkingPickler.register(Graph, reduce_graph)
 
 __all__ = [
+    "CSRTopo",
     "Graph",
     "Topology",
     "rebuild_graph",

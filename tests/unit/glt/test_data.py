@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import warnings
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import torch
 
 import graphlearn_dist
 import graphlearn_dist.glt as glt
+from graphlearn_dist import _C
 from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.utils import no_effect
 
 EDGES = torch.tensor([[0, 0, 1, 2, 3, 3], [1, 2, 2, 3, 0, 1]])
 
@@ -39,6 +42,44 @@ def test_topologies_are_of_int64() -> None:
     sent = ForkingPickler.loads(ForkingPickler.dumps(graph))
     assert type(sent) is glt.data.Graph
     assert all(torch.equal(a, b) for a, b in zip(sent.export_topology(), graph.export_topology(), strict=True))
+
+
+def test_topologies_by_their_earlier_name() -> None:
+    indptr, indices = torch.tensor([0, 2, 3, 4, 6]), EDGES[1]
+    by_rows = glt.data.CSRTopo((indptr, indices), torch.arange(10, 16), "CSR")
+    by_columns = glt.data.CSRTopo((indices, indptr), layout="csc")  # the edges the other way around
+    assert torch.equal(torch.stack(by_rows.to_coo()[:2]), EDGES)
+    assert by_rows.edge_ids.tolist() == [10, 11, 12, 13, 14, 15]
+    assert set(zip(*(ends.tolist() for ends in by_columns.to_coo()[:2]), strict=True)) == set(
+        zip(*EDGES.flip(0).tolist(), strict=True)
+    )
+    graph = glt.data.Graph(glt.data.CSRTopo(EDGES), mode="CPU")
+    subgraph = glt.sampler.NeighborSampler(graph, [-1]).subgraph(torch.tensor([0, 1]))
+    assert subgraph.node[subgraph.metadata].tolist() == [0, 1]
+
+
+@pytest.mark.skipif(_C.cuda_device_count() > 0, reason="GPUs are usable")
+def test_shares_for_gpus_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that keeps a share of its rows on GPUs runs without, and is told so once; a device stays an error."""
+    monkeypatch.setattr(no_effect, "_warned", set())
+    dataset, rows, groups = ring(), torch.arange(8.0).view(4, 2), [glt.data.DeviceGroup(0, [0])]
+    with pytest.warns(UserWarning, match="split_ratio: it has no effect here: no GPU is usable") as told:
+        dataset.init_node_features(rows, None, glt.data.sort_by_in_degree, 0.5, groups)
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset.init_edge_features(torch.arange(6.0)[:, None], split_ratio=1.0)
+        made = glt.data.Feature(rows, split_ratio=0.2)
+    ids = torch.tensor([3, 0, 3])
+    for feature in (dataset.node_features, made, ForkingPickler.loads(ForkingPickler.dumps(dataset.node_features))):
+        assert type(feature) is glt.data.Feature
+        assert torch.equal(feature[ids], rows[ids])
+    assert dataset.edge_features[ids].view(-1).tolist() == [3.0, 0.0, 3.0]
+    for arguments in ({"split_ratio": 0.5, "device": 0}, {"split_ratio": 1.5}):
+        with pytest.raises(InvalidArgumentError, match="split_ratio"):
+            glt.data.Feature(rows, **arguments)
+    with pytest.raises(InvalidArgumentError, match="0 GPUs are usable"):
+        graphlearn_dist.data.Feature(rows, split_ratio=0.5)
 
 
 def test_data_sets() -> None:
