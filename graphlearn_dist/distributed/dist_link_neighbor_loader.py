@@ -20,10 +20,10 @@ from ..sampler.base import (
 from ..sampler.inputs import has_negatives, has_times, to_remote_link_input
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
-from .dist_dataset import DistDataset
 from .dist_loader import DistLoader
 from .dist_options import AllDistSamplingWorkerOptions
 from .session.trainer_seeds import loader_seed
+from .whole_partition import open_partition
 
 
 class DistLinkNeighborLoader(DistLoader):
@@ -33,7 +33,8 @@ class DistLinkNeighborLoader(DistLoader):
     and strict ones are checked by the owners of their rows. Modes and errors are those of ``DistNeighborLoader``.
 
     Args:
-        data: this worker's partition; None where servers sample.
+        data: this worker's partition; None where servers sample. A single process may give PyG's ``Data`` or
+            ``HeteroData``, or the directory of a single partition.
         num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         batch_size: links of a batch.
         edge_label_index: links, from source to target whatever the direction of sampling: int ``[2, n]``; or ``(edge
@@ -66,6 +67,9 @@ class DistLinkNeighborLoader(DistLoader):
         collect_labels: batches carry ``y``, without ``collect_features`` too.
         subgraph_type: ``"directional"``: the edges that were sampled; ``"induced"``: all edges between the sampled
             nodes, each of which a batch then has once.
+        weight_attr: of PyG's data, the attribute that holds weights of edges, by which is sampled then.
+        time_attr: of PyG's data, the attribute that holds times of nodes or of edges.
+        neg_sampling_ratio: PyG's older way to ask for that many binary negatives for each link.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -73,7 +77,7 @@ class DistLinkNeighborLoader(DistLoader):
 
     def __init__(
         self,
-        data: DistDataset | None,
+        data: Any,
         num_neighbors: NumNeighbors,
         batch_size: int = 1,
         edge_label_index: Any = None,
@@ -98,7 +102,13 @@ class DistLinkNeighborLoader(DistLoader):
         transform: Callable[[Any], Any] | None = None,
         collect_labels: bool = False,
         subgraph_type: str = "directional",
+        weight_attr: str | None = None,
+        time_attr: str | None = None,
+        neg_sampling_ratio: float | None = None,
     ) -> None:
+        data = open_partition(data, edge_dir, weight_attr, time_attr)
+        if neg_sampling_ratio:  # as in PyG, 0 asks for nothing
+            neg_sampling = ("binary", neg_sampling_ratio)
         links = _links(edge_label_index, edge_label, neg_sampling, edge_label_time)
         config = SamplingConfig(
             sampling_type=SamplingType.LINK,
@@ -109,7 +119,7 @@ class DistLinkNeighborLoader(DistLoader):
             with_edge=with_edge,
             collect_features=collect_features,
             with_neg=has_negatives(links),
-            with_weight=with_weight,
+            with_weight=with_weight or weight_attr is not None,
             edge_dir=edge_dir,
             seed=loader_seed(random_seed, shard),
             collect_labels=collect_labels,

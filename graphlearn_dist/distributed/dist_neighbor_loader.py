@@ -11,10 +11,10 @@ from ..sampler.base import SamplingConfig, SamplingType, is_induced, time_settin
 from ..sampler.inputs import has_times, to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
-from .dist_dataset import DistDataset
 from .dist_loader import DistLoader
 from .dist_options import AllDistSamplingWorkerOptions
 from .session.trainer_seeds import loader_seed
+from .whole_partition import open_partition
 
 
 class DistNeighborLoader(DistLoader):
@@ -32,7 +32,8 @@ class DistNeighborLoader(DistLoader):
     (``init_client``).
 
     Args:
-        data: this worker's partition; None where servers sample.
+        data: this worker's partition; None where servers sample. A single process may give PyG's ``Data`` or
+            ``HeteroData``, or the directory of a single partition.
         num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, a file of ids, None for all
             nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A file (``.npy`` or
@@ -67,6 +68,8 @@ class DistNeighborLoader(DistLoader):
         collect_labels: batches carry ``y``, without ``collect_features`` too.
         subgraph_type: ``"directional"``: the edges that were sampled; ``"induced"``: all edges between the sampled
             nodes, each of which a batch then has once.
+        weight_attr: of PyG's data, the attribute that holds weights of edges, by which is sampled then.
+        time_attr: of PyG's data, the attribute that holds times of nodes or of edges.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -81,7 +84,7 @@ class DistNeighborLoader(DistLoader):
 
     def __init__(
         self,
-        data: DistDataset | None,
+        data: Any,
         num_neighbors: NumNeighbors,
         input_nodes: Any,
         batch_size: int = 1,
@@ -104,7 +107,10 @@ class DistNeighborLoader(DistLoader):
         transform: Callable[[Any], Any] | None = None,
         collect_labels: bool = False,
         subgraph_type: str = "directional",
+        weight_attr: str | None = None,
+        time_attr: str | None = None,
     ) -> None:
+        data = open_partition(data, edge_dir, weight_attr, time_attr)
         seeds = to_sampler_inputs(input_nodes, input_time)
         config = SamplingConfig(
             sampling_type=SamplingType.NODE,
@@ -115,7 +121,7 @@ class DistNeighborLoader(DistLoader):
             with_edge=with_edge,
             collect_features=collect_features,
             with_neg=False,
-            with_weight=with_weight,
+            with_weight=with_weight or weight_attr is not None,
             edge_dir=edge_dir,
             seed=loader_seed(random_seed, shard),
             collect_labels=collect_labels,
