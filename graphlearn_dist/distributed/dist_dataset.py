@@ -287,11 +287,10 @@ class DistDataset(Dataset):
 
     def _held(self) -> HeldPartition:
         """What is here, in the order of the books; made when first needed after something was given."""
-        given = self._given()
-        held = self._holder.current(given)
+        held = self._holder.current(self._given())
         if held is None:
-            with shared_memory.moving:
-                held = self._holder.hold(given)
+            with shared_memory.moving:  # what was given is read here: another thread may have moved it meanwhile
+                held = self._holder.hold(self._given())
                 self._num_nodes = held.num_nodes()
         return held
 
@@ -450,9 +449,12 @@ class DistDataset(Dataset):
 
     def _shared_caches(self, held: HeldPartition) -> dict[str, CachedRows]:
         """``row_caches`` in memory that other processes can map."""
-        for caches in (self._caches, held.node_caches, held.edge_caches):
+        for store, cached in self._caches.items():
+            self._caches[store] = _shared(cached)
+        for name, caches in (("node_features", held.node_caches), ("edge_features", held.edge_caches)):
             for key, cached in caches.items():
-                caches[key] = CachedRows(shared_memory.share(cached.ids), shared_memory.share(cached.feats))
+                caches[key] = _shared(cached)
+                self._holder.keep_copies(name, key, caches[key])  # they outlive what is held now, as their handles do
         return self.row_caches()
 
     def _node_handle(self, held: HeldPartition, node_type: NodeType | None) -> NodeHandle:
@@ -505,6 +507,10 @@ class DistDataset(Dataset):
             except InvalidArgumentError as error:
                 typed = "" if edge_type is None else f", edges {edge_type}"
                 raise PartitionFormatError(f"partition {self.partition_idx}{typed}: {error}") from error
+
+
+def _shared(cached: CachedRows) -> CachedRows:
+    return CachedRows(shared_memory.share(cached.ids), shared_memory.share(cached.feats))
 
 
 def _moved(given: Graph | Feature) -> bool:

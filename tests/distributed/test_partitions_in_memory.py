@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from graphlearn_dist.data import Feature, Graph, Topology
+from graphlearn_dist.data.schema import bare
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,
@@ -175,6 +178,26 @@ def test_one_partition_in_a_loader() -> None:
         assert dataset.is_whole
         with open_loader("typed", "out", ("node", "uniform"), dataset, None) as loader:
             assert compare_epochs(loader, oracle_epochs("typed", "out", ("node", "uniform"))) > 0
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_handle_is_good_while_the_data_set_lives(name: str, way: str) -> None:
+    """Describing it once more moves nothing: the memory of an earlier handle stays where it was, but for new labels."""
+    graph = graph_of(name)
+    dataset = assemble(graph, 2, 0, "in", way)
+    first = dataset.share_ipc()
+    again = [dataset.share_ipc(with_splits=False) for _ in range(3)]
+    assert all(replace(handle, splits=first.splits, constants=first.constants) == first for handle in again)
+    labels = {key: torch.arange(count) for key, count in graph.num_nodes.items()}
+    dataset.init_node_labels(bare(labels))
+    gc.collect()
+    later = dataset.share_ipc()
+    assert later.caches == first.caches
+    assert later.edges == first.edges
+    mapped = DistDataset.from_ipc_handle(later)
+    for store, rows in dataset.row_caches().items():
+        assert torch.equal(mapped.row_caches()[store].feats, rows.feats)
 
 
 # --- processes -----------------------------------------------------------------------------------------------------

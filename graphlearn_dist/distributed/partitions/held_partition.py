@@ -67,6 +67,10 @@ def _same_setting(one: Any, another: Any) -> bool:
     return isinstance(one, (int, str)) and isinstance(another, (int, str)) and one == another
 
 
+def _copies_of(name: str, key: Any) -> tuple[Any, ...]:
+    return name, "cache", key
+
+
 @dataclass
 class HeldPartition:
     """The same in the order of the books, everything by type.
@@ -126,6 +130,12 @@ class PartitionHolder:
         """Has what was made of an object made again: its memory has moved."""
         self._made = {key: made for key, made in self._made.items() if all(one is not value for one in made[0])}
         self._held = None
+
+    def keep_copies(self, name: str, key: Any, copies: CachedRows) -> None:
+        """The copies of rows of ``name`` lie elsewhere from now on, in what is held later, too."""
+        place = _copies_of(name, key)
+        if place in self._made:
+            self._made[place] = self._made[place][0], copies
 
     def _once(self, key: Any, make: Callable[..., Any], *made_of: Any) -> Any:
         """``make(*made_of)``, or what it gave before for the same objects."""
@@ -220,7 +230,7 @@ class PartitionHolder:
         label = label_of(name, key)
         features[key] = self._once((name, key), own_feature, feature, book, label)
         if cached is not None and len(cached):
-            caches[key] = self._once((name, "cache", key), _copies, feature, cached, label)
+            caches[key] = self._once(_copies_of(name, key), _copies, feature, cached, label)
 
     # --- labels ------------------------------------------------------------------------------------------------
 
