@@ -35,7 +35,9 @@ class Servers(ServerHolders):
     """The others answer as the test says; news of members comes when it is set."""
 
     def __init__(self, producers: list[Producer], *answers: PartitionHolders | Exception) -> None:
-        super().__init__(SimpleNamespace(num_partitions=2, partition_idx=0), producers)  # type: ignore[arg-type]
+        dataset: Any = SimpleNamespace(num_partitions=2, partition_idx=0)
+        handle: Any = None  # nobody asks for it
+        super().__init__(dataset, handle, producers)  # type: ignore[arg-type]
         self.answers = list(answers)
 
     async def _ask(self, timeout_s: float | None) -> PartitionHolders:
