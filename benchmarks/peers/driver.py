@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from line_programs import LineProgram, WorkerLost
 
 from peers.base import Setting
 
@@ -44,60 +43,23 @@ ENTRIES = (
 )
 
 
-class WorkerLost(Exception):
-    """A peer's process ended or did not answer in time."""
-
-
-class Worker:
-    """The process of one peer. Use as a context manager: it ends with the block, whatever happened."""
+class Worker(LineProgram):
+    """The process of one peer."""
 
     def __init__(self, entry: Entry, python: str, threads: int) -> None:
         self.entry = entry
         environment = {**os.environ, **entry.environment, "OMP_NUM_THREADS": str(threads)}
         environment["PYTHONPATH"] = str(BENCHMARKS.parent)
         environment["DGLBACKEND"] = "pytorch"
-        self._process = subprocess.Popen(
+        super().__init__(
+            entry.label,
             [python, str(BENCHMARKS / "peers" / "worker.py"), entry.module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if entry is not OURS else None,
-            text=True,
             env=environment,
         )
 
-    def ask(self, timeout_s: float, **command: Any) -> dict[str, Any]:
-        """Sends a command and waits for its answer.
-
-        Raises:
-            WorkerLost: the process ended, or did not answer within ``timeout_s``.
-        """
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(command) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError as error:
-            raise WorkerLost(f"{self.entry.label}: its process ended with {process.wait(10)}") from error
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout_s):
-                process.kill()
-                raise WorkerLost(f"{self.entry.label}: no answer to {command['op']} in {timeout_s:.0f} s")
-        line = process.stdout.readline()
-        if not line:
-            raise WorkerLost(f"{self.entry.label}: its process ended with {process.wait(10)}")
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
     def __enter__(self) -> Worker:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import DEADLINE_S, Host
 from tests.support.processes import ROOT, freeze
-from tests.support.ssh_hosts import DEADLINE_S, SshCluster, SshHost, ssh_cluster, why_not
+from tests.support.ssh_hosts import SshCluster, ssh_cluster, why_not
 
 # Says so when it runs, with a child in a session of its own, and ends at a signal only; it gives signs of life.
 LINGER = """
@@ -151,7 +152,7 @@ def launch(hosts: SshCluster, tmp_path: Path) -> Iterator[Launch]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def nothing_left(host: SshHost) -> None:
+def nothing_left(host: Host) -> None:
     """Returns when nothing of a job runs on a host any more."""
     deadline = time.monotonic() + DEADLINE_S
     while left := host.commands():
@@ -299,7 +300,7 @@ def parts(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def listening(host: SshHost, port: int) -> Iterator[None]:
+def listening(host: Host, port: int) -> Iterator[None]:
     """Somebody listens at a port of a host in the block."""
     code = f"import socket, sys; s = socket.create_server(('', {port})); print('up', flush=True); sys.stdin.read()"
     command = host.command(sys.executable, "-c", code)

@@ -1,0 +1,155 @@
+"""What it costs that a graph lies on several hosts, a server and a trainer on each, beside the in-process loader.
+
+Hosts are network namespaces with devices on one bridge (``--rate 1gbit`` limits each), with processes, memory file
+systems and boot ids of their own, so that nothing is shared but the machine. Who may not make any gets processes that
+talk over loopback TCP. A trainer reads from its host's server, over all nodes of the graph, in batches of its own.
+
+CPU milliseconds are those of all processes of all hosts (server, sampling workers, trainer; user and system, the
+kernel's work for the network among it) for each batch that any trainer got, the factor is that over the in-process
+loader's in the same turn, bytes are what the hosts' devices sent, and the floor what had to be sent: rows of other
+partitions as they are stored, and 4 bytes for each edge that was sampled there.
+
+    python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--rate 1gbit] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import median, print_table, small_batch_arguments, spread, write_json
+from host_jobs import DEADLINE_S, Graphs, InProcess, Job, open_hosts, why_no_hosts
+
+WORKS = {"large": ([15, 10, 5], 1024), "small": ([10, 5], 256)}
+GRAPHS = ("one type", "typed")
+Turns = list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    hosts: int
+    graph: str
+    work: str
+    features: bool
+
+    @property
+    def loader(self) -> dict[str, Any]:
+        """What loaders are opened with."""
+        fanout, batch_size = WORKS[self.work]
+        return {"fanout": fanout, "batch_size": batch_size, "features": self.features}
+
+    @property
+    def label(self) -> str:
+        """What the table calls it."""
+        fanout, batch_size = WORKS[self.work]
+        return f"{self.hosts}, {self.graph}, {fanout} x {batch_size}{', features' if self.features else ''}"
+
+
+def measure(case: Case, job: Job, local: InProcess, args: argparse.Namespace) -> dict[str, Any]:
+    """The turns of a case."""
+    local.program.ask(DEADLINE_S, op="open", **case.loader)
+    size = local.program.ask(DEADLINE_S, op="size")
+    job.forget_peaks()
+    job.ask(job.trainers, op="open", **case.loader)
+    own: Turns = []
+    hosts: Turns = []
+    for _ in range(args.turns):
+        own.append(local.read(args.seconds))
+        hosts.append(job.read(args.seconds))
+    peaks = job.peaks()
+    job.ask([*job.trainers, local.program], op="close")
+    row_bytes = 4 * args.features if case.features else 0
+    floor = (case.hosts - 1) / case.hosts * (size["nodes"] * row_bytes + size["edges"] * 4)
+    factor = median([b["cpu_ms"] / a["cpu_ms"] for a, b in zip(own, hosts, strict=True)])
+    row = {"case": asdict(case), "factor": factor, "floor_bytes": floor, **size, **peaks}
+    return {**row, "in_process": own, "hosts": hosts}
+
+
+def main() -> None:
+    args = parse()
+    print(host_kind(args), flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="bench-hosts-") as folder:
+        root = Path(folder)
+        graphs = Graphs(root, args)
+        for graph in args.graphs:
+            with InProcess(graph, graphs, root, args) as local:
+                for count in args.hosts:
+                    with open_hosts(count, args) as hosts, Job(hosts, count, graph, graphs, root, args) as job:
+                        for work, features in itertools.product(args.works, args.rows):
+                            case = Case(count, graph, work, features == "features")
+                            rows.append(measure(case, job, local, args))
+                            print(
+                                f"{case.label}: {rows[-1]['factor']:.2f} times the CPU of the loader in process",
+                                flush=True,
+                            )
+    report(rows, args)
+
+
+def host_kind(args: argparse.Namespace) -> str:
+    """What hosts are here."""
+    if args.loopback:
+        return "hosts are processes that talk over loopback, as asked for"
+    if why := why_no_hosts("tc"):
+        return f"hosts are processes that talk over loopback, which has no limited rate: {why}"
+    return f"hosts are namespaces, their links {'limited to ' + args.rate if args.rate else 'without a limit'}"
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = small_batch_arguments(__doc__)
+    parser.set_defaults(nodes=200_000, edges=4_000_000)
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS), help="batches")
+    parser.add_argument("--rows", nargs="+", choices=["bare", "features"], default=["bare", "features"])
+    parser.add_argument("--rate", help="of every link in either direction, such as 1gbit; no limit by default")
+    parser.add_argument("--loopback", action="store_true", help="no namespaces, though they could be made")
+    parser.add_argument("--workers", type=int, default=1, help="sampling processes of each loader")
+    parser.add_argument("--buffer", default="512MB", help="shared memory for batches of each loader")
+    parser.add_argument("--row-cache", help="of servers: a share of the nodes, or bytes")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0, help="that are measured of a turn")
+    parser.add_argument("--quick", action="store_true", help="two hosts, one type, two short turns")
+    parser.add_argument("--name", default="hosts", help="of the file in results/")
+    args = parser.parse_args()
+    if args.quick:
+        args.hosts, args.graphs, args.turns, args.seconds = [2], ["one type"], 2, 2.0
+    return args
+
+
+def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    """The table, and the file."""
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        medians = {key: median([turn[key] for turn in row["hosts"]]) for key in ("bytes", "requests")}
+        return [
+            Case(**row["case"]).label,
+            spread([turn["per_s"] for turn in row["hosts"]]),
+            spread([turn["cpu_ms"] for turn in row["hosts"]]),
+            spread([turn["cpu_ms"] for turn in row["in_process"]]),
+            f"{row['factor']:.2f}",
+            f"{medians['bytes'] / 1e6:.3g}",
+            f"{row['floor_bytes'] / 1e6:.3g}",
+            f"{medians['requests']:.3g}",
+            f"{row['server_mib']:.0f}",
+            f"{row['worker_mib']:.0f}",
+        ]
+
+    print_table(
+        f"{args.nodes:,} nodes, {args.edges:,} edges, {args.features} float32 features; {host_kind(args)}",
+        ["hosts", "batches/s, all", "CPU ms a batch", "in process", "factor", "MB a batch", "floor", "requests",
+         "server MiB", "worker MiB"],
+        [cells(row) for row in rows],
+    )  # fmt: skip
+    print(write_json(args.name, {"arguments": vars(args), "hosts": host_kind(args), "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

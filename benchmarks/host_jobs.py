@@ -1,0 +1,294 @@
+"""Hosts for bench_hosts.py, and the servers, trainers and loaders that run on them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from harness import cpu_seconds, power_law_edges, process_tree
+from line_programs import LineProgram
+
+from graphlearn_dist.partition import RandomPartitioner
+from graphlearn_dist.utils.common import get_free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.hosts import HostNetwork, host_network, why_no_hosts  # noqa: E402
+
+DEADLINE_S = 300.0  # only a hang takes as long
+PORT = 29400
+SETTLE_S = 1.0  # of a turn before it is measured: batches made ahead are read, those under way are as many as later
+
+
+EDGE_TYPES = {("user", "likes", "item"): 3, ("item", "liked_by", "user"): 3, ("user", "follows", "user"): 2}
+
+
+def make_graph(directory: Path, graph: str, parts: int, args: argparse.Namespace, *, features: bool) -> Path:
+    """A power-law graph in so many partitions: of one type, or of two types of nodes and three of edges."""
+    generator = torch.Generator().manual_seed(0)
+    half, shares = args.nodes // 2, sum(EDGE_TYPES.values())
+    nodes: Any
+    edges: Any
+    rows: Any
+    if graph == "one type":
+        nodes, edges = args.nodes, torch.from_numpy(power_law_edges(args.nodes, args.edges))
+        rows = torch.randn(nodes, args.features, generator=generator)
+    else:
+        nodes = {"user": half, "item": half}
+        edges = {
+            edge_type: torch.from_numpy(power_law_edges(half, args.edges * share // shares, seed=seed))
+            for seed, (edge_type, share) in enumerate(EDGE_TYPES.items())
+        }
+        rows = {ntype: torch.randn(half, args.features, generator=generator) for ntype in nodes}
+    node_feat = {"node_feat": rows} if features else {}
+    RandomPartitioner(str(directory), parts, nodes, edges, edge_assign_strategy="by_dst", **node_feat).partition()
+    return directory
+
+
+class Graphs:
+    """Partition directories, each made when it is first asked for."""
+
+    def __init__(self, root: Path, args: argparse.Namespace) -> None:
+        self._root = root
+        self._args = args
+
+    def get(self, graph: str, parts: int, *, features: bool = True) -> str:
+        """That of a graph in so many partitions."""
+        directory = self._root / f"{graph.replace(' ', '-')}-{parts}-{int(features)}"
+        if not directory.exists():
+            make_graph(directory, graph, parts, self._args, features=features)
+        return str(directory)
+
+
+# --- hosts -------------------------------------------------------------------------------------------------------
+
+
+class Hosts(Protocol):
+    """Where the programs of a row run."""
+
+    def command(self, number: int, argv: Sequence[str]) -> list[str]: ...
+    def address(self, number: int) -> str: ...
+    def boot_id(self, number: int) -> str: ...
+    def sent_bytes(self) -> int: ...
+    def pids(self) -> list[int]: ...
+
+
+class Namespaces:
+    """Hosts in namespaces."""
+
+    def __init__(self, network: HostNetwork) -> None:
+        self._network = network
+        self.address = network.address
+
+    def command(self, number: int, argv: Sequence[str]) -> list[str]:
+        return self._network.hosts[number].command(*argv)
+
+    def boot_id(self, number: int) -> str:
+        return ""  # a host's own says it
+
+    def sent_bytes(self) -> int:
+        return sum(self._network.sent_bytes(number) for number in range(len(self._network.hosts)))
+
+    def pids(self) -> list[int]:
+        return [pid for host in self._network.hosts for pid in host.pids()]
+
+
+class Loopback:
+    """No hosts: processes of this machine that connect to each other by TCP, unless they stand for one host."""
+
+    def __init__(self, count: int) -> None:
+        self._boot_ids = [str(uuid.uuid4()) for _ in range(count)]
+
+    def command(self, number: int, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+    def address(self, number: int) -> str:
+        return "127.0.0.1"
+
+    def boot_id(self, number: int) -> str:
+        return self._boot_ids[number]
+
+    def sent_bytes(self) -> int:
+        line = next(x for x in Path("/proc/net/dev").read_text().splitlines() if x.strip().startswith("lo:"))
+        return int(line.partition(":")[2].split()[8])
+
+    def pids(self) -> list[int]:
+        found = process_tree(os.getpid())[1:]
+        return [pid for pid in found if b"host_programs.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@contextlib.contextmanager
+def open_hosts(count: int, args: argparse.Namespace) -> Iterator[Hosts]:
+    """Namespaces where this user may make them, else loopback."""
+    if args.loopback or why_no_hosts("tc"):
+        yield Loopback(count)
+    else:
+        with host_network(count, args.rate) as network:
+            yield Namespaces(network)
+
+
+# --- programs ----------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """Servers and trainers of one graph on so many hosts, and clients beside them."""
+
+    def __init__(self, hosts: Hosts, count: int, graph: str, graphs: Graphs, root: Path, args: argparse.Namespace):
+        self.hosts = hosts
+        self.count = count
+        self._stack = ExitStack()
+        self._clients = count + 1
+        port = get_free_port() if isinstance(hosts, Loopback) else PORT
+        nodes = args.nodes if graph == "one type" else args.nodes // 2
+        self._common = {
+            "servers": count, "clients": self._clients, "master": hosts.address(0), "port": port,
+            "seeds": nodes, "rounds": 10, "seed_type": None if graph == "one type" else "user",
+        }  # fmt: skip
+        self._environment = {
+            **os.environ, "GLD_TOKEN": secrets.token_hex(32), "GLD_SHARE_PARTITIONS": "0", "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }  # fmt: skip
+        self._counters = [root / f"{uuid.uuid4()}.count" for _ in range(count)]
+        options = {} if args.row_cache is None else {"row_cache": args.row_cache}
+        directory = graphs.get(graph, count)
+        with ExitStack() as undo:
+            self.servers = [
+                undo.enter_context(self._start("server", rank, directory=directory, options=options))
+                for rank in range(count)
+            ]
+            for server in self.servers:
+                server.answer(DEADLINE_S, "start")
+            loader = {"num_workers": args.workers, "buffer_size": args.buffer}
+            self.trainers = []
+            for rank, counter in enumerate(self._counters):
+                np.zeros(1, np.int64).tofile(counter)
+                self.trainers.append(
+                    undo.enter_context(self._start("trainer", rank, counter=str(counter), options=loader))
+                )
+            for trainer in self.trainers:
+                trainer.answer(DEADLINE_S, "start")
+            self._counts = [np.memmap(counter, np.int64, "r") for counter in self._counters]
+            self._stack = undo.pop_all()
+
+    def _start(self, role: str, host: int, **more: Any) -> LineProgram:
+        job = {"role": role, "rank": host, "boot_id": self.hosts.boot_id(host), **self._common, **more}
+        return start_program(self.hosts.command(host, program(job)), f"{role} {host}", self._environment)
+
+    def flooder(self) -> LineProgram:
+        """A client on the last host that floods server 0 when it is told to."""
+        job = {"role": "flood", "boot_id": self.hosts.boot_id(self.count - 1), **self._common, "rank": self.count}
+        return start_program(self.hosts.command(self.count - 1, program(job)), "flood", self._environment)
+
+    def ask(self, programs: Sequence[LineProgram], **command: Any) -> list[dict[str, Any]]:
+        """All of them at once."""
+        for one in programs:
+            one.tell(**command)
+        return [one.answer(DEADLINE_S, command["op"]) for one in programs]
+
+    def read(self, seconds: float) -> dict[str, float]:
+        """One turn of all trainers."""
+        self.ask(self.trainers, op="go")
+        time.sleep(SETTLE_S)  # nothing waits for it: what is measured begins here
+        pids = self.hosts.pids()
+        before, requests = self._state(pids), self._requests()
+        time.sleep(seconds)
+        after, requests = self._state(pids), self._requests() - requests
+        self.ask(self.trainers, op="pause")
+        wall, cpu, sent, batches = (b - a for a, b in zip(before, after, strict=True))
+        return {
+            "batches": batches,
+            "per_s": batches / wall,
+            "cpu_ms": 1000 * cpu / batches,
+            "bytes": sent / batches,
+            "requests": requests / batches,
+        }
+
+    def _state(self, pids: list[int]) -> tuple[float, float, int, int]:
+        """(seconds, CPU seconds, bytes sent, batches), now."""
+        batches = sum(int(counts[0]) for counts in self._counts)
+        return time.perf_counter(), cpu_seconds(pids), self.hosts.sent_bytes(), batches
+
+    def _requests(self) -> int:
+        return sum(reply["requests"] for reply in self.ask(self.servers, op="stats"))
+
+    def forget_peaks(self) -> None:
+        """Peaks of memory are counted from now on."""
+        for pid in self.hosts.pids():
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def peaks(self) -> dict[str, float]:
+        """MiB that a server and a sampling worker had at most."""
+        found = {"server_mib": 0.0, "worker_mib": 0.0}
+        for pid in self.hosts.pids():
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+            kind = "server_mib" if b'"role": "server"' in line else "worker_mib" if b"fork_server" in line else None
+            if kind:
+                status = Path(f"/proc/{pid}/status").read_text()
+                peak = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM:"))
+                found[kind] = max(found[kind], peak / 1024)
+        return found
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+def program(job: dict[str, Any]) -> list[str]:
+    """The command line of a program of ``host_programs``."""
+    return [sys.executable, str(Path(__file__).with_name("host_programs.py")), json.dumps(job)]
+
+
+def start_program(command: Sequence[str], label: str, environment: dict[str, str]) -> LineProgram:
+    """Starts it; what it logs goes to this process's standard error."""
+    return LineProgram(label, command, env=environment)
+
+
+class InProcess:
+    """The loader without servers, in a process of its own."""
+
+    def __init__(self, graph: str, graphs: Graphs, root: Path, args: argparse.Namespace) -> None:
+        counter = root / f"{uuid.uuid4()}.count"
+        np.zeros(1, np.int64).tofile(counter)
+        nodes = args.nodes if graph == "one type" else args.nodes // 2
+        directories = {name: graphs.get(graph, 1, features=name == "features") for name in ("features", "bare")}
+        job = {
+            "role": "in process", "boot_id": "", "directories": directories, "counter": str(counter),
+            "seeds": nodes, "rounds": 10, "seed_type": None if graph == "one type" else "user",
+        }  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        self.program = start_program(program(job), "in-process loader", environment)
+        self.program.answer(DEADLINE_S, "start")
+        self._counts = np.memmap(counter, np.int64, "r")
+
+    def read(self, seconds: float) -> dict[str, float]:
+        """One turn."""
+        self.program.ask(DEADLINE_S, op="go")
+        time.sleep(SETTLE_S / 4)
+        began, cpu, count = time.perf_counter(), cpu_seconds([self.program.pid]), int(self._counts[0])
+        time.sleep(seconds)
+        batches, cpu = int(self._counts[0]) - count, cpu_seconds([self.program.pid]) - cpu
+        wall = time.perf_counter() - began
+        self.program.ask(DEADLINE_S, op="pause")
+        return {"per_s": batches / wall, "cpu_ms": 1000 * cpu / batches}
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.program.__exit__(None, None, None)
