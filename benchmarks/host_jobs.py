@@ -83,7 +83,7 @@ class Hosts(Protocol):
     def address(self, number: int) -> str: ...
     def boot_id(self, number: int) -> str: ...
     def sent_bytes(self) -> int: ...
-    def pids(self) -> list[int]: ...
+    def pids(self, programs: Sequence[LineProgram]) -> list[int]: ...
 
 
 class Namespaces:
@@ -102,7 +102,7 @@ class Namespaces:
     def sent_bytes(self) -> int:
         return sum(self._network.sent_bytes(number) for number in range(len(self._network.hosts)))
 
-    def pids(self) -> list[int]:
+    def pids(self, programs: Sequence[LineProgram]) -> list[int]:
         return [pid for host in self._network.hosts for pid in host.pids()]
 
 
@@ -125,9 +125,8 @@ class Loopback:
         line = next(x for x in Path("/proc/net/dev").read_text().splitlines() if x.strip().startswith("lo:"))
         return int(line.partition(":")[2].split()[8])
 
-    def pids(self) -> list[int]:
-        found = process_tree(os.getpid())[1:]
-        return [pid for pid in found if b"host_programs.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    def pids(self, programs: Sequence[LineProgram]) -> list[int]:
+        return [pid for one in programs for pid in process_tree(one.pid)]
 
 
 @contextlib.contextmanager
@@ -202,7 +201,7 @@ class Job:
         """One turn of all trainers."""
         self.ask(self.trainers, op="go")
         time.sleep(SETTLE_S)  # nothing waits for it: what is measured begins here
-        pids = self.hosts.pids()
+        pids = self.pids()
         before, requests = self._state(pids), self._requests()
         time.sleep(seconds)
         after, requests = self._state(pids), self._requests() - requests
@@ -216,6 +215,10 @@ class Job:
             "requests": requests / batches,
         }
 
+    def pids(self) -> list[int]:
+        """All processes of all hosts."""
+        return self.hosts.pids([*self.servers, *self.trainers])
+
     def _state(self, pids: list[int]) -> tuple[float, float, int, int]:
         """(seconds, CPU seconds, bytes sent, batches), now."""
         batches = sum(int(counts[0]) for counts in self._counts)
@@ -226,14 +229,14 @@ class Job:
 
     def forget_peaks(self) -> None:
         """Peaks of memory are counted from now on."""
-        for pid in self.hosts.pids():
+        for pid in self.pids():
             with contextlib.suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def peaks(self) -> dict[str, float]:
         """MiB that a server and a sampling worker had at most."""
         found = {"server_mib": 0.0, "worker_mib": 0.0}
-        for pid in self.hosts.pids():
+        for pid in self.pids():
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
             kind = "server_mib" if b'"role": "server"' in line else "worker_mib" if b"fork_server" in line else None
             if kind:

@@ -354,11 +354,21 @@ def split_by_owner(
     book: PartitionBook, ids: Any, pool: ThreadPool | None = None
 ) -> tuple[Capsule, Capsule, Capsule, Capsule]: ...
 def locate_rows(
-    book: PartitionBook, ids: Any, is_asked: Sequence[bool], pool: ThreadPool | None = None
+    book: PartitionBook,
+    ids: Any,
+    is_asked: Sequence[bool],
+    pool: ThreadPool | None = None,
+    copied: SortedIds | None = None,
+    copy_rows: Any = None,
 ) -> tuple[Capsule, Capsule, Capsule, Capsule, Capsule]: ...
 def locate_owned(
-    owners: Any, ids: Any, at_hand: Sequence[SortedIds | None], pool: ThreadPool | None = None
-) -> tuple[Capsule, Capsule, Capsule, Capsule]: ...
+    owners: Any,
+    ids: Any,
+    at_hand: Sequence[SortedIds | None],
+    pool: ThreadPool | None = None,
+    copied: SortedIds | None = None,
+    copy_rows: Any = None,
+) -> tuple[Capsule, Capsule, Capsule, Capsule, Capsule]: ...
 
 class SortedIds:
     def __init__(self, sorted: Any, pool: ThreadPool | None = None) -> None: ...

@@ -47,10 +47,20 @@ py::tuple split(const PartitionBook& book, const py::object& ids, ThreadPool* po
                         std::move(result.offsets));
 }
 
+using HeldIds = std::shared_ptr<SortedIds>;
+
+KeptCopies kept_copies(const HeldIds& ids, const py::object& rows) {
+  if (ids == nullptr) return {};
+  KeptCopies copies{ids.get(), from_python_optional(rows, "copy_rows")};
+  if (copies.rows.defined()) check_vector(copies.rows, kInt64, ids->size(), "copy_rows");
+  return copies;
+}
+
 py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, const std::vector<bool>& is_asked,
-                            ThreadPool* pool) {
+                            ThreadPool* pool, const HeldIds& copied, const py::object& copy_rows) {
   const Tensor input = from_python(ids, "ids");
-  LocatedRows found = without_gil([&] { return locate_rows(input, book, is_asked, pool); });
+  const KeptCopies copies = kept_copies(copied, copy_rows);
+  LocatedRows found = without_gil([&] { return locate_rows(input, book, is_asked, pool, copies); });
   return py::make_tuple(std::move(found.owners), std::move(found.rows), std::move(found.ids),
                         std::move(found.positions), std::move(found.offsets));
 }
@@ -66,14 +76,15 @@ Tensor find(const SortedIds& sorted, const py::object& ids, ThreadPool* pool) {
   return without_gil([&] { return sorted.find(asked, pool); });
 }
 
-py::tuple locate_owned_rows(const py::object& owners, const py::object& ids,
-                            const std::vector<std::shared_ptr<SortedIds>>& at_hand, ThreadPool* pool) {
+py::tuple locate_owned_rows(const py::object& owners, const py::object& ids, const std::vector<HeldIds>& at_hand,
+                            ThreadPool* pool, const HeldIds& copied, const py::object& copy_rows) {
   const Tensor known = from_python(owners, "owners"), input = from_python(ids, "ids");
   std::vector<const SortedIds*> lists;
   for (const auto& list : at_hand) lists.push_back(list.get());
-  LocatedRows found = without_gil([&] { return locate_owned(known, input, lists, pool); });
-  return py::make_tuple(std::move(found.rows), std::move(found.ids), std::move(found.positions),
-                        std::move(found.offsets));
+  const KeptCopies copies = kept_copies(copied, copy_rows);
+  LocatedRows found = without_gil([&] { return locate_owned(known, input, lists, pool, copies); });
+  return py::make_tuple(std::move(found.owners), std::move(found.rows), std::move(found.ids),
+                        std::move(found.positions), std::move(found.offsets));
 }
 
 NeighborPart neighbor_part(const py::handle& item, size_t partition) {
@@ -158,13 +169,14 @@ void bind_routing(py::module_& m) {
   m.def("split_by_owner", &split, py::arg("book"), py::arg("ids"), py::arg("pool") = nullptr,
         "(ids, rows, positions, offsets), all int64, in buckets by owner, stable.");
   m.def("locate_rows", &locate_for_lookup, py::arg("book"), py::arg("ids"), py::arg("is_asked"),
-        py::arg("pool") = nullptr,
+        py::arg("pool") = nullptr, py::arg("copied") = nullptr, py::arg("copy_rows") = py::none(),
         "(owners int32, rows int64) of all ids, in their order, and (ids, positions, offsets) of those that are asked "
-        "for, in buckets by owner: their rows are places in the owner's answer.");
+        "for, in buckets by owner: their rows are places in the owner's answer. Of ids that are `copied` nobody is "
+        "asked: their owner is the number of partitions, their rows are places in that list, or `copy_rows` at these.");
   m.def("locate_owned", &locate_owned_rows, py::arg("owners"), py::arg("ids"), py::arg("at_hand"),
-        py::arg("pool") = nullptr,
-        "The same of ids whose owners (int32) are known: (rows, ids, positions, offsets). `at_hand`: the ids of each "
-        "partition in the order of its rows, None for one that is asked.");
+        py::arg("pool") = nullptr, py::arg("copied") = nullptr, py::arg("copy_rows") = py::none(),
+        "The same of ids whose owners (int32) are known. `at_hand`: the ids of each partition in the order of its "
+        "rows, None for one that is asked.");
   m.def("stitch_neighbors", &stitch, py::arg("positions"), py::arg("offsets"), py::arg("parts"),
         py::arg("pool") = nullptr, py::arg("max_count") = -1,
         "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split; at most `max_count` "

@@ -40,6 +40,8 @@ class SortedIds {
   // The same of a vector of int32 or int64, as int64 [n]. `pool` may be null, and never changes a result.
   Tensor find(const Tensor& ids, ThreadPool* pool) const;
 
+  int64_t size() const { return sorted_.numel(); }
+
   // Bytes of the index.
   int64_t index_bytes() const;
 

@@ -102,13 +102,38 @@ Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool*
   return split;
 }
 
+// Those ids in [begin, end) that would be asked for and of which there are copies: these are their rows.
+template <typename T>
+void take_copies(const KeptCopies& copies, const std::vector<uint8_t>& asked, const T* ids, int64_t begin, int64_t end,
+                 int32_t* owners, int64_t* rows) {
+  constexpr int64_t kBlock = 256;
+  int64_t chosen[kBlock], wanted[kBlock], found[kBlock];
+  const int64_t* copy_rows = copies.rows.defined() ? copies.rows.as<int64_t>() : nullptr;
+  const auto place_of_copies = static_cast<int32_t>(asked.size() - 1);
+  for (int64_t first = begin; first < end; first += kBlock) {
+    int64_t count = 0;
+    for (int64_t i = first; i < std::min(first + kBlock, end); ++i) {
+      chosen[count] = i;
+      wanted[count] = ids[i];
+      count += asked[owners[i]];
+    }
+    copies.ids->find(wanted, count, found);
+    for (int64_t k = 0; k < count; ++k) {
+      if (found[k] < 0) continue;
+      owners[chosen[k]] = place_of_copies;
+      rows[chosen[k]] = copy_rows == nullptr ? found[k] : copy_rows[found[k]];
+    }
+  }
+}
+
 // As split_many(), of the ids whose owners are asked; the others stay where they are.
 //
 // locate(begin, end, owners, rows) fills in `owners`, where these are not known yet, and the rows of those at hand.
 template <typename T, typename Locate>
 LocatedRows locate_many(const T* ids, int64_t n, Tensor known_owners, const std::vector<bool>& is_asked,
-                        ThreadPool* pool, Locate&& locate) {
+                        ThreadPool* pool, const KeptCopies& copies, Locate&& locate) {
   const int num_partitions = static_cast<int>(is_asked.size());
+  const int num_places = num_partitions + 1;  // the last are the copies
   LocatedRows out;
   out.owners = std::move(known_owners);
   out.rows = empty({n}, kInt64);
@@ -116,22 +141,26 @@ LocatedRows locate_many(const T* ids, int64_t n, Tensor known_owners, const std:
   int32_t* owners = out.owners.as<int32_t>();
   int64_t* rows = out.rows.as<int64_t>();
   int64_t* offsets = out.offsets.as<int64_t>();
-  const std::vector<uint8_t> asked(is_asked.begin(), is_asked.end());  // bits would cost more to read
+  std::vector<uint8_t> asked(is_asked.begin(), is_asked.end());  // bits would cost more to read
+  asked.push_back(0);
   const Chunks chunks(n, pool);
-  std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_partitions), 0);
+  std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_places), 0);
   chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
     locate(begin, end, owners, rows);
-    int64_t* histogram = histograms.data() + chunk * num_partitions;
+    if (copies.ids != nullptr) take_copies(copies, asked, ids, begin, end, owners, rows);
+    int64_t* histogram = histograms.data() + chunk * num_places;
     for (int64_t i = begin; i < end; ++i) histogram[owners[i]] += asked[owners[i]];
   });
-  place_buckets(histograms, chunks.num_chunks, num_partitions, offsets);
+  std::vector<int64_t> bounds(static_cast<size_t>(num_places + 1));
+  place_buckets(histograms, chunks.num_chunks, num_places, bounds.data());
+  std::copy_n(bounds.begin(), num_places, offsets);
   out.ids = empty({offsets[num_partitions]}, kInt64);
   out.positions = empty({offsets[num_partitions]}, kInt64);
   if (out.ids.numel() == 0) return out;
   int64_t* out_ids = out.ids.as<int64_t>();
   int64_t* positions = out.positions.as<int64_t>();
   chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
-    int64_t* places = histograms.data() + chunk * num_partitions;
+    int64_t* places = histograms.data() + chunk * num_places;
     constexpr int64_t kBlock = 256;
     int64_t chosen[kBlock];  // those of a block that are asked, found without a branch that nobody can predict
     for (int64_t first = begin; first < end; first += kBlock) {
@@ -329,7 +358,7 @@ Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* p
 }
 
 LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std::vector<bool>& is_asked,
-                        ThreadPool* pool) {
+                        ThreadPool* pool, const KeptCopies& copies) {
   check_index_vector(ids, "ids");
   if (static_cast<int>(is_asked.size()) != book.num_partitions())
     throw InvalidArgument(message("is_asked: expected one entry for each of ", book.num_partitions(),
@@ -337,7 +366,7 @@ LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std:
   return dispatch_index(ids.dtype, "ids", [&](auto type) {
     const auto* asked = ids.as<decltype(type)>();
     const int64_t n = ids.numel();
-    return locate_many(asked, n, empty({n}, kInt32), is_asked, pool,
+    return locate_many(asked, n, empty({n}, kInt32), is_asked, pool, copies,
                        [&](int64_t begin, int64_t end, int32_t* owners, int64_t* rows) {
                          book.locate(asked + begin, end - begin, owners + begin, rows + begin, begin);
                        });
@@ -345,7 +374,7 @@ LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std:
 }
 
 LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vector<const SortedIds*>& at_hand,
-                         ThreadPool* pool) {
+                         ThreadPool* pool, const KeptCopies& copies) {
   check_index_vector(ids, "ids");
   check_vector(owners, kInt32, ids.numel(), "owners");
   const auto num_partitions = static_cast<int32_t>(at_hand.size());
@@ -361,7 +390,9 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
         if (at_hand[static_cast<size_t>(p)] != nullptr)
           find_owned(*at_hand[static_cast<size_t>(p)], p, wanted, known, begin, end, rows);
     };
-    return locate_many(wanted, ids.numel(), owners, is_asked, pool, locate);
+    Tensor places = copies.ids == nullptr ? owners : empty({ids.numel()}, kInt32);
+    if (copies.ids != nullptr) std::copy_n(owners.as<int32_t>(), ids.numel(), places.as<int32_t>());
+    return locate_many(wanted, ids.numel(), std::move(places), is_asked, pool, copies, locate);
   });
 }
 

@@ -24,10 +24,17 @@ struct Split {
 // Raises UnknownId for an id outside the book.
 Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool);
 
-// Where rows of a lookup will be found: at their owners where these are at hand, else in what their owners answer.
+// Copies of rows of partitions that would have to be asked. Without ids there are none.
+struct KeptCopies {
+  const SortedIds* ids = nullptr;
+  Tensor rows;  // int64, the row of each id of the list, in its order; undefined: the rows are in that order
+};
+
+// Where rows of a lookup will be found: at their owners where these are at hand, else in what their owners answer,
+// unless there are copies.
 struct LocatedRows {
-  Tensor owners;     // int32 [n], of each id in the order in which they came
-  Tensor rows;       // int64 [n], the local row at an owner at hand; the place in the answer of one that is asked
+  Tensor owners;     // int32 [n], of each id in the order in which they came; num_partitions for a copy
+  Tensor rows;       // int64 [n], the local row at an owner at hand, or of a copy; the place in the answer of one asked
   Tensor ids;        // int64 [m], those to be asked for, in buckets by owner as in Split
   Tensor positions;  // int64 [m], where each of them stood in the input
   Tensor offsets;    // int64 [num_partitions + 1], bounds of the buckets; those of owners at hand are empty
@@ -35,12 +42,12 @@ struct LocatedRows {
 
 // `is_asked` has one entry for each partition. Raises UnknownId for an id outside the book.
 LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std::vector<bool>& is_asked,
-                        ThreadPool* pool);
+                        ThreadPool* pool, const KeptCopies& copies = {});
 
 // The same of ids whose owners (int32 [n]) are known: `at_hand` has the ids of each partition, in the order of its
 // rows, and null for those that are asked. Raises UnknownId for an id that its owner has not.
 LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vector<const SortedIds*>& at_hand,
-                         ThreadPool* pool);
+                         ThreadPool* pool, const KeptCopies& copies = {});
 
 // What one partition answered about its bucket: counts[i] neighbors for the i-th id of the bucket, one after another.
 // A partition that was not asked may leave all three undefined.

@@ -12,11 +12,11 @@ from ...core import thread_pool, to_tensor
 from ...data.unified_tensor import UnifiedTensor, gather_located, view_rows
 from ...errors import UnknownIdError
 from ...messages import FeatureReply, FeatureRequest, Subgraph
-from ...partition import OwnedEdgesBook
+from ...partition import CachedRows, OwnedEdgesBook
 from ..dist_dataset import DistDataset
 from ..partitions.partition_service import PartitionService
 from .partitioned_sampler import Peers
-from .row_cache import RowCache
+from .row_cache import CopyPlaces, RowCache, open_caches
 from .row_lookup import LocatedRows, locate_owned, locate_rows
 
 
@@ -39,6 +39,11 @@ class FeatureCollector:
         services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one lookup.
+
+    Attributes:
+        store_names: of the rows that it looks up.
+        counts: int64 ``[3]``, ids of which there was a copy, ids that others were asked for (each once, however many
+            stores have rows of it), and bytes of rows that nobody was asked for. It adds up here.
     """
 
     def __init__(
@@ -58,11 +63,17 @@ class FeatureCollector:
         self._edge_types = {name: int(name.split(":")[1]) for name in self._with_edges & self._stores.keys()}
         self._row_ends = {i: (specs[i][0], row_books[i].native) for i in self._edge_types.values()}
         # Where all partitions are at hand, a copy of their rows is no closer than the rows.
-        caches = dataset.row_caches() if len(self._services) < self._num_partitions else {}
-        self._caches = {name: RowCache(rows) for name, rows in caches.items() if len(rows.ids)}
+        self._own_copies = dataset.row_caches() if len(self._services) < self._num_partitions else {}
+        self._caches = open_caches(self._own_copies)
+        self.counts = torch.zeros(3, dtype=torch.int64)
         self._peers = peers
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)
+
+    def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
+        """Lookups that start from now on use these copies too, by store, in place of those that were given before."""
+        if len(self._services) < self._num_partitions:
+            self._caches = open_caches(self._own_copies, copies)
 
     def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).
@@ -79,14 +90,15 @@ class FeatureCollector:
         return self._places(wanted, {name: owners[i] for name, i in self._edge_types.items() if i in owners})
 
     def _places(self, wanted: Mapping[str, torch.Tensor], owners: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
-        made: dict[tuple[int, int, int], LocatedRows] = {}  # stores of one type lie in the same places
+        made: dict[tuple[int, int, int, int], LocatedRows] = {}  # stores of one type lie in the same places
         places = {}
         for name in wanted.keys() & owners.keys():
-            key = self._edge_types[name], id(wanted[name]), id(owners[name])
+            copies = self._copies_of(name)
+            key = self._edge_types[name], id(wanted[name]), id(owners[name]), id(copies)
             if key not in made:
                 services = map(self._services.get, range(self._num_partitions))
                 at_hand = [None if service is None else service.sorted_ids(name) for service in services]
-                made[key] = locate_owned(owners[name], wanted[name], at_hand, self._pool)
+                made[key] = locate_owned(owners[name], wanted[name], at_hand, self._pool, copies)
             places[name] = made[key]
         return places
 
@@ -123,8 +135,7 @@ class FeatureCollector:
             return Lookup(self, wanted)
         located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
         located |= places or {}
-        for name in located.keys() & self._caches.keys():
-            located[name] = self._caches[name].take(located[name], self._num_partitions)
+        self._count(located)
         asked = {}
         for partition in range(self._num_partitions):
             ids = {name: of.asked_of(partition) for name, of in located.items()}
@@ -132,15 +143,32 @@ class FeatureCollector:
             if names:
                 request = FeatureRequest(names, tuple(ids[name] for name in names))
                 asked[partition] = names, self._peers.ask(partition, PartitionService.lookup, request)
-        return Lookup(self, wanted, located, asked)
+        return Lookup(self, wanted, located, asked, self._caches)
+
+    def _copies_of(self, name: str) -> CopyPlaces | None:
+        return self._caches[name].places if name in self._caches else None
+
+    def _count(self, located: Mapping[str, LocatedRows]) -> None:
+        """Adds to ``counts`` where there are copies."""
+        if not self._caches:
+            return
+        hits: dict[int, int] = {}  # of places, which stores share
+        for name, found in located.items():
+            if id(found) not in hits:
+                hits[id(found)] = int((found.owners == self._num_partitions).sum())
+                self.counts += torch.tensor([hits[id(found)], found.ids.numel(), 0])
+            if name in self._caches:
+                self.counts[2] += hits[id(found)] * self._caches[name].row_bytes
 
     def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
-        made: dict[tuple[int, int], LocatedRows] = {}  # stores of one type share ids and book, and so the places
+        # Stores of one type share ids, book and copies, and so the places.
+        made: dict[tuple[int, int, int], LocatedRows] = {}
         located = {}
         for name, ids in wanted.items():
-            key = id(ids), id(self._books[name])
+            copies = self._copies_of(name)
+            key = id(ids), id(self._books[name]), id(copies)
             if key not in made:
-                made[key] = locate_rows(self._books[name], ids, self._is_asked, self._pool)
+                made[key] = locate_rows(self._books[name], ids, self._is_asked, self._pool, copies)
             located[name] = made[key]
         return located
 
@@ -149,8 +177,15 @@ class FeatureCollector:
         rows = self._stores[name]
         return RowSpec((ids.numel(), *rows.shape[1:]), rows.dtype)
 
-    def gather(self, name: str, located: LocatedRows, answers: Mapping[int, torch.Tensor], out: torch.Tensor) -> None:
-        """Writes the rows of a store, given what the partitions that were asked have answered."""
+    def gather(
+        self,
+        name: str,
+        located: LocatedRows,
+        answers: Mapping[int, torch.Tensor],
+        cache: RowCache | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Writes the rows of a store, given the copies and what the partitions that were asked have answered."""
         if located.rows.numel() == 0:
             return
         sources: list[UnifiedTensor | None] = [None] * (self._num_partitions + 1)  # the last are the cached rows
@@ -158,8 +193,8 @@ class FeatureCollector:
             sources[partition] = service.rows(name)
         for partition, rows in answers.items():
             sources[partition] = view_rows(rows)
-        if name in self._caches:
-            sources[-1] = self._caches[name].tensor
+        if cache is not None:
+            sources[-1] = cache.tensor
         gather_located(sources, located.owners, located.rows, out, self._pool)
 
     def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
@@ -175,6 +210,7 @@ class Lookup:
     wanted: Mapping[str, torch.Tensor]
     located: Mapping[str, LocatedRows] = field(default_factory=dict)
     asked: Mapping[int, tuple[tuple[str, ...], Any]] = field(default_factory=dict)
+    caches: Mapping[str, RowCache] = field(default_factory=dict)
 
     def specs(self) -> dict[str, RowSpec]:
         """By store, what the rows will look like."""
@@ -189,6 +225,7 @@ class Lookup:
                 answers[name][partition] = rows
         for name, ids in self.wanted.items():
             if name in self.located:
-                self.collector.gather(name, self.located[name], answers[name], outputs[name])
+                cache = self.caches.get(name)
+                self.collector.gather(name, self.located[name], answers[name], cache, outputs[name])
             else:
                 self.collector.gather_whole(name, ids, outputs[name])

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import torch
 
+from ... import _C
 from ...data.unified_tensor import UnifiedTensor
 from ...partition import CachedRows
-from .row_lookup import LocatedRows
 
 
-class RowCache:
-    """Finds cached rows by id, in the memory of the ids: they are few, compared with the ids of the graph.
-
-    Args:
-        cached: ids and rows.
+@dataclass(frozen=True)
+class CopyPlaces:
+    """Where copies lie.
 
     Attributes:
-        tensor: the rows.
+        ids: of which rows there are copies.
+        rows: int64, where the copy of each id of that list lies; None where copies lie in the order of the list.
     """
 
-    def __init__(self, cached: CachedRows) -> None:
-        self._ids, self._rows = cached.ids.sort()
-        self.tensor = UnifiedTensor(0, cached.feats.dtype)
-        self.tensor.append_cpu_tensor(cached.feats)
+    ids: _C.SortedIds
+    rows: torch.Tensor | None
 
-    def take(self, located: LocatedRows, owner: int) -> LocatedRows:
-        """The same places, but that ids which are cached are not asked for: their rows are those of ``owner``."""
-        if len(self._ids) == 0:
-            return located
-        places = torch.searchsorted(self._ids, located.ids).clamp_(max=len(self._ids) - 1)
-        is_hit = self._ids[places] == located.ids
-        hits, left = located.positions[is_hit], located.positions[~is_hit]
-        counts = torch.cat([torch.zeros(1, dtype=torch.int64), (~is_hit).cumsum(0)])
-        offsets = counts[located.offsets]
-        owners, rows = located.owners.clone(), located.rows.clone()  # other stores of the type share them
-        owners[hits], rows[hits] = owner, self._rows[places[is_hit]]
-        rows[left] = torch.arange(len(left)) - offsets[owners[left].long()]
-        return LocatedRows(owners, rows, located.ids[~is_hit], left, offsets, offsets.tolist())
+    @classmethod
+    def of(cls, parts: Sequence[torch.Tensor]) -> CopyPlaces:
+        """Of copies of these ids (int64, none twice), one part behind the other."""
+        ids = parts[0] if len(parts) == 1 else torch.cat([*parts])
+        if bool((ids[1:] > ids[:-1]).all()):
+            return cls(_C.SortedIds(ids), None)
+        ordered, rows = ids.sort()
+        return cls(_C.SortedIds(ordered), rows)
+
+
+@dataclass(frozen=True)
+class RowCache:
+    """Copies of the rows of one store.
+
+    Attributes:
+        places: where the row of an id lies; one object for stores of the same ids.
+        tensor: the rows.
+        row_bytes: of one of them.
+    """
+
+    places: CopyPlaces
+    tensor: UnifiedTensor
+    row_bytes: int
+
+
+def open_caches(*layers: Mapping[str, CachedRows]) -> dict[str, RowCache]:
+    """By store, the copies of all layers together, in which no id is twice."""
+    places: dict[tuple[tuple[int, int], ...], CopyPlaces] = {}
+    caches = {}
+    for store in {store for layer in layers for store in layer}:
+        parts = [layer[store] for layer in layers if store in layer and len(layer[store].ids)]
+        if not parts:
+            continue
+        key = tuple((part.ids.data_ptr(), len(part.ids)) for part in parts)
+        if key not in places:
+            places[key] = CopyPlaces.of([part.ids for part in parts])
+        rows = parts[0].feats
+        tensor = UnifiedTensor(0, rows.dtype)
+        for part in parts:
+            tensor.append_cpu_tensor(part.feats)
+        caches[store] = RowCache(places[key], tensor, rows[0].numel() * rows.element_size())
+    return caches

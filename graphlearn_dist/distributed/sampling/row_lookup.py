@@ -9,6 +9,7 @@ import torch
 
 from ... import _C
 from ...core import to_tensor
+from .row_cache import CopyPlaces
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class LocatedRows:
     """The places of a list of ids.
 
     Attributes:
-        owners: int32 ``[n]``, the partition of each, in the order of the list.
-        rows: int64 ``[n]``, its row there where the partition is at hand, else its place in the partition's answer.
+        owners: int32 ``[n]``, the partition of each, in the order of the list; their number for a copy.
+        rows: int64 ``[n]``, its row there where the partition is at hand, or of the copy, else its place in the answer.
         ids: int64 ``[m]``, those to be asked for, grouped by owner.
         positions: int64 ``[m]``, where each of them stands in the list.
         offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
@@ -37,19 +38,29 @@ class LocatedRows:
 
 
 def locate_rows(
-    book: _C.PartitionBook, ids: torch.Tensor, is_asked: Sequence[bool], pool: _C.ThreadPool
+    book: _C.PartitionBook,
+    ids: torch.Tensor,
+    is_asked: Sequence[bool],
+    pool: _C.ThreadPool,
+    copies: CopyPlaces | None = None,
 ) -> LocatedRows:
-    """Finds the places of ids; ``is_asked`` says by partition whether it must be asked.
+    """Finds the places of ids; ``is_asked`` says by partition whether it must be asked, unless there are copies.
 
     Raises:
         UnknownIdError: an id is outside the book.
     """
-    owners, rows, asked, positions, offsets = map(to_tensor, _C.locate_rows(book, ids, is_asked, pool))
+    owners, rows, asked, positions, offsets = map(
+        to_tensor, _C.locate_rows(book, ids, is_asked, pool, *_native(copies))
+    )
     return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
 
 
 def locate_owned(
-    owners: torch.Tensor, ids: torch.Tensor, at_hand: Sequence[_C.SortedIds | None], pool: _C.ThreadPool
+    owners: torch.Tensor,
+    ids: torch.Tensor,
+    at_hand: Sequence[_C.SortedIds | None],
+    pool: _C.ThreadPool,
+    copies: CopyPlaces | None = None,
 ) -> LocatedRows:
     """The same of ids whose owners (int32 ``[n]``) are known.
 
@@ -59,5 +70,10 @@ def locate_owned(
     Raises:
         UnknownIdError: an id is not of its owner.
     """
-    rows, asked, positions, offsets = map(to_tensor, _C.locate_owned(owners, ids, at_hand, pool))
+    found = _C.locate_owned(owners, ids, at_hand, pool, *_native(copies))
+    owners, rows, asked, positions, offsets = map(to_tensor, found)
     return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
+
+
+def _native(copies: CopyPlaces | None) -> tuple[_C.SortedIds | None, torch.Tensor | None]:
+    return (None, None) if copies is None else (copies.ids, copies.rows)

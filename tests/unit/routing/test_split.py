@@ -187,12 +187,56 @@ def test_located_rows_lie_at_hand_or_in_the_answer(ids: list[int], asked: set[in
         assert torch.equal(rows[places], here)
 
 
+@given(
+    ids=st.lists(st.integers(0, 96), max_size=300),
+    copied=st.sets(st.integers(0, 96), min_size=1),
+    is_turned=st.booleans(),
+    threads=st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_nobody_is_asked_for_what_is_copied(ids: list[int], copied: set[int], is_turned: bool, threads: int) -> None:
+    """Copies of rows at hand are not looked at, those of others have the number of partitions as their owner."""
+    book = _C.PartitionBook.permuted(97, 5, 3)
+    asked = [False, True, True, False, True]
+    whole, pool = torch.tensor(ids, dtype=torch.int64), _C.ThreadPool(threads) if threads else None
+    kept = torch.tensor(sorted(copied))
+    rows_of_copies = torch.arange(len(kept)).flip(0) if is_turned else None
+    copies = _C.SortedIds(kept), rows_of_copies
+    plain_owners = from_dlpack(book.locate(whole)[0])
+    is_copy = torch.tensor(asked)[plain_owners.long()] & torch.isin(whole, kept)
+    expected = torch.where(is_copy, 5, plain_owners)
+    places = torch.searchsorted(kept, whole[is_copy])
+    for found in (
+        _C.locate_rows(book, whole, asked, pool, *copies),
+        _C.locate_owned(
+            plain_owners, whole, [None if a else _every(book, p) for p, a in enumerate(asked)], pool, *copies
+        ),
+    ):
+        owners, rows, wanted, positions, offsets = map(from_dlpack, found)
+        assert torch.equal(owners, expected.int())
+        assert torch.equal(rows[is_copy], len(kept) - 1 - places if is_turned else places)
+        assert torch.equal(wanted, whole[positions])
+        assert offsets.tolist() == [int((expected[positions] < p).sum()) for p in range(6)]
+        is_asked = torch.tensor([*asked, False])[expected.long()]
+        assert sorted(positions.tolist()) == torch.nonzero(is_asked).flatten().tolist()
+        assert torch.equal(wanted[rows[is_asked] + offsets[expected[is_asked].long()]], whole[is_asked])
+    assert torch.equal(plain_owners, from_dlpack(book.locate(whole)[0]))  # those that are known are not written to
+
+
+def _every(book: _C.PartitionBook, partition: int) -> _C.SortedIds:
+    return _C.SortedIds(from_dlpack(book.global_ids(partition)).sort().values)
+
+
 def test_locate_rows_checks() -> None:
     book = _C.PartitionBook.permuted(10, 2, 3)
     with pytest.raises(InvalidArgumentError, match="is_asked: expected one entry for each of 2 partitions, got 1"):
         _C.locate_rows(book, torch.tensor([1]), [True])
     with pytest.raises(UnknownIdError):
         _C.locate_rows(book, torch.tensor([1, 10]), [True, False])
+    with pytest.raises(InvalidArgumentError, match="copy_rows"):
+        _C.locate_rows(
+            book, torch.tensor([1]), [True, False], None, _C.SortedIds(torch.tensor([1, 2])), torch.tensor([0])
+        )
 
 
 def test_scatter_rows_checks() -> None:
