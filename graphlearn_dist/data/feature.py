@@ -14,6 +14,7 @@ from .. import _C
 from ..core import check_index_tensor, check_index_vector
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..messages import TensorHandle
+from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
 from .device_rows import DeviceRows
@@ -84,7 +85,7 @@ class Feature:
         id2index: torch.Tensor | Sequence[int] | Any | None = None,
         split_ratio: float = 0.0,
         device_group_list: list[DeviceGroup] | None = None,
-        device: int | None = None,
+        device: torch.device | str | int | None = None,
         with_gpu: bool | None = True,
         dtype: torch.dtype | None = torch.float32,
         num_threads: int = 1,
@@ -94,8 +95,9 @@ class Feature:
     ) -> None:
         if not 0.0 <= split_ratio <= 1.0:
             raise InvalidArgumentError(f"split_ratio: expected a share between 0 and 1, got {split_ratio}")
-        wants_gpu = with_gpu is not False and (split_ratio != 0.0 or device is not None)
-        if wants_gpu and (device or 0) >= _C.cuda_device_count():
+        gpu = gpu_number(device)
+        wants_gpu = with_gpu is not False and (split_ratio != 0.0 or gpu is not None)
+        if wants_gpu and (gpu or 0) >= _C.cuda_device_count():
             raise InvalidArgumentError(
                 f"split_ratio, device: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are usable"
             )
@@ -109,7 +111,7 @@ class Feature:
         )
         self.split_ratio = split_ratio
         self.device_group_list = device_group_list
-        self.device = device
+        self.device = gpu
         self.with_gpu = with_gpu
         self.num_threads = num_threads
         self.out_dtype = _checked_cast(self.feature_tensor.dtype, out_dtype)

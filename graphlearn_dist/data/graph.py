@@ -10,6 +10,7 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError
+from ..utils.device import gpu_number
 from . import shared_memory
 from .device_topology import DeviceTopology, Placement
 from .handles import GpuHandle, GraphHandle
@@ -42,20 +43,26 @@ class Graph:
         topo: the edges.
         mode: ``"CPU"``, ``"ZERO_COPY"`` (pinned host memory that the GPU reads) or ``"CUDA"`` (the GPU's memory).
             Without a device all of them live in host memory, and the CPU samples.
-        device: the GPU that local loaders sample on, in builds with CUDA.
+        device: the GPU that local loaders sample on, in builds with CUDA: its number, or as torch names it.
         row_book: which nodes' rows these are, in a partition; None where row *v* is that of node *v*.
     """
 
     def __init__(
-        self, topo: Topology, mode: str = "ZERO_COPY", device: int | None = None, *, row_book: RowBook | None = None
+        self,
+        topo: Topology,
+        mode: str = "ZERO_COPY",
+        device: torch.device | str | int | None = None,
+        *,
+        row_book: RowBook | None = None,
     ) -> None:
         if mode not in ("CPU", "ZERO_COPY", "CUDA"):
             raise InvalidArgumentError(f"mode: expected 'CPU', 'ZERO_COPY' or 'CUDA', got {mode!r}")
-        if device is not None and device >= _C.cuda_device_count():
-            raise InvalidArgumentError(f"device: GPU {device} was asked for, {_C.cuda_device_count()} are usable")
+        gpu = gpu_number(device)
+        if gpu is not None and gpu >= _C.cuda_device_count():
+            raise InvalidArgumentError(f"device: GPU {gpu} was asked for, {_C.cuda_device_count()} are usable")
         self.topo = topo
         self.mode = mode
-        self.device = device
+        self.device = gpu
         self.row_book = row_book
         self._native: _C.Csr | None = None
         self._native_weighted: _C.Csr | None = None

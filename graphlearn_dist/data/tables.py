@@ -13,7 +13,8 @@ import torch
 from ..errors import InvalidArgumentError, StorageError
 from ..utils.tensor import convert_to_tensor
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t", "": "\t"}
+_KINDS = (*_DELIMITERS, ".npz", ".parquet")
 
 
 def read_columns(table: Any, name: str, part: int = 0, num_parts: int = 1) -> list[Any]:
@@ -22,8 +23,8 @@ def read_columns(table: Any, name: str, part: int = 0, num_parts: int = 1) -> li
     Args:
         table: one of
 
-            - a file: ``.csv`` (commas), ``.tsv`` or ``.txt`` (tabs), without a line of names; ``.npz``, whose arrays
-              are the columns; ``.parquet``, where pyarrow is installed;
+            - a file: ``.csv`` (commas), ``.tsv``, ``.txt`` or no suffix (tabs), no line of names; ``.npz``, whose
+              arrays are the columns; ``.parquet``, where pyarrow is installed;
             - columns: a tuple or dict of tensors or arrays of one length;
             - records: an iterable of tuples;
             - ``table(part, num_parts)`` that gives one of these, of this part alone: any other reader.
@@ -65,9 +66,10 @@ def _columns(table: Any, name: str) -> list[Any]:
 
 def _read_file(path: Path, name: str) -> list[Any]:
     kind = path.suffix.lower()
-    if kind not in (*_DELIMITERS, ".npz", ".parquet"):
+    if kind not in _KINDS or (not kind and not path.is_file()):  # such as the names of tables of a service
         raise InvalidArgumentError(
-            f"{name}: expected a .csv, .tsv, .txt, .npz or .parquet file, or a callable that gives records, got {path}"
+            f"{name}: expected a .csv, .tsv, .txt, .npz or .parquet file, a file without a suffix (tabs), "
+            f"or a callable that gives records, got {path}"
         )
     try:
         if kind in _DELIMITERS:

@@ -60,7 +60,7 @@ class MemoryPlace:
     """Which memory a partition is put in: ``Graph``'s mode and device, and what ``Feature`` is told of GPUs."""
 
     graph_mode: str = "ZERO_COPY"
-    device: int | None = None
+    device: torch.device | str | int | None = None
     with_gpu: bool = True
     device_groups: tuple[DeviceGroup, ...] = ()
 
@@ -163,7 +163,7 @@ class DistDataset(Dataset):
         graph_caching: bool = False,
         device_group_list: list[DeviceGroup] | None = None,
         whole_node_label_file: str | Mapping[NodeType, str] | None = None,
-        device: int | None = None,
+        device: torch.device | str | int | None = None,
         *,
         verify: bool | None = None,
     ) -> None:
@@ -259,7 +259,7 @@ class DistDataset(Dataset):
     def init_graph(self, *args: Any, node_times: Any = None, **kwargs: Any) -> None:
         """See ``Dataset.init_graph``; ``node_times`` are those of all nodes, ``node_pb`` comes first then."""
         super().init_graph(*args, node_times=node_times, **kwargs)
-        books = self.node_books()
+        books = self.node_books() if self.node_times else {}  # a graph alone may come before its books
         for key, times in self.node_times.items():
             if key not in books:
                 raise InvalidArgumentError(f"node_times: expected node_pb to be set first, for {key!r}")

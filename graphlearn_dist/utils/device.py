@@ -24,6 +24,16 @@ def get_available_device(device: torch.device | str | None = None) -> torch.devi
     return device
 
 
+def gpu_number(device: torch.device | str | int | None) -> int | None:
+    """The number of the GPU that is named, whether it is there or not; None where none is, or the CPU."""
+    if device is None or isinstance(device, int):
+        return device
+    named = torch.device(device)
+    if named.type != "cuda":
+        return None
+    return torch.cuda.current_device() if named.index is None else named.index
+
+
 def assign_device() -> torch.device:
     """A GPU for this process, in turn by the rank of its worker; the CPU where there is none."""
     if not torch.cuda.is_available():

@@ -10,6 +10,7 @@ import torch
 from ... import _C
 from ...data import feature
 from ...data.feature import DeviceGroup
+from ...utils.device import gpu_number
 from ...utils.no_effect import warn_no_effect
 
 
@@ -22,14 +23,14 @@ class Feature(feature.Feature):
         id2index: Any = None,
         split_ratio: float = 0.0,
         device_group_list: list[DeviceGroup] | None = None,
-        device: int | None = None,
+        device: torch.device | str | int | None = None,
         with_gpu: bool | None = True,
         dtype: torch.dtype | None = torch.float32,
         num_threads: int = 1,
         **others: Any,
     ) -> None:
         # A device is named by somebody who expects it there; a share of the rows comes with the program.
-        if split_ratio > 0 and device is None and with_gpu is not False and not _C.cuda_device_count():
+        if split_ratio > 0 and gpu_number(device) is None and with_gpu is not False and not _C.cuda_device_count():
             warn_no_effect("split_ratio", "no GPU is usable, the host keeps all rows")
             with_gpu = False
         super().__init__(

@@ -35,6 +35,9 @@ class Topology(topology.Topology):
         )
         self._indices, self._edge_ids = self._indices.to(torch.int64), self._edge_ids.to(torch.int64)
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self, key, value)
+
 
 class CSRTopo(Topology):
     """The name of ``Topology`` in earlier releases and in the documentation; ``layout`` is that of ``edge_index``."""
@@ -44,12 +47,18 @@ class CSRTopo(Topology):
 
 
 class Graph(graph.Graph):
-    """A topology ready to be sampled, see ``graphlearn_dist.data.Graph``; modes of either case."""
+    """See ``graphlearn_dist.data.Graph``; modes are of either case, and in mode ``"CPU"`` no device is looked at."""
 
     def __init__(
-        self, topo: topology.Topology, mode: str = "ZERO_COPY", device: int | None = None, *, row_book: Any = None
+        self,
+        topo: topology.Topology,
+        mode: str = "ZERO_COPY",
+        device: torch.device | str | int | None = None,
+        *,
+        row_book: Any = None,
     ) -> None:
-        super().__init__(topo, mode.upper(), device, row_book=row_book)
+        mode = mode.upper()
+        super().__init__(topo, mode, None if mode == "CPU" else device, row_book=row_book)
 
 
 def rebuild_graph(ipc_handle: Any) -> Graph:

@@ -60,6 +60,8 @@ class DistDataset(GivenData, PartitionDataset):
 
     @like(PartitionDataset.load)
     def load(self, *args: Any, **kwargs: Any) -> None:
+        if not args and "root_dir" not in kwargs and "graph_dir" in kwargs:  # as the tutorials call it
+            kwargs["root_dir"] = kwargs.pop("graph_dir")
         super().load(*args, **kwargs)
         self.node_labels = bare_rows(self.node_labels)
 

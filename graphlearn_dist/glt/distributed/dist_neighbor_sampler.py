@@ -14,6 +14,7 @@ from ...distributed.session.trainer_seeds import loader_seed
 from ...typing import NumNeighbors
 from ...utils.no_effect import warn_no_effect
 from ..channel.sample_message import to_sample_message
+from ..sampler.neighbor_sampler import num_hops
 
 __all__ = [
     "DistNeighborSampler",
@@ -62,6 +63,11 @@ class DistNeighborSampler(dist_neighbor_sampler.DistNeighborSampler):
             **{"collect_labels": True, **others},
         )
         self._schema = data.schema
+        self.data, self.num_neighbors, self.num_hops = data, num_neighbors, num_hops(num_neighbors)
+        self.with_edge, self.with_neg, self.with_weight = with_edge, with_neg, with_weight
+        self.edge_dir = data.edge_dir if edge_dir is None else edge_dir
+        self.collect_features, self.channel, self.concurrency = collect_features, channel, concurrency
+        self.device, self.seed, self.edge_types = torch.device("cpu"), self._config.seed, data.get_edge_types()
 
     async def _make(self, *args: Any) -> Any:
         return to_sample_message(await super()._make(*args), self._schema)

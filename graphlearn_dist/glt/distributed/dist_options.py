@@ -72,6 +72,11 @@ class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
             **others,
         )
 
+    @property
+    def channel_capacity(self) -> int:
+        """Batches that workers make at once."""
+        return self.num_workers * self.worker_concurrency
+
 
 @register_as_base
 class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptions):
@@ -117,6 +122,11 @@ class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptio
             use_all2all=use_all2all,
             **others,
         )
+
+    @property
+    def buffer_capacity(self) -> int:
+        """Batches that the workers of a server make at once."""
+        return self.num_workers * self.worker_concurrency
 
 
 def _check_devices(devices: _Devices, *, are_here: bool) -> None:

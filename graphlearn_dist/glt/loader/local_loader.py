@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ...loader import local_loader
 from .batch_form import in_glt_form
 
 
 class LocalLoader(local_loader.LocalLoader):
-    """A loader whose batches have the form of GraphLearn-for-PyTorch, see ``in_glt_form``."""
+    """A loader whose batches have the form of GraphLearn-for-PyTorch, see ``in_glt_form``.
+
+    Attributes:
+        device: where batches go.
+        edge_dir: the direction of sampling.
+    """
 
     def __init__(self, data: Any, *args: Any, transform: Any = None, **kwargs: Any) -> None:
         self._own_transform = transform
-        self._edge_dir = data.edge_dir
+        self.edge_dir = data.edge_dir
+        self.device = torch.device(kwargs.get("device") or "cpu")
         super().__init__(data, *args, transform=self._in_glt_form, **kwargs)
 
     def _in_glt_form(self, batch: Any) -> Any:
-        made = in_glt_form(batch, self._edge_dir, counts_as_tensors=False)
+        made = in_glt_form(batch, self.edge_dir, counts_as_tensors=False)
         return made if self._own_transform is None else self._own_transform(made)

@@ -24,16 +24,16 @@ from ...partition.loading import (
 from ...partition.partition_book import PartitionBook
 from ...partition.partitioner import PartitionerBase as CorePartitionerBase
 from ...typing import EdgeType, NodeType
-from .defaults import FLOAT32, with_defaults
+from .defaults import FLOAT32, PartitionerAttributes, partitioner_init, with_defaults
 
 HeteroNodePartitionDict: TypeAlias = dict[NodeType, PartitionBook]
 HeteroEdgePartitionDict: TypeAlias = dict[EdgeType, PartitionBook]
 
 
-class PartitionerBase(CorePartitionerBase):
+class PartitionerBase(PartitionerAttributes, CorePartitionerBase):
     """The base of a program's own partitioners, see ``graphlearn_dist.partition.PartitionerBase``."""
 
-    __init__ = with_defaults(CorePartitionerBase.__init__, FLOAT32)
+    __init__ = partitioner_init(CorePartitionerBase.__init__)
 
 
 build_partition_feature = with_defaults(build_feature, FLOAT32)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...partition import FrequencyPartitioner as CoreFrequencyPartitioner
-from .defaults import FLOAT32, with_defaults
+from .defaults import PartitionerAttributes, partitioner_init
 
 
-class FrequencyPartitioner(CoreFrequencyPartitioner):
+class FrequencyPartitioner(PartitionerAttributes, CoreFrequencyPartitioner):
     """See ``graphlearn_dist.partition.FrequencyPartitioner``."""
 
-    __init__ = with_defaults(CoreFrequencyPartitioner.__init__, FLOAT32)
+    __init__ = partitioner_init(CoreFrequencyPartitioner.__init__)
 
 
 __all__ = [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...partition import RandomPartitioner as CoreRandomPartitioner
-from .defaults import FLOAT32, with_defaults
+from .defaults import PartitionerAttributes, partitioner_init
 
 
-class RandomPartitioner(CoreRandomPartitioner):
+class RandomPartitioner(PartitionerAttributes, CoreRandomPartitioner):
     """See ``graphlearn_dist.partition.RandomPartitioner``."""
 
-    __init__ = with_defaults(CoreRandomPartitioner.__init__, FLOAT32)
+    __init__ = partitioner_init(CoreRandomPartitioner.__init__)
 
 
 __all__ = [

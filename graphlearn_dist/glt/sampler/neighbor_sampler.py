@@ -16,6 +16,12 @@ __all__ = [
 ]
 
 
+def num_hops(num_neighbors: Any) -> int:
+    """How many hops fan-outs are for, the longest of those by edge type; 0 without any."""
+    by_edge_type = num_neighbors.values() if isinstance(num_neighbors, dict) else [num_neighbors or []]
+    return max((len(fanouts) for fanouts in by_edge_type), default=0)
+
+
 class NeighborSampler(neighbor_sampler.NeighborSampler):
     """``graphlearn_dist.sampler.NeighborSampler``: sampled on the CPU, given on the device.
 
@@ -27,6 +33,11 @@ class NeighborSampler(neighbor_sampler.NeighborSampler):
         device: where results go; the CPU unless given. ``device=`` of a call comes before it.
         *args: those that follow there, in that order.
         **kwargs: likewise.
+
+    Attributes:
+        graph, num_neighbors, device, with_edge, with_weight, strategy, edge_dir: as they were given.
+        num_hops: hops of the fan-outs.
+        edge_types, node_types: of a typed graph.
     """
 
     def __init__(
@@ -34,6 +45,12 @@ class NeighborSampler(neighbor_sampler.NeighborSampler):
     ) -> None:
         self.device = torch.device("cpu") if device is None else get_available_device(device)
         super().__init__(graph, num_neighbors, None, *args, **kwargs)
+        self.num_neighbors, self.num_hops = num_neighbors, num_hops(num_neighbors)
+        self.with_edge, self.with_weight = self.config.with_edge, self.config.with_weight
+        self.strategy, self.edge_dir = self.config.strategy, self.config.edge_dir
+        if isinstance(graph, dict):
+            self.edge_types = list(graph)
+            self.node_types = {kind for source, _, target in graph for kind in (source, target)}
 
     def sample_from_nodes(self, inputs: Any, **kwargs: Any) -> Output:
         """The multi-hop neighborhood of nodes; keywords ``epoch``, ``index`` (of the draws) and ``device``."""

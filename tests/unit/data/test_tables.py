@@ -76,3 +76,9 @@ def test_what_is_no_column() -> None:
     for wrong in (["1:2", "1"], ["1:x"]):
         with pytest.raises(InvalidArgumentError, match="t: expected rows of numbers, or texts"):
             feature_column(wrong, "t")
+
+
+def test_a_file_without_a_suffix_has_tabs(tmp_path: Path) -> None:
+    (tmp_path / "edges").write_text("0\t1\n1\t2\n")
+    columns = read_columns(tmp_path / "edges", "table")
+    assert [id_column(column, "table").tolist() for column in columns] == [[0, 1], [1, 2]]
