@@ -211,10 +211,10 @@ class Harness:
     def _stop_job(self, why: str) -> None:
         self.hang = why
         servers = [f"server-{rank}" for rank in range(NUM_SERVERS)]
-        for name in ("worker", *servers, *(f"client-{rank}" for rank in range(NUM_TRAINERS))):
-            for pid in self.scene.pids(name):
-                with contextlib.suppress(ProcessLookupError):  # it has just ended
-                    os.kill(pid, STACKS)
+        trainers = [f"client-{rank}" for rank in range(NUM_TRAINERS)]
+        for pid, _ in self.scene.processes("worker", *servers, *trainers):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, STACKS)
         if not self._ended.wait(1.0):  # they write
             os.kill(os.getpid(), signal.SIGTERM)  # the launcher's to stop the job
 

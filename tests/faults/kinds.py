@@ -46,8 +46,8 @@ class Scene:
     proxy: Proxy | None = None
     did: str = ""  # in words, for the table
 
-    def pids(self, name: str) -> list[int]:
-        """Processes of the job, by what they are: ``server-0``, ``client-1`` (a trainer), ``worker``."""
+    def processes(self, *wanted: str) -> list[tuple[int, str]]:
+        """Those of the job that are one of these now: ``server-0``, ``client-1`` (a trainer), ``worker``."""
         parents, names = {}, {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
@@ -55,13 +55,17 @@ class Scene:
                     before, _, after = (entry / "stat").read_text().rpartition(")")
                     names[int(entry.name)] = before.partition("(")[2]
                     parents[int(entry.name)] = int(after.split()[1])
-        return sorted(pid for pid in names if names[pid] == f"gld-{name}" and os.getpid() in _ancestors(pid, parents))
+        return sorted(
+            (pid, name.removeprefix("gld-"))
+            for pid, name in names.items()
+            if name in [f"gld-{one}" for one in wanted] and os.getpid() in _ancestors(pid, parents)
+        )
 
-    def pick(self, name: str) -> int:
-        """One of those, by chance."""
-        found = self.pids(name)
+    def pick(self, *wanted: str) -> tuple[int, str]:
+        """One of those, by chance, and what it is. It may end at any time, unless it waits for the fault."""
+        found = self.processes(*wanted)
         if not found:
-            raise LookupError(f"the job has no {name}")
+            raise LookupError(f"the job has no {' and no '.join(wanted)}")
         if self.early:
             self.go()
         return self.rng.choice(found)
@@ -106,46 +110,43 @@ class Fault:
     environ: Callable[[random.Random], dict[str, str]] = field(default=lambda rng: {})
 
 
-def _server(scene: Scene) -> str:
-    return f"server-{scene.rng.randrange(NUM_SERVERS)}"
+def _server(scene: Scene) -> tuple[str, ...]:
+    return (f"server-{scene.rng.randrange(NUM_SERVERS)}",)
 
 
-def _trainer(scene: Scene) -> str:
-    """The one whose moment it is is there; the other may not have begun, or have ended."""
-    names = [f"client-{rank}" for rank in range(NUM_TRAINERS)]
-    return scene.rng.choice([name for name in names if scene.pids(name)])
+def _trainer(scene: Scene) -> tuple[str, ...]:
+    """Any: the one whose moment it is is there, the other may not have begun, or may end while it is looked for."""
+    return tuple(f"client-{rank}" for rank in range(NUM_TRAINERS))
 
 
-def _worker(scene: Scene) -> str:
-    return "worker"
+def _worker(scene: Scene) -> tuple[str, ...]:
+    return ("worker",)
 
 
-def _send(whom: Callable[[Scene], str], signum: int) -> Callable[[Scene], None]:
+def _send(whom: Callable[[Scene], tuple[str, ...]], signum: int) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
-        name = whom(scene)
-        os.kill(scene.pick(name), signum)
-        scene.did = name
+        pid, scene.did = scene.pick(*whom(scene))
+        os.kill(pid, signum)
 
     return inject
 
 
 def _kill_servers(scene: Scene) -> None:
     """Two of them, or one and then its successor: at once, within milliseconds, or while the first is coming back."""
-    first, second = _server(scene), _server(scene)
+    (first,), (second,) = _server(scene), _server(scene)
     pause_s = scene.rng.choice((0.0, scene.rng.uniform(0.0, 0.05), scene.rng.uniform(0.0, 4.0)))
-    os.kill(scene.pick(first), signal.SIGKILL)
+    pid, _ = scene.pick(first)
+    os.kill(pid, signal.SIGKILL)
     scene.did = f"{first}, {1e3 * pause_s:.0f} ms, {second}"
     scene.ended.wait(pause_s)
-    for pid in scene.pids(second):  # none where it is just coming back
+    for pid, _ in scene.processes(second):  # none where it is just coming back
         os.kill(pid, signal.SIGKILL)
 
 
-def _freeze(whom: Callable[[Scene], str], bounds: tuple[float, float]) -> Callable[[Scene], None]:
+def _freeze(whom: Callable[[Scene], tuple[str, ...]], bounds: tuple[float, float]) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
-        name = whom(scene)
-        pid = scene.pick(name)
+        pid, scene.did = scene.pick(*whom(scene))
         os.kill(pid, signal.SIGSTOP)
-        scene.did = name
         scene.go()
         scene.pass_time(bounds)
         with contextlib.suppress(ProcessLookupError):  # it was killed for it, which is right
@@ -193,7 +194,7 @@ def _lose_fork_server(signum: int) -> Callable[[Scene], None]:
     """A process that workers are forked from gets the signal, and a worker dies: another has to be started."""
 
     def inject(scene: Scene) -> None:
-        worker = scene.pick("worker")
+        worker, _ = scene.pick("worker")
         os.kill(parent_of(worker), signum)
         os.kill(worker, signal.SIGKILL)
 
@@ -202,7 +203,7 @@ def _lose_fork_server(signum: int) -> Callable[[Scene], None]:
 
 def _no_memory(scene: Scene) -> None:
     """No process of one owner of workers can make a memory file any more, and then it needs one: a worker dies."""
-    worker = scene.pick("worker")
+    worker, _ = scene.pick("worker")
     owner = parent_of(parent_of(worker))
     scene.did = told_of(owner, "comm").strip().removeprefix("gld-")
     for pid in (owner, *children(owner), *workers_of(owner)):

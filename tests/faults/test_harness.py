@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from tests.faults.run import Driver
 
 pytestmark = pytest.mark.faults
 
+_PR_SET_NAME = 15
 _HARMLESS = next(number for number, fault in enumerate(FAULTS) if fault.inject is None and not fault.error)
 
 
@@ -83,6 +86,35 @@ def test_every_case_has_a_verdict(
     assert said in capsys.readouterr().out
     assert (tmp_path / "7").exists() == (kind != "right")  # what it wrote is kept where it may be needed
     assert f"{int(kind == 'hang')} hung, {int(kind == 'harness error')} errors of the harness" in driver.counts()
+
+
+@pytest.mark.parametrize("name", ["kill a trainer", "freeze a trainer briefly"])
+def test_a_trainer_that_ends_while_it_is_looked_for(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault comes too late then, which is no failure of the harness."""
+    os.mkfifo(tmp_path / "go")
+    named = f"ctypes.CDLL(None).prctl({_PR_SET_NAME}, b'gld-client-0')"
+    program = f"import ctypes, signal; {named}; print(flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as trainer:
+        assert trainer.stdout is not None
+        trainer.stdout.readline()  # it bears its name
+        iterdir = Path.iterdir
+
+        def look_and_end_it(path: Path) -> Iterator[Path]:
+            yield from iterdir(path)
+            if path == Path("/proc"):
+                trainer.kill()
+                trainer.wait()
+
+        monkeypatch.setattr(Path, "iterdir", look_and_end_it)
+        number = next(number for number, fault in enumerate(FAULTS) if fault.name == name)
+        harness = Harness(Case(7, number, "mp", 1, 0, early=False), tmp_path, 60.0, None)
+        went = threading.Event()
+        monkeypatch.setattr(harness.scene, "go", went.set)
+        monkeypatch.setattr(harness, "_go", went.set)
+        with harness.scope():
+            harness.on_now()
+            assert went.wait(60.0)
+    assert (harness.failure, harness.scene.did) == ("", "client-0 (came too late)")
 
 
 def test_a_job_that_ends_while_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
