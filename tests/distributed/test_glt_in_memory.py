@@ -6,9 +6,12 @@ import torch.multiprocessing
 
 from graphlearn_dist.utils.ports import reserved_port
 from tests.support import glt_memory_programs as program
+from tests.support.processes import run_processes
+
+DEADLINE_S = 300.0  # only ever reached by a hang
 
 
-def test_spawned_trainers() -> None:
+def spawn_trainers() -> None:
     ranks = range(program.NUM_PARTS)
     datasets = [
         [program.homogeneous(rank, ranges=True), program.homogeneous(rank, ranges=False), program.typed(rank)]
@@ -16,3 +19,7 @@ def test_spawned_trainers() -> None:
     ]
     with reserved_port() as first, reserved_port() as second:
         torch.multiprocessing.spawn(program.train, (datasets, [first, second]), nprocs=program.NUM_PARTS, join=True)
+
+
+def test_spawned_trainers() -> None:
+    run_processes([("tests.distributed.test_glt_in_memory.spawn_trainers", {})], DEADLINE_S)

@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.processes import ROOT, run_program
+
 DEADLINE_S = 300.0  # only ever reached by a hang
 
 
 def run_example(name: str, mode: str, *arguments: str) -> str:
     """What an example prints with ``--smoke``."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), "--smoke", "--mode", mode, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
+    done = run_program(
+        *(str(ROOT / "examples" / name), "--smoke", "--mode", mode, *arguments),
+        directory=ROOT,
+        timeout_s=DEADLINE_S,
+        environ={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout

@@ -27,11 +27,12 @@ from graphlearn_dist.errors import LaunchError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import Peer
 from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, shared_memory_names
-from tests.support.processes import ROOT, TestProcess, start
+from tests.support.processes import ROOT, TestProcess, run_processes, start
 
 pytestmark = pytest.mark.faults
 
 SEEDS = torch.arange(NUM_NODES)
+JOB_S = 300.0  # only ever reached by a hang
 
 # Sends signals to servers, told as rank:signal, in the midst of one epoch each, and compares with the local loader.
 TRAINER = """
@@ -89,12 +90,19 @@ def epoch(whole: Path, number: int) -> list[object]:
 
 def run_job(tmp_path: Path, halves: Path, *args: str, max_restarts: int) -> tuple[list[str], str]:
     """The job's output, and what its launch raised; partitions are asked for as between hosts."""
-    script = tmp_path / "trainer.py"
+    job = {"directory": str(tmp_path), "halves": str(halves), "args": args, "max_restarts": max_restarts}
+    ((lines, error),) = run_processes([("tests.faults.test_server_deaths.launch_job", job)], JOB_S)
+    return lines, error
+
+
+def launch_job(directory: str, halves: str, args: list[str], max_restarts: int) -> tuple[list[str], str]:
+    """That, in a process of its own."""
+    script = Path(directory) / "trainer.py"
     script.write_text(textwrap.dedent(TRAINER))
     plan = LaunchPlan(
         script=str(script),
-        script_args=args,
-        data=str(halves),
+        script_args=tuple(args),
+        data=halves,
         num_servers=2,
         max_restarts=max_restarts,
         env={"GLD_SHARE_PARTITIONS": "0", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},

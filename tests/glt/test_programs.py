@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
@@ -20,8 +19,9 @@ import torch
 
 from graphlearn_dist.utils.ports import reserved_port
 from tests.glt import planted
+from tests.support.processes import ROOT, warm_interpreter
+from tests.support.warm import ForkedProcess
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
 DEADLINE_S = 400.0  # only ever reached by a hang
 SEEDS = (0, 1, 2)
@@ -30,24 +30,20 @@ NOISE = 0.05
 
 
 @contextlib.contextmanager
-def shell(program: str, log: Path, **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
+def shell(program: str, log: Path, **arguments: Any) -> Iterator[ForkedProcess]:
     """A program in a shell of its own; killed with what it started where the block ends before it."""
     words = [word for name, value in arguments.items() for word in (f"--{name}", *map(str, listed(value)))]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / program), *words],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environ,
-            start_new_session=True,
+        process = warm_interpreter().popen(
+            [str(PROGRAMS / program), *words], env=environ, directory=ROOT, stdout=out.fileno(), stderr=out.fileno()
         )
     try:
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
-        process.wait()
+        process.wait(DEADLINE_S)
 
 
 def listed(value: Any) -> list[Any]:

@@ -119,14 +119,16 @@ def running_servers(*directories: Path, num_clients: int = 0, partitions: Iterab
 
 
 def children(pid: int) -> list[int]:
-    """Processes whose parent it is, by their ids; but for the one that ``multiprocessing`` keeps to itself."""
+    """Processes whose parent it is, by their ids; but for what ``multiprocessing`` and tests have besides."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                name, _, rest = (entry / "stat").read_text().rpartition(")")
+                fields = rest.split()
                 is_tracker = b"multiprocessing.resource_tracker" in (entry / "cmdline").read_bytes()
-                if int(fields[1]) == pid and fields[0] != "Z" and not is_tracker:
+                is_nursery = name.endswith("(gld-nursery")
+                if int(fields[1]) == pid and fields[0] != "Z" and not is_tracker and not is_nursery:
                     found.append(int(entry.name))
     return sorted(found)
 

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.support.warm import WarmInterpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # Where the tests run in the background of a shell, Ctrl-C is ignored, and what they start would inherit that.
-# Collections that look at all that was imported would be a third of what it takes to start a process and to end it.
 _PROGRAM = """
-import gc, importlib, json, signal, sys
+import importlib, json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 module, function = sys.argv[1].rsplit(".", 1)
-gc.disable()
-imported = importlib.import_module(module)
-gc.freeze()
-gc.enable()
-result = getattr(imported, function)(**json.loads(sys.argv[2]))
+result = getattr(importlib.import_module(module), function)(**json.loads(sys.argv[2]))
 with open(sys.argv[3], "w") as out:
     json.dump(result, out)
 """
+
+
+@functools.cache
+def warm_interpreter() -> WarmInterpreter:
+    """What processes of these tests are forks of; started when the first is needed."""
+    interpreter = WarmInterpreter()
+    atexit.register(interpreter.close)
+    return interpreter
 
 
 class ProcessFailure(AssertionError):
@@ -44,32 +50,33 @@ class TestProcess:
         function: dotted name of a module-level function, importable from the root of the repository.
         kwargs: its keyword arguments, as JSON can hold them. What it returns has to be JSON too.
         pass_fds: file descriptors that it inherits.
+        finalizes: whether its interpreter ends as that of any program, which frees all that it has: that takes longer
+            than most tests, and is for those that are about it.
     """
 
     __test__ = False  # not a test class, whatever its name
 
-    def __init__(self, function: str, kwargs: dict[str, Any], pass_fds: Sequence[int] = ()) -> None:
+    def __init__(
+        self, function: str, kwargs: dict[str, Any], pass_fds: Sequence[int] = (), *, finalizes: bool = False
+    ) -> None:
         self.function = function
         self._dir = tempfile.TemporaryDirectory(prefix="gld-test-")
         self._result = Path(self._dir.name) / "result.json"
         self._output = Path(self._dir.name) / "output.txt"
         with self._output.open("wb") as output:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, function, json.dumps(kwargs), str(self._result)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
+            self._popen = warm_interpreter().popen(
+                ["-c", _PROGRAM, function, json.dumps(kwargs), str(self._result)],
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
+                directory=ROOT,
+                stdin=subprocess.PIPE,
+                stderr=output.fileno(),
                 pass_fds=pass_fds,
+                finalizes=finalizes,
             )
         self.pid = self._popen.pid
 
     def readline(self) -> str:
         """The next line it prints; a process that ended is a failure."""
-        if self._popen.stdout is None:
-            raise ProcessFailure("no pipe")
         line = self._popen.stdout.readline().decode().strip()
         if not line:
             raise ProcessFailure(f"{self.function} ended before it said anything\n{self.output()}")
@@ -77,8 +84,6 @@ class TestProcess:
 
     def tell(self, line: str = "") -> None:
         """Write a line to its standard input."""
-        if self._popen.stdin is None:
-            raise ProcessFailure("no pipe")
         self._popen.stdin.write(f"{line}\n".encode())
         self._popen.stdin.flush()
 
@@ -105,6 +110,10 @@ class TestProcess:
             raise ProcessFailure(f"{self.function} ended with {code}\n{self.output()}")
         return json.loads(self._result.read_text())
 
+    def fileno(self) -> int:
+        """A descriptor that can be read when it has ended, until ``wait`` or ``poll`` has said so."""
+        return self._popen.fileno()
+
     def poll(self) -> int | None:
         """Its exit code, or None while it runs."""
         return self._popen.poll()
@@ -120,20 +129,46 @@ class TestProcess:
         """Kill it and remove its files."""
         self.kill()
         for pipe in (self._popen.stdin, self._popen.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
         self._dir.cleanup()
 
 
 @contextlib.contextmanager
-def start(function: str, *, pass_fds: Sequence[int] = (), **kwargs: Any) -> Iterator[TestProcess]:
+def start(
+    function: str, *, pass_fds: Sequence[int] = (), finalizes: bool = False, **kwargs: Any
+) -> Iterator[TestProcess]:
     """A process for the time of a ``with`` block; killed at its end."""
-    process = TestProcess(function, kwargs, pass_fds)
+    process = TestProcess(function, kwargs, pass_fds, finalizes=finalizes)
     try:
         yield process
     finally:
         process.close()
+
+
+def run_program(
+    *argv: str, directory: Path, timeout_s: float, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command line of this interpreter (``program.py ...``, ``-m module ...``) as ``subprocess.run`` does.
+
+    A fork of an interpreter that has made its imports. Killed with all that it started where it does not end in time.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = warm_interpreter().popen(
+            argv,
+            env={**(os.environ if environ is None else environ)},
+            directory=directory,
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait(10.0)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(argv, code, out.read(), err.read())
 
 
 def run_processes(
@@ -157,25 +192,11 @@ def run_processes(
             failed = [process for process in processes if process not in running and process.poll() != 0]
             if failed or time.monotonic() > deadline:
                 break
-            _wait_for_any(running, deadline)
+            select.select(running, [], [], max(0.0, deadline - time.monotonic()))
         failed = [process for process in processes if process.poll() not in (None, 0)]
         for process in failed or processes:
             process.wait(max(0.0, deadline - time.monotonic()))
         return [process.wait(1.0) for process in processes]
-
-
-def _wait_for_any(running: Sequence[TestProcess], deadline: float) -> None:
-    """Block until one of these ends, or the deadline; at once where one has ended since the caller looked."""
-    descriptors = []
-    try:
-        for process in running:
-            if process.poll() is not None:
-                return
-            descriptors.append(os.pidfd_open(process.pid))
-        select.select(descriptors, [], [], max(0.0, deadline - time.monotonic()))
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
 def freeze(pid: int) -> None:

@@ -15,7 +15,7 @@ from graphlearn_dist.core import thread_pool
 from graphlearn_dist.data.dataset import Dataset
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import NeighborLoader
-from tests.support.processes import run_processes
+from tests.support.processes import run_processes, start
 
 HERE = "tests.unit.core.test_thread_pool"
 DEADLINE_S = 120.0
@@ -125,4 +125,5 @@ def pool_ends_with_the_child() -> int:
 
 
 def test_a_forked_child_ends_by_itself() -> None:
-    assert run_processes([(f"{HERE}.pool_ends_with_the_child", {})], DEADLINE_S)[0] == 7
+    with start(f"{HERE}.pool_ends_with_the_child", finalizes=True) as process:
+        assert process.wait(DEADLINE_S) == 7
