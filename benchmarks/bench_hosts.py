@@ -57,17 +57,20 @@ def measure(case: Case, job: Job, local: InProcess, args: argparse.Namespace) ->
     size = local.program.ask(DEADLINE_S, op="size")
     job.forget_peaks()
     job.ask(job.trainers, op="open", **case.loader)
+    job.wait_for_copies()
+    copies = job.copies()
     own: Turns = []
     hosts: Turns = []
     for _ in range(args.turns):
         own.append(local.read(args.seconds))
         hosts.append(job.read(args.seconds))
     peaks = job.peaks()
+    used = {key: value - copies[key] if key in ("hits", "misses") else value for key, value in job.copies().items()}
     job.ask([*job.trainers, local.program], op="close")
     row_bytes = 4 * args.features if case.features else 0
     floor = (case.hosts - 1) / case.hosts * (size["nodes"] * row_bytes + size["edges"] * 4)
     factor = median([b["cpu_ms"] / a["cpu_ms"] for a, b in zip(own, hosts, strict=True)])
-    row = {"case": asdict(case), "factor": factor, "floor_bytes": floor, **size, **peaks}
+    row = {"case": asdict(case), "factor": factor, "floor_bytes": floor, "copies": used, **size, **peaks}
     return {**row, "in_process": own, "hosts": hosts}
 
 
@@ -138,6 +141,7 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
             f"{medians['bytes'] / 1e6:.3g}",
             f"{row['floor_bytes'] / 1e6:.3g}",
             f"{medians['requests']:.3g}",
+            f"{row['copies']['hits'] / max(1, row['copies']['hits'] + row['copies']['misses']):.0%}",
             f"{row['server_mib']:.0f}",
             f"{row['worker_mib']:.0f}",
         ]
@@ -145,7 +149,7 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     print_table(
         f"{args.nodes:,} nodes, {args.edges:,} edges, {args.features} float32 features; {host_kind(args)}",
         ["hosts", "batches/s, all", "CPU ms a batch", "in process", "factor", "MB a batch", "floor", "requests",
-         "server MiB", "worker MiB"],
+         "copied", "server MiB", "worker MiB"],
         [cells(row) for row in rows],
     )  # fmt: skip
     print(write_json(args.name, {"arguments": vars(args), "hosts": host_kind(args), "rows": rows}))

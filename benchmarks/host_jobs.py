@@ -227,6 +227,16 @@ class Job:
     def _requests(self) -> int:
         return sum(reply["requests"] for reply in self.ask(self.servers, op="stats"))
 
+    def wait_for_copies(self) -> None:
+        """Returns when no server fetches copies of others' rows."""
+        while any(reply["copies"]["is_filling"] for reply in self.ask(self.servers, op="stats")):
+            time.sleep(0.1)
+
+    def copies(self) -> dict[str, int]:
+        """What all servers' copies of others' rows are, and were good for so far."""
+        found = [reply["copies"] for reply in self.ask(self.servers, op="stats")]
+        return {key: sum(int(one[key]) for one in found) for key in ("nbytes", "rows", "hits", "misses", "bytes_saved")}
+
     def forget_peaks(self) -> None:
         """Peaks of memory are counted from now on."""
         for pid in self.pids():

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from graphlearn_dist.distributed import (
     shutdown_client,
     shutdown_server,
 )
+from graphlearn_dist.distributed.dist_server import get_server
 from graphlearn_dist.distributed.rpc import get_endpoint
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import endpoint
@@ -75,7 +77,7 @@ def serve(job: Job) -> None:
     init_server(job["servers"], 0, job["rank"], dataset, job["master"], job["port"], is_dynamic=True, **job["options"])
     answer(up=True)
     for _ in commands():
-        answer(requests=get_endpoint().stats().requests_served)
+        answer(requests=get_endpoint().stats().requests_served, copies=asdict(get_server().get_row_cache_stats()))
     answer(exit=True)
     shutdown_server()
 

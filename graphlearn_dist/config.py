@@ -285,6 +285,11 @@ def memory_budget(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("GLD_MEMORY_BUDGET") or None
 
 
+def row_cache(environ: Mapping[str, str] = os.environ) -> str | None:
+    """``GLD_ROW_CACHE``: copies of others' rows on a server, as ``"4GB"`` or a share ``"0.1"``; None if unset."""
+    return environ.get("GLD_ROW_CACHE") or None
+
+
 def _seconds(environ: Mapping[str, str], name: str, default: str) -> float:
     text = environ.get(name) or default
     try:

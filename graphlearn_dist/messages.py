@@ -169,6 +169,35 @@ class OneHopReply:
 
 @register_message
 @dataclass(frozen=True)
+class SpreadRequest:
+    """Asks the owner of some nodes how likely their neighbors are to be drawn; nothing is drawn.
+
+    Attributes:
+        edge_type: along which edge type.
+        ids: int64 ``[n]``, global ids of nodes the receiver owns.
+        chances: float32 ``[n]``, how likely each is to draw neighbors.
+        fanout: how many (-1: all).
+    """
+
+    edge_type: int
+    ids: torch.Tensor
+    chances: torch.Tensor
+    fanout: int
+
+
+@register_message
+@dataclass(frozen=True)
+class SpreadReply:
+    """The answer: ``degrees`` of the nodes, int64 ``[n]``; their ``neighbors``, int64 ``[m]``, each once; and the log
+    of the probability that none of the nodes draws it, ``missed`` float32 ``[m]``."""
+
+    degrees: torch.Tensor
+    neighbors: torch.Tensor
+    missed: torch.Tensor
+
+
+@register_message
+@dataclass(frozen=True)
 class EdgeListRequest:
     """Asks for all edges of one type that a partition holds."""
 

@@ -43,7 +43,7 @@ from .partitions.dataset_handle import (
     book_handle,
     cache_handle,
     edge_book_handle,
-    open_cache,
+    open_copies,
     open_parts,
     open_split,
     rows_handle,
@@ -486,7 +486,7 @@ class DistDataset(Dataset):
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
         """Maps what ``share_ipc`` described."""
         dataset = cls._of_parts(open_parts(ipc_handle), ipc_handle.edge_dir)
-        dataset._caches = {cache.store: open_cache(cache) for cache in ipc_handle.caches}
+        dataset._caches = open_copies(ipc_handle.caches)
         dataset._cached_graphs = tuple(map(cls.from_ipc_handle, ipc_handle.cached_graphs))
         dataset.graph_caching = bool(dataset._cached_graphs)
         dataset.init_node_split(tuple(bare(open_split(ipc_handle.splits, name)) for name in _SPLITS))

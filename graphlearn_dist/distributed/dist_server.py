@@ -41,8 +41,10 @@ from .partitions.partition_peers import PartitionHolders
 from .partitions.partition_service import PartitionService
 from .partitions.reply_region import ReplyRegion
 from .server.client_exits import ClientExits
+from .server.host_row_cache import HostRowCache, RowCacheStats, ServerJob, budget_of
 from .server.memory_budget import MemoryBudget, ServerMemory
 from .server.producer_leases import ProducerLeases
+from .server.row_chances import Announcement
 from .server.server_holders import ServerHolders
 from .server.server_log import log_members, log_start
 from .workers.pulse import start_pulse
@@ -60,6 +62,8 @@ class DistServer:
         memory_budget: most memory for what clients wait for, see ``ServerMemory.of``.
         lease_timeout: how long a client whose connection was lost keeps what it holds, see ``ProducerLeases``.
         is_supervised: whether a launcher ends this server when the clients have ended, see ``ClientExits``.
+        row_cache: copies of other servers' rows, see ``init_server``.
+        row_cache_by: which of them, see ``HostRowCache``.
     """
 
     def __init__(
@@ -70,16 +74,20 @@ class DistServer:
         memory_budget: int | str | None = None,
         lease_timeout: float | None = None,
         is_supervised: bool = False,
+        row_cache: float | str | None = None,
+        row_cache_by: str = "loader",
     ) -> None:
         if not isinstance(dataset, DistDataset):
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
         self.home = Home("the server")
         self.dataset = dataset
         self._handle = dataset.share_ipc(with_splits=False)
-        self.memory = ServerMemory.of(memory_budget, is_asked=dataset.num_partitions > 1)
+        copies = budget_of(row_cache, dataset)
+        self.memory = ServerMemory.of(memory_budget, is_asked=dataset.num_partitions > 1, row_cache=copies)
         self._budget = MemoryBudget(self.memory.batches)
         region = ReplyRegion(self.memory.replies) if self.memory.replies else None
         self._service = PartitionService(dataset, region=region)
+        self._row_cache = HostRowCache(dataset, self._service, copies, row_cache_by)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._leases = ProducerLeases(lease_timeout, lambda client: rpc.get_endpoint().is_connected(client))
@@ -108,7 +116,11 @@ class DistServer:
     def set_ready(self) -> None:
         """This process has joined the job: what came before is answered from now on."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._ready.set)
+            self._loop.call_soon_threadsafe(self._on_ready)
+
+    def _on_ready(self) -> None:
+        self._ready.set()
+        self._row_cache.attach(ServerJob(rpc.get_endpoint(), self._holders.find, self._leases))
 
     @remote
     def exit(self) -> bool:
@@ -141,6 +153,7 @@ class DistServer:
             asyncio.run_coroutine_threadsafe(self._end_all(), loop).result()
 
     async def _end_all(self) -> None:
+        self._row_cache.close()
         self._holders.close()
         await self._leases.close_all()
 
@@ -199,10 +212,24 @@ class DistServer:
             room = self._budget.take(2 * request.buffer_bytes, request.num_workers)  # a region, and as much of a ring
             undo.callback(room.give_back)
             request = replace(request, buffer_bytes=room.nbytes // 2)
-            producer = SamplingProducer(name, self.dataset, self._handle, seeds, sampling_config, request, holders)
+            if (row_counts := self._row_cache.new_counts(request.num_workers)) is not None:
+                undo.callback(row_counts.close)
+            producer = SamplingProducer(
+                name, self.dataset, self._handle, seeds, sampling_config, request, holders, row_counts
+            )
+            await producer.use_copies(self._row_cache.handles)
             await self._start(producer, holders)
             self._leases.add(producer_id, producer, current_peer(), request.key, room)
             undo.pop_all()
+        if sampling_config.collect_features:
+            plan = producer.plan
+            key = hashed["inputs"], plan.fanouts, sampling_config.batch_size
+            self._row_cache.announce(
+                producer,
+                key,
+                lambda: Announcement.of_loader(plan.schema, seeds, sampling_config.batch_size, plan.fanouts),
+            )
+        await producer.use_copies(self._row_cache.handles)  # there may be others meanwhile
         count, held = producer.schedule.num_batches, self.dataset
         return ProducerInfo(producer_id, count, held.schema, hashed, held.constants)
 
@@ -333,6 +360,11 @@ class DistServer:
         return self.dataset.labels_of(check_index_tensor(index, "index"), node_type)
 
     @remote
+    def get_row_cache_stats(self) -> RowCacheStats:
+        """What copies of other servers' rows are here, and how often they were used."""
+        return self._row_cache.stats()
+
+    @remote
     def get_tensor_size(self, node_type: NodeType | None) -> list[int]:
         """Shape of this partition's feature tensor."""
         feature = self.dataset.get_node_feature(node_type)
@@ -392,6 +424,8 @@ def init_server(
     tls: TlsSettings | None = None,
     memory_budget: int | str | None = None,
     lease_timeout: float | None = None,
+    row_cache: float | str | None = None,
+    row_cache_by: str = "loader",
 ) -> None:
     """Makes this process a server and begins to serve. Nobody is waited for but the registry.
 
@@ -417,6 +451,11 @@ def init_server(
             control groups' limits. Processes, and the partition itself, are not counted.
         lease_timeout: how long a client whose connection was lost keeps what it holds, in seconds. None:
             ``GLD_LEASE_TIMEOUT``, else 3.
+        row_cache: how many rows of other servers' partitions to keep copies of for this host's sampling workers: a
+            share of all rows of the data set (``0.1``), or bytes, or text such as ``"4GB"``. They are part of
+            ``memory_budget``. None: ``GLD_ROW_CACHE``, else none. Batches do not depend on it, nor wait for it.
+        row_cache_by: which rows: ``"loader"``, those that are likeliest in the batches of the first loader, by its
+            seeds and fan-outs, or ``"degree"``, those that most nodes have edges to, which are fetched at the start.
 
     Raises:
         InvalidArgumentError: an argument is wrong or missing, or this process is a server or a client already.
@@ -437,6 +476,8 @@ def init_server(
         memory_budget=memory_budget,
         lease_timeout=lease_timeout,
         is_supervised=launched is not None,
+        row_cache=row_cache,
+        row_cache_by=row_cache_by,
     )
     _set_server_context(num_servers, server_rank, server_group_name, expected)
     with undone_on_failure(f"{master_addr}:{master_port}: server {server_rank}"):

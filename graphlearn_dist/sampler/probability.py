@@ -38,11 +38,45 @@ def sampling_probability(
             if fanout == 0 or topology.edge_count == 0:
                 continue
             degrees = topology.degrees
-            picked = frontier[seed_type][: degrees.numel()].clone()
-            if fanout > 0:
-                picked *= (fanout / degrees.clamp(min=1).to(torch.float64)).clamp(max=1)
-            per_edge = torch.repeat_interleave(torch.log1p(-picked), degrees)
+            missing = log_missing(frontier[seed_type][: degrees.numel()], degrees, fanout)
+            per_edge = torch.repeat_interleave(missing, degrees)
             missed[neighbor_type].index_add_(0, topology.indices.to(torch.int64), per_edge)
         frontier = [1 - torch.exp(log) for log in missed]
         absent = [before + log for before, log in zip(absent, missed, strict=True)]
     return [1 - torch.exp(log) for log in absent]
+
+
+def log_missing(chances: torch.Tensor, degrees: torch.Tensor, fanout: int) -> torch.Tensor:
+    """By node, the log of the probability that it does not pick a certain neighbor; ``chances`` are that it picks."""
+    picked = chances if fanout < 0 else chances * (fanout / degrees.clamp(min=1).to(chances.dtype)).clamp(max=1)
+    return torch.log1p(-picked)
+
+
+def spread_chances(
+    topology: Topology, rows: torch.Tensor, chances: torch.Tensor, fanout: int, num_neighbors: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One hop of ``sampling_probability`` from some rows of a graph.
+
+    Args:
+        topology: the graph.
+        rows: int64 ``[n]``.
+        chances: float32 ``[n]``, how likely each of their nodes is to pick.
+        fanout: so many neighbors; -1: all.
+        num_neighbors: nodes of the neighbors' type.
+
+    Returns:
+        Degrees of the rows, int64 ``[n]``; neighbors, int64 ``[m]``, each once; and the log of the probability that
+        no row picks it, float32 ``[m]``.
+    """
+    starts = topology.indptr[rows].to(torch.int64)
+    degrees = topology.indptr[rows + 1].to(torch.int64) - starts
+    firsts = degrees.cumsum(0) - degrees
+    edges = torch.repeat_interleave(starts - firsts, degrees) + torch.arange(int(degrees.sum()))
+    per_edge = torch.repeat_interleave(log_missing(chances, degrees, fanout), degrees)
+    ends = topology.indices[edges].to(torch.int64)
+    if num_neighbors <= 4 * ends.numel():
+        dense = torch.zeros(num_neighbors).index_add_(0, ends, per_edge)
+        neighbors = torch.nonzero(dense).flatten()
+        return degrees, neighbors, dense[neighbors]
+    neighbors, places = torch.unique(ends, return_inverse=True)
+    return degrees, neighbors, torch.zeros(neighbors.numel()).index_add_(0, places, per_edge)

@@ -52,6 +52,7 @@ METHODS = [
     "get_node_label",
     "get_node_partition_id",
     "get_outline",
+    "get_row_cache_stats",
     "get_tensor_size",
     "grant_batches",
     "holds_producer",
@@ -62,7 +63,7 @@ METHODS = [
 TABLE = [
     "Collectives.gather",
     *(f"DistServer.{name}" for name in METHODS),
-    *(f"PartitionService.{name}" for name in ("edges", "has_edges", "induced", "lookup", "one_hop", "owned")),
+    *(f"PartitionService.{name}" for name in ("edges", "has_edges", "induced", "lookup", "one_hop", "owned", "spread")),
     *(f"Registry.{name}" for name in ("hello", "join", "leave")),
     "ServerHolders.share_partition",
 ]

@@ -16,6 +16,7 @@ from graphlearn_dist.distributed import (
     request_server,
 )
 from graphlearn_dist.distributed.dist_options import ProducerRequest
+from graphlearn_dist.distributed.server.host_row_cache import RowCacheStats
 from graphlearn_dist.errors import (
     ChannelClosedError,
     ChannelError,
@@ -81,6 +82,11 @@ def test_meta(job: Job) -> None:
     for rank in range(2):
         num_partitions, partition_idx, node_types, edge_types = ask(rank, DistServer.get_dataset_meta)
         assert (num_partitions, partition_idx, list(node_types), list(edge_types)) == (2, rank, [], [])
+
+
+def test_copies_that_nobody_asked_for(job: Job) -> None:
+    for rank in range(2):
+        assert ask(rank, DistServer.get_row_cache_stats) == RowCacheStats()
 
 
 def test_outline(job: Job) -> None:

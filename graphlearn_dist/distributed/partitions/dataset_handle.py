@@ -152,9 +152,15 @@ def cache_handle(store: str, rows: CachedRows) -> CacheHandle:
     return CacheHandle(store, shared_memory.to_handle(rows.ids), shared_memory.to_handle(rows.feats))
 
 
-def open_cache(cache: CacheHandle) -> CachedRows:
-    """Maps copies of rows."""
-    return CachedRows(shared_memory.from_handle(cache.ids), shared_memory.from_handle(cache.rows))
+def open_copies(handles: Iterable[CacheHandle]) -> dict[str, CachedRows]:
+    """Maps copies of rows, by store; stores that share ids share them here, too."""
+    ids: dict[TensorHandle, torch.Tensor] = {}
+    opened = {}
+    for handle in handles:
+        if handle.ids not in ids:
+            ids[handle.ids] = shared_memory.from_handle(handle.ids)
+        opened[handle.store] = CachedRows(ids[handle.ids], shared_memory.from_handle(handle.rows))
+    return opened
 
 
 def split_handles(splits: Mapping[str, Any]) -> tuple[SplitHandle, ...]:

@@ -21,11 +21,14 @@ from ...messages import (
     OneHopReply,
     OneHopRequest,
     OwnedReply,
+    SpreadReply,
+    SpreadRequest,
 )
 from ...partition import CachedRows, OwnedEdgesBook
 from ...rpc.calls.remote import remote, sent_as_it_is
 from ...rpc.wire.encoded import release
 from ...sampler.plan import Draw
+from ...sampler.probability import spread_chances
 from ..dist_dataset import DistDataset
 from .reply_region import ReplyRegion
 
@@ -123,6 +126,20 @@ class PartitionService:
 
     def _rows(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
         return to_tensor(self._row_books[self._checked(edge_type)].local_rows(ids, self.partition_idx))
+
+    @remote
+    def spread(self, request: SpreadRequest) -> SpreadReply:
+        """How likely neighbors of nodes of this partition are to be drawn; errors as of ``one_hop``."""
+        rows = self._rows(request.edge_type, request.ids)
+        if request.chances.shape != request.ids.shape or request.chances.dtype != torch.float32:
+            raise InvalidArgumentError(
+                f"chances: expected float32 {list(request.ids.shape)}, got {request.chances.dtype} "
+                f"{list(request.chances.shape)}"
+            )
+        schema = self._dataset.schema
+        topology = self._graphs[request.edge_type].topo
+        num_neighbors = schema.num_nodes[schema.edge_specs[request.edge_type][1]]
+        return SpreadReply(*spread_chances(topology, rows, request.chances, request.fanout, num_neighbors))
 
     @remote
     def edges(self, request: EdgeListRequest) -> EdgeListReply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from ...core import pooled_empty
 from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
+from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, rows_by_store, wanted_rows, with_rows
 from ...sampler.batches import make_plan
@@ -48,6 +49,9 @@ class PartitionedSampler:
         services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch; a batch does not depend on them.
+
+    Attributes:
+        collector: looks up rows.
     """
 
     def __init__(
@@ -67,8 +71,8 @@ class PartitionedSampler:
             self._graph = PartitionedGraph(
                 dataset, plan, with_cached_graphs(dataset, services, num_threads), peers, num_threads
             )
-        self._collector = FeatureCollector(dataset, services, peers, num_threads)
-        names = self._collector.store_names
+        self.collector = FeatureCollector(dataset, services, peers, num_threads)
+        names = self.collector.store_names
         labels = {store_name(NODE_LABEL, index) for index in range(len(self._schema.node_types))}
         wanted = names if config.collect_features else names & labels if config.collect_labels else ()
         self._stores = frozenset(wanted)
@@ -86,7 +90,7 @@ class PartitionedSampler:
                 is wanted; the rows are then written there, once.
         """
         wanted = wanted_rows(batch, self._stores)
-        lookup = self._collector.start(wanted, self._collector.places_in(batch.subgraph, wanted))
+        lookup = self.collector.start(wanted, self.collector.places_in(batch.subgraph, wanted))
         # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
         unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         placed = place(with_rows(batch, unwritten))
@@ -118,6 +122,14 @@ class PartitionedBatches:
         self._sampler = PartitionedSampler(dataset, config, services, peers, num_threads)
         self._maker = self._sampler.maker(sampler_input, config)
         self.schedule = self._maker.schedule
+
+    def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
+        """See ``FeatureCollector.use_copies``."""
+        self._sampler.collector.use_copies(copies)
+
+    def count_rows_in(self, counts: torch.Tensor) -> None:
+        """``FeatureCollector.counts`` are added to these."""
+        self._sampler.collector.counts = counts
 
     async def make(self, epoch: int, index: int, run: int, place: Place) -> SampledBatch:
         """Batch ``index`` of ``epoch`` for the iteration ``run``; see ``PartitionedSampler.fill`` for ``place``."""

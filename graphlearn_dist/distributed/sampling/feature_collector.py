@@ -71,7 +71,10 @@ class FeatureCollector:
         self.store_names = frozenset(self._stores)
 
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
-        """Lookups that start from now on use these copies too, by store, in place of those that were given before."""
+        """Lookups that start from now on use these copies too, by store, in place of those that were given before.
+
+        Places that were found before must not be started after.
+        """
         if len(self._services) < self._num_partitions:
             self._caches = open_caches(self._own_copies, copies)
 

@@ -21,13 +21,14 @@ from ...sampler.batches import make_plan, make_schedule, with_own_times
 from ...sampler.schedule import BatchIndices
 from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
-from ..partitions.dataset_handle import DatasetHandle
+from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 from .byte_credit import ByteCredit
 from .fork_server import hold_fork_server
+from .row_counts import RowCounts
 from .worker_failure import failure_error
 from .worker_handle import WorkerHandle
-from .worker_messages import MoveHolders, StartRun, WorkerSetup
+from .worker_messages import MoveHolders, StartRun, UseCopies, WorkerSetup
 from .worker_process import WorkerOrigin
 
 _SMALLEST_BUFFER_BYTES = 128 << 10
@@ -44,6 +45,7 @@ class SamplingProducer:
         config: how to sample.
         request: how many workers.
         holders: who serves the other partitions.
+        row_counts: of copies that its workers use; None where there will be none.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class SamplingProducer:
         config: SamplingConfig,
         request: ProducerRequest,
         holders: PartitionHolders,
+        row_counts: RowCounts | None = None,
     ) -> None:
         config = with_own_times(config, sampler_input, dataset)
-        make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
+        self.plan = make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
         self.schedule = make_schedule(sampler_input, config)
         self._name = name
         self._request = request
@@ -66,7 +69,11 @@ class SamplingProducer:
         self._input = sampler_input
         self._config = config
         self._holders = holders
+        self._copies: tuple[CacheHandle, ...] = ()
+        self._row_counts = row_counts
         self._resources = contextlib.ExitStack()
+        if row_counts is not None:
+            self._resources.callback(row_counts.close)
         self._run = 0
         self._epoch = 0
         self._indices = BatchIndices(0, 0)
@@ -131,6 +138,8 @@ class SamplingProducer:
             rank=rank,
             request_timeout_s=request.request_timeout_s,
             reconnect_timeout_s=request.reconnect_timeout_s,
+            copies=self._copies,
+            row_counts=None if self._row_counts is None else self._row_counts.handle_of(rank),
         )
 
     @property
@@ -145,6 +154,14 @@ class SamplingProducer:
         self._holders = holders
         for worker in self._workers:
             await worker.tell(MoveHolders(holders.addresses))
+
+    async def use_copies(self, copies: tuple[CacheHandle, ...]) -> None:
+        """Tells the workers which rows of other partitions the host keeps now."""
+        if copies is self._copies:
+            return
+        self._copies = copies
+        for worker in self._workers:
+            await worker.tell(UseCopies(copies))
 
     async def start_run(
         self, run: int, epoch: int, indices: BatchIndices | None = None, credit_bytes: int | None = None

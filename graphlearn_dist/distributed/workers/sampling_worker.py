@@ -28,6 +28,7 @@ from ...rpc.wire.codec import encode
 from ...rpc.wire.encoded import Encoded
 from ...sampler.batch_maker import rows_by_store, with_rows
 from ..dist_dataset import DistDataset
+from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import ServerPeers
 from ..partitions.partition_service import PartitionService
@@ -36,6 +37,7 @@ from ..sampling.batches import NoPeers, PartitionedBatches
 from ..sampling.partitioned_sampler import Peers
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
+from .row_counts import open_counts
 from .worker_failure import describe_failure
 from .worker_messages import (
     ITEM_HEADER_BYTES,
@@ -45,6 +47,7 @@ from .worker_messages import (
     ReleaseSlots,
     StartRun,
     StopWorker,
+    UseCopies,
     WorkerReady,
     WorkerSetup,
 )
@@ -164,6 +167,9 @@ class SamplingWorker:
         self._batches = PartitionedBatches(
             dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads
         )
+        self._batches.use_copies(open_copies(setup.copies))
+        if setup.row_counts is not None:
+            self._batches.count_rows_in(open_counts(setup.row_counts))
         self._has_peers = len(services) < dataset.num_partitions
         self._region = SendingArena(setup.region_bytes)
         self._sender = BatchSender(_C.ShmRing.open(setup.ring_path), self._region, control)
@@ -183,6 +189,8 @@ class SamplingWorker:
                     self._run_task.add_done_callback(self._on_run_end)
                 case MoveHolders(addresses) if isinstance(self._peers, ServerPeers):
                     self._peers.move(addresses)
+                case UseCopies(copies):
+                    self._batches.use_copies(open_copies(copies))
                 case ReleaseSlots(offsets):
                     self._sender.release(offsets)
                 case StopWorker() | None:

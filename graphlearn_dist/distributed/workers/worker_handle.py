@@ -37,7 +37,7 @@ class WorkerHandle:
         self._restarting: asyncio.Task[None] | None = None
         self._start: StartRun | None = None
         self._num_announced = 0  # batches of the run
-        self._lasting: Any = None
+        self._lasting: dict[type, Any] = {}  # what was said last, of each kind
         self._is_told = False  # whether the process knows of the run
         self._deaths = (-1, 0)  # at which batch processes died, and how many in a row
         self._items: dict[tuple[int, int], Encoded] = {}
@@ -68,8 +68,8 @@ class WorkerHandle:
             await process.close()
             if (verdict := self._take_restart()) is not None:
                 raise self._death_error(process.pid, death, "stage set-up", verdict)
-        if self._lasting is not None:  # its setup may be older
-            await process.send(self._lasting)
+        for message in [*self._lasting.values()]:  # its setup may be older
+            await process.send(message)
 
     @property
     def pid(self) -> int:
@@ -93,7 +93,7 @@ class WorkerHandle:
 
     async def tell(self, message: Any) -> None:
         """Tells its process something that holds from now on, for those that follow it too."""
-        self._lasting = message
+        self._lasting[type(message)] = message
         if self._process is not None and self._process.is_up:
             await self._process.send(message)
 

@@ -6,11 +6,12 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from ...messages import TensorHandle
 from ...rpc.peers.identity import PeerAddress
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.schedule import BatchIndices
 from ...utils.message_types import register_message
-from ..partitions.dataset_handle import DatasetHandle
+from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 
 
@@ -33,6 +34,8 @@ class WorkerSetup:
         rank: of the worker among those of its producer.
         request_timeout_s: deadline of a request to a peer.
         reconnect_timeout_s: how long a peer that is gone may take to come back.
+        copies: rows of other partitions that the host keeps, see ``UseCopies``.
+        row_counts: where it counts their use, see ``RowCounts``; None where nobody wants to know.
     """
 
     name: str
@@ -48,6 +51,8 @@ class WorkerSetup:
     rank: int
     request_timeout_s: float
     reconnect_timeout_s: float
+    copies: tuple[CacheHandle, ...] = ()
+    row_counts: TensorHandle | None = None
 
 
 @register_message
@@ -80,6 +85,14 @@ class MoveHolders:
     """The other partitions are served there from now on, see ``PartitionHolders.addresses``."""
 
     addresses: dict[int, PeerAddress]
+
+
+@register_message
+@dataclass(frozen=True)
+class UseCopies:
+    """Copies of other partitions' rows that all workers of the host use from now on, in place of earlier ones."""
+
+    copies: tuple[CacheHandle, ...]
 
 
 @register_message

@@ -1,0 +1,113 @@
+"""Asks all partitions the same thing from a thread that can wait; one that cannot be reached for long is left out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ...errors import DeadlineExceededError, GraphLearnError, OverloadedError, PeerLostError
+from ...rpc import Endpoint
+from ...rpc.calls.remote import Remote
+from ..partitions.partition_peers import PartitionHolders
+from ..partitions.partition_service import PartitionService
+
+PATIENCE_S = 120.0  # how long a partition may be out of reach before it is left out
+_RETRY_S = 0.5
+_MENDS_ITSELF = (PeerLostError, DeadlineExceededError, OverloadedError)
+_Request = TypeVar("_Request")
+_Reply = TypeVar("_Reply")
+
+_logger = logging.getLogger(__name__)
+
+
+class AskerClosed(Exception):
+    """The server ends: there is nothing more to ask for."""
+
+
+class PartitionAsker:
+    """Asks the partitions of a data set, this process's own too. For one thread.
+
+    Args:
+        service: the partition of this process.
+        endpoint: whose connections are used.
+        find_holders: gives who serves the others now; may wait, and raise what ``ServerHolders.find`` raises.
+        closed: set when the server ends.
+        patience_s: how long a partition may be out of reach.
+
+    Attributes:
+        holders: who serves the others.
+        lost: those that are left out.
+    """
+
+    def __init__(
+        self,
+        service: PartitionService,
+        endpoint: Endpoint,
+        find_holders: Callable[[], PartitionHolders],
+        closed: threading.Event,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._service = service
+        self._endpoint = endpoint
+        self._find_holders = find_holders
+        self._closed = closed
+        self._patience_s = patience_s
+        self.lost: set[int] = set()
+        self.holders = self._wait_for_holders()
+
+    def _wait_for_holders(self) -> PartitionHolders:
+        give_up = time.monotonic() + self._patience_s
+        while True:
+            self._check_open()
+            try:
+                return self._find_holders()
+            except _MENDS_ITSELF:
+                if time.monotonic() > give_up:
+                    raise
+                self._closed.wait(_RETRY_S)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise AskerClosed
+
+    def ask(
+        self, function: Callable[[PartitionService, _Request], _Reply], requests: Mapping[int, _Request]
+    ) -> dict[int, _Reply]:
+        """The answers by partition, without those that are left out; all are asked at once."""
+        self._check_open()
+        own = self._service.partition_idx
+        wanted = {partition: request for partition, request in requests.items() if partition not in self.lost}
+        sent = {p: self._send(p, function, request) for p, request in wanted.items() if p != own}
+        replies = {own: function(self._service, wanted[own])} if own in wanted else {}
+        for partition, future in sent.items():
+            reply = self._wait_for(partition, future, function, wanted[partition])
+            if reply is not None:
+                replies[partition] = reply
+        return replies
+
+    def _send(self, partition: int, function: Callable[..., Any], request: Any) -> Future[Any]:
+        address = self.holders.addresses[partition]
+        return Remote[PartitionService](self._endpoint, address, fail_fast=True).ask(function, request)
+
+    def _wait_for(self, partition: int, future: Future[Any], function: Callable[..., Any], request: Any) -> Any:
+        give_up = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return future.result()
+            except _MENDS_ITSELF as error:
+                self._check_open()
+                if time.monotonic() > give_up:
+                    self.lost.add(partition)
+                    _logger.warning("row_cache: partition %d is left out: %s", partition, error)
+                    return None
+            self._closed.wait(_RETRY_S)
+            self._check_open()
+            try:
+                self.holders = self._find_holders()
+            except GraphLearnError:  # it is not back yet
+                continue
+            future = self._send(partition, function, request)

@@ -1,0 +1,315 @@
+"""Copies that servers keep of others' rows: the likeliest ones, within a budget; batches do not depend on them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.distributed import (
+    DistServer,
+    RemoteDistSamplingWorkerOptions,
+    init_client,
+    init_server,
+    request_server,
+    shutdown_client,
+    wait_and_shutdown_server,
+)
+from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.server.host_row_cache import (
+    HostRowCache,
+    RowCacheStats,
+    budget_of,
+    choose_rows,
+    store_groups,
+)
+from graphlearn_dist.distributed.server.memory_budget import ServerMemory
+from graphlearn_dist.distributed.server.partition_asker import AskerClosed, PartitionAsker
+from graphlearn_dist.distributed.server.row_chances import Announcement, estimate_chances
+from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, UnknownIdError
+from graphlearn_dist.messages import SpreadReply, SpreadRequest
+from graphlearn_dist.rpc.peers.identity import PeerAddress
+from graphlearn_dist.sampler import NodeSamplerInput
+from graphlearn_dist.sampler.plan import build_plan
+from graphlearn_dist.sampler.probability import sampling_probability
+from graphlearn_dist.utils.ports import reserved_port
+from tests.support.graphs import Direction, make_dataset
+from tests.support.jobs import load
+from tests.support.oracle import (
+    GRAPHS,
+    SAMPLINGS,
+    compare_epochs,
+    graph_of,
+    load_partitions,
+    open_loader,
+    oracle_epochs,
+    write_partitions,
+)
+from tests.support.processes import assert_nothing_left, start
+
+HERE = "tests.distributed.test_host_row_cache"
+DEADLINE_S = 120.0  # only ever reached by a hang
+PARTS = 3
+SHARE = 0.3
+Asked = Callable[[PartitionService, Any], Any]
+
+
+class DirectAsker:
+    """All partitions in this process, in place of a ``PartitionAsker``."""
+
+    def __init__(self, services: list[PartitionService]) -> None:
+        self._services = services
+
+    def ask(self, function: Asked, requests: Mapping[int, Any]) -> dict[int, Any]:
+        return {partition: function(self._services[partition], request) for partition, request in requests.items()}
+
+
+# --- which rows ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+def test_partitions_estimate_together_what_one_process_does(name: str, edge_dir: Direction, tmp_path: Path) -> None:
+    graph = graph_of(name)
+    whole = make_dataset(graph, edge_dir)
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", PARTS, edge_dir), PARTS)
+    schema = whole.schema
+    plan = build_plan(schema, [4, -1, 3])
+    seeds = NodeSamplerInput(torch.arange(0, 60, 3), None if graph.is_homogeneous else "user")
+    expected = sampling_probability(
+        plan, [whole.graphs()[key].topo for key in schema.edge_types], seeds, schema.num_nodes
+    )
+    asker: Any = DirectAsker([PartitionService(part) for part in parts])
+    announced = Announcement.of_loader(schema, seeds, len(seeds), plan.fanouts)
+    for part in parts:
+        found = estimate_chances(part, announced, [0], asker)
+        for chances, wanted in zip(found.nodes, expected, strict=True):
+            assert torch.allclose(chances.double(), wanted, atol=1e-5)
+        drawn = found.edges[0] > 0
+        assert torch.equal(found.degrees[0][drawn], _degrees(whole, 0)[drawn])
+
+
+def _degrees(dataset: Any, edge_type: int) -> torch.Tensor:
+    """Of all nodes that have rows in the graph of an edge type."""
+    degrees = dataset.graphs()[dataset.schema.edge_types[edge_type]].topo.degrees
+    count = dataset.schema.num_nodes[dataset.schema.edge_specs[edge_type][0]]
+    return torch.nn.functional.pad(degrees.long(), (0, count - len(degrees)))
+
+
+def test_smaller_batches_make_seeds_less_likely(tmp_path: Path) -> None:
+    schema = make_dataset(graph_of("homogeneous"), "in").schema
+    seeds = NodeSamplerInput(torch.tensor([4, 4, 7, 9]))
+    announced = Announcement.of_loader(schema, seeds, 1, ())
+    assert announced.seeds[0][[4, 7, 9, 1]].tolist() == [0.5, 0.25, 0.25, 0]
+    assert float(Announcement.of_loader(schema, seeds, 3, ()).seeds[0][4]) == 1
+
+
+def test_the_likeliest_rows_of_others_are_chosen_within_the_budget(tmp_path: Path) -> None:
+    """Nodes and edges by one measure; what nobody announces is chosen by degree."""
+    graph = graph_of("homogeneous")
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", PARTS, "in"), PARTS)
+    asker: Any = DirectAsker([PartitionService(part) for part in parts])
+    own, groups = parts[0], store_groups(parts[0])
+    assert [(group.kind, group.stores) for group in groups] == [
+        ("edge", ("edge_feature:0",)),
+        ("node", ("node_feature:0", "node_label:0")),
+    ]
+    assert [group.item_bytes for group in groups] == [8 + 4, 8 + 8 + 8]
+    chances = estimate_chances(own, Announcement.of_nobody(own.schema), [0], asker)
+    budget = 24 * 50
+    edges_of, nodes_of = (
+        choose_rows(own, groups[:1], chances, [1, 2], budget)[0],
+        choose_rows(own, groups[1:], chances, [1, 2], budget)[0],
+    )
+    chosen = torch.cat([*nodes_of.values()])
+    assert len(chosen) == 50
+    assert all(bool((own.node_pb[ids] == partition).all()) for partition, ids in nodes_of.items())
+    arrivals = torch.bincount(graph.edges[None][0], minlength=own.schema.num_nodes[0])
+    others = torch.nonzero(own.node_pb[torch.arange(len(arrivals))] != 0).flatten()
+    left = others[~torch.isin(others, chosen)]
+    assert int(arrivals[chosen].min()) >= int(arrivals[left].max())
+    degrees = _degrees(make_dataset(graph, "in"), 0)
+    taken = sum(int(degrees[ids].sum()) for ids in edges_of.values())
+    assert 0 < 12 * taken <= budget
+    both = choose_rows(own, groups, chances, [1, 2], budget)
+    nbytes = 24 * sum(len(ids) for ids in both[1].values()) + 12 * sum(
+        int(degrees[ids].sum()) for ids in both[0].values()
+    )
+    assert 0 < nbytes <= budget
+
+
+def test_what_spread_refuses(tmp_path: Path) -> None:
+    part = load_partitions(write_partitions(graph_of("typed"), tmp_path, "random", PARTS, "in"), PARTS)[0]
+    service = PartitionService(part)
+    own = part.row_books()[0].local_ids(0)[:3].long()
+    good = SpreadRequest(0, own, torch.rand(3), 2)
+    assert isinstance(service.spread(good), SpreadReply)
+    with pytest.raises(InvalidArgumentError, match="edge_types: expected less than 3, got 7"):
+        service.spread(replace(good, edge_type=7))
+    with pytest.raises(InvalidArgumentError, match=r"chances: expected float32 \[3\], got torch.float32 \[2\]"):
+        service.spread(replace(good, chances=torch.rand(2)))
+    with pytest.raises(UnknownIdError):
+        service.spread(replace(good, ids=own + 10**6))
+
+
+# --- how many ------------------------------------------------------------------------------------------------------
+
+
+def test_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", PARTS, "in"), PARTS)[0]
+    num_edges = part.edge_books()[None].num_ids
+    rows = 500 * 24 + num_edges * 12
+    assert budget_of(None, part) == 0
+    assert budget_of(0.5, part) == budget_of("0.5", part) == rows // 2
+    assert budget_of(1.0, part) == rows
+    assert budget_of(4096, part) == budget_of("4KB", part) == budget_of("4096", part) == 4096
+    monkeypatch.setenv("GLD_ROW_CACHE", "0.5")
+    assert budget_of(None, part) == rows // 2
+    assert budget_of("1KB", part) == 1024
+    for wrong in (0.0, -0.5, 1.5, "-1", "many", 0, True):
+        with pytest.raises(InvalidArgumentError, match="row_cache: expected"):
+            budget_of(wrong, part)
+    with pytest.raises(InvalidArgumentError, match=r"row_cache_by: expected one of \('loader', 'degree'\), got 'size'"):
+        HostRowCache(part, PartitionService(part), 1, "size")
+    memory = ServerMemory.of("1GB", is_asked=True, row_cache=256 << 20)
+    assert memory.batches + memory.replies + memory.arena + memory.row_cache == 1 << 30
+    with pytest.raises(InvalidArgumentError, match=r"row_cache: expected at most .* MiB of memory_budget=1024.00 MiB"):
+        ServerMemory.of("1GB", is_asked=True, row_cache=900 << 20)
+
+
+# --- partitions that are away --------------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """An endpoint by which one partition can be reached, at one address."""
+
+    def __init__(self, service: PartitionService, address: PeerAddress) -> None:
+        self._service, self._address = service, address
+        self.asked: list[PeerAddress] = []
+
+    def request(self, target: PeerAddress, function: str, request: Any, **options: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self.asked.append(target)
+        if target == self._address:
+            answer.set_result(self._service.spread(request))
+        else:
+            answer.set_exception(PeerLostError("server-1", "it is gone"))
+        return answer
+
+
+def test_a_partition_that_comes_back_elsewhere_is_asked_there(tmp_path: Path) -> None:
+    parts = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", 2, "in"), 2)
+    old, new = PeerAddress("10.0.0.1", 1), PeerAddress("10.0.0.1", 2)
+    endpoint = Elsewhere(PartitionService(parts[1]), new)
+    found = iter([PeerLostError("server-1", "not up yet"), old, PeerLostError("server-1", "not back yet"), new])
+
+    def find() -> PartitionHolders:
+        one = next(found)
+        if isinstance(one, PeerLostError):
+            raise one
+        return PartitionHolders({1: one})
+
+    asker = PartitionAsker(PartitionService(parts[0]), endpoint, find, threading.Event())  # type: ignore[arg-type]
+    requests = {p: SpreadRequest(0, parts[p].node_pb.local_ids(p)[:5].long(), torch.ones(5), -1) for p in (0, 1)}
+    replies = asker.ask(PartitionService.spread, requests)
+    assert sorted(replies) == [0, 1]
+    assert endpoint.asked == [old, new]
+    assert asker.lost == set()
+
+
+def test_a_partition_that_stays_away_is_left_out(tmp_path: Path) -> None:
+    parts = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", 2, "in"), 2)
+    gone = PeerAddress("10.0.0.1", 1)
+    endpoint = Elsewhere(PartitionService(parts[1]), PeerAddress("10.0.0.2", 1))
+    closed = threading.Event()
+    asker = PartitionAsker(
+        PartitionService(parts[0]),
+        endpoint,
+        lambda: PartitionHolders({1: gone}),
+        closed,
+        0.0,  # type: ignore[arg-type]
+    )
+    requests = {p: SpreadRequest(0, parts[p].node_pb.local_ids(p)[:5].long(), torch.ones(5), -1) for p in (0, 1)}
+    assert [*asker.ask(PartitionService.spread, requests)] == [0]
+    assert asker.lost == {1}
+    assert [*asker.ask(PartitionService.spread, requests)] == [0]
+    assert len(endpoint.asked) == 1
+    closed.set()
+    with pytest.raises(AskerClosed):
+        asker.ask(PartitionService.spread, requests)
+
+
+# --- servers -------------------------------------------------------------------------------------------------------
+
+
+def serve(rank: int, port: int, directory: str, by: str) -> None:
+    """A server of three, until its client is done."""
+    dataset = load(Path(directory), rank)
+    init_server(PARTS, 1, rank, dataset, "127.0.0.1", port, row_cache=SHARE, row_cache_by=by)
+    wait_and_shutdown_server()
+
+
+def stats_when_filled(rank: int) -> RowCacheStats:
+    """Those of a server when it has its copies."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        stats: RowCacheStats = request_server(rank, DistServer.get_row_cache_stats)
+        if stats.rows and not stats.is_filling:
+            return stats
+        time.sleep(0.05)
+    raise AssertionError(f"server {rank} has no copies after {DEADLINE_S:g} s: {stats}")
+
+
+@pytest.mark.parametrize(
+    ("name", "edge_dir", "kind", "own_books", "by"),
+    [
+        ("homogeneous", "in", "random", False, "loader"),
+        ("typed", "out", "range", False, "loader"),
+        ("typed", "in", "random", True, "degree"),
+        pytest.param("homogeneous", "out", "range", True, "loader", marks=pytest.mark.thorough),
+        pytest.param("homogeneous", "in", "random", False, "degree", marks=pytest.mark.thorough),
+        pytest.param("typed", "in", "random", False, "loader", marks=pytest.mark.thorough),
+    ],
+)
+def test_batches_are_the_same_with_copies(
+    name: str, edge_dir: Direction, kind: str, own_books: bool, by: str, tmp_path: Path
+) -> None:
+    """Features of nodes and of edges, labels; while copies are fetched, and with them."""
+    directory = write_partitions(graph_of(name), tmp_path, kind, PARTS, edge_dir, own_feature_books=own_books)
+    with ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        arguments = {"port": port, "directory": str(directory), "by": by}
+        servers = [stack.enter_context(start(f"{HERE}.serve", rank=rank, **arguments)) for rank in range(PARTS)]
+        init_client(PARTS, 1, 0, "127.0.0.1", port)
+        try:
+            if by == "degree":  # before anybody opens a loader
+                assert [stats_when_filled(rank).hits for rank in range(PARTS)] == [0] * PARTS
+            samplings = [("node", "uniform"), *itertools.islice((s for s in SAMPLINGS if s[0] == "link"), 1)]
+            for number, sampling in enumerate([samplings[0], *samplings]):
+                options = RemoteDistSamplingWorkerOptions(
+                    [*range(PARTS)], num_workers=1 + number % 2, buffer_size="16MB"
+                )
+                with open_loader(name, edge_dir, sampling, None, options) as loader:
+                    assert compare_epochs(loader, oracle_epochs(name, edge_dir, sampling)) > 0
+                    before = [stats_when_filled(rank) for rank in range(PARTS)]
+                    assert compare_epochs(loader, oracle_epochs(name, edge_dir, sampling, count=4)[2:]) > 0
+                after = [request_server(rank, DistServer.get_row_cache_stats) for rank in range(PARTS)]
+                for one, other in zip(before, after, strict=True):
+                    assert 0 < other.nbytes <= other.budget_bytes
+                    assert other.hits > one.hits
+                    assert other.bytes_saved - one.bytes_saved >= other.hits - one.hits
+        finally:
+            shutdown_client()
+        for server in servers:
+            server.wait(DEADLINE_S)
+        assert_nothing_left(*(server.pid for server in servers))
