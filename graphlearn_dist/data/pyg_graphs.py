@@ -12,7 +12,7 @@ from ..errors import InvalidArgumentError
 from .dataset import Dataset
 from .pyg_levels import read_levels
 from .schema import EdgeDirection, bare
-from .sources import weights_and_times
+from .sources import edges_by_type, weights_and_times
 
 _LAYOUTS = ("csc", "coo", "csr")  # of an edge type that is stored in several: as PyG's sampler prefers them
 _NODE_TIMES = "time"  # of a homogeneous pair of stores; PyG tells times of nodes from those of edges by this name
@@ -74,21 +74,9 @@ def graph_of_pyg(
 def _of_data(data: Any, weight_attr: str | None, time_attr: str | None) -> tuple[dict[Any, Any], ...]:
     levels = read_levels(data, {name for name in (weight_attr, time_attr) if name is not None})
     weights, edge_times, node_times = weights_and_times(data, levels, weight_attr, time_attr)
-    edges = {}
-    for key, named in levels.edges.items():
-        store = data if key is None else data[key]
-        if "edge_index" not in named and any(name in store for name in ("adj", "adj_t")):
-            raise InvalidArgumentError(
-                f"data: expected edges as edge_index, or as adj_t that is a sparse tensor of torch, got "
-                f"another adj_t or adj{_of_type(key)}"
-            )
-        edges[key] = named.get("edge_index", torch.empty(2, 0, dtype=torch.int64))
+    edges = edges_by_type(data, levels)
     found = (edges, dict.fromkeys(edges, "COO"), levels.num_nodes, weights, edge_times, node_times)
     return tuple({key: _on_host(value) for key, value in part.items()} for part in found)
-
-
-def _of_type(key: Any) -> str:
-    return "" if key is None else f" of type {key}"
 
 
 def _on_host(value: Any) -> Any:
@@ -140,3 +128,38 @@ def _count_nodes(features: Any, edge_attrs: Mapping[Any, Any]) -> dict[Any, int]
             if size is not None and attr.group_name not in counts:
                 counts[attr.group_name] = size[0]
     return counts
+
+
+def data_of_stores(features: Any, graph: Any) -> Any:
+    """``Data`` or ``HeteroData`` of all that a pair of stores lists: it is asked for whole tensors, once and now.
+
+    Edges are in the order in which the graph store has them, of which their ids are the positions. Of attributes of
+    edges a store lists only what its ``edge_tensor_attrs()`` gives, where it has that method.
+    """
+    from torch_geometric.data import Data, HeteroData
+
+    edges, layouts, num_nodes, *_ = _of_stores(features, graph, None, None)
+    typed = any(key is not None for key in (*edges, *num_nodes))
+    data: Any = HeteroData() if typed else Data()
+    for key, count in num_nodes.items():
+        (data if key is None else data[key]).num_nodes = count
+    for key, pair in edges.items():
+        (data if key is None else data[key]).edge_index = _as_pairs(pair, layouts[key])
+    listed = [*features.get_all_tensor_attrs(), *getattr(features, "edge_tensor_attrs", list)()]
+    for attr in listed:
+        name, group = attr.attr_name, attr.group_name
+        if group is None or isinstance(group, (str, tuple)):
+            (data if group is None else data[group])[name] = features.get_tensor(group, name, None)
+        else:  # ``Data`` as a store knows no groups, and leaves them out
+            data[name] = features.get_tensor(attr_name=name, index=None)
+    return data
+
+
+def _as_pairs(pair: tuple[torch.Tensor, torch.Tensor], layout: str) -> torch.Tensor:
+    """The edges ``[2, num_edges]`` of what a graph store gives, in its order."""
+    ends = [torch.as_tensor(end) for end in pair]
+    if layout != "COO":
+        compressed = 0 if layout == "CSR" else 1
+        offsets = ends[compressed]
+        ends[compressed] = torch.repeat_interleave(torch.arange(offsets.numel() - 1), offsets.diff())
+    return torch.stack(ends)

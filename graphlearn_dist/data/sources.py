@@ -85,15 +85,16 @@ class GraphSource:
                 are none.
 
         Raises:
-            InvalidArgumentError: there are no edges, or no such attribute, or it is none of numbers.
+            InvalidArgumentError: the edges are of a kind that is not read, or there is no such attribute, or it is none
+                of numbers.
         """
         named = [f"{name}_mask" for name in _SPLITS] + [name for name in (weight_attr, time_attr) if name is not None]
         levels = read_levels(data, None if attrs is None else {*attrs, *named})
         if attrs is not None and (unknown := set(attrs) - set(data.keys())):
             raise _no_rows("attrs", "attribute of the data", sorted(unknown)[0], levels, data)
-        edge_index = {key: edges.pop("edge_index", None) for key, edges in levels.edges.items()}
-        if not edge_index or None in edge_index.values():
-            raise InvalidArgumentError("data: expected PyG data with an edge_index, got none")
+        edge_index = edges_by_type(data, levels)
+        for edges in levels.edges.values():
+            edges.pop("edge_index", None)
         weights, edge_times, node_times = weights_and_times(data, levels, weight_attr, time_attr)
         splits = [_mask_ids(levels.of_nodes(f"{name}_mask"), split_index) for name in _SPLITS]
         return cls(
@@ -169,6 +170,24 @@ class GraphSource:
         )
         dataset.init_attrs(self.node_attrs, self.edge_attrs, self.constants)
         return dataset
+
+
+def edges_by_type(data: Any, levels: Levels) -> dict[Any, torch.Tensor]:
+    """By edge type, the edges ``[2, num_edges]`` of a PyG object; those of a type without any are none.
+
+    Raises:
+        InvalidArgumentError: there are edges of a kind that is not read.
+    """
+    edges = {}
+    for key, named in levels.edges.items():
+        store = data if key is None else data[key]
+        if "edge_index" not in named and any(name in store for name in ("adj", "adj_t")):
+            raise InvalidArgumentError(
+                f"data: expected edges as edge_index, or as adj_t that is a sparse tensor of torch, got "
+                f"another adj_t or adj{'' if key is None else f' of type {key}'}"
+            )
+        edges[key] = named.get("edge_index", torch.empty(2, 0, dtype=torch.int64))
+    return edges
 
 
 def weights_and_times(

@@ -33,8 +33,9 @@ class DistLinkNeighborLoader(DistLoader):
     and strict ones are checked by the owners of their rows. Modes and errors are those of ``DistNeighborLoader``.
 
     Args:
-        data: this worker's partition; None where servers sample. A single process may give PyG's ``Data`` or
-            ``HeteroData``, or the directory of a single partition.
+        data: this worker's partition; None where servers sample. A single process may give PyG's ``Data``,
+            ``HeteroData`` or ``(FeatureStore, GraphStore)``, of which everything is read once, or the directory of a
+            single partition.
         num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         batch_size: links of a batch.
         edge_label_index: links, from source to target whatever the direction of sampling: int ``[2, n]``; or ``(edge

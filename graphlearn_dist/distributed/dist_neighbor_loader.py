@@ -32,8 +32,9 @@ class DistNeighborLoader(DistLoader):
     (``init_client``).
 
     Args:
-        data: this worker's partition; None where servers sample. A single process may give PyG's ``Data`` or
-            ``HeteroData``, or the directory of a single partition.
+        data: this worker's partition; None where servers sample. A single process may give PyG's ``Data``,
+            ``HeteroData`` or ``(FeatureStore, GraphStore)``, of which everything is read once, or the directory of a
+            single partition.
         num_neighbors: fan-out per hop (-1: all neighbors, 0: none), or a dict of such lists by edge type.
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, a file of ids, None for all
             nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A file (``.npy`` or

@@ -11,10 +11,10 @@ from ..sampler.base import SamplingConfig, SamplingType
 from ..sampler.inputs import to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
-from .dist_dataset import DistDataset
 from .dist_loader import DistLoader
 from .dist_options import AllDistSamplingWorkerOptions
 from .session.trainer_seeds import loader_seed
+from .whole_partition import open_partition
 
 
 class DistSubGraphLoader(DistLoader):
@@ -24,7 +24,8 @@ class DistSubGraphLoader(DistLoader):
     ``DistNeighborLoader``.
 
     Args:
-        data: this worker's partition; None where servers sample.
+        data: this worker's partition; None where servers sample. A single process may give PyG's data, or the directory
+            of a single partition, see ``DistNeighborLoader``.
         input_nodes: seeds, see ``DistNeighborLoader``.
         num_neighbors: fan-out per hop (-1: all neighbors, 0: none) of the neighborhood, or a dict of such lists by
             edge type; None takes the seeds alone.
@@ -46,6 +47,7 @@ class DistSubGraphLoader(DistLoader):
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
         collect_labels: batches carry ``y``, without ``collect_features`` too.
+        weight_attr: of PyG's data, the attribute that holds weights of edges, by which is sampled then.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs): each node once; ``mapping`` int64 ``[batch_size]`` are the local ids
@@ -54,7 +56,7 @@ class DistSubGraphLoader(DistLoader):
 
     def __init__(
         self,
-        data: DistDataset | None,
+        data: Any,
         input_nodes: Any,
         num_neighbors: NumNeighbors | None = None,
         batch_size: int = 1,
@@ -73,7 +75,9 @@ class DistSubGraphLoader(DistLoader):
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
         collect_labels: bool = False,
+        weight_attr: str | None = None,
     ) -> None:
+        data = open_partition(data, edge_dir, weight_attr)
         config = SamplingConfig(
             sampling_type=SamplingType.SUBGRAPH,
             num_neighbors=check_num_neighbors(num_neighbors, optional=True),
@@ -83,7 +87,7 @@ class DistSubGraphLoader(DistLoader):
             with_edge=with_edge,
             collect_features=collect_features,
             with_neg=False,
-            with_weight=with_weight,
+            with_weight=with_weight or weight_attr is not None,
             edge_dir=edge_dir,
             seed=loader_seed(random_seed, shard),
             collect_labels=collect_labels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..data.pyg_graphs import is_pyg_data, is_pyg_stores
+from ..data.pyg_graphs import data_of_stores, is_pyg_data, is_pyg_stores
 from ..data.schema import EdgeDirection
 from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError
@@ -18,18 +18,21 @@ def open_partition(
     """The partition that a distributed loader samples; None where servers have it.
 
     Args:
-        data: a ``DistDataset`` or None; PyG's ``Data`` or ``HeteroData``; or the directory of a single partition.
+        data: a ``DistDataset`` or None; PyG's ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``, of which
+            everything is read once; or the directory of a single partition.
         edge_dir: which neighbors are sampled, of PyG's data; in-neighbors unless given.
         weight_attr: of PyG's data, the attribute that holds weights of edges.
         time_attr: of PyG's data, the attribute that holds times of nodes or of edges.
 
     Raises:
         InvalidArgumentError: there are several partitions in the directory; attributes are named beside something else
-            than PyG's data, or are not there; or ``data`` is a pair of stores.
+            than PyG's data, or are not there; typed data have no types of edges.
     """
     if is_pyg_stores(data):
-        raise InvalidArgumentError("data: expected a DistDataset, Data or HeteroData, got a pair of stores")
+        data = data_of_stores(*data)
     if is_pyg_data(data):
+        if not getattr(data, "edge_types", True):
+            raise InvalidArgumentError("data: expected types of edges, with edges or without, got HeteroData with none")
         source = GraphSource.from_pyg(data, weight_attr=weight_attr, time_attr=time_attr)
         return DistDataset.from_dataset(source.to_dataset(edge_dir or "in", allow_nonfinite=True))
     for name, given in (("weight_attr", weight_attr), ("time_attr", time_attr)):

@@ -31,8 +31,16 @@ _WITHOUT_EFFECT = {
 
 
 @functools.lru_cache
-def _say_once(text: str) -> None:
+def say_once(text: str) -> None:
+    """Warns, if it did not say the same before."""
     warnings.warn(text, UserWarning, stacklevel=4)
+
+
+class _KeptKeywords(DataLoader[Any]):
+    """A ``DataLoader`` for its keywords alone, which never starts a worker process."""
+
+    def check_worker_number_rationality(self) -> None:
+        """Says nothing: torch warns of more processes than there are cores, and these are threads."""
 
 
 class DataLoaderKeywords:
@@ -68,7 +76,7 @@ class DataLoaderKeywords:
             raise InvalidArgumentError(f"batch_size: expected a number of seeds, got {batch_size!r}")
         self.dataset = range(num_inputs)
         try:
-            self._torch: DataLoader[Any] = DataLoader(self.dataset, **looked_at)  # type: ignore[arg-type]
+            self._torch = _KeptKeywords(self.dataset, **looked_at)  # type: ignore[arg-type]
         except ValueError as error:
             raise InvalidArgumentError(f"keywords of DataLoader: {error}") from error
         self.shuffle = bool(keywords.get("shuffle"))
@@ -80,7 +88,7 @@ class DataLoaderKeywords:
         if keywords.get("pin_memory") and not self.pin_memory:
             unused.append("pin_memory (there is no GPU)")
         if unused:
-            _say_once(f"loaders make batches in threads of this process: {', '.join(unused)} without effect")
+            say_once(f"loaders make batches in threads of this process: {', '.join(unused)} without effect")
 
     def __getattr__(self, name: str) -> Any:
         if name not in TORCH_ATTRIBUTES:

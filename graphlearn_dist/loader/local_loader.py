@@ -25,6 +25,7 @@ from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
 from .prefetch import check_prefetch, made_ahead
 from .resume import Shard
+from .thread_placement import ThreadPlacement
 from .transform import padded_to_pyg
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Any]
 
 
-class LocalLoader(EpochLoader):
+class LocalLoader(ThreadPlacement, EpochLoader):
     """Mini-batches from a data set held in this process.
 
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the input and the config. Several iterations may be
@@ -183,6 +184,11 @@ class LocalLoader(EpochLoader):
             super().check_process()
 
     @property
+    def _num_background_threads(self) -> int:
+        count: int = self._prefetch
+        return count
+
+    @property
     def _num_batches(self) -> int:
         own = self.keywords.own_order
         return self._schedule.num_batches if own is None else len(own)
@@ -205,7 +211,7 @@ class LocalLoader(EpochLoader):
             len(indices),
             self._prefetch,
             each=self.keywords.batches_ahead,
-            begin=self.keywords.begin,
+            begin=self._placed(self.keywords.begin),
         )
         with contextlib.closing(made):
             for index, batch in zip(indices, made, strict=True):
