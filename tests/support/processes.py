@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,27 +53,48 @@ class TestProcess:
         pass_fds: file descriptors that it inherits.
         finalizes: whether its interpreter ends as that of any program, which frees all that it has: that takes longer
             than most tests, and is for those that are about it.
+        prefix: a command line that runs another, which then starts the process: on another host, say.
     """
 
     __test__ = False  # not a test class, whatever its name
 
     def __init__(
-        self, function: str, kwargs: dict[str, Any], pass_fds: Sequence[int] = (), *, finalizes: bool = False
+        self,
+        function: str,
+        kwargs: dict[str, Any],
+        pass_fds: Sequence[int] = (),
+        *,
+        finalizes: bool = False,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.function = function
         self._dir = tempfile.TemporaryDirectory(prefix="gld-test-")
         self._result = Path(self._dir.name) / "result.json"
         self._output = Path(self._dir.name) / "output.txt"
+        argv = ["-c", _PROGRAM, function, json.dumps(kwargs), str(self._result)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        self._popen: Any
         with self._output.open("wb") as output:
-            self._popen = warm_interpreter().popen(
-                ["-c", _PROGRAM, function, json.dumps(kwargs), str(self._result)],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
-                directory=ROOT,
-                stdin=subprocess.PIPE,
-                stderr=output.fileno(),
-                pass_fds=pass_fds,
-                finalizes=finalizes,
-            )
+            if prefix:
+                self._popen = subprocess.Popen(
+                    [*prefix, sys.executable, *argv],
+                    env=env,
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            else:
+                self._popen = warm_interpreter().popen(
+                    argv,
+                    env=env,
+                    directory=ROOT,
+                    stdin=subprocess.PIPE,
+                    stderr=output.fileno(),
+                    pass_fds=pass_fds,
+                    finalizes=finalizes,
+                )
         self.pid = self._popen.pid
 
     def readline(self) -> str:
@@ -136,10 +158,15 @@ class TestProcess:
 
 @contextlib.contextmanager
 def start(
-    function: str, *, pass_fds: Sequence[int] = (), finalizes: bool = False, **kwargs: Any
+    function: str,
+    *,
+    pass_fds: Sequence[int] = (),
+    finalizes: bool = False,
+    prefix: Sequence[str] = (),
+    **kwargs: Any,
 ) -> Iterator[TestProcess]:
-    """A process for the time of a ``with`` block; killed at its end."""
-    process = TestProcess(function, kwargs, pass_fds, finalizes=finalizes)
+    """A process for the time of a ``with`` block; killed at its end. Options are those of ``TestProcess``."""
+    process = TestProcess(function, kwargs, pass_fds, finalizes=finalizes, prefix=prefix)
     try:
         yield process
     finally:
