@@ -20,8 +20,8 @@ class Subgraph:
 
     Attributes:
         nodes: by node type, int64 ``[num_nodes]``, global ids; the seeds come first, in the order asked.
-        rows: by edge type, int64 ``[num_edges]``, local position of the neighbor.
-        cols: by edge type, int64 ``[num_edges]``, local position of the node it was sampled for.
+        edge_index: by edge type, int64 ``[2, num_edges]``, contiguous: local positions of the neighbors, and of the
+            nodes that they were sampled for.
         edge_ids: by edge type, int64 ``[num_edges]``, global; None unless asked for.
         num_sampled_nodes: by node type, new nodes per hop; entry 0 are the seeds.
         num_sampled_edges: by edge type, edges per hop.
@@ -30,17 +30,26 @@ class Subgraph:
     """
 
     nodes: tuple[torch.Tensor, ...]
-    rows: tuple[torch.Tensor, ...]
-    cols: tuple[torch.Tensor, ...]
+    edge_index: tuple[torch.Tensor, ...]
     edge_ids: tuple[torch.Tensor | None, ...]
     num_sampled_nodes: tuple[tuple[int, ...], ...]
     num_sampled_edges: tuple[tuple[int, ...], ...]
     trees: tuple[torch.Tensor | None, ...]
 
     @property
+    def rows(self) -> tuple[torch.Tensor, ...]:
+        """By edge type, int64 ``[num_edges]``, local position of the neighbor."""
+        return tuple(pair[0] for pair in self.edge_index)
+
+    @property
+    def cols(self) -> tuple[torch.Tensor, ...]:
+        """By edge type, int64 ``[num_edges]``, local position of the node it was sampled for."""
+        return tuple(pair[1] for pair in self.edge_index)
+
+    @property
     def num_edges(self) -> int:
         """Sampled edges of all types."""
-        return sum(rows.numel() for rows in self.rows)
+        return sum(pair.size(1) for pair in self.edge_index)
 
 
 @register_message
@@ -138,7 +147,7 @@ class OneHopRequest:
 
     Attributes:
         edge_types: the edge types asked for.
-        ids: for each of them int64 ``[num_ids]``, global ids of nodes the receiver owns.
+        ids: for each of them int32 or int64 ``[num_ids]``, global ids of nodes the receiver owns.
         fanouts: for each of them the fan-out (-1 takes all, 0 none).
         keys: for each of them the key of the draws.
         draws: for each of them method, replace and time rule (see ``sampler.plan.Draw``).
@@ -160,7 +169,8 @@ class OneHopRequest:
 @register_message
 @dataclass(frozen=True)
 class OneHopReply:
-    """The answer, entry by entry of the request: counts int64 ``[num_ids]``, neighbors and edge ids ``[sum]``."""
+    """The answer, entry by entry of the request: counts uint8, int32 or int64 ``[num_ids]``, neighbors and edge ids
+    int32 or int64 ``[sum]``."""
 
     counts: tuple[torch.Tensor, ...]
     neighbors: tuple[torch.Tensor, ...]
@@ -221,8 +231,8 @@ class EdgeCheckRequest:
 
     Attributes:
         edge_type: along which edge type.
-        ids: int64 ``[n]``, global ids of nodes the receiver owns.
-        neighbors: int64 ``[n]``, global ids of the other ends.
+        ids: int32 or int64 ``[n]``, global ids of nodes the receiver owns.
+        neighbors: int32 or int64 ``[n]``, global ids of the other ends.
     """
 
     edge_type: int
@@ -245,7 +255,7 @@ class InducedRequest:
 
     Attributes:
         edge_types: the edge types asked for.
-        ids: for each of them int64 ``[num_ids]``, global ids of nodes the receiver owns.
+        ids: for each of them int32 or int64 ``[num_ids]``, global ids of nodes the receiver owns.
         member_types: for each of them the place in ``members`` of the nodes at the other end.
         members: int64 ``[num_members]`` each, global ids of the batch's nodes.
         with_edge_ids: return edge ids.
@@ -267,7 +277,7 @@ class FeatureRequest:
 
     Attributes:
         stores: names of the feature stores (see ``data.dataset.FeatureStores``).
-        ids: for each of them int64 ``[num_ids]``, global ids of rows the receiver owns.
+        ids: for each of them int32 or int64 ``[num_ids]``, global ids of rows the receiver owns.
     """
 
     stores: tuple[str, ...]

@@ -4,6 +4,7 @@
 #include "bindings/gil.h"
 #include "bindings/module.h"
 #include "common/thread_pool.h"
+#include "routing/narrowed.h"
 #include "routing/partition_book.h"
 #include "routing/sorted_ids.h"
 #include "routing/split.h"
@@ -85,6 +86,12 @@ py::tuple locate_owned_rows(const py::object& owners, const py::object& ids, con
   LocatedRows found = without_gil([&] { return locate_owned(known, input, lists, pool, copies); });
   return py::make_tuple(std::move(found.owners), std::move(found.rows), std::move(found.ids),
                         std::move(found.positions), std::move(found.offsets));
+}
+
+template <Tensor (*kNarrowed)(const Tensor&)>
+Tensor narrow(const py::object& values) {
+  const Tensor wide = from_python(values, "values");
+  return without_gil([&] { return kNarrowed(wide); });
 }
 
 NeighborPart neighbor_part(const py::handle& item, size_t partition) {
@@ -181,6 +188,9 @@ void bind_routing(py::module_& m) {
         py::arg("pool") = nullptr, py::arg("max_count") = -1,
         "(counts int64, neighbors, edge_ids or None) in the order of the ids that were split; at most `max_count` "
         "neighbors of each, -1: any number.");
+  m.def("narrowed_ids", &narrow<narrowed_ids>, py::arg("values"), "int64 [n] as int32; None where not all fit.");
+  m.def("narrowed_counts", &narrow<narrowed_counts>, py::arg("values"),
+        "Counts int64 [n] as uint8, else as int32; None where not all fit.");
   m.def("scatter_rows", &scatter, py::arg("out"), py::arg("positions"), py::arg("rows"), py::arg("pool") = nullptr,
         "out[positions[i]] = rows[i], in place.");
 }

@@ -25,7 +25,7 @@ void check_part(const NeighborPart& part, size_t p, int64_t bucket) {
     throw InvalidArgument(message("parts[", p, "]: no answer from partition ", p, " for its ", bucket, " ids"));
   }
   try {
-    check_index_vector(part.counts, "counts");
+    if (part.counts.dtype != kUInt8 || part.counts.shape.size() != 1) check_index_vector(part.counts, "counts");
     check_index_vector(part.neighbors, "neighbors");
     if (part.edge_ids.defined()) check_index_vector(part.edge_ids, "edge_ids");
   } catch (const InvalidArgument& error) {

@@ -235,6 +235,13 @@ struct Starts {
   int64_t total = 0;
 };
 
+// They come as narrowed_counts() makes them.
+template <typename Body>
+void dispatch_counts(DType dtype, Body&& body) {
+  if (dtype == kUInt8) return body(uint8_t{});
+  dispatch_index(dtype, "counts", body);
+}
+
 // Copies the counts to both orders, checking them on the way.
 void collect_counts(const Tensor& positions, const int64_t* bounds, const std::vector<NeighborPart>& parts,
                     int64_t max_count, int64_t* bucketed, int64_t* counts, ThreadPool* pool) {
@@ -243,7 +250,7 @@ void collect_counts(const Tensor& positions, const int64_t* bounds, const std::v
   std::fill(counts, counts + n, int64_t{-1});
   for (size_t p = 0; p < parts.size(); ++p) {
     if (!parts[p].counts.defined()) continue;
-    dispatch_index(parts[p].counts.dtype, "counts", [&](auto type) {
+    dispatch_counts(parts[p].counts.dtype, [&](auto type) {
       const auto* source = parts[p].counts.as<decltype(type)>();
       const int64_t first = bounds[p], num_neighbors = parts[p].neighbors.numel();
       parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {

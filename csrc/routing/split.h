@@ -52,7 +52,7 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
 // What one partition answered about its bucket: counts[i] neighbors for the i-th id of the bucket, one after another.
 // A partition that was not asked may leave all three undefined.
 struct NeighborPart {
-  Tensor counts;     // int32 or int64 [bucket size]
+  Tensor counts;     // uint8, int32 or int64 [bucket size]
   Tensor neighbors;  // int32 or int64 [sum of counts]
   Tensor edge_ids;   // int32 or int64 [sum of counts], or undefined
 };

@@ -30,6 +30,7 @@ from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index
 from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
+from ..utils.garbage import permanent_heap
 from ..utils.lifetime import Home
 from . import rpc
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
@@ -504,7 +505,8 @@ def wait_and_shutdown_server() -> None:
     """Serves until every client is done (or ``DistServer.exit`` was called), then ends everything."""
     server = get_server()
     try:
-        server.wait_for_exit()
+        with permanent_heap():
+            server.wait_for_exit()
     finally:
         shutdown_server()
 

@@ -123,7 +123,7 @@ def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:
 
 def _fill_edges(store: Any, batch: SampledBatch, index: int) -> None:
     subgraph = batch.subgraph
-    store.edge_index = stack_pair(subgraph.rows[index], subgraph.cols[index])
+    store.edge_index = subgraph.edge_index[index]
     if batch.mapping is None:
         store.num_sampled_edges = list(subgraph.num_sampled_edges[index])
     # Where features of edges were looked up, their ids are there.

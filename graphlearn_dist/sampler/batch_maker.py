@@ -52,7 +52,7 @@ class BatchMaker:
     async def make_of(self, positions: torch.Tensor, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """The batch of the seeds at some positions of the input, with the draws of (epoch, index)."""
         made = await self._task.sample(self._graph, positions, epoch=epoch, index=index)
-        node_rows, edge_rows = (None,) * len(made.subgraph.nodes), (None,) * len(made.subgraph.rows)
+        node_rows, edge_rows = (None,) * len(made.subgraph.nodes), (None,) * len(made.subgraph.edge_index)
         return SampledBatch(
             run=run,
             epoch=epoch,

@@ -40,8 +40,8 @@ def to_sampler_output(batch: SampledBatch) -> SamplerOutput:
     sampled, trees = batch.subgraph, batch.subgraph.trees[0]
     return SamplerOutput(
         node=sampled.nodes[0],
-        row=sampled.rows[0],
-        col=sampled.cols[0],
+        row=sampled.edge_index[0][0],
+        col=sampled.edge_index[0][1],
         edge=sampled.edge_ids[0],
         batch=seeds_of(batch) if trees is None else trees,
         num_sampled_nodes=list(sampled.num_sampled_nodes[0]),
@@ -59,7 +59,7 @@ def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> Hetero
     edges = {
         message_type(name, schema.edge_dir): i
         for i, name in enumerate(schema.edge_types)
-        if name is not None and sampled.rows[i].numel()
+        if name is not None and sampled.edge_index[i].numel()
     }
     edge_ids = {name: ids for name, i in edges.items() if (ids := sampled.edge_ids[i]) is not None}
     trees = {name: tree for name, i in nodes.items() if (tree := sampled.trees[i]) is not None}
@@ -68,8 +68,8 @@ def to_hetero_sampler_output(batch: SampledBatch, schema: GraphSchema) -> Hetero
     edges_by_hop = dict(zip(edge_types, map(list, sampled.num_sampled_edges), strict=True))
     return HeteroSamplerOutput(
         node={name: sampled.nodes[i] for name, i in nodes.items()},
-        row={name: sampled.rows[i] for name, i in edges.items()},
-        col={name: sampled.cols[i] for name, i in edges.items()},
+        row={name: sampled.edge_index[i][0] for name, i in edges.items()},
+        col={name: sampled.edge_index[i][1] for name, i in edges.items()},
         edge=edge_ids or None,
         batch=trees or {seed_type: seeds_of(batch)},
         num_sampled_nodes=dict(zip(node_types, map(list, sampled.num_sampled_nodes), strict=True)),
@@ -88,7 +88,7 @@ def to_pyg_v1(batch: SampledBatch) -> tuple[int, torch.Tensor, list[EdgeIndex]]:
     were sampled for these.
     """
     sampled = batch.subgraph
-    edge_index = torch.stack([sampled.rows[0], sampled.cols[0]])
+    edge_index = sampled.edge_index[0]
     layers = []
     num_edges, num_targets = 0, sampled.num_sampled_nodes[0][0]
     for new_nodes, new_edges in zip(sampled.num_sampled_nodes[0][1:], sampled.num_sampled_edges[0], strict=True):

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from .. import _C
+from ..core import stack_pair
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
 from ..data.schema import GraphSchema, earliest
@@ -92,17 +93,16 @@ class DeviceGraph:
             nodes.append(result[first : first + totals[-1]])
             trees.append(result[first_tree : first_tree + totals[-1]] if self.plan.disjoint else None)
             num_nodes.append((totals[0], *_steps(totals)))
-        rows, cols, edge_ids, num_edges = [], [], [], []
+        edge_index, edge_ids, num_edges = [], [], []
         for first_row, first_col, first_id, numbers in native.edges:
             totals = [counters[number] for number in numbers]
-            rows.append(result[first_row : first_row + totals[-1]])
-            cols.append(result[first_col : first_col + totals[-1]])
+            ends = (result[first : first + totals[-1]] for first in (first_row, first_col))
+            edge_index.append(stack_pair(*ends))
             edge_ids.append(result[first_id : first_id + totals[-1]] if self.plan.with_edge_ids else None)
             num_edges.append(_steps(totals))
         return Subgraph(
             nodes=tuple(nodes),
-            rows=tuple(rows),
-            cols=tuple(cols),
+            edge_index=tuple(edge_index),
             edge_ids=tuple(edge_ids),
             num_sampled_nodes=tuple(num_nodes),
             num_sampled_edges=tuple(num_edges),

@@ -23,11 +23,9 @@ from .tasks import InducedEdges, SeedList
 def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
     """A ``Subgraph`` from what ``_C.BatchBuilder`` hands out."""
     nodes, edge_index, edge_ids, num_nodes, num_edges, trees = arrays
-    pairs = [to_tensor(capsule) for capsule in edge_index]
     return Subgraph(
         nodes=tuple(map(to_tensor, nodes)),
-        rows=tuple(pair[0] for pair in pairs),
-        cols=tuple(pair[1] for pair in pairs),
+        edge_index=tuple(map(to_tensor, edge_index)),
         edge_ids=tuple(map(to_optional_tensor, edge_ids)),
         num_sampled_nodes=tuple(map(tuple, num_nodes)),
         num_sampled_edges=tuple(map(tuple, num_edges)),

@@ -155,7 +155,7 @@ def pad_batch(batch: SampledBatch, schema: GraphSchema, sizes: BatchSizes) -> Pa
         BatchOverflowError: it does not fit.
     """
     subgraph = batch.subgraph
-    num_nodes, num_edges = [ids.numel() for ids in subgraph.nodes], [rows.numel() for rows in subgraph.rows]
+    num_nodes, num_edges = [ids.numel() for ids in subgraph.nodes], [pair.size(1) for pair in subgraph.edge_index]
     _check_room(batch, schema, sizes)
     num_seeds = batch.input_positions.numel()
     padded = replace(
@@ -180,7 +180,7 @@ def pad_batch(batch: SampledBatch, schema: GraphSchema, sizes: BatchSizes) -> Pa
 
 
 def _check_room(batch: SampledBatch, schema: GraphSchema, sizes: BatchSizes) -> None:
-    counts = [part.numel() for part in (*batch.subgraph.nodes, *batch.subgraph.rows)]
+    counts = [part.size(-1) for part in (*batch.subgraph.nodes, *batch.subgraph.edge_index)]
     room = [*(size - 1 for size in sizes.nodes), *sizes.edges]
     # Edges first: bounds on them bound the nodes that nobody gave a bound for.
     for place in reversed(range(len(room))):
@@ -197,11 +197,13 @@ def _pad_subgraph(subgraph: Subgraph, schema: GraphSchema, sizes: BatchSizes) ->
         in_turn = torch.arange(num_edges - local_ids.numel()) % num_padding
         return torch.cat([local_ids, num_nodes[node_type] + in_turn])
 
-    specs = list(zip(subgraph.rows, subgraph.cols, sizes.edges, schema.edge_specs, strict=True))
+    specs = zip(subgraph.edge_index, sizes.edges, schema.edge_specs, strict=True)
     return Subgraph(
         nodes=tuple(_grown(ids, size, PADDING_ID) for ids, size in zip(subgraph.nodes, sizes.nodes, strict=True)),
-        rows=tuple(ends(rows, size, neighbor) for rows, _, size, (_, neighbor) in specs),
-        cols=tuple(ends(cols, size, seed) for _, cols, size, (seed, _) in specs),
+        edge_index=tuple(
+            torch.stack([ends(pair[0], size, neighbor), ends(pair[1], size, seed)])
+            for pair, size, (seed, neighbor) in specs
+        ),
         edge_ids=tuple(
             _grown_if(ids, size, PADDING_ID) for ids, size in zip(subgraph.edge_ids, sizes.edges, strict=True)
         ),

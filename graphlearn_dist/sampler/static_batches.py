@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from .. import _C
+from ..core import stack_pair
 from ..data.columns import EDGE_COLUMN, NODE_COLUMN, columns_among
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
@@ -195,8 +196,7 @@ class DeviceStaticBatches:
         edges = [(*firsts[:3], size) for firsts, (size, _) in zip(native.edges, edge_sizes, strict=True)]
         subgraph = Subgraph(
             nodes=tuple(part(first, size) for first, _, size in nodes),
-            rows=tuple(part(rows, size) for rows, _, _, size in edges),
-            cols=tuple(part(cols, size) for _, cols, _, size in edges),
+            edge_index=tuple(stack_pair(part(rows, size), part(cols, size)) for rows, cols, _, size in edges),
             edge_ids=tuple(part(ids, size) if plan.with_edge_ids else None for _, _, ids, size in edges),
             num_sampled_nodes=((),) * len(nodes),
             num_sampled_edges=((),) * len(edges),

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from ..core import stack_pair
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
@@ -122,8 +123,7 @@ async def _with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph
     induced = await graph.induced(sampled.nodes)
     return replace(
         sampled,
-        rows=tuple(edges.neighbors for edges in induced),
-        cols=tuple(edges.nodes() for edges in induced),
+        edge_index=tuple(stack_pair(edges.neighbors, edges.nodes()) for edges in induced),
         edge_ids=tuple(edges.edge_ids for edges in induced),
         num_sampled_edges=((),) * len(induced),  # they belong to no hop
     )

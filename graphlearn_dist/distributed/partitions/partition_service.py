@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ... import _C
-from ...core import thread_pool, to_optional_tensor, to_tensor
+from ...core import narrowed_counts, thread_pool, to_optional_tensor, to_tensor
 from ...data.unified_tensor import UnifiedTensor
 from ...errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ...messages import (
@@ -40,7 +40,7 @@ class HopNodes:
     """Nodes of this partition whose neighbors are drawn.
 
     Attributes:
-        ids: int64 ``[n]``, global.
+        ids: int32 or int64 ``[n]``, global.
         rows: int64 ``[n]``, their rows here.
         trees: int64 ``[n]``, the tree each stands in; None where batches are not disjoint.
         times: int64 ``[n]``, the time of that tree; None where seeds have none.
@@ -69,6 +69,7 @@ class RowCopies:
 
     def rows_of(self, ids: torch.Tensor) -> torch.Tensor:
         """int64 ``[n]``, the rows of copies; ``UnknownIdError`` for an id without one."""
+        ids = ids.long()
         places = torch.searchsorted(self._ids, ids).clamp_(max=max(len(self._ids) - 1, 0))
         is_missing = torch.ones(len(ids), dtype=torch.bool) if not len(self._ids) else self._ids[places] != ids
         if bool(is_missing.any()):
@@ -117,7 +118,8 @@ class PartitionService:
         rows = self._rows(edge_type, ids)
         nodes = HopNodes(ids, rows, request.trees[i], request.times[i])
         draw = Draw(*request.draws[i])
-        return self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
+        sampled = self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
+        return narrowed_counts(sampled[0]), *sampled[1:]
 
     def _checked(self, edge_type: int) -> int:
         if not 0 <= edge_type < len(self._graphs):
@@ -164,7 +166,8 @@ class PartitionService:
         parts = []
         for edge_type, ids, member_type in zip(request.edge_types, request.ids, request.member_types, strict=True):
             rows, members = self._rows(edge_type, ids), request.members[member_type]
-            parts.append(self.induced_rows(edge_type, ids, rows, members, request.with_edge_ids))
+            found = self.induced_rows(edge_type, ids, rows, members, request.with_edge_ids)
+            parts.append((narrowed_counts(found[0]), *found[1:]))
         counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
         return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
 

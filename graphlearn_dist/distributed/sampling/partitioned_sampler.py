@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ... import _C
-from ...core import thread_pool, to_optional_tensor, to_tensor
+from ...core import narrowed_ids, thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
 from ...messages import EdgeCheckRequest, FeatureRequest, InducedRequest, OneHopRequest, Subgraph
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
@@ -64,6 +64,10 @@ class OwnerSplit:
         return HopNodes(
             self.part(self.ids, partition), self.part(self.rows, partition), part(self.trees), part(self.times)
         )
+
+    def asked_of(self, partition: int) -> torch.Tensor:
+        """The ids to ask one owner for, int32 where they fit."""
+        return narrowed_ids(self.part(self.ids, partition))
 
     def part(self, values: torch.Tensor, partition: int) -> torch.Tensor:
         """The entries of one owner, of any of these lists."""
@@ -198,7 +202,7 @@ class PartitionedGraph:
         nodes = [splits[edge_type].nodes(partition) for edge_type in edge_types]
         return OneHopRequest(
             edge_types=edge_types,
-            ids=tuple(part.ids for part in nodes),
+            ids=tuple(splits[edge_type].asked_of(partition) for edge_type in edge_types),
             fanouts=tuple(fanouts[edge_type] for edge_type in edge_types),
             keys=tuple(keys[edge_type] for edge_type in edge_types),
             draws=tuple(astuple(self.plan.draws[edge_type]) for edge_type in edge_types),
@@ -229,7 +233,7 @@ class PartitionedGraph:
         for partition in range(self._num_partitions):
             if partition not in self._services and split.count(partition):
                 request = EdgeCheckRequest(
-                    edge_type, split.part(split.ids, partition), split.part(neighbors, partition)
+                    edge_type, split.asked_of(partition), narrowed_ids(split.part(neighbors, partition))
                 )
                 asked[partition] = self._peers.ask(partition, PartitionService.has_edges, request)
         for partition, service in self._at_hand(split):
@@ -256,7 +260,7 @@ class PartitionedGraph:
         asked = {}
         for partition in range(self._num_partitions):
             if partition not in here and split.count(partition):
-                request = FeatureRequest((store,), (split.part(split.ids, partition),))
+                request = FeatureRequest((store,), (split.asked_of(partition),))
                 asked[partition] = self._peers.ask(partition, PartitionService.lookup, request)
         for partition, service in here.items():
             positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
@@ -276,7 +280,7 @@ class PartitionedGraph:
         for partition in range(self._num_partitions):
             edge_types = tuple(edge_type for edge_type, split in enumerate(splits) if split.count(partition))
             if partition not in self._services and edge_types:
-                ids = tuple(splits[edge_type].part(splits[edge_type].ids, partition) for edge_type in edge_types)
+                ids = tuple(splits[edge_type].asked_of(partition) for edge_type in edge_types)
                 members = tuple(specs[edge_type][1] for edge_type in edge_types)
                 request = InducedRequest(edge_types, ids, members, nodes, with_edge_ids)
                 asked[partition] = edge_types, self._peers.ask(partition, PartitionService.induced, request)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ... import _C
-from ...core import to_tensor
+from ...core import narrowed_ids, to_tensor
 from .row_cache import CopyPlaces
 
 
@@ -33,8 +33,8 @@ class LocatedRows:
     bounds: list[int]
 
     def asked_of(self, partition: int) -> torch.Tensor:
-        """The ids to ask a partition for, int64."""
-        return self.ids[self.bounds[partition] : self.bounds[partition + 1]]
+        """The ids to ask a partition for, int32 where they fit."""
+        return narrowed_ids(self.ids[self.bounds[partition] : self.bounds[partition + 1]])
 
 
 def locate_rows(

@@ -27,7 +27,7 @@ def to_sample_message(batch: SampledBatch, schema: GraphSchema) -> dict[str, tor
         if schema.is_homogeneous or batch.subgraph.nodes[index].numel():
             message |= _named(node_type, _of_nodes(batch, index))
     for index, edge_type in enumerate(schema.edge_types):
-        if schema.is_homogeneous or batch.subgraph.rows[index].numel():
+        if schema.is_homogeneous or batch.subgraph.edge_index[index].numel():
             name = edge_type if edge_type is None or schema.edge_dir == "out" else reverse_edge_type(edge_type)
             message |= _named(name, _of_edges(batch, index))
     return message
@@ -53,8 +53,8 @@ def _of_nodes(batch: SampledBatch, index: int) -> dict[str, Any]:
 def _of_edges(batch: SampledBatch, index: int) -> dict[str, Any]:
     subgraph = batch.subgraph
     return {
-        "rows": subgraph.cols[index],
-        "cols": subgraph.rows[index],
+        "rows": subgraph.edge_index[index][1],
+        "cols": subgraph.edge_index[index][0],
         "eids": subgraph.edge_ids[index],
         "efeats": batch.edge_features[index],
         "num_sampled_edges": torch.tensor(subgraph.num_sampled_edges[index]),

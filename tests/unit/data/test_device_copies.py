@@ -167,7 +167,7 @@ class Producer(BatchProducer):
 
 
 def test_a_window_says_whether_a_batch_is_there() -> None:
-    nothing = Subgraph((), (), (), (), (), (), ())
+    nothing = Subgraph((), (), (), (), (), ())
     window = Producer()
     asked = window.asked
     window.start(1, 0, BatchIndices(0, 3))
