@@ -1,5 +1,6 @@
 """One connection between two endpoints, both ways. Runs on the endpoint's loop thread, but for small requests, which
-other threads may send and whose answers they may receive themselves."""
+other threads may send and whose answers they may receive themselves, and small answers, which the threads send that
+made them."""
 
 from __future__ import annotations
 
@@ -263,6 +264,13 @@ class Connection:
         except InvalidArgumentError as error:
             self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(pack_failure(error))))
 
+    def respond_here(self, request_id: int, encoded: Encoded) -> bool:
+        """``respond`` with a small answer on the calling thread; False where the loop has to."""
+        if self._shortcut is None or encoded.nbytes >= self._settings.arena_threshold_bytes:
+            return False
+        self.respond(request_id, encoded)
+        return True
+
     def respond_failure(self, request_id: int, failure: list[Any]) -> None:
         """Answer a request with an error (see ``failures.pack_failure``)."""
         if self._serving.pop(request_id, None) is not None and self.is_open:
@@ -480,7 +488,7 @@ class Connection:
         self._waiting.clear()
         self._parked.clear()
         serving, self._serving = self._serving, {}
-        for served in serving.values():
+        for served in list(serving.values()):  # a thread may be about to take out what it has answered
             served.cancel()
         self._exchange.close()
         self._owner.connection_closed(self, error)

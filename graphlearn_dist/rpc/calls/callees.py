@@ -223,8 +223,9 @@ def _run_function(
         result = function(*args, **kwargs)
         encoded = result if isinstance(result, Encoded) else encode(result)
         del result  # it may be large, and is on its way
+        is_sent = connection.respond_here(request_id, encoded)
     except BaseException as error:  # SystemExit too: a callee must not end a thread that others need
         post(loop, connection.respond_failure, request_id, pack_failure(error))
     else:
-        if not post(loop, connection.respond, request_id, encoded):
+        if not is_sent and not post(loop, connection.respond, request_id, encoded):
             release(encoded)
