@@ -70,9 +70,9 @@ class Dataset(NamedColumns):
     """
 
     # What ``init_graph`` and ``init_node_features`` make.
-    _topology: type[Topology] = Topology
-    _graph: type[Graph] = Graph
-    _feature: type[Feature] = Feature
+    _topology_class: type[Topology] = Topology
+    _graph_class: type[Graph] = Graph
+    _feature_class: type[Feature] = Feature
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Dataset(NamedColumns):
             counts = (self._num_nodes[source], self._num_nodes[target])
             form = layouts.get(edge_type, layouts.get(None, "COO"))
             self._check_edges(edge_type, ids.get(edge_type), weights.get(edge_type))
-            topology = self._topology(
+            topology = self._topology_class(
                 pair,
                 ids.get(edge_type),
                 weights.get(edge_type),
@@ -158,7 +158,7 @@ class Dataset(NamedColumns):
                 counts,
                 edge_times=self._edge_times(edge_type, pair, form, times.get(edge_type)),
             )
-            graphs[edge_type] = self._graph(topology, graph_mode, device)
+            graphs[edge_type] = self._graph_class(topology, graph_mode, device)
         self.graph = bare(graphs)
 
     @staticmethod
@@ -252,7 +252,9 @@ class Dataset(NamedColumns):
             num_ids = len(features[key] if rows.get(key) is None else rows[key])
             hot[key] = resolve_hotness(hot.get(key, hot.get(None)), leading_here, num_ids)
         settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
-        make = functools.partial(self._feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
+        make = functools.partial(
+            self._feature_class, device_group_list=device_group_list, out_dtype=out_dtype, **settings
+        )
         self.node_features = self._features(features, rows, split_ratio, make, hot)
         if id2idx is None:
             self._cover({key: feature.size(0) for key, feature in by_type(self.node_features).items()})
@@ -273,7 +275,9 @@ class Dataset(NamedColumns):
     ) -> None:
         """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type); see ``init_node_features``."""
         settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
-        make = functools.partial(self._feature, device_group_list=device_group_list, out_dtype=out_dtype, **settings)
+        make = functools.partial(
+            self._feature_class, device_group_list=device_group_list, out_dtype=out_dtype, **settings
+        )
         given = convert_to_tensor(edge_feature_data, name="edge_feature_data")
         _check_numbers("edge_feature_data", given, allow_nonfinite)
         self.edge_features = self._features(given, id2idx, split_ratio, make, {})

@@ -419,6 +419,11 @@ class DistDataset(Dataset):
         Args:
             with_splits: name the splits, too, and the constants; the handle is then good only while they stay the same.
         """
+        return self.to_handle(with_splits=with_splits)
+
+    def to_handle(self, *, with_splits: bool) -> DatasetHandle:
+        """What ``share_ipc`` gives, which classes of a program's own may have of another kind: workers and servers of
+        this package ask for this one."""
         with shared_memory.moving:
             self._move_to_shared_memory()
             held = self._held()
@@ -429,7 +434,7 @@ class DistDataset(Dataset):
                 nodes=tuple(self._node_handle(held, key) for key in held.node_books),
                 edges=tuple(self._edge_handle(held, key) for key in held.graphs),
                 caches=tuple(cache_handle(store, rows) for store, rows in self._shared_caches(held).items()),
-                cached_graphs=tuple(other.share_ipc(with_splits=False) for other in self.cached_graphs),
+                cached_graphs=tuple(other.to_handle(with_splits=False) for other in self.cached_graphs),
                 splits=split_handles(dict(named)) if with_splits else (),
                 constants=self.constants if with_splits else {},
             )

@@ -82,7 +82,7 @@ class DistServer:
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
         self.home = Home("the server")
         self.dataset = dataset
-        self._handle = dataset.share_ipc(with_splits=False)
+        self._handle = dataset.to_handle(with_splits=False)
         copies = budget_of(row_cache, dataset)
         self.memory = ServerMemory.of(memory_budget, is_asked=dataset.num_partitions > 1, row_cache=copies)
         self._budget = MemoryBudget(self.memory.batches)

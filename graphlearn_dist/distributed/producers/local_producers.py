@@ -139,7 +139,7 @@ class MpProducer(LocalProducer):
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {next(_numbers)}",
             dataset,
-            dataset.share_ipc(with_splits=False),
+            dataset.to_handle(with_splits=False),
             self._input,
             config,
             ProducerRequest(

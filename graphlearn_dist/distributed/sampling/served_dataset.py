@@ -146,7 +146,7 @@ class ServedDataset(AskedDataset):
         """No, as no row is here."""
         return False
 
-    def share_ipc(self, *, with_splits: bool = True) -> NoReturn:
+    def to_handle(self, *, with_splits: bool) -> NoReturn:
         """There is nothing to share, and connections are this process's own: an ``InvalidArgumentError``."""
         raise InvalidArgumentError("data: expected a partition whose rows are here, got a ServedDataset")
 

@@ -23,9 +23,9 @@ def like(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[
 class GivenData(Dataset):
     """Labels and splits without dimensions of extent one, splits that may overlap, and None that changes nothing."""
 
-    _topology = Topology
-    _graph = Graph
-    _feature = Feature
+    _topology_class = Topology
+    _graph_class = Graph
+    _feature_class = Feature
 
     @like(Dataset.init_graph)
     def init_graph(self, edge_index: Any = None, *args: Any, **kwargs: Any) -> None:

@@ -71,11 +71,19 @@ class DistLoader(dist_loader.DistLoader):
             None if on_host else self.to_device,
             worker_options,
             shard=shard,
-            transform=self._in_glt_form,
+            transform=self._finished,
         )
 
-    def _in_glt_form(self, batch: Any) -> Any:
-        made = in_glt_form(batch, self._producer.schema.edge_dir, counts_as_tensors=True)
+    def _collate_fn(self, msg: Any) -> Any:
+        """The batch of what was received, which programs extend in loaders of their own; see ``in_glt_form``.
+
+        Args:
+            msg: a batch of ``graphlearn_dist``, not the message of GraphLearn-for-PyTorch.
+        """
+        return in_glt_form(msg, self._producer.schema.edge_dir, counts_as_tensors=True)
+
+    def _finished(self, batch: Any) -> Any:
+        made = self._collate_fn(batch)
         return made if self._own_transform is None else self._own_transform(made)
 
 

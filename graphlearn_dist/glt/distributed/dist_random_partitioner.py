@@ -45,23 +45,23 @@ class DistRandomPartitioner(CoreDistRandomPartitioner):
 class RpcUpdatePartitionValueCallee(rpc.RpcCalleeBase):
     """Takes a value for the partition of this rank."""
 
-    def __init__(self, partition_manager: DistPartitionManager) -> None:
-        self.partition_manager = partition_manager
+    def __init__(self, dist_partition_mgr: DistPartitionManager) -> None:
+        self.dist_partition_mgr = dist_partition_mgr
 
-    def call(self, value: Any, target_pidx: int) -> None:
-        """Adds what another rank sends for this one."""
-        self.partition_manager._update_part_val(value, target_pidx)
+    def call(self, *args: Any, **kwargs: Any) -> None:
+        """Adds what another rank sends for this one: a value, and the partition."""
+        self.dist_partition_mgr._update_part_val(*args, **kwargs)
 
 
 class RpcUpdatePartitionBookCallee(rpc.RpcCalleeBase):
     """Takes owners of ids for the book of this rank."""
 
-    def __init__(self, partition_manager: DistPartitionManager) -> None:
-        self.partition_manager = partition_manager
+    def __init__(self, dist_partition_mgr: DistPartitionManager) -> None:
+        self.dist_partition_mgr = dist_partition_mgr
 
-    def call(self, ids: torch.Tensor, target_pidx: int) -> None:
-        """Notes that these ids belong to a partition."""
-        self.partition_manager._update_pb(ids, target_pidx)
+    def call(self, *args: Any, **kwargs: Any) -> None:
+        """Notes the owner of some ids: the ids, and the partition."""
+        self.dist_partition_mgr._update_pb(*args, **kwargs)
 
 
 class DistPartitionManager:
@@ -89,8 +89,8 @@ class DistPartitionManager:
         if context is None or not rpc.rpc_is_initialized():
             raise NotInitializedError("call init_worker_group() and init_rpc() first")
         self.num_parts, self.cur_pidx = context.world_size, context.rank
-        self._workers = rpc.get_rpc_current_group_worker_names()
-        self._lock = threading.Lock()
+        self._worker_names = rpc.get_rpc_current_group_worker_names()
+        self._lock = threading.RLock()
         self.reset(total_val_size, generate_pb)
         self._value_callee = rpc.rpc_register(RpcUpdatePartitionValueCallee(self))
         self._book_callee = rpc.rpc_register(RpcUpdatePartitionBookCallee(self))
@@ -115,7 +115,7 @@ class DistPartitionManager:
             raise InvalidArgumentError(f"res_list: expected {self.num_parts}, one a partition, got {len(res_list)}")
         sent = []
         for target, (value, ids) in enumerate(res_list):
-            for rank, worker in enumerate(self._workers):
+            for rank, worker in enumerate(self._worker_names):
                 if rank == target and rank == self.cur_pidx:
                     self._update_part_val(value, target)
                 elif rank == target:
