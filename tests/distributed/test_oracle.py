@@ -69,9 +69,12 @@ def config_of(case: Case, *, with_edge: bool = True) -> SamplingConfig:
     )  # fmt: skip
 
 
-def make_all(batches: PartitionedBatches, epoch: int) -> list[SampledBatch]:
+def make_all(batches: PartitionedBatches, epoch: int, count: int | None = None) -> list[SampledBatch]:
+    """The first ``count`` batches of an epoch, or all."""
+
     async def run() -> list[SampledBatch]:
-        return [await batches.make(epoch, i, 0, lambda batch: batch) for i in range(batches.schedule.num_batches)]
+        indices = range(batches.schedule.num_batches if count is None else count)
+        return [await batches.make(epoch, i, 0, lambda batch: batch) for i in indices]
 
     return asyncio.run(run())
 

@@ -2,7 +2,7 @@
 
 {collocated, multiprocessing, remote} x {1, 2, 3 partitions} x {homogeneous, typed} x {nodes, links, subgraphs} x
 {uniform, weighted, temporal} x {in, out}, partitions of others asked for and read in place. Processes are dear, so that
-three workers run all of it in both of their modes, and three servers one job after another.
+three workers run all of it in both of their modes, by turns, and three servers one job after another.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def check_epochs(trainers: list[dict[str, Any]], num_trainers: int) -> None:
 
 
 @hold_fork_server()  # one for all loaders
-def work(rank: int, port: int, directories: list[str]) -> dict[str, Any]:
-    """One worker of three: all loaders over its share of the input, and every third with subprocesses too; then the
-    loops of a trainer.
+def work(rank: int, port: int, directories: list[str], in_turns: bool) -> dict[str, Any]:
+    """One worker of three: loaders over its share of the input, all or every third ("in turns");
+    every third with subprocesses too; then the loops of a trainer.
 
     Where there are fewer partitions than workers, two hold the same one.
     """
@@ -133,14 +133,15 @@ def work(rank: int, port: int, directories: list[str]) -> dict[str, Any]:
         cells = itertools.product(zip(CASES, datasets, strict=True), SAMPLINGS)
         for number, (((name, edge_dir, _), dataset), sampling) in enumerate(cells):
             place = {"part": (rank, NUM_PROCESSES)}
-            expected = oracle_epochs(name, edge_dir, sampling, **place)
-            modes: dict[str, Any] = {"collocated": CollocatedDistSamplingWorkerOptions(**meeting, prefetch_size=rank)}
+            modes: dict[str, Any] = {}
+            if not in_turns or (number + in_place) % NUM_PROCESSES == rank:
+                modes["collocated"] = CollocatedDistSamplingWorkerOptions(**meeting, prefetch_size=rank)
             if number % NUM_PROCESSES == rank and number // NUM_PROCESSES % 2 == in_place:
                 both = {"num_workers": 1 + (number % 4 == 0), "num_threads": 1 + number % 2, "channel_size": "32MB"}
                 modes["mp"] = MpDistSamplingWorkerOptions(**meeting, **both)
             for mode, options in modes.items():
                 with open_loader(name, edge_dir, sampling, dataset, options, **place) as loader:
-                    assert compare_epochs(loader, expected) > 0
+                    assert compare_epochs(loader, oracle_epochs(name, edge_dir, sampling, **place)) > 0
                 compared[mode] += 1
     for num_trainers in (2, 3):
         dataset, shard = datasets[CASES.index((*TRAINED, num_trainers))], (rank, num_trainers)
@@ -151,13 +152,15 @@ def work(rank: int, port: int, directories: list[str]) -> dict[str, Any]:
     return {**compared, "epochs": epochs}
 
 
-@pytest.fixture(scope="module")
-def worked(directory: MakeDirectory) -> list[dict[str, Any]]:
+@pytest.fixture(
+    scope="module", params=[True, pytest.param(False, marks=pytest.mark.thorough)], ids=["in turns", "every worker"]
+)
+def worked(request: pytest.FixtureRequest, directory: MakeDirectory) -> list[dict[str, Any]]:
     """What three workers found."""
     directories = [directory(*case) for case in CASES]
     with ExitStack() as stack:
         port = stack.enter_context(reserved_port())
-        arguments = {"port": port, "directories": directories}
+        arguments = {"port": port, "directories": directories, "in_turns": request.param}
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("GLD_SHARE_PARTITIONS", "0")
         workers = [stack.enter_context(start(f"{HERE}.work", rank=i, **arguments)) for i in range(NUM_PROCESSES)]
         found = [worker.wait(DEADLINE_S) for worker in workers]
@@ -165,9 +168,9 @@ def worked(directory: MakeDirectory) -> list[dict[str, Any]]:
     return found
 
 
-def test_workers_make_the_batches_of_one_process(worked: list[dict[str, Any]]) -> None:
-    cells = len(CASES) * len(SAMPLINGS)
-    assert [found["collocated"] for found in worked] == [2 * cells] * NUM_PROCESSES
+def test_workers_make_the_batches_of_one_process(worked: list[dict[str, Any]], request: pytest.FixtureRequest) -> None:
+    cells, in_turns = len(CASES) * len(SAMPLINGS), request.node.callspec.params["worked"]
+    assert sum(found["collocated"] for found in worked) == 2 * cells * (1 if in_turns else NUM_PROCESSES)
     assert sum(found["mp"] for found in worked) == cells
 
 

@@ -378,11 +378,14 @@ def start_warm(nursery: Nursery) -> None:
 
     What ``multiprocessing`` spawns is one, too. Where an option is given that ``WarmProcess`` has not, it is not.
     """
-    cold_popen, cold_spawn = subprocess.Popen, util.spawnv_passfds
+    cold_spawn = util.spawnv_passfds
 
-    def popen(argv: Any, **options: Any) -> Any:
-        is_warm = argv[0] == sys.executable and options.keys() <= _OPTIONS and options.get("stderr") != subprocess.PIPE
-        return WarmProcess(nursery, argv[1:], **options) if is_warm else cold_popen(argv, **options)
+    class Popen(subprocess.Popen):  # type: ignore[type-arg]  # a class: others derive theirs from it
+        def __new__(cls, argv: Any, *args: Any, **options: Any) -> Any:
+            is_known = not args and options.keys() <= _OPTIONS and options.get("stderr") != subprocess.PIPE
+            if cls is Popen and is_known and argv[0] == sys.executable:
+                return WarmProcess(nursery, argv[1:], **options)
+            return super().__new__(cls)
 
     def spawn(path: bytes | str, argv: Sequence[str], passed: Sequence[int]) -> int:
         if os.fsdecode(path) != sys.executable or "--multiprocessing-fork" not in argv:
@@ -390,7 +393,7 @@ def start_warm(nursery: Nursery) -> None:
         descriptors = {number: number for number in (0, 1, 2, *passed)}
         return nursery.start(argv[1:], os.environ, descriptors, session=False)
 
-    subprocess.Popen, util.spawnv_passfds = popen, spawn  # type: ignore[assignment,misc]
+    subprocess.Popen, util.spawnv_passfds = Popen, spawn  # type: ignore[misc]
 
 
 def _serve(requests: socket.socket) -> None:
