@@ -9,7 +9,7 @@ kernel's work for the network among it) for each batch that any trainer got, the
 loader's in the same turn, bytes are what the hosts' devices sent, and the floor what had to be sent: rows of other
 partitions as they are stored, and 4 bytes for each edge that was sampled there.
 
-    python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--rate 1gbit] [--quick]
+    python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--rate 1gbit] [--row-cache 0.1] [--quick]
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import median, print_table, small_batch_arguments, spread, write_json
+from harness import median, print_table, spread, write_json
 from host_jobs import DEADLINE_S, Graphs, InProcess, Job, open_hosts, why_no_hosts
+from host_situations import SITUATIONS
 
 WORKS = {"large": ([15, 10, 5], 1024), "small": ([10, 5], 256)}
 GRAPHS = ("one type", "typed")
@@ -92,7 +93,12 @@ def main() -> None:
                                 f"{case.label}: {rows[-1]['factor']:.2f} times the CPU of the loader in process",
                                 flush=True,
                             )
-    report(rows, args)
+        situations = {}
+        for name in args.situations:
+            sentence, measure_it = SITUATIONS[name]
+            situations[name] = measure_it(root, graphs, args)
+            print(sentence.format(situations[name]["ratio"]), flush=True)
+    report(rows, situations, args)
 
 
 def host_kind(args: argparse.Namespace) -> str:
@@ -106,9 +112,11 @@ def host_kind(args: argparse.Namespace) -> str:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = small_batch_arguments(__doc__)
-    parser.set_defaults(nodes=200_000, edges=4_000_000)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=200_000)
+    parser.add_argument("--edges", type=int, default=4_000_000)
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS), help="batches")
     parser.add_argument("--rows", nargs="+", choices=["bare", "features"], default=["bare", "features"])
@@ -117,17 +125,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="sampling processes of each loader")
     parser.add_argument("--buffer", default="512MB", help="shared memory for batches of each loader")
     parser.add_argument("--row-cache", help="of servers: a share of the nodes, or bytes")
+    parser.add_argument(
+        "--situations", nargs="*", choices=list(SITUATIONS), default=list(SITUATIONS), help="see host_situations.py"
+    )
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="that are measured of a turn")
     parser.add_argument("--quick", action="store_true", help="two hosts, one type, two short turns")
     parser.add_argument("--name", default="hosts", help="of the file in results/")
     args = parser.parse_args()
     if args.quick:
-        args.hosts, args.graphs, args.turns, args.seconds = [2], ["one type"], 2, 2.0
+        args.hosts, args.graphs, args.turns, args.seconds, args.situations = [2], ["one type"], 2, 2.0, []
     return args
 
 
-def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+def report(rows: list[dict[str, Any]], situations: dict[str, Any], args: argparse.Namespace) -> None:
     """The table, and the file."""
 
     def cells(row: dict[str, Any]) -> list[str]:
@@ -146,13 +157,15 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
             f"{row['worker_mib']:.0f}",
         ]
 
-    print_table(
-        f"{args.nodes:,} nodes, {args.edges:,} edges, {args.features} float32 features; {host_kind(args)}",
-        ["hosts", "batches/s, all", "CPU ms a batch", "in process", "factor", "MB a batch", "floor", "requests",
-         "copied", "server MiB", "worker MiB"],
-        [cells(row) for row in rows],
-    )  # fmt: skip
-    print(write_json(args.name, {"arguments": vars(args), "hosts": host_kind(args), "rows": rows}))
+    if rows:
+        print_table(
+            f"{args.nodes:,} nodes, {args.edges:,} edges, {args.features} float32 features; {host_kind(args)}",
+            ["hosts", "batches/s, all", "CPU ms a batch", "in process", "factor", "MB a batch", "floor", "requests",
+             "copied", "server MiB", "worker MiB"],
+            [cells(row) for row in rows],
+        )  # fmt: skip
+    found = {"arguments": vars(args), "hosts": host_kind(args), "rows": rows, "situations": situations}
+    print(write_json(args.name, found))
 
 
 if __name__ == "__main__":

@@ -186,6 +186,11 @@ class Job:
         job = {"role": role, "rank": host, "boot_id": self.hosts.boot_id(host), **self._common, **more}
         return start_program(self.hosts.command(host, program(job)), f"{role} {host}", self._environment)
 
+    def busy_process(self) -> LineProgram:
+        """A process of the last host that runs Python when it is told to, and is no client."""
+        job = {"role": "busy", "boot_id": ""}
+        return start_program(self.hosts.command(self.count - 1, program(job)), "busy", self._environment)
+
     def flooder(self) -> LineProgram:
         """A client on the last host that floods server 0 when it is told to."""
         job = {"role": "flood", "boot_id": self.hosts.boot_id(self.count - 1), **self._common, "rank": self.count}
@@ -197,15 +202,18 @@ class Job:
             one.tell(**command)
         return [one.answer(DEADLINE_S, command["op"]) for one in programs]
 
-    def read(self, seconds: float) -> dict[str, float]:
-        """One turn of all trainers."""
-        self.ask(self.trainers, op="go")
+    def read(
+        self, seconds: float, trainers: Sequence[LineProgram] | None = None, pids: list[int] | None = None
+    ) -> dict[str, float]:
+        """One turn of these trainers, all unless given, and the CPU time of these processes, those of all hosts."""
+        trainers = self.trainers if trainers is None else trainers
+        self.ask(trainers, op="go")
         time.sleep(SETTLE_S)  # nothing waits for it: what is measured begins here
-        pids = self.pids()
+        pids = self.pids() if pids is None else pids
         before, requests = self._state(pids), self._requests()
         time.sleep(seconds)
         after, requests = self._state(pids), self._requests() - requests
-        self.ask(self.trainers, op="pause")
+        self.ask(trainers, op="pause")
         wall, cpu, sent, batches = (b - a for a, b in zip(before, after, strict=True))
         return {
             "batches": batches,

@@ -91,6 +91,12 @@ def seeds_of(job: Job) -> Any:
     return ids if job["seed_type"] is None else (job["seed_type"], ids)
 
 
+def compute(stops: Callable[[], bool]) -> None:
+    """What keeps an interpreter busy."""
+    while not stops():
+        sum(i * i for i in range(1000))
+
+
 class Reader:
     """Reads one loader when it is told to, and counts batches."""
 
@@ -118,18 +124,13 @@ class Reader:
                 return
             case "busy":
                 self._stops.clear()
-                threading.Thread(target=self._compute, daemon=True).start()
+                threading.Thread(target=compute, args=(self._stops.is_set,), daemon=True).start()
             case "calm":
                 self._stops.set()
             case "close":
                 self._batches = iter(())
                 self._stack.close()
         answer(done=command["op"])
-
-    def _compute(self) -> None:
-        """What keeps an interpreter busy."""
-        while not self._stops.is_set():
-            sum(i * i for i in range(1000))
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -207,7 +208,16 @@ def flood(job: Job) -> None:
     shutdown_client()
 
 
-ROLES = {"server": serve, "trainer": train, "in process": read_in_process, "flood": flood}
+def keep_busy(job: Job) -> None:
+    """Runs Python while it is told to."""
+    answer(up=True)
+    for command in commands():
+        answer(done=command["op"])
+        if command["op"] == "go":
+            compute(is_told)
+
+
+ROLES = {"server": serve, "trainer": train, "in process": read_in_process, "flood": flood, "busy": keep_busy}
 
 
 def main() -> None:
