@@ -448,7 +448,9 @@ for _ in range(int(sys.argv[1])):
 print("news", os.read(int(os.environ["GLD_MESSAGES_FD"]), 1000) if len(sys.argv) > 2 else None, flush=True)
 if len(sys.argv) > 2:
     raise SystemExit(7)
-socket.create_connection(address, 60).close()
+with socket.create_connection(address, 60) as server:
+    server.shutdown(socket.SHUT_WR)
+    server.recv(1)  # until it has ended well: it is not started again for a job whose trainers have ended
 """
 
 
