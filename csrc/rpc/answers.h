@@ -15,7 +15,7 @@ namespace gld::rpc {
 
 // From expect() to take(), or the end of a wait() without an answer, the answer to a request belongs to the thread that
 // waits for it. One that got it calls take() when it has settled the request: the end of the connection, which may be
-// told meanwhile, must not settle it first.
+// reported meanwhile, must not settle it first.
 // All methods may be called from any thread.
 class Answers {
  public:

@@ -63,7 +63,7 @@ std::shared_ptr<Stream> Engine::open(int socket) {
     throw InvalidArgument(message("fd: expected a non-blocking socket, got ", socket, ", which blocks"));
   std::shared_ptr<Stream> stream(new Stream(mailbox_, settings_, next_id_++, socket));
   opened_.emplace(stream->id, stream);
-  mailbox_->ask(stream);
+  mailbox_->queue_for_engine(stream);
   return stream;
 }
 
@@ -72,7 +72,7 @@ int Engine::fd() const { return mailbox_->loop.fd(); }
 std::vector<Event> Engine::poll() {
   for (const uint64_t id : mailbox_->loop.ready())
     if (const auto found = opened_.find(id); found != opened_.end()) found->second->read_as(Stream::Reader::kLoop);
-  std::vector<Event> events = mailbox_->take_told();
+  std::vector<Event> events = mailbox_->take_events();
   for (const Event& event : events)
     if (event.what == Event::What::kClosed) opened_.erase(event.stream);
   return events;
@@ -110,31 +110,31 @@ void Engine::run() {
         if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) stream->read_as(Stream::Reader::kEngine);
         look_after(*stream);
       }
-      mailbox_->tell(fresh_);
+      mailbox_->queue_for_loop(fresh_);
     }
     if (now >= next_tick_) {
       const bool is_late = now - next_tick_ > kLate;
       next_tick_ = now + period;
       tick(now, is_late);
-      mailbox_->tell(fresh_);
+      mailbox_->queue_for_loop(fresh_);
     }
     if (mailbox_->is_stopping()) break;
   }
   stop();
 }
 
-// Nothing is asked any more: takes what was asked before, closes everything.
+// Nothing is queued any more: takes what was queued before, closes everything.
 void Engine::stop() {
   attend();
   while (!streams_.empty()) {
     const std::shared_ptr<Stream> stream = streams_.begin()->second;
     finish(*stream, "");
   }
-  mailbox_->tell(fresh_);
+  mailbox_->queue_for_loop(fresh_);
 }
 
 void Engine::attend() {
-  for (const std::shared_ptr<Stream>& stream : mailbox_->take_asked()) {
+  for (const std::shared_ptr<Stream>& stream : mailbox_->take_streams()) {
     if (stream->state_ == Stream::State::kNew) {
       streams_.emplace(stream->id, stream);
       stream->state_ = Stream::State::kOpen;
@@ -170,7 +170,7 @@ void Engine::update_interest(Stream& stream) {
   epoll_event event{};
   event.events = wanted;
   event.data.u64 = stream.id;
-  // Out of epoll where nothing is wanted: a hang-up would be told for ever.
+  // Out of epoll where nothing is wanted: a hang-up would be reported for ever.
   const int operation = stream.interest_ == 0 ? EPOLL_CTL_ADD : wanted == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
   stream.interest_ = wanted;
   if (epoll_ctl(epoll_, operation, stream.socket_, &event) != 0)

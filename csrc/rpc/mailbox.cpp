@@ -66,16 +66,16 @@ std::vector<uint64_t> Watch::ready() const {
   return ids;
 }
 
-void Mailbox::ask(std::shared_ptr<Stream> stream) {
+void Mailbox::queue_for_engine(std::shared_ptr<Stream> stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (is_stopping_) return;
-  if (asked_.empty()) to_engine.ring();
-  asked_.push_back(std::move(stream));
+  if (streams_.empty()) to_engine.ring();
+  streams_.push_back(std::move(stream));
 }
 
-std::vector<std::shared_ptr<Stream>> Mailbox::take_asked() {
+std::vector<std::shared_ptr<Stream>> Mailbox::take_streams() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(asked_, {});
+  return std::exchange(streams_, {});
 }
 
 void Mailbox::stop() {
@@ -89,17 +89,17 @@ bool Mailbox::is_stopping() {
   return is_stopping_;
 }
 
-void Mailbox::tell(std::vector<Event>& events, bool by_loop) {
+void Mailbox::queue_for_loop(std::vector<Event>& events, bool by_loop) {
   if (events.empty()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (told_.empty() && !by_loop) loop.ring();  // else it is awake for something earlier
-  std::move(events.begin(), events.end(), std::back_inserter(told_));
+  if (events_.empty() && !by_loop) loop.ring();  // else it is awake for something earlier
+  std::move(events.begin(), events.end(), std::back_inserter(events_));
   events.clear();
 }
 
-std::vector<Event> Mailbox::take_told() {
+std::vector<Event> Mailbox::take_events() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(told_, {});
+  return std::exchange(events_, {});
 }
 
 }  // namespace gld::rpc

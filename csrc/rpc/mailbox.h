@@ -1,4 +1,4 @@
-// What an engine's thread, its loop and threads that wait for answers tell each other.
+// What an engine's thread, its loop and threads that wait for answers have for each other.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -67,23 +67,23 @@ class Watch {
 class Mailbox {
  public:
   // The engine's thread is to look after a stream.
-  void ask(std::shared_ptr<Stream> stream);
-  std::vector<std::shared_ptr<Stream>> take_asked();
-  // The engine's thread is to end; nothing is asked any more.
+  void queue_for_engine(std::shared_ptr<Stream> stream);
+  std::vector<std::shared_ptr<Stream>> take_streams();
+  // The engine's thread is to end; nothing is queued for it any more.
   void stop();
   bool is_stopping();
 
-  // The loop is told, in order; `events` is empty afterwards. It is awake where `by_loop`.
-  void tell(std::vector<Event>& events, bool by_loop = false);
-  std::vector<Event> take_told();
+  // The loop is to handle events, in order; `events` is empty afterwards. It is awake where `by_loop`.
+  void queue_for_loop(std::vector<Event>& events, bool by_loop = false);
+  std::vector<Event> take_events();
 
   const Bell to_engine;
   const Watch loop;  // what wakes the loop
 
  private:
   std::mutex mutex_;  // of what follows
-  std::vector<std::shared_ptr<Stream>> asked_;
-  std::vector<Event> told_;
+  std::vector<std::shared_ptr<Stream>> streams_;
+  std::vector<Event> events_;
   bool is_stopping_ = false;
 };
 

@@ -59,7 +59,7 @@ Stream::Stream(std::shared_ptr<Mailbox> mailbox, const EngineSettings& settings,
 
 bool Stream::send(uint64_t token, std::vector<iovec> parts) {
   if (outbox_.send(token, std::move(parts))) return true;
-  mailbox_->ask(shared_from_this());
+  mailbox_->queue_for_engine(shared_from_this());
   return false;
 }
 
@@ -71,7 +71,7 @@ void Stream::taken(size_t bytes) {
   untaken_ -= std::min(bytes, untaken_);
   if (!is_paused_ || untaken_ >= credit()) return;
   is_paused_ = false;
-  mailbox_->ask(shared_from_this());
+  mailbox_->queue_for_engine(shared_from_this());
 }
 
 void Stream::lift_limits() {
@@ -84,7 +84,7 @@ void Stream::close() {
     std::lock_guard<std::mutex> lock(mutex_);
     is_closing_ = true;
   }
-  mailbox_->ask(shared_from_this());
+  mailbox_->queue_for_engine(shared_from_this());
 }
 
 bool Stream::is_closing() {
@@ -121,7 +121,7 @@ void Stream::receive(bool by_loop) {
     next = deliver(fresh, reader_);
     if (static_cast<size_t>(count) < room[0].iov_len + room[1].iov_len) break;
   }
-  mailbox_->tell(fresh, by_loop);
+  mailbox_->queue_for_loop(fresh, by_loop);
   give_to(next);
 }
 
@@ -157,7 +157,7 @@ bool Stream::may_deliver() {
 
 void Stream::take_frame(Frame frame, std::vector<Event>& fresh) {
   if (beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kPing)) {
-    if (!outbox_.send_control(kPong)) mailbox_->ask(shared_from_this());
+    if (!outbox_.send_control(kPong)) mailbox_->queue_for_engine(shared_from_this());
     return;
   }
   if (beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kPong)) return;  // that it came is all it says
@@ -190,7 +190,7 @@ void Stream::give_to(Reader next) {
     }
     // The engine's thread watches for itself, and sees to the end.
     if (before == Reader::kEngine || reader_ == Reader::kEngine || reader_ == Reader::kNobody)
-      mailbox_->ask(shared_from_this());
+      mailbox_->queue_for_engine(shared_from_this());
   }
   expect();
 }
@@ -218,7 +218,7 @@ std::optional<Frame> Stream::await_answer(uint64_t request_id, Clock::time_point
       }
       std::vector<Event> events;
       events.push_back({id, Event::What::kFrame, std::move(*frame), 0, {}});
-      mailbox_->tell(events);
+      mailbox_->queue_for_loop(events);
     }
     throw;
   }
@@ -280,7 +280,7 @@ std::string Stream::go_on() {
   if (reader_ != Reader::kNobody || is_malformed_ || is_shut_ || !end_.empty()) return end_;
   std::vector<Event> fresh;
   const Reader next = deliver(fresh, Reader::kLoop);
-  mailbox_->tell(fresh);
+  mailbox_->queue_for_loop(fresh);
   give_to(next);
   return end_;
 }
