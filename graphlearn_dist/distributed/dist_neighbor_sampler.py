@@ -70,7 +70,7 @@ class _SamplerCallee(RpcCalleeBase):
     """
 
     def __init__(self, sampler: NeighborSampler, device: torch.device | None = None) -> None:
-        self._sampler, self._device = sampler, _on_host(device)
+        self.sampler, self.device = sampler, _on_host(device)
 
 
 class RpcSamplingCallee(_SamplerCallee):
@@ -78,7 +78,7 @@ class RpcSamplingCallee(_SamplerCallee):
 
     def call(self, *args: Any, **kwargs: Any) -> NeighborOutput:
         """The neighbors of seeds of this partition; arguments as of ``NeighborSampler.sample_one_hop``."""
-        return self._sampler.sample_one_hop(*args, **kwargs).to(self._device)
+        return self.sampler.sample_one_hop(*args, **kwargs).to(self.device)
 
 
 class RpcSubGraphCallee(_SamplerCallee):
@@ -86,7 +86,7 @@ class RpcSubGraphCallee(_SamplerCallee):
 
     def call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
         """(nodes, rows, cols, edge ids or None); arguments and values as of ``SubGraphOp.node_subgraph``."""
-        return tuple(self._sampler.subgraph_op.node_subgraph(*args, **kwargs))
+        return tuple(self.sampler.subgraph_op.node_subgraph(*args, **kwargs))
 
 
 def _on_host(device: torch.device | None) -> torch.device:

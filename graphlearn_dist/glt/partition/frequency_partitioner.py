@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ...data.schema import bare
 from ...partition import FrequencyPartitioner as CoreFrequencyPartitioner
 from .defaults import PartitionerAttributes, partitioner_init
 
@@ -10,6 +13,21 @@ class FrequencyPartitioner(PartitionerAttributes, CoreFrequencyPartitioner):
     """See ``graphlearn_dist.partition.FrequencyPartitioner``."""
 
     __init__ = partitioner_init(CoreFrequencyPartitioner.__init__)
+
+    @property
+    def probs(self) -> Any:
+        """For each partition how likely each node is in its batches (by node type)."""
+        return bare({key: list(of_parts) for key, of_parts in self._probs.items()})
+
+    @property
+    def cache_ratio(self) -> Any:
+        """The share of all nodes that each partition caches (by node type); None where it was not given."""
+        return bare(self._ratios)
+
+    @property
+    def cache_memory_budget(self) -> Any:
+        """Bytes of the rows that each partition caches (by node type); None where they were not given."""
+        return bare(self._budgets)
 
 
 __all__ = [

@@ -47,6 +47,10 @@ def test_samplers_and_loaders_say_how_they_sample() -> None:
     assert typed.edge_types == [("a", "to", "b")]
     loader = glt.loader.NeighborLoader(dataset, [1], torch.arange(4), device=torch.device("cpu"))
     assert (loader.device, loader.edge_dir, loader.batch_size) == (torch.device("cpu"), "out", 1)
+    assert loader.as_pyg_v1 is False
+    own = glt.loader.NodeLoader(dataset, sampler, torch.arange(4))
+    assert own.sampler is sampler
+    assert len(list(own)) == 4
 
 
 def test_capacities_of_options() -> None:

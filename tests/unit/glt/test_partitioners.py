@@ -59,6 +59,13 @@ def test_own_partitioner_of_a_typed_graph(tmp_path: Path) -> None:
     assert partitioner.num_edges == {edge_type: 5}
 
 
+def test_hotness_that_was_given(tmp_path: Path) -> None:
+    hot = [torch.arange(5).float(), torch.ones(5)]
+    partitioner = glt.partition.FrequencyPartitioner(str(tmp_path / "hot"), 2, 5, RING, hot, cache_ratio=0.2)
+    assert [rows.tolist() for rows in partitioner.probs] == [rows.tolist() for rows in hot]
+    assert (partitioner.cache_ratio, partitioner.cache_memory_budget) == (0.2, None)
+
+
 def test_a_gpu_to_partition_on_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(no_effect, "_warned", set())
     with pytest.warns(UserWarning, match="device: it has no effect here: partitioners work in host memory"):
