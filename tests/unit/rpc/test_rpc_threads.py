@@ -141,3 +141,33 @@ def test_a_loop_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) 
     assert loop.run(asyncio.to_thread(pow, 3, 2), DEADLINE_S) == 9
     loop.stop()
     assert not [thread.name for thread in threading.enumerate() if thread.name == "a loop"]
+
+
+@pytest.mark.parametrize("use_unix", [False, True])
+def test_a_small_answer_does_not_wait_for_the_loop(*, use_unix: bool) -> None:
+    """The thread that made it sends it, while the loop is busy with a coroutine."""
+    settings = RpcSettings(engine="native", request_timeout_s=DEADLINE_S)
+    working, is_occupied, free = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> str:
+        working.set()
+        assert is_occupied.wait(DEADLINE_S)
+        return "done"
+
+    async def occupy() -> bool:
+        is_occupied.set()
+        return free.wait(DEADLINE_S)
+
+    with (
+        Endpoint("server", 0, settings=settings, use_unix=use_unix) as server,
+        Endpoint("client", 0, settings=settings, use_unix=use_unix) as client,
+    ):
+        server.register("work", work)
+        server.register("occupy", occupy)
+        answer = client.request(server.address, "work")
+        assert working.wait(DEADLINE_S)
+        occupied = client.request(server.address, "occupy")
+        assert answer.result(DEADLINE_S / 2) == "done"
+        assert not occupied.done()
+        free.set()
+        assert occupied.result(DEADLINE_S)
