@@ -40,7 +40,8 @@ class CollocatedDistSamplingWorkerOptions(dist_options.CollocatedDistSamplingWor
 class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
     """Sampling in subprocesses; those of ``graphlearn_dist.distributed`` that follow are keywords.
 
-    Workers sample on the CPU: for GPUs that are there a warning says so once.
+    Workers sample on the CPU: for GPUs that are there a warning says so once, and for ``num_workers=0``, the number of
+    GPUs of a host without any, that there is one worker.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
     ) -> None:
         _check_devices(worker_devices, are_here=True)
         super().__init__(
-            num_workers,
+            _at_least_one(num_workers),
             None,
             worker_concurrency,
             master_addr,
@@ -82,8 +83,9 @@ class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
 class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptions):
     """Sampling on servers; those of ``graphlearn_dist.distributed`` that follow are keywords.
 
-    Workers sample on the CPU: where their devices are GPUs, a warning says so once. Clients with the same
-    ``worker_key`` do not share a producer: each goes through all of its input; ``shard`` of a loader divides an epoch.
+    Workers sample on the CPU: where their devices are GPUs, a warning says so once, and for ``num_workers=0``, the
+    number of GPUs of a host without any, that there is one worker. Clients with the same ``worker_key`` do not share a
+    producer: each goes through all of its input; ``shard`` of a loader divides an epoch.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptio
         _check_devices(worker_devices, are_here=False)
         super().__init__(
             server_rank,
-            num_workers,
+            _at_least_one(num_workers),
             None,
             worker_concurrency,
             master_addr,
@@ -127,6 +129,14 @@ class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptio
     def buffer_capacity(self) -> int:
         """Batches that the workers of a server make at once."""
         return self.num_workers * self.worker_concurrency
+
+
+def _at_least_one(num_workers: int) -> int:
+    """One worker where there is to be one for each GPU, and there is none."""
+    if num_workers == 0:
+        warn_no_effect("num_workers=0", "one worker samples, on the CPU")
+        return 1
+    return num_workers
 
 
 def _check_devices(devices: _Devices, *, are_here: bool) -> None:

@@ -7,6 +7,7 @@ import torch
 
 import graphlearn_dist.glt as glt
 from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.utils import no_effect
 
 RING = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 
@@ -51,6 +52,16 @@ def test_samplers_and_loaders_say_how_they_sample() -> None:
     own = glt.loader.NodeLoader(dataset, sampler, torch.arange(4))
     assert own.sampler is sampler
     assert len(list(own)) == 4
+
+
+def test_a_worker_for_each_gpu_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(no_effect, "_warned", set())
+    with pytest.warns(UserWarning, match="num_workers=0: .* one worker samples, on the CPU"):
+        served = glt.distributed.RemoteDistSamplingWorkerOptions([0, 1], 0, [], buffer_size="64MB", worker_key="train")
+    assert served.num_workers == 1
+    assert glt.distributed.MpDistSamplingWorkerOptions(0, []).num_workers == 1
+    with pytest.raises(InvalidArgumentError, match="num_workers"):
+        glt.distributed.MpDistSamplingWorkerOptions(-1)
 
 
 def test_capacities_of_options() -> None:

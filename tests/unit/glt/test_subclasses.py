@@ -10,7 +10,7 @@ import torch
 
 import graphlearn_dist.glt as glt
 from graphlearn_dist.glt.distributed.dist_random_partitioner import DistPartitionManager
-from tests.unit.glt.test_partitioners import Ranks
+from tests.unit.glt.test_own_partitioners import Ranks
 
 COUNT = 6
 RING = torch.stack([torch.arange(COUNT), (torch.arange(COUNT) + 1) % COUNT])
