@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,9 +12,6 @@ from ..errors import InvalidArgumentError
 from ..utils.device import can_pin
 from ..utils.units import parse_size
 from .base import ChannelBase, SampleMessage
-
-if TYPE_CHECKING:
-    from ..rpc.wire.encoded import Encoded
 
 
 def _seconds(timeout_ms: float | None) -> float | None:
@@ -64,11 +61,11 @@ class ShmChannel(ChannelBase):
         """
         self._pin = can_pin()
 
-    def send(self, msg: SampleMessage | Encoded, *, timeout_ms: float | None = None, **kwargs: Any) -> None:
+    def send(self, msg: SampleMessage, *, timeout_ms: float | None = None, **kwargs: Any) -> None:
         """Copy a message into the channel; waits while it is full.
 
         Args:
-            msg: any message that ``rpc.wire`` knows, or one that is encoded already.
+            msg: any message that ``rpc.wire`` knows.
             timeout_ms: how long to wait for room, in milliseconds; None waits until there is room, or the channel is
                 closed, or its consumer's process is gone.
 
@@ -79,12 +76,8 @@ class ShmChannel(ChannelBase):
             ChannelError: the host has no memory left for it.
         """
         from ..rpc.wire.codec import encode
-        from ..rpc.wire.encoded import Encoded
 
-        encoded = msg if isinstance(msg, Encoded) else encode(msg)
-        self._ring.send(encoded.write_parts(), _seconds(timeout_ms))
-        if encoded.on_released is not None:
-            encoded.on_released()
+        self._ring.send(encode(msg).write_parts(), _seconds(timeout_ms))
 
     def recv(self, timeout_ms: float | None = None, **kwargs: Any) -> SampleMessage:
         """The next message, in the order sent.
@@ -98,21 +91,12 @@ class ShmChannel(ChannelBase):
         """
         from ..rpc.wire.codec import decode_blob
 
-        message: SampleMessage = decode_blob(self._recv_blob(timeout_ms))
-        return message
-
-    def recv_encoded(self, timeout_ms: float | None = None) -> Encoded:
-        """As ``recv``, but still encoded, to be sent on as it is."""
-        from ..rpc.wire.encoded import Encoded
-
-        return Encoded.from_blob(self._recv_blob(timeout_ms))
-
-    def _recv_blob(self, timeout_ms: float | None) -> memoryview:
         # One copy, into recycled memory: messages may be kept as long as the caller likes.
-        with self._ring.recv(_seconds(timeout_ms)) as message:
-            blob = self._new_blob(len(message))
-            message.copy_to(blob)
-        return blob
+        with self._ring.recv(_seconds(timeout_ms)) as waiting:
+            blob = self._new_blob(len(waiting))
+            waiting.copy_to(blob)
+        message: SampleMessage = decode_blob(blob)
+        return message
 
     def _new_blob(self, num_bytes: int) -> memoryview:
         if self._pin:

@@ -164,7 +164,6 @@ class ConcurrentEventLoop:
     def __init__(self, concurrency: int) -> None:
         if concurrency < 1:
             raise InvalidArgumentError(f"concurrency: expected at least 1, got {concurrency}")
-        self._concurrency = concurrency
         self._free = threading.BoundedSemaphore(concurrency)
         self._home = Home(type(self).__name__)
         self._thread = LoopThread(type(self).__name__)

@@ -33,7 +33,7 @@ class ReferenceSampler(BaseSampler):
             self.edges[key] = row[order], first, order
 
     def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError("this reference samples around nodes only, which is all that its test trains on")
 
     def sample_from_nodes(self, index: Any) -> Any:
         seed_type = index.input_type or ONE

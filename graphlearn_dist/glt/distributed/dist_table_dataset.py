@@ -142,9 +142,15 @@ class DistTableDataset(DistDataset):
             master_port=master_port,
             num_rpc_threads=num_rpc_threads,
         )
-        self.num_partitions, self.partition_idx, graph, node_feat, _, node_pb, edge_pb = partitioner.partition()
         self.edge_dir = "out" if edge_assign_strategy == "by_src" else "in"
-        self.node_pb, self.edge_pb = node_pb, edge_pb
+        self._hold(partitioner.partition(), graph_mode, device_group_list, device, feature_with_gpu)
+        self.init_node_labels(label)
+
+    def _hold(
+        self, partition: Any, graph_mode: str, device_group_list: Any, device: int | None, feature_with_gpu: bool
+    ) -> None:
+        """Keeps what ``load_partition`` gave."""
+        self.num_partitions, self.partition_idx, graph, node_feat, _, self.node_pb, self.edge_pb = partition
         parts: dict[Any, GraphPartitionData] = by_type(graph)
         features: dict[Any, FeaturePartitionData] = by_type(node_feat)
         self.init_graph(
@@ -162,7 +168,6 @@ class DistTableDataset(DistDataset):
             device,
             feature_with_gpu,
         )
-        self.init_node_labels(label)
 
 
 def rebuild_dist_table_dataset(ipc_handle: Any) -> DistTableDataset:

@@ -17,7 +17,6 @@ from graphlearn_dist.errors import (
     InvalidArgumentError,
     MessageTooLargeError,
 )
-from graphlearn_dist.rpc.wire.codec import encode
 from graphlearn_dist.utils.device import can_pin
 from graphlearn_dist.utils.units import parse_size
 
@@ -85,15 +84,6 @@ def test_pickled_channel_is_the_same_queue() -> None:
     assert channel.pending == 1
     assert channel.capacity_bytes == other.capacity_bytes == 8192
     assert_same(channel.recv(), batch(3))
-
-
-def test_encoded_messages_pass_through() -> None:
-    first, second = ShmChannel(4, "64KB"), ShmChannel(4, "64KB")
-    released = []
-    first.send(encode(batch(5), on_released=lambda: released.append(True)))
-    assert released == [True]
-    second.send(first.recv_encoded(timeout_ms=0))
-    assert_same(second.recv(timeout_ms=0), batch(5))
 
 
 def test_timeouts_full_empty_and_too_large() -> None:
