@@ -28,6 +28,8 @@ from tests.support.jobs import Job, running_servers
 from tests.support.oracle import GRAPHS, load_partitions, write_partitions
 from tests.support.processes import start
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
 KINDS = ["homogeneous", "typed"]
 BUYS = ("user", "buys", "item")
 MODES: dict[str, Any] = {

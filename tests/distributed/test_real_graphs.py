@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ sys.path.insert(0, str(ROOT / "examples"))
 from full_batch import FullBatchResult  # noqa: E402
 from job import Recipe, partition, recipe_for, train_reference, train_remotely  # noqa: E402
 
-from tests.support.processes import assert_nothing_left  # noqa: E402
+from tests.support.processes import assert_nothing_left, run_processes  # noqa: E402
 
+HERE = "tests.distributed.test_real_graphs"
 DEADLINE_S = 600.0  # generous: only a hang takes as long
 SERVERS = 2
 ARCHIVES = Path(os.environ.get("GLD_SHARED_DATA", ROOT.parent / "shared" / "data"))
@@ -64,22 +65,29 @@ def archive(name: str) -> str:
     return str(path)
 
 
+def train_job(recipe: dict[str, Any], directory: str, shape: list[int], seeds: list[int]) -> list[dict[str, Any]]:
+    """What the trainers wrote; in a process of its own."""
+    root = Path(directory)
+    return train_remotely(
+        Recipe(**recipe),
+        root / "partitions",
+        (shape[0], shape[1]),
+        root / "result.json",
+        servers=SERVERS,
+        trainers=2,
+        seeds=seeds,
+        timeout_s=DEADLINE_S,
+        log=root / "log.txt",
+    )
+
+
 def train_both(spec: str, recipe: Recipe, tmp_path: Path, seeds: Sequence[int] = (0,)) -> Outcome:
     """The job and its references; the job has left nothing when this returns."""
     data = recipe.load(spec)
     shape = (data.x.shape[1], data.num_classes)
     partition(data, tmp_path / "partitions", SERVERS)
-    remote = train_remotely(
-        recipe,
-        tmp_path / "partitions",
-        shape,
-        tmp_path / "result.json",
-        servers=SERVERS,
-        trainers=2,
-        seeds=seeds,
-        timeout_s=DEADLINE_S,
-        log=tmp_path / "log.txt",
-    )
+    job = {"recipe": asdict(recipe), "directory": str(tmp_path), "shape": shape, "seeds": seeds}
+    (remote,) = run_processes([(f"{HERE}.train_job", job)], DEADLINE_S)
     assert_nothing_left()
     trained = [sum(row["batches"] for row in run["epochs"]) for run in remote]
     per_epoch = -(-len(data.train) // recipe.batch_size)

@@ -31,6 +31,8 @@ from tests.support.jobs import Job, load, make_partitions, running_servers
 from tests.support.oracle import assert_same, pyg_tensors
 from tests.support.processes import start
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
 HERE = "tests.distributed.test_resume_modes"
 LINKS = torch.stack([torch.arange(50), torch.arange(50).flip(0)])
 BATCH, NUM_BATCHES = 6, 9  # 50 inputs

@@ -52,6 +52,8 @@ from tests.support.jobs import NUM_NODES, load, make_partitions
 from tests.support.oracle import GRAPHS, assert_same, load_partitions, tensors_of, write_partitions
 from tests.support.processes import run_processes
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
 HERE = "tests.distributed.test_sampling_without_a_loader"
 DEADLINE_S = 60.0  # only ever reached by a hang
 IDS = torch.arange(NUM_NODES)

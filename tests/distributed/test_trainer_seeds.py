@@ -33,6 +33,8 @@ from tests.support.jobs import Job, load, make_partitions, running_servers, same
 from tests.support.oracle import assert_same, pyg_tensors
 from tests.support.processes import start
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
 NUM_TRAINERS = 2
 COMMON: dict[str, Any] = {"batch_size": 8, "shuffle": True, "collect_features": True}
 LINKS = torch.stack([torch.arange(50), torch.arange(50).flip(0)])

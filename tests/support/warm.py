@@ -366,11 +366,19 @@ class WarmProcess:
             return self.wait(0.0)
         return None
 
-    def kill(self) -> None:
-        """Kills it, unless it was waited for already."""
+    def send_signal(self, signum: int) -> None:
+        """Sends it a signal, unless it was waited for already."""
         with self._lock:
             if self.returncode is None:
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, signum)
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills it."""
+        self.send_signal(signal.SIGKILL)
 
 
 def start_warm(nursery: Nursery) -> None:
