@@ -299,13 +299,16 @@ class WarmProcess:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        stdin: int | None = None,
-        stdout: int | None = None,
-        stderr: int | None = None,
+        stdin: int | IO[bytes] | None = None,
+        stdout: int | IO[bytes] | None = None,
+        stderr: int | IO[bytes] | None = None,
         pass_fds: Sequence[int] = (),
         start_new_session: bool = False,
         cwd: str | None = None,
     ) -> None:
+        stdin, stdout, stderr = (
+            given if given is None or isinstance(given, int) else given.fileno() for given in (stdin, stdout, stderr)
+        )
         self.stdin = self.stdout = None
         self.returncode: int | None = None
         self._lock = threading.Lock()
