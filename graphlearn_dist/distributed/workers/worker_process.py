@@ -26,6 +26,8 @@ from .worker_messages import ITEM_HEADER_BYTES, ItemHeader, ItemKind, ReleaseSlo
 # Finished batches a worker may have announced and not yet handed over. The client asks well ahead, so that two keep the
 # worker busy; more would only hold memory.
 _RING_WINDOW = 2
+_MOST_FREE_SLOTS = 16  # that wait to be given back together
+_FREE_SHARE = 64  # of the region: so many bytes of slots do not wait
 _STOP_TIMEOUT_S = 3.0
 
 
@@ -82,6 +84,8 @@ class WorkerProcess:
         self._pulse: PulseWatch | None = None
         self._listener: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._free: list[int] = []  # slots that the worker is yet to be told of
+        self._free_bytes = 0
         self._region: mmap.mmap | None = None
         self._lendable: SharedRegion | None = None
         self._ready: asyncio.Future[WorkerDeath | None] | None = None
@@ -192,7 +196,7 @@ class WorkerProcess:
             elif not self._owner.is_current(header.run):  # left over from an older run
                 del view
                 message.release()
-                self._release(header.offset)
+                self._release(header.offset, header.nbytes)
             else:
                 self._owner.on_item(header, self._encoded(header, view), message)
                 del view
@@ -205,15 +209,22 @@ class WorkerProcess:
         assert self._region is not None  # READY comes before any batch
         payload = memoryview(self._region)[header.offset : header.offset + header.nbytes]
         view.release()
-        offset = header.offset
+        offset, nbytes = header.offset, header.nbytes
         place = None if self._lendable is None else (self._lendable, offset)
-        return Encoded(head, (payload,), header.nbytes, lambda: self._release(offset), place)
+        return Encoded(head, (payload,), nbytes, lambda: self._release(offset, nbytes), place)
 
-    def _release(self, offset: int) -> None:
-        if offset and not self._is_over:
-            sending = self._loop.create_task(self.send(ReleaseSlots((offset,))))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
+    def _release(self, offset: int, nbytes: int) -> None:
+        """Gives a slot back. Small ones go together: a message for each would cost more than they are worth."""
+        if not offset or self._is_over or self._region is None:
+            return
+        self._free.append(offset)
+        self._free_bytes += nbytes
+        if len(self._free) < _MOST_FREE_SLOTS and self._free_bytes < len(self._region) // _FREE_SHARE:
+            return
+        free, self._free, self._free_bytes = tuple(self._free), [], 0
+        sending = self._loop.create_task(self.send(ReleaseSlots(free)))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
 
     def _on_ready(self, ready: WorkerReady) -> None:
         try:
