@@ -71,12 +71,14 @@ def config_of(case: Case, *, with_edge: bool = True) -> SamplingConfig:
 
 def make_all(batches: PartitionedBatches, epoch: int, count: int | None = None) -> list[SampledBatch]:
     """The first ``count`` batches of an epoch, or all."""
+    made = []
 
-    async def run() -> list[SampledBatch]:
-        indices = range(batches.schedule.num_batches if count is None else count)
-        return [await batches.make(epoch, i, 0, lambda batch: batch) for i in indices]
+    async def run() -> None:
+        for index in range(batches.schedule.num_batches if count is None else count):
+            made.append(await batches.make(epoch, index, 0, lambda batch: batch))
 
-    return asyncio.run(run())
+    asyncio.run(run())  # returns nothing: what it returns is printed, for an error that Python's enum drops
+    return made
 
 
 def check_partitioned(

@@ -141,7 +141,8 @@ def work(rank: int, port: int, directories: list[str], in_turns: bool) -> dict[s
                 modes["mp"] = MpDistSamplingWorkerOptions(**meeting, **both)
             for mode, options in modes.items():
                 with open_loader(name, edge_dir, sampling, dataset, options, **place) as loader:
-                    assert compare_epochs(loader, oracle_epochs(name, edge_dir, sampling, **place)) > 0
+                    expected = oracle_epochs(name, edge_dir, sampling, **place)[: 1 + (number % 4 == 0)]
+                    assert compare_epochs(loader, expected) > 0
                 compared[mode] += 1
     for num_trainers in (2, 3):
         dataset, shard = datasets[CASES.index((*TRAINED, num_trainers))], (rank, num_trainers)
@@ -249,7 +250,8 @@ def test_servers_make_the_batches_of_one_process(
                     ranks, num_workers=1 + (number % 4 == 1), num_threads=1 + number % 2, buffer_size="16MB"
                 )
                 with open_loader(name, edge_dir, sampling, None, options) as loader:
-                    assert compare_epochs(loader, oracle_epochs(name, edge_dir, sampling)) > 0
+                    expected = oracle_epochs(name, edge_dir, sampling)[: 1 + (number % 3 == 0)]
+                    assert compare_epochs(loader, expected) > 0
         finally:
             shutdown_client()
 
