@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,18 @@ DEADLINE_S = 300.0  # only ever reached by a hang
 
 
 def run_example(name: str, mode: str, *arguments: str) -> str:
-    """What an example prints with ``--smoke``."""
-    done = run_program(
-        *(str(ROOT / "examples" / name), "--smoke", "--mode", mode, *arguments),
-        directory=ROOT,
-        timeout_s=DEADLINE_S,
-        environ={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
+    """What an example prints with ``--smoke``.
+
+    Servers and their trainers are interpreters that start and end as those of users; in other modes they are forks.
+    """
+    command = [str(ROOT / "examples" / name), "--smoke", "--mode", mode, *arguments]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if mode == "remote":
+        done = subprocess.run(
+            [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+    else:
+        done = run_program(*command, directory=ROOT, timeout_s=DEADLINE_S, environ=environ)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
