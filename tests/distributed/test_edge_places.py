@@ -92,16 +92,17 @@ def inputs_of(kind: str, task: SamplingType) -> Any:
 def make_all(batches: PartitionedBatches, peers: Peers) -> list[tuple[Any, torch.Tensor]]:
     """Each batch, and the edge ids whose features it asked others for."""
 
-    async def run() -> list[tuple[Any, torch.Tensor]]:
-        made = []
+    made: list[tuple[Any, torch.Tensor]] = []
+
+    async def run() -> None:
         for index in range(batches.schedule.num_batches):
             peers.lookups.clear()
             batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
             store = next(i for i, rows in enumerate(batch.edge_features) if rows is not None)
             made.append((batch, peers.asked(f"edge_feature:{store}")))
-        return made
 
-    return asyncio.run(run())
+    asyncio.run(run())
+    return made
 
 
 @pytest.mark.parametrize("task", [SamplingType.NODE, SamplingType.LINK, SamplingType.SUBGRAPH])
