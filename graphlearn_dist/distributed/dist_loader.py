@@ -84,6 +84,10 @@ class DistLoader(EpochLoader):
         worker_options: where to sample, see ``DistNeighborLoader``.
         shard: the part of every epoch's batches that this loader gives; None for all of them.
         transform: called with each batch.
+
+    Attributes:
+        batch_size, shuffle, drop_last: those of the config.
+        num_workers: worker processes that sample for this loader (on each server); 0 where this process does.
     """
 
     def __init__(
@@ -99,6 +103,9 @@ class DistLoader(EpochLoader):
     ) -> None:
         super().__init__(Shard() if shard is None else Shard(*shard))
         self._config = sampling_config
+        self.batch_size, self.shuffle = sampling_config.batch_size, sampling_config.shuffle
+        self.drop_last = sampling_config.drop_last
+        self.num_workers: int = getattr(worker_options, "num_workers", 0)
         self._copies = DeviceCopies(to_device)
         self._transform = transform
         asked = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
@@ -109,6 +116,11 @@ class DistLoader(EpochLoader):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    @property
+    def dataset(self) -> range:
+        """The positions of the seeds or links of one epoch, those of other shards too."""
+        return range(int(self._producer.input_settings["num_inputs"]))
 
     @property
     def _num_batches(self) -> int:

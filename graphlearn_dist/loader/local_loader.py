@@ -131,9 +131,9 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self._copies = DeviceCopies(device)
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
-        self.filter_per_worker = filter_per_worker
+        self.filter_per_worker = bool(filter_per_worker)
         # One thread at a time where code runs that may not be made for several.
-        is_foreign = source.runs_others or transform_sampler_output is not None or bool(filter_per_worker)
+        is_foreign = source.runs_others or transform_sampler_output is not None or self.filter_per_worker
         self._prefetch = min(self.keywords.num_threads, 1) if is_foreign else self.keywords.num_threads
 
     def __getattr__(self, name: str) -> Any:

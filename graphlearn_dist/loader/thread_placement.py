@@ -42,6 +42,12 @@ class ThreadPlacement:
         say_once("enable_multithreading: without effect: num_threads= of the loader says how many threads make a batch")
         yield
 
+    @contextlib.contextmanager
+    def enable_memory_log(self) -> Iterator[None]:
+        """Changes nothing, which is said once: there are no worker processes whose memory could be logged."""
+        say_once("enable_memory_log: without effect: batches are made by threads of this process")
+        yield
+
     def _cores_of_threads(
         self, given: Sequence[int | Collection[int]], may_be_more: bool
     ) -> tuple[frozenset[int], ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields, replace
+from copy import copy
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
@@ -11,7 +12,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, NumNeighbors, Split
-from ..utils.message_types import register_message
+from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor, plain_tensor
 from .negative_sampling import NegativeSampling, NegativeSamplingMode
@@ -44,23 +45,44 @@ T = TypeVar("T", bound="_InputTensors")
 
 
 class _InputTensors(CastMixin):
-    """What both kinds of input do with each of their tensors."""
+    """What both kinds of input do with each of their tensors.
+
+    Inputs are no settings: programs set their fields and derive classes with fields of their own, as they do of PyG's.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """A program's own input reaches workers and servers as the input that it is one of: they know no other."""
+        super().__init_subclass__(**kwargs)
+        if any(base in BY_TYPE for base in cls.__mro__[1:]):
+            register_as_base(cls)
 
     def __post_init__(self) -> None:
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
-            if isinstance(value, torch.Tensor):
-                object.__setattr__(self, one.name, plain_tensor(value, one.name))
+        for name, value in self._tensors().items():
+            setattr(self, name, plain_tensor(value, name))
+
+    def _own_fields(self) -> dict[str, Any]:
+        """Those of the input, without what a program's class adds."""
+        return {name: getattr(self, name) for name in BY_TYPE[type(self)].field_names}
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in self._own_fields().items() if isinstance(value, torch.Tensor)}
 
     def _map(self: T, change: Any) -> T:
-        values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
-        changed = {name: change(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
-        return replace(self, **changed)  # type: ignore[type-var]
+        """The same with changed tensors, and with everything that a program's class added."""
+        other = copy(self)
+        for name, value in self._tensors().items():
+            setattr(other, name, change(value))
+        return other
 
     def __getitem__(self: T, index: torch.Tensor | Any) -> T:
-        """The entries at some positions: an int or bool tensor, a list, or a slice."""
+        """The entries at some positions: an int or bool tensor, a list, or a slice.
+
+        Of a class that a program derived, an input without what that adds, of which nobody knows what is to be taken.
+        """
         where = index if isinstance(index, (torch.Tensor, slice)) else torch.tensor(index, dtype=torch.int64)
-        return self._map(lambda tensor: tensor[where])
+        taken = {name: value[where] for name, value in self._tensors().items()}
+        made: T = BY_TYPE[type(self)].cls(**{**self._own_fields(), **taken})
+        return made
 
     def share_memory(self: T) -> T:
         """Moves the tensors to memory that other processes can map."""
@@ -72,7 +94,7 @@ class _InputTensors(CastMixin):
 
 
 @register_message
-@dataclass(frozen=True)
+@dataclass
 class NodeSamplerInput(_InputTensors):
     """Seeds.
 
@@ -95,7 +117,7 @@ class NodeSamplerInput(_InputTensors):
 
 
 @register_message
-@dataclass(frozen=True)
+@dataclass
 class EdgeSamplerInput(_InputTensors):
     """Links whose ends are the seeds.
 
@@ -275,7 +297,7 @@ class RemoteSamplerInput(ABC):
 
 
 @register_message
-@dataclass(frozen=True)
+@dataclass
 class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
     """The nodes of one split of the server's data set."""
 
@@ -287,7 +309,7 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
 
 
 @register_message
-@dataclass(frozen=True)
+@dataclass
 class RemoteAllNodesSamplerInput(RemoteSamplerInput):
     """All nodes of one type of the server's data set, in the order of their ids."""
 
@@ -300,7 +322,7 @@ class RemoteAllNodesSamplerInput(RemoteSamplerInput):
 
 
 @register_message
-@dataclass(frozen=True)
+@dataclass
 class RemoteNodePathSamplerInput(RemoteSamplerInput):
     """Nodes listed in a file of the server's host: integers ``[num_seeds]``, see ``utils.tensor.load_tensor``."""
 

@@ -25,7 +25,7 @@ class EdgeIndex(NamedTuple):
         return EdgeIndex(self.edge_index.to(*args, **kwargs), e_id, self.size)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SamplerOutput(CastMixin):
     """A sampled subgraph of a homogeneous graph.
 
@@ -53,7 +53,7 @@ class SamplerOutput(CastMixin):
     metadata: Any | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeteroSamplerOutput(CastMixin):
     """A sampled subgraph of a typed graph: the entries of a ``SamplerOutput`` by type.
 
@@ -95,7 +95,7 @@ class HeteroSamplerOutput(CastMixin):
 
 
 @register_message
-@dataclass(frozen=True)
+@dataclass
 class NeighborOutput(CastMixin):
     """One hop: ``nbr`` int64 ``[sum]`` grouped by seed, ``nbr_num`` int64 ``[num_seeds]``, ``edge`` int64 or None."""
 

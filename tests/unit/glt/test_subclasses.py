@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -158,3 +159,65 @@ def test_a_manager_with_other_books(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [manager.partition_book.tolist() for manager in managers] == [[0, 1], [0, 1]]
     assert managers[1].partition_book.dtype == torch.uint8
     assert [value.tolist() for value in managers[1].cur_part_val_list] == [[7]]
+
+
+@dataclass
+class WeightedInput(glt.sampler.NodeSamplerInput):
+    """Seeds with a field of a program's own."""
+
+    weights: Any = None
+
+
+class PositiveInput(glt.sampler.NodeSamplerInput):
+    """Seeds of a class with a constructor of its own."""
+
+    def __init__(self, node: torch.Tensor, positives: torch.Tensor) -> None:
+        super().__init__(node, None)
+        self.positives = positives
+
+
+@pytest.fixture(
+    params=[
+        lambda: WeightedInput(torch.tensor([4, 1, 5], dtype=torch.int32), weights=torch.ones(2)),
+        lambda: PositiveInput(torch.tensor([4, 1, 5]), torch.tensor([[0, 1]])),
+    ],
+    ids=["dataclass", "constructor"],
+)
+def own_input(request: pytest.FixtureRequest) -> Any:
+    return request.param()
+
+
+def test_inputs_with_fields_of_their_own(own_input: Any) -> None:
+    part = own_input[torch.tensor([0, 2])]
+    assert (type(part), part.node.tolist(), len(own_input)) == (glt.sampler.NodeSamplerInput, [4, 5], 3)
+    moved = own_input.to("cpu").share_memory()
+    assert (type(moved), vars(moved).keys()) == (type(own_input), vars(own_input).keys())
+    own_input.node = torch.tensor([2])
+    assert (len(own_input), len(moved)) == (1, 3)
+
+
+def test_loaders_of_inputs_with_fields_of_their_own(own_input: Any) -> None:
+    dataset = BuiltDataset(0, 1, "out")
+    dataset.build(torch.zeros(COUNT, dtype=torch.uint8), torch.arange(COUNT).float().view(-1, 1))
+    sampler = glt.sampler.NeighborSampler(dataset.get_graph(), [1])
+    assert sampler.sample_from_nodes(own_input, index=0).node.tolist() == [4, 1, 5, 2, 0]
+    workers = glt.distributed.MpDistSamplingWorkerOptions(num_workers=1, worker_devices=[torch.device("cpu")])
+    config = glt.sampler.SamplingConfig(
+        glt.sampler.SamplingType.NODE, [1], 2, False, False, False, False, False, False, "out", 0
+    )
+    for options in (None, workers):
+        loader = glt.distributed.DistLoader(dataset, own_input, config, torch.device("cpu"), options)
+        assert [batch.batch.tolist() for batch in loader] == [[4, 1], [5]]
+        assert (loader.batch_size, loader.shuffle, loader.drop_last) == (2, False, False)
+        assert (loader.num_workers, len(loader.dataset)) == (int(options is workers), 3)
+        loader.shutdown()
+
+
+def test_outputs_with_fields_of_their_own() -> None:
+    @dataclass
+    class Marked(glt.sampler.SamplerOutput):
+        mark: int = 0
+
+    made = Marked(*[torch.arange(2)] * 3, mark=7)
+    made.edge = torch.arange(2)
+    assert glt.loader.to_data(made).edge.tolist() == [0, 1]

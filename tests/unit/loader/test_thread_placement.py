@@ -88,3 +88,9 @@ def test_threads_of_a_batch_are_an_argument() -> None:
     loader = make_loader(Places(), num_workers=1)
     with pytest.warns(UserWarning, match="enable_multithreading: without effect"), loader.enable_multithreading(2):
         assert len(list(loader)) == 6
+
+
+def test_there_are_no_workers_whose_memory_is_logged() -> None:
+    loader = make_loader(Places(), num_workers=1)
+    with pytest.warns(UserWarning, match="enable_memory_log: without effect"), loader.enable_memory_log():
+        assert len(list(loader)) == 6
