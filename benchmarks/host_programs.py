@@ -1,25 +1,14 @@
-"""What runs in the hosts of bench_hosts.py, as ``line_programs`` do what they are told: the first argument is a job.
-
-A trainer counts its batches in a file that the benchmark maps, so that nobody has to be asked while they are read.
-"""
+"""What runs in the hosts of bench_hosts.py, as ``line_programs`` do what they are told: the first argument is a job."""
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
+from host_reader import Job, Reader, answer, commands, compute, is_told, run
 
-import graphlearn_dist as glt
 from graphlearn_dist.distributed import (
     DistDataset,
     DistNeighborLoader,
@@ -37,27 +26,7 @@ from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import endpoint
 from graphlearn_dist.rpc.peers import links
 
-Job = dict[str, Any]
 IN_FLIGHT = 16  # requests of a client that floods a server
-
-
-def answer(**reply: Any) -> None:
-    """One line for who asked."""
-    print(json.dumps(reply), flush=True)
-
-
-def commands() -> Iterator[Job]:
-    """What it is told, until the input ends or says ``exit``."""
-    for line in sys.stdin:
-        command = json.loads(line)
-        if command["op"] == "exit":
-            return
-        yield command
-
-
-def is_told() -> bool:
-    """Whether the next command is there."""
-    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def pretend_a_host(job: Job) -> None:
@@ -72,6 +41,7 @@ def pretend_a_host(job: Job) -> None:
 
 def serve(job: Job) -> None:
     """Serves a partition; says how many requests it has answered."""
+    pretend_a_host(job)
     dataset = DistDataset()
     dataset.load(job["directory"], job["rank"])
     init_server(job["servers"], 0, job["rank"], dataset, job["master"], job["port"], is_dynamic=True, **job["options"])
@@ -91,64 +61,9 @@ def seeds_of(job: Job) -> Any:
     return ids if job["seed_type"] is None else (job["seed_type"], ids)
 
 
-def compute(stops: Callable[[], bool]) -> None:
-    """What keeps an interpreter busy."""
-    while not stops():
-        sum(i * i for i in range(1000))
-
-
-class Reader:
-    """Reads one loader when it is told to, and counts batches."""
-
-    def __init__(self, job: Job) -> None:
-        self._counts = np.memmap(job["counter"], np.int64, "r+")
-        self._batches: Iterator[Any] = iter(())
-        self._stack = ExitStack()
-        self._stops = threading.Event()
-
-    def do(self, command: Job, open_loader: Callable[[Job], Any]) -> None:
-        """Carries out a command."""
-        match command["op"]:
-            case "open":
-                self._batches = endless(self._stack.enter_context(open_loader(command)))
-                for _ in range(3):
-                    next(self._batches)
-            case "go":
-                answer(going=True)
-                while not is_told():
-                    next(self._batches)
-                    self._counts[0] += 1
-                return
-            case "size":
-                answer(**size_of([next(self._batches) for _ in range(10)]))
-                return
-            case "busy":
-                self._stops.clear()
-                threading.Thread(target=compute, args=(self._stops.is_set,), daemon=True).start()
-            case "calm":
-                self._stops.set()
-            case "close":
-                self._batches = iter(())
-                self._stack.close()
-        answer(done=command["op"])
-
-
-def endless(loader: Any) -> Iterator[Any]:
-    """Epoch after epoch."""
-    while True:
-        yield from loader
-
-
-def size_of(batches: list[Any]) -> dict[str, float]:
-    """Means of distinct nodes and edges of batches."""
-    stores = [batch.node_stores for batch in batches], [batch.edge_stores for batch in batches]
-    nodes = sum(store.n_id.numel() for of_batch in stores[0] for store in of_batch if "n_id" in store)
-    edges = sum(store.edge_index.size(1) for of_batch in stores[1] for store in of_batch if "edge_index" in store)
-    return {"nodes": nodes / len(batches), "edges": edges / len(batches)}
-
-
 def train(job: Job) -> None:
     """Reads from the server of its host."""
+    pretend_a_host(job)
     init_client(job["servers"], job["clients"], job["rank"], job["master"], job["port"], is_dynamic=True)
     answer(up=True)
 
@@ -175,10 +90,8 @@ def read_in_process(job: Job) -> None:
 
     def open_loader(command: Job) -> Any:
         data = datasets["features" if command["features"] else "bare"]
-        return nullcontext(
-            NeighborLoader(
-                data, command["fanout"], seeds_of(job), batch_size=command["batch_size"], shuffle=True, prefetch=0
-            )
+        return NeighborLoader(
+            data, command["fanout"], seeds_of(job), batch_size=command["batch_size"], shuffle=True, prefetch=0
         )
 
     reader = Reader(job)
@@ -192,6 +105,7 @@ def read_in_process(job: Job) -> None:
 
 def flood(job: Job) -> None:
     """Asks server 0 for small things, many at a time, while it is told to; says how many were answered."""
+    pretend_a_host(job)
     init_client(job["servers"], job["clients"], job["rank"], job["master"], job["port"], is_dynamic=True)
     answer(up=True)
     count, asked = 0, deque[Any]()
@@ -219,18 +133,6 @@ def keep_busy(job: Job) -> None:
 
 ROLES = {"server": serve, "trainer": train, "in process": read_in_process, "flood": flood, "busy": keep_busy}
 
-
-def main() -> None:
-    job = json.loads(sys.argv[1])
-    torch.set_num_threads(1)
-    pretend_a_host(job)
-    ROLES[job["role"]](job)
-
-
 if __name__ == "__main__":
-    glt.show_config()
-    # Answers keep the real standard output; what a library prints goes to standard error.
-    channel = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = os.fdopen(channel, "w")
-    main()
+    torch.set_num_threads(1)
+    run(ROLES)
