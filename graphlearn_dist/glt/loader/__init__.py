@@ -7,6 +7,7 @@ from .link_loader import LinkLoader, get_edge_label_index
 from .link_neighbor_loader import LinkNeighborLoader
 from .neighbor_loader import NeighborLoader
 from .node_loader import NodeLoader
+from .subgraph_loader import SubGraphLoader
 from .transform import to_data, to_hetero_data
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "LinkNeighborLoader",
     "NeighborLoader",
     "NodeLoader",
+    "SubGraphLoader",
     "get_edge_label_index",
     "link_loader",
     "link_neighbor_loader",

@@ -30,7 +30,7 @@ OTHER_DEFAULTS: dict[tuple[str, str], str] = {
 MODULES = {
     "channel": ("base", "mp_channel", "remote_channel", "shm_channel"),
     "data": ("dataset", "feature", "graph", "reorder", "table_dataset", "unified_tensor"),
-    "loader": ("link_loader", "link_neighbor_loader", "neighbor_loader", "node_loader", "transform"),
+    "loader": ("link_loader", "link_neighbor_loader", "neighbor_loader", "node_loader", "subgraph_loader", "transform"),
     "partition": ("base", "frequency_partitioner", "partition_book", "random_partitioner"),
     "sampler": ("base", "negative_sampler", "neighbor_sampler"),
     "utils": ("common", "device", "mixin", "singleton", "tensor", "topo", "units"),
