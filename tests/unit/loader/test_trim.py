@@ -1,4 +1,4 @@
-"""PyG's ``trim_to_layer`` on batches of typed graphs: seeds come out the same with less work."""
+"""What PyG's models do layer by layer: ``trim_to_layer`` on batches of typed graphs, ``inference`` over all nodes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.loader import NodeLoader as PygNodeLoader
-from torch_geometric.nn import HeteroConv, SAGEConv
+from torch_geometric.nn import GraphSAGE, HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 from graphlearn_dist.distributed import DistDataset, DistNeighborLoader
@@ -78,3 +79,11 @@ def test_trimmed_layers_give_the_seeds_the_same(loader: str, edge_dir: Direction
         assert torch.allclose(trimmed, full, rtol=1e-12, atol=1e-12)
         assert full.abs().sum() > 0
         assert edges < all_edges
+
+
+def test_inference_of_models() -> None:
+    torch.manual_seed(0)
+    data = Data(x=torch.rand(40, WIDTH), edge_index=torch.randint(0, 40, (2, 120)))
+    model = GraphSAGE(WIDTH, 8, num_layers=2, out_channels=3).eval()
+    loader = PygNeighborLoader(data, [-1], batch_size=7, neighbor_sampler=PyGSampler(data, num_neighbors=[-1]))
+    assert torch.allclose(model.inference(loader), model(data.x, data.edge_index), atol=1e-5)
