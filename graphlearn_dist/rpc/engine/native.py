@@ -17,6 +17,8 @@ from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
 from .threads import post
 
 _NO_MEMORY = "no memory for what it sent"
+_SHARE = 4  # events of one stream that others wait for
+_ROUNDS = 4  # over all streams, before the loop sees to what else there is
 
 
 class NativeStream:
@@ -157,8 +159,8 @@ class NativeEngine:
         except BlockingIOError as error:  # EAGAIN is pthread_create's
             raise SystemLimitError(f"rpc engine: can't start new thread: {error}") from error
         self._streams: dict[int, NativeStream] = {}
-        # What one poll tells: the engine reads no more than 64 MiB ahead of each stream's handler.
-        self._events: deque[tuple[Any, ...]] = deque()
+        # By stream, what is to be handled: the engine reads no more than 64 MiB ahead of each stream's handler.
+        self._events: dict[int, deque[tuple[str, Any]]] = {}
         loop.add_reader(self._native.fileno(), self._poll)
 
     def attach(self, sock: socket.socket, on_frame: FrameHandler, on_closed: ClosedHandler) -> NativeStream:
@@ -171,17 +173,32 @@ class NativeEngine:
         return stream
 
     def _poll(self) -> None:
-        self._events.extend(self._native.poll())
         try:
-            while self._events:
-                number, what, detail = self._events.popleft()
+            for _ in range(_ROUNDS):
+                self._take()
+                self._handle_some()
+                if not self._events:
+                    break
+        finally:
+            if self._events:  # there are more, or a handler raised, which is the loop's business
+                self._loop.call_soon(self._poll)
+
+    def _take(self) -> None:
+        for number, what, detail in self._native.poll():
+            self._events.setdefault(number, deque()).append((what, detail))
+
+    def _handle_some(self) -> None:
+        """A few events of each stream: who sends one frame does not wait for another's hundred."""
+        for number in [*self._events]:
+            events = self._events[number]
+            for _ in range(min(_SHARE, len(events))):
+                what, detail = events.popleft()
                 if what == "frame":
                     self._streams[number].receive(detail)
                 else:
                     self._handle(number, what, detail)
-        finally:
-            if self._events:  # a handler raised, which is the loop's business; the other streams go on
-                self._loop.call_soon(self._poll)
+            if not events:
+                self._events.pop(number, None)
 
     def _handle(self, number: int, what: str, detail: Any) -> None:
         stream = self._streams[number]
@@ -200,4 +217,6 @@ class NativeEngine:
         """End the engine's thread, and give back what it borrowed. Idempotent."""
         self._loop.remove_reader(self._native.fileno())
         self._native.close()
-        self._poll()
+        self._take()
+        while self._events:
+            self._handle_some()
