@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -20,6 +20,7 @@ from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already
 _READ_BYTES = 8 << 20
+_PARSER_TRIES = 10
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -251,7 +252,7 @@ def _check_header(path: Path, file: ArrayFile, opened: IO[bytes]) -> int:
     dtype, read = stored_dtype(_DTYPES[file.dtype]), np.lib.format
     readers: dict[Any, Any] = {(1, 0): read.read_array_header_1_0, (2, 0): read.read_array_header_2_0}
     try:
-        shape, is_fortran, found = readers[read.read_magic(opened)](opened)
+        shape, is_fortran, found = _parsed(readers[read.read_magic(opened)], opened)
     except Exception as error:  # damaged: the reader of headers has errors of many kinds for that
         raise PartitionFormatError(f"{path}: expected a .npy array, got {error!r:.300}") from error
     if shape != file.shape or found != dtype or (is_fortran and len(shape) > 1):
@@ -264,6 +265,21 @@ def _check_header(path: Path, file: ArrayFile, opened: IO[bytes]) -> int:
             f"found {size}"
         )
     return offset
+
+
+def _parsed(reader: Callable[[IO[bytes]], Any], opened: IO[bytes]) -> Any:
+    """What a reader of numpy's makes of a header, by Python's parser.
+
+    Two threads in that parser may disturb each other (Python before 3.11.8 and 3.12.2, python/cpython#106905): then it
+    raises SystemError, which no bytes are to blame for, and parses them well when asked again.
+    """
+    start = opened.tell()
+    for _ in range(_PARSER_TRIES - 1):
+        try:
+            return reader(opened)
+        except SystemError:
+            opened.seek(start)
+    return reader(opened)
 
 
 def open_constants(

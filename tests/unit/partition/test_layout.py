@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -220,6 +221,28 @@ def test_a_shape_that_is_larger_than_the_file(directory: Path) -> None:
     say(directory, path, shape=[rows, 9])
     with pytest.raises(PartitionFormatError, match=rf"{path}: expected \d+ bytes for float32 \[{rows}, 9\], found"):
         load_partition_layout(directory).open_partition(1, verify=False)
+
+
+def test_threads_that_disturb_pythons_parser(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are sound: headers are parsed again. A parser that never works is an error all the same."""
+    read = numpy.lib.format.read_array_header_1_0
+    failures = [3]
+
+    def disturbed(opened: Any) -> Any:
+        header = read(opened)
+        if failures[0]:
+            failures[0] -= 1
+            raise SystemError("AST constructor recursion depth mismatch (before=93, after=90)")
+        return header
+
+    expected = load_partition_layout(directory).open_partition(1)
+    monkeypatch.setattr(numpy.lib.format, "read_array_header_1_0", disturbed)
+    found = load_partition_layout(directory).open_partition(1)
+    assert failures == [0]
+    assert str(found) == str(expected)
+    failures[0] = -1
+    with pytest.raises(PartitionFormatError, match="recursion depth mismatch"):
+        load_partition_layout(directory).open_partition(1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"PK\x03\x04" * 40, b"\x93NUMPY\x01\x00\xff\xff{'descr'"])
