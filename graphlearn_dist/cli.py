@@ -10,10 +10,13 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from .config import DEFAULT_SSH, LaunchContext
 from .errors import GraphLearnError, InvalidArgumentError, LaunchError
+
+if TYPE_CHECKING:
+    from .tables import StageProgress
 
 
 def _launch(args: argparse.Namespace) -> int:
@@ -98,6 +101,31 @@ def _partition(args: argparse.Namespace) -> int:
     return 0
 
 
+def _build(args: argparse.Namespace) -> int:
+    from .tables import build
+
+    build(
+        args.config,
+        args.out,
+        num_parts=args.parts,
+        memory=args.memory,
+        resume=args.resume,
+        kind=args.kind,
+        edge_dir=args.edge_dir,
+        seed=args.seed,
+        num_threads=args.threads,
+        progress=None if args.quiet else _show_progress,
+    )
+    return 0
+
+
+def _show_progress(progress: StageProgress) -> None:
+    on_terminal = sys.stderr.isatty()
+    if progress.finished or on_terminal:
+        end = "\n" if progress.finished else "\r"
+        print(f"{progress!s:<100}" if on_terminal else str(progress), end=end, file=sys.stderr, flush=True)
+
+
 def _verify(args: argparse.Namespace) -> int:
     from . import partition
 
@@ -106,6 +134,11 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _info(args: argparse.Namespace) -> int:
+    if args.directory is not None:
+        from . import partition
+
+        print(partition.describe(args.directory))
+        return 0
     import torch
 
     from . import _C
@@ -183,10 +216,26 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="FILE", help="the graph, as .npz")
     parser.add_argument("--out", required=True, metavar="DIR", help="partition directory to make")
     parser.add_argument("--parts", required=True, type=int, metavar="N", help="number of partitions")
+    _add_assignment(parser)
+    parser.set_defaults(run=_partition)
+
+
+def _add_assignment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=("random", "range"), default="random", help="who owns a node")
     parser.add_argument("--edge-dir", choices=("in", "out"), default="in", help="neighbors to keep (default in)")
     parser.add_argument("--seed", type=int, default=0, help="of the random partition (default 0)")
-    parser.set_defaults(run=_partition)
+
+
+def _add_build(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="YAML or JSON: tables of nodes and edges (docs/tables.md)")
+    parser.add_argument("--out", required=True, metavar="DIR", help="partition directory to make")
+    parser.add_argument("--parts", required=True, type=int, metavar="N", help="number of partitions")
+    parser.add_argument("--memory", default="4GB", metavar="SIZE", help="private memory to keep to (default 4GB)")
+    parser.add_argument("--resume", action="store_true", help="go on with the last finished stage of a build")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    _add_assignment(parser)
+    parser.set_defaults(run=_build)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -195,10 +244,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_launch(commands.add_parser("launch", help="start servers and trainers, and follow them to their end"))
     _add_serve(commands.add_parser("serve", help="serve one partition"))
     _add_partition(commands.add_parser("partition", help="split a graph into partitions"))
+    _add_build(commands.add_parser("build", help="make partitions of tables, out of core"))
     verify = commands.add_parser("verify", help="check a partition directory")
     verify.add_argument("directory", metavar="DIR")
     verify.set_defaults(run=_verify)
-    commands.add_parser("info", help="show versions and what this build can do").set_defaults(run=_info)
+    info = commands.add_parser("info", help="show what a partition directory has, or what this build can do")
+    info.add_argument("directory", metavar="DIR", nargs="?", help="partition directory")
+    info.set_defaults(run=_info)
     return parser
 
 

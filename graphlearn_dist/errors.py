@@ -71,6 +71,14 @@ class PartitionFormatError(StorageError):
     """A partition directory is foreign, truncated, damaged, or of another format version."""
 
 
+class TableError(StorageError, ValueError):
+    """A table has what no graph can be made of; the message names file, row group, row and column."""
+
+
+class MissingLibraryError(GraphLearnError, ImportError):
+    """A library that is optional, and wanted here, is not installed; the message says how to install it."""
+
+
 # --- what travels between processes ----------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ LAYERS: dict[str, int] = {
     **dict.fromkeys(("_C", "core"), 1),
     **dict.fromkeys(("data", "channel"), 2),
     **dict.fromkeys(("partition", "sampler", "rpc"), 3),
+    "tables": 4,
     "distributed": 4,
     "loader": 5,
     "cluster": 6,

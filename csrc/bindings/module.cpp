@@ -47,6 +47,7 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_graph(m);
   gld::bind_sampling(m);
   gld::bind_subgraph(m);
+  gld::bind_ingest(m);
   gld::bind_feature(m);
   gld::bind_device(m);
   gld::bind_device_routing(m);

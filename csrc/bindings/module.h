@@ -11,6 +11,7 @@ void bind_routing(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
 void bind_subgraph(pybind11::module_& m);
+void bind_ingest(pybind11::module_& m);
 void bind_feature(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_device_routing(pybind11::module_& m);

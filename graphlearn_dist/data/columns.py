@@ -112,6 +112,7 @@ class NamedColumns:
         self.node_attrs: Columns = {}
         self.edge_attrs: Columns = {}
         self.constants: dict[Any, dict[str, Any]] = {}
+        self.table_columns: dict[str, dict[Any, Any]] = {}  # see GraphSchema.columns
 
     def init_attrs(self, node_attrs: Any = None, edge_attrs: Any = None, constants: Any = None) -> None:
         """Sets attributes of any names, which batches carry beside ``x``, ``y`` and ``edge_attr`` as in PyG.

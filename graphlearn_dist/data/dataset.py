@@ -360,7 +360,8 @@ class Dataset(NamedColumns):
         edge_types = tuple(sorted(by_type(self.graph), key=lambda edge_type: edge_type or ()))
         named = {*self._num_nodes, *by_type(self.node_features), *by_type(self.node_labels)}
         node_types = collect_node_types(edge_types, named)
-        return GraphSchema(node_types, edge_types, tuple(self._node_count(name) for name in node_types), self.edge_dir)
+        counts = tuple(self._node_count(name) for name in node_types)
+        return GraphSchema(node_types, edge_types, counts, self.edge_dir, self.table_columns)
 
     def _node_count(self, node_type: NodeType | None) -> int:
         """Nodes of a type: as given, else as many as its features, labels and edges reach, and then its graphs cover

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -44,12 +44,34 @@ class GraphSchema:
         edge_types: sorted; ``(None,)`` for a homogeneous graph.
         num_nodes: nodes of each type in the whole data set.
         edge_dir: which neighbors are sampled: ``"in"`` or ``"out"``.
+        columns: what is known of the tables that the data set was built from (docs/tables.md), of ``"nodes"`` and
+            ``"edges"`` by type: names of classes, widths and columns of features, types of ids. Else empty.
     """
 
     node_types: tuple[NodeType | None, ...]
     edge_types: tuple[EdgeType | None, ...]
     num_nodes: tuple[int, ...]
     edge_dir: EdgeDirection
+    columns: dict[str, dict[Any, Any]] = field(default_factory=dict, compare=False)
+
+    def class_names(self, node_type: NodeType | None = None) -> list[str]:
+        """Names of the classes of a node type's labels, by number; ``InvalidArgumentError`` where none are known."""
+        names = self._columns_of("nodes", node_type).get("label", {}).get("class_names")
+        if names is None:
+            raise InvalidArgumentError(
+                f"node_type: no names of classes are known for {node_type!r}: they are of data sets that "
+                "`graphlearn-dist build` made, with labels of classes"
+            )
+        return list(names)
+
+    def feature_columns(self, type_name: NodeType | EdgeType | None = None) -> list[str]:
+        """Names of the columns of a type's features, in their order; empty where none are known. None: of nodes."""
+        arrays = self._columns_of("edges" if isinstance(type_name, tuple) else "nodes", type_name).get("features", [])
+        return [name for array in arrays if array["name"] == "x" for name in array["columns"]]
+
+    def _columns_of(self, group: str, type_name: NodeType | EdgeType | None) -> dict[str, Any]:
+        found: dict[str, Any] = self.columns.get(group, {}).get(type_name, {})
+        return found
 
     @property
     def is_homogeneous(self) -> bool:

@@ -252,6 +252,7 @@ class DistDataset(Dataset):
         self.node_attrs = {key: dict(named) for key, named in parts.node_attrs.items()}
         self.edge_attrs = {key: dict(named) for key, named in parts.edge_attrs.items()}
         self.constants = {key: dict(named) for key, named in parts.constants.items()}
+        self.table_columns = {key: dict(named) for key, named in parts.table_columns.items()}
         self.node_pb, self.edge_pb = bare(node_books), bare(edge_books)
         is_own = any(feature_books[key] is not book for key, book in node_books.items())
         self._node_feat_pb, self._edge_feat_pb = bare(feature_books) if is_own else None, None
@@ -437,6 +438,7 @@ class DistDataset(Dataset):
                 cached_graphs=tuple(other.to_handle(with_splits=False) for other in self.cached_graphs),
                 splits=split_handles(dict(named)) if with_splits else (),
                 constants=self.constants if with_splits else {},
+                table_columns=self.table_columns if with_splits else {},
             )
 
     def _move_to_shared_memory(self) -> None:

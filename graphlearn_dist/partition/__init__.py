@@ -28,7 +28,7 @@ from .partition_book import (
     TablePartitionBook,
 )
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner, TablePartitioner
-from .sources import partition_file, partition_pyg, partition_source, verify
+from .sources import describe, partition_file, partition_pyg, partition_source, verify
 
 __all__ = [
     "CachedRows",
@@ -49,6 +49,7 @@ __all__ = [
     "TablePartitioner",
     "build_partition_feature",
     "cat_feature_cache",
+    "describe",
     "load_feature_partition_data",
     "load_graph_partition_data",
     "load_partition",

@@ -144,6 +144,7 @@ class PartitionLayout:
         edges: by edge type.
         files: by path.
         constants: by type (None: of the whole graph) and name, attributes without rows.
+        columns: what is known of the tables that it was made of: of ``"nodes"`` and ``"edges"``, by type; or empty.
     """
 
     root: Path
@@ -154,6 +155,7 @@ class PartitionLayout:
     edges: Mapping[EdgeKey, EdgeInfo]
     files: Mapping[str, ArrayFile]
     constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
 
     @property
     def is_hetero(self) -> bool:
@@ -438,7 +440,8 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
         edges[etype] = EdgeInfo(count, part_counts, edge_book)
     meta_checks.check_same_arrays(files, num_parts)
     constants = open_constants(root, meta.get("constants", ()), files, verify=verify)
-    return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files, constants)
+    columns = meta_checks.table_columns(meta.get("tables"), node_types, edge_types)
+    return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files, constants, columns)
 
 
 def _check_book(what: str, book: EdgeBook, num_parts: int, num_ids: int) -> None:

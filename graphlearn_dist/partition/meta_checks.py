@@ -110,3 +110,21 @@ def check_ids(ids: torch.Tensor, num_ids: int, name: str) -> None:
         low, high = (int(bound) for bound in torch.aminmax(ids))
         if low < 0 or high >= num_ids:
             raise ValueError(f"{name}: expected ids in [0, {num_ids}), found {low if low < 0 else high}")
+
+
+def table_columns(tables: Any, node_types: Iterable[Any], edge_types: Iterable[Any]) -> dict[str, dict[Any, Any]]:
+    """What META.json says of the tables that a directory was built from: of ``nodes`` and ``edges``, by type.
+
+    Empty where it was not; ValueError where it is not that.
+    """
+    if tables is None:
+        return {}
+    if not isinstance(tables, dict):
+        raise ValueError(f"tables: expected an object, found {tables!r:.100}")
+    found: dict[str, dict[Any, Any]] = {}
+    for group, name_of, known in (("nodes", node_type, set(node_types)), ("edges", edge_type, set(edge_types))):
+        entries = {name_of(entry["type"]): dict(entry) for entry in tables[group]}
+        if unknown := set(entries) - known:
+            raise ValueError(f"tables: {group}: unknown types {sorted(unknown, key=str)!r:.100}")
+        found[group] = entries
+    return found

@@ -44,8 +44,10 @@ def make_meta(
     edges: Sequence[dict[str, Any]],
     files: Iterable[ArrayFile],
     constants: Sequence[dict[str, Any]] = (),
+    tables: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """META.json: entries of ``node_entry`` and ``edge_entry``, all files, and attributes without rows."""
+    """META.json: entries of ``node_entry`` and ``edge_entry``, all files, attributes without rows, and what is known
+    of the tables that it was made of."""
     return {
         "format": FORMAT_NAME,
         "version": FORMAT_VERSION,
@@ -56,6 +58,7 @@ def make_meta(
         "edges": list(edges),
         "files": [file.to_dict() for file in files],
         **({"constants": list(constants)} if constants else {}),
+        **({"tables": dict(tables)} if tables is not None else {}),
     }
 
 

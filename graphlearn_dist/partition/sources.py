@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
 
 import torch
 
@@ -14,9 +15,10 @@ from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..utils.values import count_not_finite, label_of
 from .edge_book import OwnedEdgesBook
-from .layout import PartitionArrays, load_partition_layout
+from .layout import EdgeKey, NodeKey, PartitionArrays, array_path, load_partition_layout
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner
 from .piece_assembler import check_complete
+from .storage import ArrayFile
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -150,3 +152,58 @@ def _not_finite(arrays: PartitionArrays) -> Iterator[str]:
         for key, rows in feats.items():
             if count := count_not_finite(rows):
                 yield f"{label_of(name, key)}: {count:,} of {len(rows):,} rows hold numbers that are not finite"
+
+
+def describe(root_dir: str | Path) -> str:
+    """What a partition directory has, readable: types, counts, arrays, and the columns of tables they came from."""
+    layout = load_partition_layout(root_dir, verify=False)
+    lines = [f"{layout.root}: {layout.num_parts} partitions, {layout.edge_dir}-neighbors"]
+    for node_type, nodes in layout.nodes.items():
+        about = layout.columns.get("nodes", {}).get(node_type, {})
+        splits = ", ".join(f"{len(ids):,} {name}" for name, ids in nodes.split.items())
+        lines.append(f"{label_of('nodes', node_type)}: {nodes.count:,}" + (f" ({splits})" if splits else ""))
+        lines += _arrays_of(layout.files.values(), "node", node_type) + _columns_of(about)
+    for edge_type, edges in layout.edges.items():
+        about = layout.columns.get("edges", {}).get(edge_type, {})
+        lines.append(f"{label_of('edges', edge_type)}: {edges.count:,}")
+        lines += _arrays_of(layout.files.values(), "edge", edge_type) + _columns_of(about)
+    return "\n".join(lines)
+
+
+def _arrays_of(files: Iterable[ArrayFile], kind: str, key: NodeKey | EdgeKey) -> list[str]:
+    """The arrays of a type that the first partition has, with the shape of a row."""
+    groups = ("graph",) if kind == "edge" else ()
+    folders = [
+        array_path(group, key, "", 0).removesuffix(".npy")
+        for group in (*groups, f"{kind}_feat", f"{kind}_label", f"{kind}_time", f"{kind}_attr")
+    ]
+    lines = []
+    for file in files:
+        for folder in folders:
+            name = file.path.removeprefix(folder).removesuffix(".npy")
+            if file.path.startswith(folder) and "/" not in name and name not in ("indptr", "ids"):
+                shape = "".join(f" x {extent}" for extent in file.shape[1:])
+                lines.append(f"  {folder.split('/')[1]} {unquote(name)}: {file.dtype}{shape}")
+    return lines
+
+
+def _columns_of(about: Mapping[str, Any]) -> list[str]:
+    """What is known of the tables, a line for each thing."""
+    lines = []
+    if about.get("id_type"):
+        where = f", map in {about['id_map']}" if about.get("id_map") else ""
+        lines.append(f"  ids: {about['id_type']}, column {about.get('id_column')}{where}")
+    for array in about.get("features", []):
+        names = array["columns"]
+        shown = ", ".join(names[:8]) + (f", ... ({array['width']} in all)" if len(names) > 8 else "")
+        lines.append(f"  {array['name']}: {array['width']} columns as {array['dtype']}: {shown}")
+    if label := about.get("label"):
+        names = label.get("class_names") or []
+        shown = ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
+        lines.append(f"  label: {label['task']} of column {label['column']}" + (f": {shown}" if names else ""))
+    for name in ("weight", "time"):
+        if name in about:
+            lines.append(f"  {name}: column {about[name]['column']}, {about[name]['type']}")
+    for reason, count in about.get("dropped", {}).items():
+        lines.append(f"  dropped: {count:,} rows ({reason})")
+    return lines

@@ -135,6 +135,59 @@ def put_in_place(written: Path, directory: Path) -> None:
     written.rmdir()
 
 
+class ArrayWriter:
+    """An array file that is written from its first row to its last, some at a time.
+
+    Args:
+        root: the directory.
+        path: of the file in it.
+        dtype: of the rows, and what is stored.
+        shape: of the whole; a number without dimensions is one row.
+    """
+
+    def __init__(self, root: Path, path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self._path, self._dtype, self._shape = path, dtype, shape
+        self._name, self._num_rows = dtype_name(dtype), 0
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(target, "wb")  # noqa: SIM115 (close() does)
+        header = {"descr": np.lib.format.dtype_to_descr(stored_dtype(dtype)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+        self._file.flush()
+        self._checksum = zlib.crc32(target.read_bytes())
+
+    def append(self, chunk: torch.Tensor) -> None:
+        """Writes the next rows."""
+        if chunk.dtype != self._dtype or tuple(chunk.shape[1:]) != self._shape[1:]:
+            raise StorageError(
+                f"{self._path}: expected chunks {self._name} [*, {self._shape[1:]}], got {chunk.dtype} "
+                f"{tuple(chunk.shape)}"
+            )
+        self._num_rows += len(chunk) if self._shape else 1
+        if chunk.numel():
+            data = _as_numpy(chunk).reshape(-1).view(np.uint8).data
+            self._file.write(data)
+            self._checksum = zlib.crc32(data, self._checksum)
+
+    def finish(self) -> ArrayFile:
+        """Closes the file; StorageError unless all its rows came."""
+        num_bytes = self._file.tell()
+        self.close()
+        if self._num_rows != (expected := self._shape[0] if self._shape else 1):
+            raise StorageError(f"{self._path}: expected {expected} rows, got {self._num_rows}")
+        return ArrayFile(self._path, self._name, self._shape, num_bytes, f"{self._checksum:08x}")
+
+    def close(self) -> None:
+        """Closes the file as it is."""
+        self._file.close()
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 def write_array(
     root: Path, path: str, chunks: Iterable[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...]
 ) -> ArrayFile:
@@ -142,29 +195,10 @@ def write_array(
 
     A number without dimensions is one chunk.
     """
-    name = dtype_name(dtype)
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    num_rows = 0
-    with open(target, "wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(stored_dtype(dtype)), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.flush()
-        checksum = zlib.crc32(target.read_bytes())
+    with ArrayWriter(root, path, dtype, shape) as writer:
         for chunk in chunks:
-            if chunk.dtype != dtype or tuple(chunk.shape[1:]) != shape[1:]:
-                raise StorageError(
-                    f"{path}: expected chunks {name} [*, {shape[1:]}], got {chunk.dtype} {tuple(chunk.shape)}"
-                )
-            num_rows += len(chunk) if shape else 1
-            if chunk.numel():
-                data = _as_numpy(chunk).reshape(-1).view(np.uint8).data
-                file.write(data)
-                checksum = zlib.crc32(data, checksum)
-        num_bytes = file.tell()
-    if num_rows != (expected := shape[0] if shape else 1):
-        raise StorageError(f"{path}: expected {expected} rows, got {num_rows}")
-    return ArrayFile(path, name, shape, num_bytes, f"{checksum:08x}")
+            writer.append(chunk)
+        return writer.finish()
 
 
 def file_of_other_rows(

@@ -103,6 +103,7 @@ class DatasetHandle:
     cached_graphs: tuple[DatasetHandle, ...] = ()
     splits: tuple[SplitHandle, ...] = ()
     constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    table_columns: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
 
 def rows_handle(feature: Feature | None) -> TensorHandle | None:
@@ -202,6 +203,7 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
         node_attrs={node.node_type: tensors_of(node.attrs) for node in nodes if node.attrs},
         edge_attrs={edge.edge_type: tensors_of(edge.attrs) for edge in edges if edge.attrs},
         constants=handle.constants,
+        table_columns=handle.table_columns,
     )
 
 

@@ -65,6 +65,7 @@ class DatasetOutline:
     edge_dir: str
     nodes: tuple[NodeOutline, ...]
     edges: tuple[EdgeOutline, ...]
+    table_columns: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
 
 def outline_of(dataset: DistDataset) -> DatasetOutline:
@@ -96,7 +97,7 @@ def outline_of(dataset: DistDataset) -> DatasetOutline:
         weights, times = (None if t is None else t[:0] for t in (topology.edge_weights, topology.edge_times))
         attrs = _without_rows(dataset.edge_attrs.get(name, {}))
         edges.append(EdgeOutline(name, topology.num_cols, book, empty(EDGE_FEATURE, i), weights, times, attrs))
-    return DatasetOutline(dataset.edge_dir, nodes, tuple(edges))
+    return DatasetOutline(dataset.edge_dir, nodes, tuple(edges), dataset.table_columns)
 
 
 def _without_rows(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -38,6 +38,7 @@ class PartitionParts:
         node_attrs: by name, its rows in the order of ``node_books``.
         edge_attrs: by name, its rows in the order of ``edge_books``.
         constants: by type and name, what has no rows.
+        table_columns: of nodes and edges by type, what is known of the tables that the data set was built from.
     """
 
     partition_idx: int
@@ -55,6 +56,7 @@ class PartitionParts:
     node_attrs: Mapping[Any, Mapping[str, torch.Tensor]] = field(default_factory=dict)
     edge_attrs: Mapping[Any, Mapping[str, torch.Tensor]] = field(default_factory=dict)
     constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    table_columns: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
 
     def graphs_of(self, partition_idx: int, graphs: Mapping[Any, Topology]) -> PartitionParts:
         """Another partition of the same data set: its graphs, and no rows of features, labels or times."""
@@ -117,6 +119,7 @@ def parts_in(layout: PartitionLayout, arrays: PartitionArrays, partition_idx: in
         node_attrs=arrays.node_attrs,
         edge_attrs=arrays.edge_attrs,
         constants=layout.constants,
+        table_columns=layout.columns,
     )
 
 
@@ -145,6 +148,7 @@ def parts_of(dataset: Dataset) -> PartitionParts:
         node_attrs=dataset.node_attrs,
         edge_attrs=dataset.edge_attrs,
         constants=dataset.constants,
+        table_columns=dataset.table_columns,
     )
 
 

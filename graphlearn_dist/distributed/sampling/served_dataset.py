@@ -86,6 +86,7 @@ class ServedDataset(AskedDataset):
             earliest_nodes={node.node_type: node.earliest for node in nodes if node.earliest is not None},
             node_attrs={node.node_type: node.attrs for node in nodes},
             edge_attrs={edge.edge_type: edge.attrs for edge in edges},
+            table_columns=outline.table_columns,
         )
         self._set(parts)
         self._collector = FeatureCollector(self, (), servers)

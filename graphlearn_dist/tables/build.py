@@ -1,0 +1,400 @@
+"""From tables to a partition directory, out of core. docs/tables.md says what a config has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ..core import available_cores
+from ..errors import InvalidArgumentError, StorageError, TableError
+from ..partition.attributes import attr_path
+from ..partition.layout import AnyBook, EdgeKey, NodeKey, array_path
+from ..partition.meta_entries import make_meta, node_entry, write_meta
+from ..partition.partition_book import RangePartitionBook
+from ..partition.partitioner import random_book
+from ..partition.storage import ArrayFile, ArrayWriter, new_directory, put_in_place
+from ..utils.directory_lock import locked_directory
+from ..utils.units import parse_size
+from .buckets import Budget
+from .columns import CheckedChunk, id_kind
+from .config import EdgeTable, NodeTable, SourceSpec, TablesConfig
+from .edges import EdgeStage, Graph
+from .extra import open_duckdb, quoted
+from .ids import IdRows, IdSpace, NodeIds, id_rows
+from .nodes import NodeStage, earliest_of, times_by_node
+from .sources import Table, ahead
+from .stages import Progress, Stages
+
+_SLACK_BYTES = 160 << 20  # what libraries keep for themselves
+_LEAST_WORKING_BYTES = 64 << 20
+_AT_ONCE = 1 << 20
+_LOCK_TIMEOUT_S = 1.0
+Report = Callable[[int], None]
+
+
+def build(
+    config: str | os.PathLike[str] | Mapping[str, Any] | TablesConfig,
+    output_dir: str | os.PathLike[str],
+    *,
+    num_parts: int,
+    memory: int | str = "4GB",
+    resume: bool = False,
+    kind: Literal["random", "range"] = "random",
+    edge_dir: Literal["in", "out"] = "in",
+    seed: int = 0,
+    num_threads: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Builds a partition directory from tables.
+
+    The result is the same, bit for bit, whatever the memory, the number of threads, and how rows are divided among
+    files and row groups; and the same as a partitioner's that was given the whole graph in memory.
+
+    Args:
+        config: a YAML or JSON file, or what such a file holds (docs/tables.md).
+        output_dir: may exist, and have files, but no partitions. Until everything is there, the build is in
+            ``.<name>.build`` beside it.
+        num_parts: number of partitions.
+        memory: private memory that the process may take in all, page cache apart.
+        resume: go on with the last finished stage of a build that was killed, or failed, at this place.
+        kind: ``"random"`` (a keyed permutation of the ids) or ``"range"`` (near-equal ranges of them).
+        edge_dir: keep in- or out-neighbors with each node; loaders must ask for the same.
+        seed: of the random assignment and of random splits.
+        num_threads: None: as many as there are cores. Not part of the result.
+        progress: told how far a stage is, every half second.
+
+    Returns:
+        The directory.
+
+    Raises:
+        InvalidArgumentError: an argument, or the config, is wrong.
+        TableError: what the tables have is wrong; the message names file, row group, row and column.
+        StorageError: a disk is full or fails; nothing is at ``output_dir`` then.
+        MissingLibraryError: a library of the extra ``tables`` is needed, and not there.
+    """
+    if type(num_parts) is not int or num_parts < 1:
+        raise InvalidArgumentError(f"num_parts: expected an int >= 1, got {num_parts!r}")
+    if kind not in ("random", "range"):
+        raise InvalidArgumentError(f"kind: expected random or range, got {kind!r}")
+    if edge_dir not in ("in", "out"):
+        raise InvalidArgumentError(f"edge_dir: expected in or out, got {edge_dir!r}")
+    tables = config if isinstance(config, TablesConfig) else TablesConfig.load(config)
+    budget = Budget(_working_bytes(parse_size(memory, name="memory")), num_threads or available_cores())
+    options = {"num_parts": num_parts, "kind": kind, "edge_dir": edge_dir, "seed": seed}
+    return build_with(tables, Path(output_dir), options, budget, resume=resume, progress=progress)
+
+
+def _working_bytes(memory_bytes: int) -> int:
+    """What is left of the memory when the process has what it has already."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        own = next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
+    working = memory_bytes - own - _SLACK_BYTES
+    if working < _LEAST_WORKING_BYTES:
+        least = own + _SLACK_BYTES + _LEAST_WORKING_BYTES
+        raise InvalidArgumentError(
+            f"memory: expected at least {-(-least >> 20)} MB, {own >> 20} MB of which the process has already, got "
+            f"{memory_bytes >> 20} MB"
+        )
+    return working
+
+
+def build_with(
+    config: TablesConfig,
+    output_dir: Path,
+    options: Mapping[str, Any],
+    budget: Budget,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """``build`` of checked arguments, within a budget."""
+    directory = new_directory(output_dir)
+    work = directory.absolute().parent / f".{directory.name}.build"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{work}: cannot be made: {error.strerror}") from error
+    with locked_directory(work, _LOCK_TIMEOUT_S):
+        run = _Build(config, work, options, budget, resume=resume, progress=progress)
+        meta = run.run()
+        out = work / "out"
+        try:
+            write_meta(out, meta)
+            put_in_place(out, directory)
+        except OSError as error:
+            raise StorageError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
+        shutil.rmtree(work, ignore_errors=True)
+    return directory
+
+
+class _Build:
+    """One run of a build, over the stages that are left."""
+
+    def __init__(
+        self,
+        config: TablesConfig,
+        work: Path,
+        options: Mapping[str, Any],
+        budget: Budget,
+        *,
+        resume: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.config, self.work, self.budget, self.options = config, work, budget, options
+        self.out = work / "out"
+        opened = {spec.label_name: _open(spec, config.root, budget) for spec in self._specs() if _has_files(spec)}
+        fingerprint = {
+            **options,
+            "config": config.to_dict(),
+            "files": {name: table.fingerprint() for name, table in opened.items()},
+        }
+        self.stages = Stages(work, fingerprint, resume=resume, progress=progress)
+        self.out.mkdir(exist_ok=True)
+        self.tables = opened
+        self.files: list[ArrayFile] = []
+        self.about: dict[str, list[dict[str, Any]]] = {"nodes": [], "edges": []}
+        self.spaces: dict[NodeKey, IdSpace] = {}
+        self.books: dict[NodeKey, AnyBook] = {}
+        self.times: dict[NodeKey, Any] = {}
+
+    def _specs(self) -> Iterator[NodeTable | EdgeTable]:
+        yield from self.config.nodes
+        yield from self.config.edges
+
+    def run(self) -> dict[str, Any]:
+        """Runs all stages; what META.json will say."""
+        for spec in self._specs():
+            if spec.source is not None and spec.source.query is not None:
+                self.tables[spec.label_name] = self._queried(spec)
+        nodes = {
+            spec.key: NodeStage(spec, self.tables[spec.label_name])
+            for spec in self.config.nodes
+            if spec.source is not None
+        }
+        dropped = {spec.key: self._ids(spec, nodes.get(spec.key)) for spec in self.config.nodes}
+        node_entries = [self._nodes(spec, nodes.get(spec.key), dropped[spec.key]) for spec in self.config.nodes]
+        graph = Graph(self.spaces, self.books, self.options["edge_dir"], self._times_of)
+        edge_entries = [entry for spec in self.config.edges for entry in self._edges(spec, graph)]
+        for spec in self.config.nodes:
+            if spec.degree is not None:
+                self._degree(spec, graph)
+        parts, edge_dir = self.options["num_parts"], self.options["edge_dir"]
+        return make_meta(parts, edge_dir, node_entries, edge_entries, self.files, tables=self.about)
+
+    def _scratch(self, name: str) -> Path:
+        """A folder for a table's files on the way."""
+        number = [spec.label_name for spec in self._specs()].index(name)
+        return self.work / f"table{number}"
+
+    # --- queries -----------------------------------------------------------------------------------------------
+
+    def _queried(self, spec: NodeTable | EdgeTable) -> Table:
+        """The rows of a query, asked once, as files: a query need not give them in one order twice."""
+        source, path = spec.source, self._scratch(spec.label_name) / "query.parquet"
+        assert source is not None
+        query = (source.query or "").strip().rstrip(";")
+
+        def ask(report: Report) -> None:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            path.parent.mkdir()
+            connection = None
+            try:
+                connection = open_duckdb(
+                    self.budget.working_bytes // 2, path.parent / "spill", self.budget.threads, source.database
+                )
+                connection.execute("SET file_search_path=" + quoted(str(self.config.root)))
+                connection.execute(f"COPY ({query}) TO {quoted(str(path))} (FORMAT parquet)")
+            except Exception as error:
+                if type(error).__module__.split(".")[0] in ("duckdb", "_duckdb"):
+                    raise TableError(f"{spec.label_name}: query: {str(error).strip():.500}") from error
+                raise
+            finally:
+                if connection is not None:
+                    connection.close()
+
+        self.stages.run(f"query {spec.label_name}", None, ask)
+        return _open(replace(spec, source=SourceSpec((str(path),))), self.config.root, self.budget)
+
+    # --- ids ---------------------------------------------------------------------------------------------------
+
+    def _ids(self, spec: NodeTable, stage: NodeStage | None) -> dict[str, int]:
+        """Makes the id space and the book of a type; how many rows of its table were dropped."""
+        scratch = self._scratch(spec.label_name)
+
+        def make(report: Report) -> dict[str, Any]:
+            dropped: dict[str, int] = {}
+            if stage is not None:
+                space, dropped = stage.make_ids(self.out, scratch / "sort", self.budget, report)
+            elif spec.num_nodes is not None:
+                space = IdSpace(spec.num_nodes, "dense")
+            else:
+                space = self._ids_of_edges(spec, scratch / "sort", report)
+            shutil.rmtree(scratch / "sort", ignore_errors=True)
+            return {"space": [space.count, space.kind, space.arrow_type, space.map_path], "dropped": dropped}
+
+        total = stage.table.num_rows if stage is not None else None
+        done = self.stages.run(f"ids of {spec.label_name}", total, make)
+        space = self.spaces[spec.key] = IdSpace(*done["space"])
+        parts = self.options["num_parts"]
+        self.books[spec.key] = (
+            random_book(space.count, parts, self.options["seed"], spec.key)
+            if self.options["kind"] == "random"
+            else RangePartitionBook.near_equal(space.count, parts)
+        )
+        return dict(done["dropped"])
+
+    def _ids_of_edges(self, spec: NodeTable, scratch: Path, report: Report) -> IdSpace:
+        """The ids that edges name, of a type that has no table of its own."""
+        named = [
+            (edge, column)
+            for edge in self.config.edges
+            for column, key in zip((edge.source_column, edge.target_column), edge.ends, strict=True)
+            if key == spec.key
+        ]
+        types = {str(column): self.tables[edge.label_name].types[column] for edge, column in named}
+        if len({id_kind(dtype) for dtype in types.values()}) != 1 or None in map(id_kind, types.values()):
+            raise TableError(
+                f"{spec.label_name}: expected ids of one kind, integers or texts, in all tables of edges, found "
+                + ", ".join(f"{dtype} in column {column!r}" for column, dtype in types.items())
+            )
+
+        def rows() -> Iterator[IdRows]:
+            for edge, column in named:
+                for chunk in ahead(self.tables[edge.label_name].chunks([column])):
+                    report(chunk.num_rows)
+                    yield from id_rows([CheckedChunk(chunk, edge.drop & {"nulls"})], column)
+
+        first = next(iter(types.values()))
+        ids = NodeIds(spec.label_name, named[0][1], rows, first, distinct=False)
+        return ids.make(self.out, spec.key, scratch, self.budget)
+
+    # --- nodes -------------------------------------------------------------------------------------------------
+
+    def _nodes(self, spec: NodeTable, stage: NodeStage | None, dropped: dict[str, int]) -> dict[str, Any]:
+        """Everything about the nodes of a type; its entry of META.json."""
+        space, book, scratch = self.spaces[spec.key], self.books[spec.key], self._scratch(spec.label_name)
+        about: dict[str, Any] = {
+            "type": spec.key,
+            "id_column": spec.id_column,
+            "id_type": space.arrow_type,
+            "id_map": space.map_path,
+            "features": [],
+            "dropped": dropped,
+        }
+        earliest = None
+        if stage is not None and (stage.arrays or spec.label is not None or spec.time_column is not None):
+            name, total = spec.label_name, stage.table.num_rows
+            if space.map_path is not None:
+                numbers = stage.numbers(space, scratch)
+                drop = spec.drop | {"nulls"}
+                self.stages.run(
+                    f"look up {name}", total, lambda report: numbers.look_up(self.out, self.budget, drop, report)
+                )
+            done = self.stages.run(
+                f"read {name}",
+                total,
+                lambda report: stage.scatter(space, book, scratch, self.out, self.budget, self.options["seed"], report),
+            )
+
+            def write(report: Report) -> dict[str, Any]:
+                files = stage.gather(done, book, scratch, self.out, report)
+                times = times_by_node(self.out, spec.key, book, scratch) if spec.time_column is not None else ()
+                return {"files": [file.to_dict() for file in files], "earliest": earliest_of(times)}
+
+            written = self.stages.run(f"write {name}", space.count, write)
+            self._add_files(done["files"], written["files"])
+            about |= stage.describe(done)
+            earliest = written["earliest"]
+            if spec.time_column is not None:
+                self.times[spec.key] = scratch
+            shutil.rmtree(scratch / "rows", ignore_errors=True)
+            shutil.rmtree(scratch / "ids", ignore_errors=True)
+        self.about["nodes"].append(about)
+        return node_entry(spec.key, book, None, earliest)
+
+    def _add_files(self, *lists: Any) -> None:
+        self.files += [ArrayFile.from_dict(entry) for entries in lists for entry in entries]
+
+    def _times_of(self, key: NodeKey) -> Any:
+        """The times of nodes by id, mapped; None where they have none."""
+        if isinstance(self.times.get(key), Path):
+            path = next(self.times[key].glob("times-*"), None)
+            self.times[key] = np.load(path, mmap_mode="r") if path is not None else np.empty(0, np.int64)
+        return self.times.get(key)
+
+    # --- edges -------------------------------------------------------------------------------------------------
+
+    def _edges(self, spec: EdgeTable, graph: Graph) -> list[dict[str, Any]]:
+        """Everything about the edges of a table; the entries of META.json."""
+        name, scratch = spec.label_name, self._scratch(spec.label_name)
+        stage = EdgeStage(spec, self.tables[name], graph)
+        total, numbers = stage.table.num_rows, stage.numbers(scratch)
+        if numbers.is_needed:
+            self.stages.run(
+                f"look up {name}", total, lambda report: numbers.look_up(self.out, self.budget, spec.drop, report)
+            )
+        done = self.stages.run(f"read {name}", total, lambda report: stage.scatter(scratch, self.budget, report))
+        shutil.rmtree(scratch / "ends", ignore_errors=True)
+        entries = []
+        for number, key in enumerate(spec.keys):
+
+            def write(report: Report, number: int = number) -> list[Any]:
+                entry, files = stage.gather(number, done, scratch, self.out, self.budget, report)
+                return [entry, [file.to_dict() for file in files]]
+
+            shown = name if number == 0 else f"reverse {name}"
+            entry, files = self.stages.run(f"write {shown}", sum(done["counts"][number]), write)
+            entries.append(entry)
+            self._add_files(files)
+            about = stage.describe(done) | {"dropped": done["dropped"] if number == 0 else {}}
+            self.about["edges"].append({"type": None if key is None else list(key), **about})
+        shutil.rmtree(scratch / "features", ignore_errors=True)
+        for number in range(len(spec.keys)):
+            shutil.rmtree(scratch / f"edges{number}", ignore_errors=True)
+        return entries
+
+    # --- degrees -----------------------------------------------------------------------------------------------
+
+    def _degree(self, spec: NodeTable, graph: Graph) -> None:
+        """Writes how many neighbors each node has, over all edge types whose rows are of its type."""
+        keys = [key for edge in self.config.edges for key in edge.keys if graph.ends(key)[0] == spec.key]
+
+        def write(report: Report) -> list[Any]:
+            return [self._degrees_of(spec, keys, p, report).to_dict() for p in range(self.options["num_parts"])]
+
+        self._add_files(self.stages.run(f"degrees of {spec.label_name}", self.spaces[spec.key].count, write))
+
+    def _degrees_of(self, spec: NodeTable, keys: list[EdgeKey], partition: int, report: Report) -> ArrayFile:
+        size = self.books[spec.key].partition_size(partition)
+        offsets = [np.load(self.out / array_path("graph", key, "indptr", partition), mmap_mode="r") for key in keys]
+        path = attr_path("node_attr", spec.key, str(spec.degree), partition)
+        with ArrayWriter(self.out, path, torch.int64, (size,)) as writer:
+            for first in range(0, size, _AT_ONCE):
+                last = min(first + _AT_ONCE, size)
+                degrees = np.zeros(last - first, np.int64)
+                for indptr in offsets:
+                    degrees += np.diff(indptr[first : last + 1])
+                writer.append(torch.from_numpy(degrees))
+                report(last - first)
+            return writer.finish()
+
+
+def _has_files(spec: NodeTable | EdgeTable) -> bool:
+    return spec.source is not None and spec.source.query is None
+
+
+def _open(spec: NodeTable | EdgeTable, root: Path, budget: Budget) -> Table:
+    assert spec.source is not None
+    stage = NodeStage if isinstance(spec, NodeTable) else EdgeStage
+    columns = stage.columns_of(spec)  # type: ignore[arg-type]
+    as_float = (
+        [c for f in spec.features for c in f.columns] if isinstance(spec, NodeTable) else EdgeStage.float_columns(spec)
+    )
+    return Table(spec.source, root, columns, as_float=as_float, chunk_bytes=budget.chunk_bytes)

@@ -1,0 +1,131 @@
+"""Stages of a build: what is finished is written down, so that a build that was killed goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+from ..errors import InvalidArgumentError, StorageError
+from .sources import disk_errors
+
+_STATE_FILE = "STATE.json"
+_REPORT_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """How far a stage is.
+
+    Attributes:
+        stage: its name.
+        done: rows or edges so far, in all passes.
+        total: about how many there will be, or None where nobody knows.
+        elapsed_s: since it began.
+        finished: whether this is its end.
+    """
+
+    stage: str
+    done: int
+    total: int | None
+    elapsed_s: float
+    finished: bool = False
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.done / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until its end, at this rate; None where nobody knows."""
+        if self.total is None or not self.done:
+            return None
+        return max(self.total - self.done, 0) / self.rate if self.rate else None
+
+    def __str__(self) -> str:
+        share = f"{min(self.done / self.total, 1):4.0%}" if self.total else f"{self.done:,}"
+        eta = "" if self.eta_s is None or self.finished else f", {_clock(self.eta_s)} left"
+        return f"{self.stage}: {share} in {_clock(self.elapsed_s)}, {self.rate / 1e6:.2f} M rows/s{eta}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+Progress = Callable[[StageProgress], None]
+
+
+class Stages:
+    """Runs stages that were not finished yet, and keeps their results (in JSON's types) in a folder.
+
+    Args:
+        folder: of the build; there is a lock on it while this is used.
+        fingerprint: of what is built: results of another are of no use.
+        resume: whether to go on with what is there.
+        progress: told how far a stage is.
+    """
+
+    def __init__(self, folder: Path, fingerprint: dict[str, Any], *, resume: bool, progress: Progress | None) -> None:
+        self._folder, self._progress = folder, progress
+        self._done: dict[str, Any] = {}
+        given = json.loads(json.dumps(fingerprint))
+        if resume and (folder / _STATE_FILE).exists():
+            state = self._read()
+            for name, value in given.items():
+                if state["fingerprint"].get(name) != value:
+                    raise InvalidArgumentError(
+                        f"resume: expected what {folder} was begun with, but {name} differs (a config, an option or a "
+                        "file changed); build without --resume to begin anew"
+                    )
+            self._done = state["done"]
+        else:
+            for entry in list(folder.iterdir()):
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        self._fingerprint = given
+
+    def _read(self) -> dict[str, Any]:
+        path = self._folder / _STATE_FILE
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(state["fingerprint"], dict) and isinstance(state["done"], dict):
+                return dict(state)
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise StorageError(f"{path}: cannot be read ({error}); build without --resume to begin anew") from error
+        raise StorageError(f"{path}: damaged; build without --resume to begin anew")
+
+    def run(self, name: str, total: int | None, work: Callable[[Callable[[int], None]], Any]) -> Any:
+        """The result of a stage: that of an earlier run, or of ``work``, which tells how many rows it has done."""
+        if name in self._done:
+            return self._done[name]
+        begin, done, told = time.monotonic(), 0, time.monotonic()
+
+        def report(count: int) -> None:
+            nonlocal done, told
+            done += count
+            now = time.monotonic()
+            if self._progress is not None and now - told >= _REPORT_EVERY_S:
+                told = now
+                self._progress(StageProgress(name, done, total, now - begin))
+
+        with disk_errors(self._folder):
+            result = work(report)
+            self._done[name] = json.loads(json.dumps(result))
+            self._write()
+        _C.trim_pool()
+        if self._progress is not None:
+            self._progress(StageProgress(name, done, total, time.monotonic() - begin, finished=True))
+        return self._done[name]
+
+    def _write(self) -> None:
+        path = self._folder / _STATE_FILE
+        temporary = path.with_suffix(".new")
+        state = {"fingerprint": self._fingerprint, "done": self._done}
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        os.replace(temporary, path)
