@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from .. import _C
+from ..core import pooled_empty
 from ..errors import StorageError
 from ..partition.layout import AnyBook
 from .columns import Array, tensor_of
@@ -108,7 +109,14 @@ class Bucket:
 
     def read(self) -> Array:
         """All records; their field ``row`` counts from ``first_row``."""
-        return np.fromfile(self.path, self.dtype) if self.count else np.empty(0, self.dtype)
+        memory = pooled_empty(
+            (self.count * self.dtype.itemsize,), torch.uint8
+        ).numpy()  # warm pages, bucket after bucket
+        if self.count:
+            with open(self.path, "rb") as file:
+                file.readinto(memory.data)
+        records: Array = memory.view(self.dtype)
+        return records
 
     def pieces(self, records: int) -> Iterator[Array]:
         """The same, some at a time."""

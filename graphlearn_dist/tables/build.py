@@ -15,7 +15,7 @@ import torch
 from ..core import available_cores
 from ..errors import InvalidArgumentError, StorageError, TableError
 from ..partition.attributes import attr_path
-from ..partition.layout import AnyBook, EdgeKey, NodeKey, array_path
+from ..partition.layout import META_FILE, AnyBook, EdgeKey, NodeKey, array_path
 from ..partition.meta_entries import make_meta, node_entry, write_meta
 from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
@@ -29,13 +29,14 @@ from .edges import EdgeStage, Graph
 from .extra import open_duckdb, quoted
 from .ids import IdRows, IdSpace, NodeIds, id_rows
 from .nodes import NodeStage, earliest_of, times_by_node
-from .sources import Table, ahead
+from .sources import Table, ahead, disk_errors
 from .stages import Progress, Stages
 
 _SLACK_BYTES = 160 << 20  # what libraries keep for themselves
 _LEAST_WORKING_BYTES = 64 << 20
 _AT_ONCE = 1 << 20
 _LOCK_TIMEOUT_S = 1.0
+_PLACING = "PLACING"  # in the folder of a build whose result is finished, and on its way to its place
 Report = Callable[[int], None]
 
 
@@ -115,23 +116,31 @@ def build_with(
     progress: Progress | None = None,
 ) -> Path:
     """``build`` of checked arguments, within a budget."""
-    directory = new_directory(output_dir)
+    directory = output_dir
     work = directory.absolute().parent / f".{directory.name}.build"
+    if not (resume and (work / _PLACING).exists()):
+        new_directory(directory)
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{work}: cannot be made: {error.strerror}") from error
-    with locked_directory(work, _LOCK_TIMEOUT_S):
-        run = _Build(config, work, options, budget, resume=resume, progress=progress)
-        meta = run.run()
-        out = work / "out"
-        try:
-            write_meta(out, meta)
-            put_in_place(out, directory)
-        except OSError as error:
-            raise StorageError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
+    with locked_directory(work, _LOCK_TIMEOUT_S), disk_errors(work):
+        if not (resume and (work / _PLACING).exists()):
+            meta = _Build(config, work, options, budget, resume=resume, progress=progress).run()
+            write_meta(work / "out", meta)
+            (work / _PLACING).touch()
+        _place(work / "out", directory)
         shutil.rmtree(work, ignore_errors=True)
     return directory
+
+
+def _place(out: Path, directory: Path) -> None:
+    """Gives what is finished its name. A build that was killed here goes on here: some may be in its place already."""
+    if out.exists() and not any((directory / name).exists() for name in ("part0", META_FILE)):
+        put_in_place(out, directory)
+    elif out.exists():
+        for name in sorted((entry.name for entry in out.iterdir()), key=lambda name: (name == META_FILE, name)):
+            os.replace(out / name, directory / name)
 
 
 class _Build:
@@ -293,7 +302,7 @@ class _Build:
             name, total = spec.label_name, stage.table.num_rows
             if space.map_path is not None:
                 numbers = stage.numbers(space, scratch)
-                drop = spec.drop | {"nulls"}
+                drop = stage.number_drops
                 self.stages.run(
                     f"look up {name}", total, lambda report: numbers.look_up(self.out, self.budget, drop, report)
                 )

@@ -336,6 +336,8 @@ def _edges(where: str, content: Any) -> EdgeTable:
         drop=_drops(keys, ("unknown_ids", "nulls", "nonfinite")),
     )
     keys.finish()
+    if table.source_column == table.target_column:
+        raise keys.error("dest_id_col", "another column than source_id_col", table.target_column)
     if table.self_loops != "keep" and table.ends[0] != table.ends[1]:
         raise keys.error("self_loops", "keep where sources and targets are of two types", table.self_loops)
     if table.self_loops == "add" and (table.time_column or table.features):

@@ -68,7 +68,7 @@ class EdgeStage:
         self.arrays: list[FeatureArray] = feature_arrays(table, spec.features)
         named = zip((spec.source_column, spec.target_column), spec.ends, strict=True)
         self._ends = {column: graph.spaces[key] for column, key in named}
-        check_kinds(table, self._ends, dict(zip(self._ends, map(str, spec.ends), strict=False)))
+        check_kinds(table, self._ends, dict(zip(self._ends, (key or "the nodes" for key in spec.ends), strict=True)))
         self._has_times = {key: self._timed(key) for key in spec.keys}
 
     @staticmethod

@@ -145,7 +145,7 @@ class NodeStage:
         }
 
     def _numbered(self, space: IdSpace, scratch: Path, report: Report) -> Iterator[tuple[CheckedChunk, Array]]:
-        chunks = (CheckedChunk(rows, self.spec.drop) for rows in ahead(self.table.chunks()))
+        chunks = (CheckedChunk(rows, self.number_drops) for rows in ahead(self.table.chunks()))
         if self.spec.id_column is None:
             first = 0
             for chunk in chunks:
@@ -157,6 +157,12 @@ class NodeStage:
         for chunk, found in self.numbers(space, scratch).numbers(chunks):
             report(chunk.chunk.num_rows)
             yield chunk, found[self.spec.id_column]
+
+    @property
+    def number_drops(self) -> frozenset[str]:
+        """Reasons to leave rows out when numbers are looked up: those that were dropped before have none."""
+        drop = self.spec.drop
+        return drop | {"unknown_ids"} if drop & {"nulls", "nonfinite"} else drop
 
     def numbers(self, space: IdSpace, scratch: Path) -> NodeNumbers:
         """The nodes that rows are about."""

@@ -185,7 +185,7 @@ class Table:
             return pa.ipc.open_stream(source)
 
     def _schema_of_csv(self, file: str) -> tuple[Any, int | None, int]:
-        with self._csv(file) as opened:
+        with self._csv_errors(file), self._csv(file) as opened:
             schema = opened.schema
         for name in self._as_float.intersection(schema.names):
             if pa.types.is_integer(schema.field(name).type) and name not in self.spec.types:
@@ -258,11 +258,15 @@ class Table:
 
     def _chunks_of_csv(self, file: str, columns: list[str], rows: int) -> Iterator[Chunk]:
         first = 0
+        with self._csv_errors(file), self._csv(file) as opened:
+            for batch in opened:
+                yield self._chunk(file, None, first, batch, columns)
+                first += batch.num_rows
+
+    @contextmanager
+    def _csv_errors(self, file: str) -> Iterator[None]:
         try:
-            with self._csv(file) as opened:
-                for batch in opened:
-                    yield self._chunk(file, None, first, batch, columns)
-                    first += batch.num_rows
+            yield
         except pa.ArrowInvalid as error:
             raise TableError(f"{file}{_csv_place(str(error), file, self.spec.separator)}: {error}") from error
 

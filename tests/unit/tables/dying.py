@@ -1,0 +1,66 @@
+"""A build that is killed, or whose disk is full, at a chosen one of the places where it writes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from graphlearn_dist.errors import GraphLearnError
+from graphlearn_dist.partition.storage import ArrayWriter
+from graphlearn_dist.tables import ids
+from graphlearn_dist.tables.buckets import BucketWriter
+from graphlearn_dist.tables.stages import Stages
+
+from .shop import SCARCE, Shop, make
+
+
+def config_of(folder: str) -> dict[str, Any]:
+    return Shop.make().config(Path(folder))
+
+
+def run(folder: str, directory: str, at: int | None, resume: bool = False) -> int:
+    """Builds, and kills this process just before or just after the ``at``-th write; how many there were."""
+    count = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*args, **kwargs)
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+    places = [
+        (BucketWriter, ("put", "finish")),
+        (ArrayWriter, ("append", "finish")),
+        (Stages, ("_write", "run")),
+        (ids, ("_write_map",)),
+        (os, ("replace",)),
+    ]
+    for owner, names in places:
+        for name in names:
+            setattr(owner, name, counted(getattr(owner, name)))
+    make(config_of(folder), Path(directory), working=SCARCE, resume=resume)
+    return count
+
+
+def run_with_small_files(folder: str, directory: str, file_bytes: int) -> str:
+    """Builds where no file may be larger, as on a disk that is full then; the error."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
+    try:
+        make(config_of(folder), Path(directory), working=SCARCE)
+    except GraphLearnError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return ""

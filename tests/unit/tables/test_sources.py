@@ -1,0 +1,174 @@
+"""Tables of every format, from anywhere, give the same partitions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.orc
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from graphlearn_dist import _C
+from graphlearn_dist.core import to_tensor
+from graphlearn_dist.errors import InvalidArgumentError, TableError, UnknownIdError
+from graphlearn_dist.partition import RangePartitioner
+from graphlearn_dist.tables import IdMap, TablesConfig
+from graphlearn_dist.tables.columns import native_ids
+
+from .shop import assert_same_graph, make
+
+NUM_NODES, NUM_EDGES = 20, 120
+
+
+@pytest.fixture
+def tables() -> tuple[pa.Table, pa.Table]:
+    random = np.random.default_rng(1)
+    nodes = pa.table({"id": [f"n{i:02}" for i in range(NUM_NODES)], "f": random.random(NUM_NODES)})
+    ends = random.integers(0, NUM_NODES, (2, NUM_EDGES))
+    edges = pa.table(
+        {"a": [f"n{i:02}" for i in ends[0]], "b": [f"n{i:02}" for i in ends[1]], "w": random.random(NUM_EDGES)}
+    )
+    return nodes, edges
+
+
+@pytest.fixture
+def reference(tables: tuple[pa.Table, pa.Table], tmp_path: Path) -> Path:
+    nodes, edges = tables
+    ends = torch.tensor([[int(name[1:]) for name in edges[column].to_pylist()] for column in "ab"])
+    return RangePartitioner(
+        tmp_path / "reference",
+        2,
+        NUM_NODES,
+        ends,
+        node_feat=torch.tensor(nodes["f"].to_pylist(), dtype=torch.float64).float()[:, None],
+        edge_weights=torch.tensor(edges["w"].to_pylist(), dtype=torch.float64),
+        edge_assign_strategy="by_dst",
+    ).partition()
+
+
+def config(nodes: dict[str, Any], edges: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "nodes": [{"node_id_col": "id", "features": [{"feature_col": "f"}], **nodes}],
+        "edges": [{"source_id_col": "a", "dest_id_col": "b", "weight_col": "w", **edges}],
+    }
+
+
+def write(table: pa.Table, path: Path, form: str) -> None:
+    if form == "parquet":
+        pq.write_table(table, path)
+    elif form == "csv":
+        pyarrow.csv.write_csv(table, path)
+    elif form == "orc":
+        pyarrow.orc.write_table(table, path)
+    else:
+        opened = pa.ipc.new_file if form == "arrow" else pa.ipc.new_stream
+        with opened(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "orc", "arrow", "stream"])
+def test_formats(form: str, tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
+    write(tables[0], tmp_path / "nodes", form)
+    write(tables[1].slice(0, 50), tmp_path / "edges-0", form)
+    write(tables[1].slice(50), tmp_path / "edges-1", form)
+    name = "arrow" if form == "stream" else form
+    given = config(
+        {"files": f"{tmp_path}/nodes", "format": name},
+        {"files": f"{tmp_path}/edges-*", "format": {"name": name}},
+    )
+    assert_same_graph(make(given, tmp_path / "built", kind="range"), reference)
+
+
+def test_texts_as_dictionaries_and_views(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
+    nodes, edges = tables
+    pq.write_table(nodes.set_column(0, "id", nodes["id"].cast(pa.large_string())), tmp_path / "n.parquet")
+    pq.write_table(edges.set_column(0, "a", edges["a"].dictionary_encode()), tmp_path / "e.parquet")
+    given = config({"files": f"{tmp_path}/n.parquet"}, {"files": f"{tmp_path}/e.parquet"})
+    assert_same_graph(make(given, tmp_path / "built", kind="range"), reference)
+
+
+def test_queries(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
+    """A query is asked in the folder of the config, and its rows keep the order that it gives them."""
+    pq.write_table(tables[0], tmp_path / "n.parquet")
+    numbered = tables[1].append_column("row", pa.array(np.arange(NUM_EDGES)))
+    pq.write_table(numbered.take(np.random.default_rng(0).permutation(NUM_EDGES)), tmp_path / "e.parquet")
+    given = config({"query": "SELECT * FROM 'n.parquet'"}, {"query": "SELECT a, b, w FROM 'e.parquet' ORDER BY row;"})
+    (tmp_path / "graph.json").write_text(json.dumps(given))
+    assert_same_graph(make(tmp_path / "graph.json", tmp_path / "built", kind="range"), reference)
+    given["edges"][0]["query"] = "SELECT nothing FROM 'e.parquet'"
+    (tmp_path / "graph.json").write_text(json.dumps(given))
+    with pytest.raises(TableError, match=r"edges: query: .*nothing"):
+        make(tmp_path / "graph.json", tmp_path / "other")
+
+
+def test_remote_files(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    for name, table in (("n", tables[0]), ("e-0", tables[1].slice(0, 9)), ("e-1", tables[1].slice(9))):
+        with system.open(f"/gld-tables/{name}.parquet", "wb") as file:
+            pq.write_table(table, file)
+    given = config({"files": "memory://gld-tables/n.parquet"}, {"files": "memory://gld-tables/e-*.parquet"})
+    assert_same_graph(make(given, tmp_path / "built", kind="range"), reference)
+
+
+def test_yaml_file_with_relative_paths(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    (tmp_path / "data").mkdir()
+    pq.write_table(tables[0], tmp_path / "data" / "n.parquet")
+    pq.write_table(tables[1], tmp_path / "data" / "e.parquet")
+    (tmp_path / "graph.yaml").write_text(
+        """
+version: gconstruct-v0.1
+nodes:
+- node_id_col: id
+  files: data/n.parquet
+  features:
+  - feature_col: [f]
+edges:
+- source_id_col: a
+  dest_id_col: b
+  weight_col: w
+  files: [data/e.parquet]
+  format: {name: parquet}
+"""
+    )
+    assert_same_graph(make(tmp_path / "graph.yaml", tmp_path / "built", kind="range"), reference)
+    assert TablesConfig.load(tmp_path / "graph.yaml").edges[0].weight_column == "w"
+
+
+@pytest.mark.parametrize("kind", ["text", "int"])
+def test_id_tables_find_what_a_dictionary_finds(kind: str) -> None:
+    random = np.random.default_rng(4)
+    known = np.unique(random.integers(-(2**62), 2**62, 3000))
+    asked = np.concatenate([random.choice(known, 2000), random.integers(-(2**62), 2**62, 500)])
+    places = {value: i for i, value in enumerate(known.tolist())}
+    expected = [places.get(value, -1) for value in asked.tolist()]
+    if kind == "int":
+        table, given = _C.IdTable(native_ids(known)), native_ids(asked)
+    else:
+        texts = pa.array(
+            [str(value) * (value % 3) for value in range(-1, 0)] + [str(v) for v in known], pa.large_string()
+        )
+        table, given = _C.IdTable(native_ids(texts[1:])), native_ids(pa.array(map(str, asked), pa.large_string()))
+    assert to_tensor(table.find(given, _C.ThreadPool(2))).tolist() == expected
+
+
+def test_unknown_original_ids(tables: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
+    pq.write_table(tables[0], tmp_path / "n.parquet")
+    pq.write_table(tables[1], tmp_path / "e.parquet")
+    given = config({"files": f"{tmp_path}/n.parquet"}, {"files": f"{tmp_path}/e.parquet"})
+    ids = IdMap(make(given, tmp_path / "built"))
+    with pytest.raises(UnknownIdError, match=r"original_ids\[1\]: no node has the id 'nobody'"):
+        ids.node_ids(["n03", "nobody"])
+    with pytest.raises(UnknownIdError, match="node_ids: expected 0 <= id < 20"):
+        ids.original_ids(torch.tensor([20]))
+    with pytest.raises(InvalidArgumentError, match="node_type: expected one of"):
+        IdMap(tmp_path / "built", "user")
+    with pytest.raises(InvalidArgumentError, match="original_ids: expected large_string, got int64"):
+        ids.node_ids([3])
