@@ -1,6 +1,9 @@
 """The whole way on one machine: partition a graph, serve it, train remotely, compare with full-batch training.
 
 Usage: python examples/demo.py [--data debian] [--on ray] [--servers 2] [--trainers 2] [--workdir DIR]
+
+`--data` takes an embedded data set, a file, a partition directory, or the config of tables (docs/tables.md) of a
+homogeneous graph with features, labels and a split.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from full_batch import FullBatchResult
 from job import Recipe, partition, recipe_for, train_reference, train_remotely
 
 from graphlearn_dist.errors import GraphLearnError
-from graphlearn_dist.partition import load_partition_layout
+from graphlearn_dist.partition import describe, load_partition_layout
+
+CONFIGS = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,9 @@ def demo(args: argparse.Namespace, workdir: Path) -> None:
     recipe = chosen_recipe(args)
     if Path(args.data).is_dir():
         data, partitions, shape = None, Path(args.data), shape_of_partitions(Path(args.data))
+    elif Path(args.data).suffix in CONFIGS:
+        data, partitions = None, build_partitions(Path(args.data), workdir / "partitions", args.servers)
+        shape = shape_of_partitions(partitions)
     else:
         data, partitions = recipe.load(args.data, args.seed), workdir / "partitions"
         shape = (data.x.shape[1], data.num_classes)
@@ -113,6 +121,16 @@ def demo(args: argparse.Namespace, workdir: Path) -> None:
     heading("summary")
     print(summary(result, reference, args, recipe))
     print(f"\n  all of it took {time.perf_counter() - start:.0f} s")
+
+
+def build_partitions(config: Path, out: Path, num_parts: int) -> Path:
+    """Partitions of tables, and what is known of them."""
+    from graphlearn_dist.tables import build
+
+    heading(f"partitions of the tables of {config}")
+    build(config, out, num_parts=num_parts)
+    print(describe(out))
+    return out
 
 
 def chosen_recipe(args: argparse.Namespace) -> Recipe:
@@ -133,7 +151,7 @@ def shape_of_partitions(root: Path) -> tuple[int, int]:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="debian", help="see examples/datasets.py; or a partition directory")
+    parser.add_argument("--data", default="debian", help="see examples/datasets.py; or partitions, or a config")
     parser.add_argument("--on", choices=("local", "ray"), default="local", help="where servers and trainers run")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--trainers", type=int, default=2)

@@ -73,7 +73,7 @@ class LabelCoder:
         if self._is_regression:
             return {"class_names": None, "final": None}
         if self._are_integers:
-            names = list(map(str, range(self._greatest + 1))) if self._greatest < 1 << 16 else None
+            names = list(map(str, range(self._greatest + 1))) if self._greatest < 1 << 12 else None
             return {"class_names": names, "num_classes": self._greatest + 1, "final": None}
         ordered = sorted(self._codes)
         final = [0] * len(ordered)

@@ -17,6 +17,22 @@ from tests.support.processes import ROOT, run_program
 DEADLINE_S = 300.0  # only ever reached by a hang
 
 
+@pytest.mark.thorough
+def test_tables_are_built_trained_on_and_gone_on_with(tmp_path: Path) -> None:
+    """Two servers, a trainer that stops in the middle of an epoch, and one that goes on."""
+    pytest.importorskip("duckdb", reason="the extra [tables] is not installed")
+    command = [sys.executable, str(ROOT / "examples" / "tables.py"), "--smoke", "--workdir", str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "segments bargains, books, games, garden; features of users age, visits" in done.stdout
+    stopped = re.search(r"stopped in epoch (\d+), after (\d+) batches", done.stdout)
+    went_on = re.search(r"goes on in epoch (\d+), batch (\d+)", done.stdout)
+    assert stopped is not None and went_on is not None, done.stdout  # noqa: PT018
+    assert (went_on[1], int(went_on[2])) == (stopped[1], int(stopped[2]) + 1)
+    assert re.search(r"test accuracy \d+\.\d+%", done.stdout)
+
+
 def run_example(name: str, mode: str, *arguments: str) -> str:
     """What an example prints with ``--smoke``.
 

@@ -41,6 +41,23 @@ def test_partitions_hold_the_data_set(tmp_path: Path) -> None:
     assert torch.equal(x.sum(1).sort().values, data.x.sum(1).sort().values)
 
 
+def test_tables_become_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("duckdb", reason="the extra [tables] is not installed")
+    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"id": ["c", "a", "b"], "x": [1.0, 2.0, 3.0], "y": [1, 0, 2]}), tmp_path / "nodes.parquet")
+    pq.write_table(pa.table({"from": ["a", "b"], "to": ["b", "c"]}), tmp_path / "edges.parquet")
+    (tmp_path / "graph.json").write_text(
+        """{"nodes": [{"node_id_col": "id", "files": "nodes.parquet", "features": [{"feature_col": "x"}],
+                       "labels": [{"label_col": "y", "split_pct": [0.5, 0.25, 0.25]}]}],
+            "edges": [{"source_id_col": "from", "dest_id_col": "to", "files": "edges.parquet"}]}"""
+    )
+    out = demo.build_partitions(tmp_path / "graph.json", tmp_path / "parts", 2)
+    assert demo.shape_of_partitions(out) == (1, 3)
+    assert "nodes: 3 (" in capsys.readouterr().out
+
+
 def test_child_that_ended_is_left_alone() -> None:
     with job.launched([sys.executable, "-c", "raise SystemExit(3)"]) as process:
         assert process.wait(HANG_S) == 3

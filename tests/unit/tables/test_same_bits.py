@@ -224,5 +224,12 @@ def test_public_function_and_what_is_known_afterwards(tmp_path: Path) -> None:
     assert dataset.schema.class_names("user") == ["high", "low", "middle"]
     assert dataset.schema.feature_columns("user") == ["age", "taste[0]", "taste[1]", "taste[2]"]
     assert dataset.schema.feature_columns(BOUGHT) == ["stars"]
+    from graphlearn_dist.distributed.partitions.partition_outline import outline_of
+    from graphlearn_dist.rpc.wire.codec import decode, encode
+
+    encoded = encode(outline_of(dataset))  # what a client is told by a server
+    told_client = decode(encoded.head, bytearray(b"".join(encoded.payload_parts())))
+    assert told_client.table_columns == dataset.table_columns
+    assert DistDataset.from_ipc_handle(dataset.share_ipc()).schema.columns == dataset.schema.columns
     assert [one.stage for one in told if one.finished][-1] == f"write reverse edges {' '.join(BUYS)}"
     assert not list(tmp_path.glob(".*"))  # nothing is left of the build
