@@ -7,8 +7,8 @@ private memory is read ten times a second.
     python benchmarks/bench_scale.py --nodes 100e6 --edges 1e9 --memory 4GB --dir /data/scale
     python benchmarks/bench_scale.py --nodes 10e6 --edges 100e6 --ids text
 
-`--glt-path` names a folder where GraphLearn-for-PyTorch can be imported from: its partitioner is then measured in the
-same run, on the same edges, which it needs in memory.
+`--glt-python` names an interpreter that has GraphLearn-for-PyTorch (see benchmarks/README.md): its partitioner is then
+measured in the same run, on the same edges, which it needs in memory.
 """
 
 from __future__ import annotations
@@ -58,13 +58,12 @@ print(json.dumps({"stages": stages, "seconds": time.monotonic() - started, "cpu_
 """
 
 _GLT = """
-import json, sys, time
-import numpy as np, pyarrow.parquet as pq, torch
+import json, sys, time, types
+import numpy as np, torch
+sys.modules.setdefault("torch_sparse", types.ModuleType("torch_sparse"))  # imported, and not used here
 from graphlearn_torch.partition import RandomPartitioner
 begin = time.monotonic()
-table = pq.read_table(sys.argv[1], columns=["source", "target"])
-ends = torch.stack([torch.from_numpy(table[name].to_numpy()) for name in ("source", "target")])
-del table
+ends = torch.from_numpy(np.load(sys.argv[1]))
 loaded = time.monotonic()
 RandomPartitioner(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), ends, chunk_size=1_000_000).partition()
 print(json.dumps({"seconds": time.monotonic() - begin, "partition_seconds": time.monotonic() - loaded}))
@@ -165,14 +164,14 @@ def private_bytes(pid: int) -> int:
         return 0
 
 
-def measured(command: list[str], group: Path | None, environ: dict[str, str] | None = None) -> dict[str, Any]:
+def measured(command: list[str], group: Path | None) -> dict[str, Any]:
     """What a program printed last, as JSON, with the most private memory that it was seen to have."""
 
     def enter() -> None:
         if group is not None:
             (group / "cgroup.procs").write_text(str(os.getpid()))
 
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=enter, env=environ)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=enter)
     peak, over = [0], threading.Event()
 
     def watch() -> None:
@@ -208,11 +207,18 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         found = measured(command, group)
         found["control_group"] = group is not None
     found |= {"table_bytes": bytes_in(tables), "partition_bytes": bytes_in(out)}
-    if args.glt_path:
-        environ = {**os.environ, "PYTHONPATH": args.glt_path}
-        peer = [sys.executable, "-c", _GLT, str(tables), str(folder / "glt"), str(args.parts), str(args.nodes)]
-        found["glt"] = measured(peer, None, environ)
-        shutil.rmtree(folder / "glt", ignore_errors=True)
+    if args.glt_python:
+        ends = np.lib.format.open_memmap(folder / "ends.npy", "w+", np.int64, (2, args.edges))
+        first = 0
+        for source, target in edges_of(args.nodes, args.edges, args.communities):
+            ends[:, first : first + len(source)] = source, target
+            first += len(source)
+        del ends
+        glt = folder / "glt"
+        peer = [args.glt_python, "-c", _GLT, str(folder / "ends.npy"), str(glt), str(args.parts), str(args.nodes)]
+        found["glt"] = measured(peer, None)
+        shutil.rmtree(glt, ignore_errors=True)
+        (folder / "ends.npy").unlink()
     shutil.rmtree(out, ignore_errors=True)
     return found
 
@@ -257,7 +263,7 @@ def main() -> None:
     parser.add_argument("--communities", type=int, default=1000)
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--dir", type=Path, help="where tables stay for another run; default: a folder that is removed")
-    parser.add_argument("--glt-path", help="where GraphLearn-for-PyTorch is imported from")
+    parser.add_argument("--glt-python", help="an interpreter that has GraphLearn-for-PyTorch")
     parser.add_argument("--name", default="scale", help="of the file in results/")
     parser.add_argument("--only-tables", action="store_true", help="write tables, and build nothing")
     args = parser.parse_args()

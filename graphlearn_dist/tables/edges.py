@@ -165,8 +165,8 @@ class EdgeStage:
         spec, numbers, first = self.spec, self.numbers(scratch), 0
         looked_up = set(self._ends) - set(numbers.read_columns)
         columns = [name for name in self.table.columns if name not in looked_up]
-        # A table of no columns has no rows: their number comes with one of those that were looked up.
-        chunks = ahead(self.table.chunks(columns or [spec.source_column]))
+        # What was looked up is not read again, where nothing else is.
+        chunks = ahead(self.table.chunks(columns)) if columns else numbers.bare_chunks()
         checked = (CheckedChunk(chunk, spec.drop, counts) for chunk in chunks)
         for chunk, found in numbers.numbers(checked):
             source, target = found[spec.source_column], found[spec.target_column]

@@ -16,9 +16,10 @@ from ..errors import TableError
 from .buckets import Budget
 from .columns import Array, CheckedChunk, id_kind, native_ids
 from .ids import IdSpace, map_parts, open_part
-from .sources import Table, ahead
+from .sources import Chunk, Place, Table, ahead
 
 UNKNOWN, NULL = -1, -2  # in the place of a node's number
+_BARE_ROWS = 1 << 18
 
 
 def check_kinds(table: Table, ends: Mapping[str, IdSpace], names: Mapping[str, str]) -> None:
@@ -110,6 +111,15 @@ class NodeNumbers:
                 self._path(name, number - 1).unlink()
             if drop is not None:
                 self._path(name, number).rename(self._path(name))
+
+    def bare_chunks(self) -> Iterator[Chunk]:
+        """Chunks of no columns, as many rows as were looked up; what is wrong with them was said then."""
+        left = self._path(self._mapped[0]).stat().st_size // 8
+        first, place = 0, ", ".join(self._table.files[:1])
+        while left > 0:
+            count = min(left, _BARE_ROWS)
+            yield Chunk({}, count, Place(place, None, first))
+            first, left = first + count, left - count
 
     def numbers(self, chunks: Iterator[CheckedChunk]) -> Iterator[tuple[CheckedChunk, dict[str, Array]]]:
         """Each chunk with the nodes that its rows name, int64 ``[n]`` by column; rows without one are rejected."""

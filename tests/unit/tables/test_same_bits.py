@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphlearn_dist.partition import RandomPartitioner, RangePartitioner, load_partition_layout, verify
-from graphlearn_dist.tables import IdMap, build
+from graphlearn_dist.tables import IdMap, build, ids
 
 from .shop import AMPLE, BOUGHT, BUYS, SCARCE, STRATEGY, Shop, arrays_of, assert_same_graph, make, meta_of
 
@@ -233,3 +233,19 @@ def test_public_function_and_what_is_known_afterwards(tmp_path: Path) -> None:
     assert DistDataset.from_ipc_handle(dataset.share_ipc()).schema.columns == dataset.schema.columns
     assert [one.stage for one in told if one.finished][-1] == f"write reverse edges {' '.join(BUYS)}"
     assert not list(tmp_path.glob(".*"))  # nothing is left of the build
+
+
+def test_maps_that_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are looked up in parts, a pass each; original ids come from many row groups."""
+    monkeypatch.setattr(ids, "_MAP_GROUP", 8)
+    monkeypatch.setattr(ids, "_table_bytes", lambda group: 1 << 40)
+    shop = Shop.make()
+    shop.write(tmp_path / "t", files=2, group=100)
+    reference = shop.partitioner(tmp_path / "reference", 2, "in").partition()
+    out = make(shop.config(tmp_path / "t"), tmp_path / "built")
+    assert_same_graph(out, reference)
+    assert pq.read_metadata(out / "node_map" / "user" / "ids.parquet").num_row_groups == 7
+    names = sorted(shop.users["name"].tolist())
+    order = np.random.default_rng(0).permutation(53)
+    assert IdMap(out, "user").original_ids(torch.from_numpy(order)).to_pylist() == [names[i] for i in order]
+    assert IdMap(out, "user").node_ids([names[i] for i in order]).tolist() == order.tolist()

@@ -21,7 +21,7 @@ from graphlearn_dist.partition import RangePartitioner
 from graphlearn_dist.tables import IdMap, TablesConfig
 from graphlearn_dist.tables.columns import native_ids
 
-from .shop import assert_same_graph, make
+from .shop import AMPLE, SCARCE, assert_same_graph, make, meta_of
 
 NUM_NODES, NUM_EDGES = 20, 120
 
@@ -172,3 +172,25 @@ def test_unknown_original_ids(tables: tuple[pa.Table, pa.Table], tmp_path: Path)
         IdMap(tmp_path / "built", "user")
     with pytest.raises(InvalidArgumentError, match="original_ids: expected large_string, got int64"):
         ids.node_ids([3])
+
+
+@pytest.mark.parametrize("working", [AMPLE, SCARCE])
+def test_edges_of_nothing_but_looked_up_ids(tmp_path: Path, working: int) -> None:
+    """Rows that name no node are dropped, and counted, though nothing of the table is read again."""
+    random = np.random.default_rng(1)
+    ends = random.integers(0, NUM_NODES, (2, NUM_EDGES))
+    names = np.array([f"n{i:02}" for i in range(NUM_NODES)])
+    source = names[ends[0]].astype(object)
+    source[[3, 50]] = "nobody", None
+    pq.write_table(pa.table({"id": names}), tmp_path / "n.parquet")
+    pq.write_table(pa.table({"a": pa.array(source), "b": names[ends[1]]}), tmp_path / "e.parquet", row_group_size=11)
+    given = {
+        "nodes": [{"node_id_col": "id", "files": f"{tmp_path}/n.parquet"}],
+        "edges": [{"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/e.parquet"}],
+    }
+    given["edges"][0]["drop"] = ["unknown_ids", "nulls"]
+    kept = torch.from_numpy(np.delete(ends, [3, 50], axis=1))
+    reference = RangePartitioner(tmp_path / "r", 2, NUM_NODES, kept, edge_assign_strategy="by_dst").partition()
+    built = make(given, tmp_path / "built", kind="range", working=working)
+    assert_same_graph(built, reference)
+    assert meta_of(built)["tables"]["edges"][0]["dropped"] == {"unknown_ids": 1, "nulls": 1}
