@@ -86,7 +86,7 @@ def build(
         raise InvalidArgumentError(f"kind: expected random or range, got {kind!r}")
     if edge_dir not in ("in", "out"):
         raise InvalidArgumentError(f"edge_dir: expected in or out, got {edge_dir!r}")
-    tables = config if isinstance(config, TablesConfig) else TablesConfig.load(config)
+    tables = TablesConfig.load(config)
     budget = Budget(_working_bytes(parse_size(memory, name="memory")), num_threads or available_cores())
     options = {"num_parts": num_parts, "kind": kind, "edge_dir": edge_dir, "seed": seed}
     return build_with(tables, Path(output_dir), options, budget, resume=resume, progress=progress)

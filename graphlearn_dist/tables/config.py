@@ -137,14 +137,18 @@ class TablesConfig:
     root: Path
 
     @classmethod
-    def load(cls, config: str | os.PathLike[str] | Mapping[str, Any]) -> TablesConfig:
+    def load(cls, config: str | os.PathLike[str] | Mapping[str, Any] | TablesConfig) -> TablesConfig:
         """From a YAML or JSON file, or what such a file holds (relative paths then begin at the working directory).
 
         Raises:
             InvalidArgumentError: a key is unknown, missing, or has a value that it cannot have; the message names it.
         """
+        if isinstance(config, TablesConfig):
+            return config
         if isinstance(config, Mapping):
             return _parse(config, Path.cwd())
+        if not isinstance(config, (str, os.PathLike)):
+            raise InvalidArgumentError(f"config: expected a file or a mapping, got {type(config).__name__}")
         path = Path(config)
         try:
             text = path.read_text(encoding="utf-8")

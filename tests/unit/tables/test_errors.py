@@ -264,3 +264,84 @@ def test_damaged_parquet_ends_in_an_error_or_in_partitions(tmp_path: Path, seed:
         assert not (tmp_path / "g").exists()
     else:
         load_partition_layout(out, verify=True)
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    3.5,
+    "",
+    "x",
+    "user",
+    [],
+    ["a"],
+    [1],
+    {},
+    {"name": "csv"},
+    {1: 2},
+    [[]],
+    float("nan"),
+]
+
+
+def mutated(value: Any, random: np.random.Generator) -> Any:
+    """A copy in which one thing is another, is gone, or has another name."""
+    if isinstance(value, dict) and value and random.random() < 0.9:
+        key = list(value)[random.integers(0, len(value))]
+        changed = {name: entry for name, entry in value.items() if name != key}
+        kind = random.random()
+        if kind < 0.1:
+            return changed
+        return changed | ({f"{key}_": value[key]} if kind < 0.2 else {key: mutated(value[key], random)})
+    if isinstance(value, list) and value and random.random() < 0.8:
+        at = int(random.integers(0, len(value)))
+        return [*value[:at], mutated(value[at], random), *value[at + 1 :]]
+    return ODD[random.integers(0, len(ODD))]
+
+
+def test_config_with_anything_in_it_is_read_or_refused(tmp_path: Path) -> None:
+    _, config = shop_tables(tmp_path / "t")
+    random, refused = np.random.default_rng(0), 0
+    for _ in range(3000):
+        try:
+            TablesConfig.load(mutated(mutated(config, random), random))
+        except InvalidArgumentError:
+            refused += 1
+    assert 1000 < refused < 3000
+
+
+def test_what_a_changed_config_builds(tmp_path: Path) -> None:
+    """Where the config is read, what is built of it or the error is one of ours too."""
+    _, config = shop_tables(tmp_path / "t")
+    random, built = np.random.default_rng(1), 0
+    for number in range(60):
+        try:
+            given = TablesConfig.load(mutated(config, random))
+        except InvalidArgumentError:
+            continue
+        try:
+            out = make(given, tmp_path / f"g{number}")
+        except (InvalidArgumentError, StorageError):
+            continue
+        load_partition_layout(out)
+        built += 1
+    assert built > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_csv_ends_in_an_error_or_in_partitions(tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    text = "a,b,w\n" + "".join(f"n{i % 9},n{i % 7},{i / 8}\n" for i in range(200))
+    data = bytearray(text.encode())
+    for _ in range(random.integers(1, 6)):
+        data[random.integers(0, len(data))] = int(random.choice([0, 10, 13, 34, 44, 65, 200, 255]))
+    (tmp_path / "e.csv").write_bytes(data)
+    edges = {"source_id_col": "a", "dest_id_col": "b", "weight_col": "w", "files": f"{tmp_path}/e.csv"}
+    try:
+        out = make({"edges": [edges]}, tmp_path / "g")
+    except (StorageError, InvalidArgumentError):
+        assert not (tmp_path / "g").exists()
+    else:
+        load_partition_layout(out, verify=True)
