@@ -69,9 +69,9 @@ void bind_ingest(py::module_& m) {
       m, "IdTable",
       "Finds ids in a list of distinct ones: int64 [n], or (offsets int64 [n + 1], bytes uint8) of texts.")
       .def(py::init([](const py::object& ids) {
-             IdColumn column = id_column(ids, "ids");
+             const IdColumn column = id_column(ids, "ids");
              GilReleased release;
-             return std::make_shared<IdTable>(std::move(column));
+             return std::make_shared<IdTable>(column);
            }),
            py::arg("ids"))
       .def(

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
-#include <utility>
 
 #include "common/error.h"
 #include "common/rng.h"
@@ -11,7 +9,6 @@
 namespace gld {
 namespace {
 
-constexpr uint32_t kEmpty = ~uint32_t{0};
 constexpr int64_t kAhead = 32;  // look-ups whose lines of memory are asked for before the first is read
 constexpr int64_t kGrain = 16384;
 
@@ -33,11 +30,24 @@ uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
-// Calls `body` with a function that gives the i-th id.
-template <typename Body>
-decltype(auto) with_ids(const IdColumn& column, Body&& body) {
-  if (column.is_text()) return body([&column](int64_t i) { return column.text(i); });
-  return body([&column](int64_t i) { return column.integer(i); });
+struct IntegerSlot {
+  int64_t id, position;
+};
+
+// A slot of texts: 0 where empty, else some bits of the hash, which nearly always tell another text apart, and where
+// the text's record begins, plus 1.
+constexpr int kPlaceBits = 40;
+constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
+uint64_t tag_of(uint64_t hash) { return hash << kPlaceBits; }  // the lowest bits: the highest say which slot
+
+struct TextRecord {
+  uint32_t position, length;
+};
+
+TextRecord record_at(const char* texts, uint64_t slot) {
+  TextRecord record;
+  std::memcpy(&record, texts + (slot & kPlaceMask) - 1, sizeof(record));
+  return record;
 }
 
 }  // namespace
@@ -60,76 +70,124 @@ void check_id_column(const IdColumn& column, const char* name) {
     throw InvalidArgument(message(name, ": expected ascending offsets within ", column.bytes.numel(), " bytes"));
 }
 
-IdTable::IdTable(IdColumn ids) : ids_(std::move(ids)) {
-  check_id_column(ids_, "ids");
-  const int64_t count = ids_.size();
-  if (count >= static_cast<int64_t>(kEmpty)) throw InvalidArgument(message("ids: expected fewer, got ", count));
-  uint64_t slots = 16;
-  while (slots < static_cast<uint64_t>(count) * 3 / 2) slots *= 2;
-  mask_ = slots - 1;
-  slots_.assign(slots, kEmpty);
-  with_ids(ids_, [&](auto get) { build(get); });
+IdTable::IdTable(const IdColumn& ids) {
+  check_id_column(ids, "ids");
+  is_text_ = ids.is_text();
+  size_ = ids.size();
+  if (size_ >= int64_t{1} << 32) throw InvalidArgument(message("ids: expected fewer than 2^32, got ", size_));
+  num_slots_ = static_cast<uint64_t>(size_) * 3 / 2 + 16;
+  if (is_text_)
+    build_texts(ids);
+  else
+    build_integers(ids);
 }
 
-template <typename Get>
-void IdTable::build(const Get& get) {
-  uint64_t hashes[kAhead];
-  const int64_t count = ids_.size();
-  for (int64_t first = 0; first < count; first += kAhead) {
-    const int64_t last = std::min(first + kAhead, count);
-    for (int64_t i = first; i < last; ++i) {
-      hashes[i - first] = hash_of(get(i)) & mask_;
-      __builtin_prefetch(&slots_[hashes[i - first]], 1);
-    }
-    for (int64_t i = first; i < last; ++i) {
-      uint64_t slot = hashes[i - first];
-      while (slots_[slot] != kEmpty) slot = (slot + 1) & mask_;
-      slots_[slot] = static_cast<uint32_t>(i);
+void IdTable::build_integers(const IdColumn& ids) {
+  slots_ = empty({static_cast<int64_t>(num_slots_), 2}, kInt64);
+  auto* const slots = slots_.as<IntegerSlot>();
+  std::fill_n(slots, num_slots_, IntegerSlot{0, -1});
+  uint64_t at[kAhead];
+  for (int64_t first = 0; first < size_; first += kAhead) {
+    const int64_t count = std::min(kAhead, size_ - first);
+    for (int64_t i = 0; i < count; ++i)
+      __builtin_prefetch(slots + (at[i] = slot_of(hash_of(ids.integer(first + i)))), 1);
+    for (int64_t i = 0; i < count; ++i) {
+      while (slots[at[i]].position >= 0) at[i] = next(at[i]);
+      slots[at[i]] = {ids.integer(first + i), first + i};
     }
   }
 }
 
-template <typename Get, typename GetAsked>
-void IdTable::find_range(const Get& get, const GetAsked& asked, int64_t begin, int64_t end, int64_t* out) const {
-  uint64_t hashes[kAhead];
-  uint32_t heads[kAhead];
+void IdTable::build_texts(const IdColumn& ids) {
+  slots_ = empty({static_cast<int64_t>(num_slots_)}, kInt64);
+  auto* const slots = slots_.as<uint64_t>();
+  std::memset(slots, 0, slots_.nbytes());
+  int64_t total = 0;
+  for (int64_t i = 0; i < size_; ++i) total += static_cast<int64_t>(sizeof(TextRecord) + ids.text(i).size());
+  if (static_cast<uint64_t>(total) >= kPlaceMask)
+    throw InvalidArgument(message("ids: expected fewer bytes than ", total));
+  texts_ = empty({total}, kUInt8);
+  char* const texts = texts_.as<char>();
+  uint64_t at[kAhead], tags[kAhead], place = 0;
+  for (int64_t first = 0; first < size_; first += kAhead) {
+    const int64_t count = std::min(kAhead, size_ - first);
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t hash = hash_of(ids.text(first + i));
+      at[i] = slot_of(hash);
+      tags[i] = tag_of(hash);
+      __builtin_prefetch(slots + at[i], 1);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const std::string_view text = ids.text(first + i);
+      while (slots[at[i]] != 0) at[i] = next(at[i]);
+      slots[at[i]] = tags[i] | (place + 1);
+      const TextRecord record{static_cast<uint32_t>(first + i), static_cast<uint32_t>(text.size())};
+      std::memcpy(texts + place, &record, sizeof(record));
+      std::memcpy(texts + place + sizeof(record), text.data(), text.size());
+      place += sizeof(record) + text.size();
+    }
+  }
+}
+
+void IdTable::find_integers(const IdColumn& asked, int64_t begin, int64_t end, int64_t* out) const {
+  const auto* const slots = slots_.as<const IntegerSlot>();
+  uint64_t at[kAhead];
+  for (int64_t first = begin; first < end; first += kAhead) {
+    const int64_t count = std::min(kAhead, end - first);
+    for (int64_t i = 0; i < count; ++i)
+      __builtin_prefetch(slots + (at[i] = slot_of(hash_of(asked.integer(first + i)))));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t id = asked.integer(first + i);
+      while (slots[at[i]].position >= 0 && slots[at[i]].id != id) at[i] = next(at[i]);
+      out[first + i] = slots[at[i]].position;
+    }
+  }
+}
+
+void IdTable::find_texts(const IdColumn& asked, int64_t begin, int64_t end, int64_t* out) const {
+  const auto* const slots = slots_.as<const uint64_t>();
+  const char* const texts = texts_.as<const char>();
+  uint64_t at[kAhead], tags[kAhead];
+  // Moves to the next slot that may be the text's: the tag is the same, or it is empty.
+  const auto seek = [&](int64_t i) {
+    while (slots[at[i]] != 0 && ((slots[at[i]] ^ tags[i]) & ~kPlaceMask) != 0) at[i] = next(at[i]);
+  };
   for (int64_t first = begin; first < end; first += kAhead) {
     const int64_t count = std::min(kAhead, end - first);
     for (int64_t i = 0; i < count; ++i) {
-      hashes[i] = hash_of(asked(first + i)) & mask_;
-      __builtin_prefetch(&slots_[hashes[i]]);
+      const uint64_t hash = hash_of(asked.text(first + i));
+      at[i] = slot_of(hash);
+      tags[i] = tag_of(hash);
+      __builtin_prefetch(slots + at[i]);
     }
     for (int64_t i = 0; i < count; ++i) {
-      heads[i] = slots_[hashes[i]];
-      if (heads[i] == kEmpty) continue;
-      __builtin_prefetch(ids_.is_text() ? ids_.offsets.as<const int64_t>() + heads[i]
-                                        : ids_.ids.as<const int64_t>() + heads[i]);
+      seek(i);
+      if (slots[at[i]] != 0) __builtin_prefetch(texts + (slots[at[i]] & kPlaceMask) - 1);
     }
-    if (ids_.is_text())
-      for (int64_t i = 0; i < count; ++i)
-        if (heads[i] != kEmpty) __builtin_prefetch(ids_.text(heads[i]).data());
     for (int64_t i = 0; i < count; ++i) {
-      const auto wanted = asked(first + i);
-      uint64_t slot = hashes[i];
-      uint32_t found = heads[i];
-      while (found != kEmpty && get(found) != wanted) found = slots_[slot = (slot + 1) & mask_];
-      out[first + i] = found == kEmpty ? -1 : static_cast<int64_t>(found);
+      const std::string_view text = asked.text(first + i);
+      int64_t found = -1;
+      for (; slots[at[i]] != 0 && found < 0; at[i] = next(at[i]), seek(i)) {
+        const TextRecord record = record_at(texts, slots[at[i]]);
+        const char* const bytes = texts + (slots[at[i]] & kPlaceMask) - 1 + sizeof(record);
+        if (std::string_view(bytes, record.length) == text) found = record.position;
+      }
+      out[first + i] = found;
     }
   }
 }
 
 Tensor IdTable::find(const IdColumn& asked, ThreadPool* pool) const {
   check_id_column(asked, "asked");
-  if (asked.is_text() != ids_.is_text())
-    throw InvalidArgument(message("asked: expected ", ids_.is_text() ? "texts" : "integers", ", as the list has"));
+  if (asked.is_text() != is_text_)
+    throw InvalidArgument(message("asked: expected ", is_text_ ? "texts" : "integers", ", as the list has"));
   Tensor out = empty({asked.size()}, kInt64);
   int64_t* const found = out.as<int64_t>();
-  with_ids(ids_, [&](auto get) {
-    with_ids(asked, [&](auto get_asked) {
-      if constexpr (std::is_same_v<decltype(get(0)), decltype(get_asked(0))>)
-        parallel_for(pool, asked.size(), kGrain,
-                     [&](int64_t begin, int64_t end) { find_range(get, get_asked, begin, end, found); });
-    });
+  parallel_for(pool, asked.size(), kGrain, [&](int64_t begin, int64_t end) {
+    if (is_text_)
+      find_texts(asked, begin, end, found);
+    else
+      find_integers(asked, begin, end, found);
   });
   return out;
 }

@@ -281,8 +281,8 @@ def open_part(root: Path, space: IdSpace, part: MapPart) -> Any:
 
 
 def _table_bytes(group: Any) -> int:
-    """Memory of a row group's ids in a table, at most: twice their bytes while they are put together."""
-    return int(group.column(0).total_uncompressed_size * 2 + group.num_rows * (16 + 12))
+    """Memory of a row group's ids in a table, at most: their column, and the table, while that is made of it."""
+    return int(group.column(0).total_uncompressed_size * 2 + group.num_rows * 40)
 
 
 class IdMap:
