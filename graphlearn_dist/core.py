@@ -28,18 +28,6 @@ def to_optional_tensor(capsule: Any) -> torch.Tensor | None:
     return None if capsule is None else from_dlpack(capsule)
 
 
-def narrowed_ids(ids: torch.Tensor) -> torch.Tensor:
-    """Ids int64 ``[n]`` as int32 where all fit: half the bytes of a message."""
-    narrow = _C.narrowed_ids(ids)
-    return ids if narrow is None else from_dlpack(narrow)
-
-
-def narrowed_counts(counts: torch.Tensor) -> torch.Tensor:
-    """Counts int64 ``[n]`` as uint8 where all fit, else as int32 where they do."""
-    narrow = _C.narrowed_counts(counts)
-    return counts if narrow is None else from_dlpack(narrow)
-
-
 def thread_pool(num_threads: int) -> _C.ThreadPool:
     """The process's pool of that many threads (the caller counts as one). A result never depends on the number."""
     return _pool_of_process(os.getpid(), num_threads)

@@ -142,43 +142,6 @@ ChannelItem = SampledBatch | EndOfEpoch | WorkerFailure
 
 @register_message
 @dataclass(frozen=True)
-class OneHopRequest:
-    """Asks the owner of some nodes for one hop; all edge types that concern it travel in one request.
-
-    Attributes:
-        edge_types: the edge types asked for.
-        ids: for each of them int32 or int64 ``[num_ids]``, global ids of nodes the receiver owns.
-        fanouts: for each of them the fan-out (-1 takes all, 0 none).
-        keys: for each of them the key of the draws.
-        draws: for each of them method, replace and time rule (see ``sampler.plan.Draw``).
-        with_edge_ids: return edge ids.
-        trees: for each of them int64 ``[num_ids]``, or None where batches are not disjoint.
-        times: for each of them int64 ``[num_ids]``, or None where seeds have no times.
-    """
-
-    edge_types: tuple[int, ...]
-    ids: tuple[torch.Tensor, ...]
-    fanouts: tuple[int, ...]
-    keys: tuple[int, ...]
-    draws: tuple[tuple[str, bool, str], ...]
-    with_edge_ids: bool
-    trees: tuple[torch.Tensor | None, ...]
-    times: tuple[torch.Tensor | None, ...]
-
-
-@register_message
-@dataclass(frozen=True)
-class OneHopReply:
-    """The answer, entry by entry of the request: counts uint8, int32 or int64 ``[num_ids]``, neighbors and edge ids
-    int32 or int64 ``[sum]``."""
-
-    counts: tuple[torch.Tensor, ...]
-    neighbors: tuple[torch.Tensor, ...]
-    edge_ids: tuple[torch.Tensor | None, ...]
-
-
-@register_message
-@dataclass(frozen=True)
 class SpreadRequest:
     """Asks the owner of some nodes how likely their neighbors are to be drawn; nothing is drawn.
 
@@ -222,82 +185,6 @@ class EdgeListReply:
     edge_ids: torch.Tensor
     sources: torch.Tensor
     targets: torch.Tensor
-
-
-@register_message
-@dataclass(frozen=True)
-class EdgeCheckRequest:
-    """Asks the owner of some nodes whether they have an edge to others.
-
-    Attributes:
-        edge_type: along which edge type.
-        ids: int32 or int64 ``[n]``, global ids of nodes the receiver owns.
-        neighbors: int32 or int64 ``[n]``, global ids of the other ends.
-    """
-
-    edge_type: int
-    ids: torch.Tensor
-    neighbors: torch.Tensor
-
-
-@register_message
-@dataclass(frozen=True)
-class EdgeCheckReply:
-    """The answers, bool ``[n]``."""
-
-    found: torch.Tensor
-
-
-@register_message
-@dataclass(frozen=True)
-class InducedRequest:
-    """Asks the owner of some nodes for their edges to the nodes of a batch; all edge types travel in one request.
-
-    Attributes:
-        edge_types: the edge types asked for.
-        ids: for each of them int32 or int64 ``[num_ids]``, global ids of nodes the receiver owns.
-        member_types: for each of them the place in ``members`` of the nodes at the other end.
-        members: int64 ``[num_members]`` each, global ids of the batch's nodes.
-        with_edge_ids: return edge ids.
-
-    Answered by a ``OneHopReply`` whose neighbors are positions in ``members``.
-    """
-
-    edge_types: tuple[int, ...]
-    ids: tuple[torch.Tensor, ...]
-    member_types: tuple[int, ...]
-    members: tuple[torch.Tensor, ...]
-    with_edge_ids: bool
-
-
-@register_message
-@dataclass(frozen=True)
-class FeatureRequest:
-    """Asks the owner of some rows for them; all stores that concern it travel in one request.
-
-    Attributes:
-        stores: names of the feature stores (see ``data.dataset.FeatureStores``).
-        ids: for each of them int32 or int64 ``[num_ids]``, global ids of rows the receiver owns.
-    """
-
-    stores: tuple[str, ...]
-    ids: tuple[torch.Tensor, ...]
-
-
-@register_message
-@dataclass(frozen=True)
-class OwnedReply:
-    """Which ids of a ``FeatureRequest`` the receiver owns, bool ``[num_ids]``, entry by entry."""
-
-    owned: tuple[torch.Tensor, ...]
-
-
-@register_message
-@dataclass(frozen=True)
-class FeatureReply:
-    """The rows, entry by entry of the request."""
-
-    rows: tuple[torch.Tensor, ...]
 
 
 @register_message

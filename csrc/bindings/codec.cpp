@@ -74,17 +74,11 @@ py::bytes pack_head(const py::object& meta, const py::bytes& value_head) {
 
 py::tuple split_head(const py::object& head) {
   const Bytes bytes(head);
-  const std::string_view whole = bytes.get();
-  uint16_t length;
-  if (whole.size() < sizeof length)
-    throw rpc::ProtocolError(message("head: expected at least ", sizeof length, " bytes, got ", whole.size()));
-  std::memcpy(&length, whole.data(), sizeof length);
-  const size_t end = sizeof length + length;
-  if (end > whole.size()) throw rpc::ProtocolError(message("head: expected ", end, " bytes, got ", whole.size()));
-  Reader reader = Reader::of_value(whole.substr(sizeof length, length));
+  const auto [about, value] = rpc::split_head(bytes.get());
+  Reader reader = Reader::of_value(about);
   const py::object meta = read_plain(reader);
   if (!py::isinstance<py::list>(meta)) throw rpc::ProtocolError("head: expected a list");
-  return py::make_tuple(meta, py::bytes(whole.data() + end, whole.size() - end));
+  return py::make_tuple(meta, py::bytes(value.data(), value.size()));
 }
 
 py::bytes pack_frame(uint8_t kind, uint64_t request_id, const py::bytes& head, uint16_t flags, uint32_t deadline_ms,

@@ -54,5 +54,7 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_device_subgraph(m);
   gld::bind_codec(m);
   gld::bind_rpc(m);
+  gld::bind_exchange(m);
+  gld::bind_exchange_asking(m);
   gld::bind_system(m);
 }

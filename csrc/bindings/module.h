@@ -16,7 +16,9 @@ void bind_feature(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_device_routing(pybind11::module_& m);
 void bind_device_subgraph(pybind11::module_& m);
+void bind_exchange(pybind11::module_& m);
 void bind_rpc(pybind11::module_& m);
+void bind_exchange_asking(pybind11::module_& m);
 void bind_system(pybind11::module_& m);
 
 }  // namespace gld

@@ -20,10 +20,16 @@ using rpc::Stream;
 
 constexpr double kForeverS = 1e9;
 
-std::unique_ptr<Engine> make_engine(double heartbeat_interval_s, double heartbeat_timeout_s,
-                                    uint64_t max_payload_bytes) {
+std::unique_ptr<Engine> make_engine(double heartbeat_interval_s, double heartbeat_timeout_s, uint64_t max_payload_bytes,
+                                    int num_threads, size_t max_waiting, std::string own_name) {
+  if (num_threads < 1) throw InvalidArgument(message("num_threads: expected at least 1, got ", num_threads));
+  rpc::QueryServerSettings for_queries;
+  for_queries.num_threads = num_threads;
+  for_queries.max_waiting = max_waiting;
+  for_queries.own_name = std::move(own_name);
   return as_os_error([&] {
-    return std::make_unique<Engine>(rpc::EngineSettings{heartbeat_interval_s, heartbeat_timeout_s, max_payload_bytes});
+    return std::make_unique<Engine>(rpc::EngineSettings{heartbeat_interval_s, heartbeat_timeout_s, max_payload_bytes},
+                                    std::move(for_queries));
   });
 }
 
@@ -101,7 +107,8 @@ void bind_rpc(py::module_& m) {
            "are until an event names the token, or the stream is closed.")
       .def("taken", &Stream::taken, py::arg("nbytes"),
            "Frames of so many bytes, headers and heads included, have been dealt with.")
-      .def("lift_limits", &Stream::lift_limits, "The peer is known: large frames may come, and heartbeats start.")
+      .def("lift_limits", &Stream::lift_limits, py::arg("peer_limit_bytes") = UINT64_MAX,
+           "The peer is known, and takes payloads of so many bytes: large frames may come, and heartbeats start.")
       .def("expect_answer", &Stream::expect_answer, py::arg("request_id"),
            "The calling thread is about to wait for an answer.")
       .def("await_answer", &await_answer, py::arg("request_id"), py::arg("timeout_s"),
@@ -110,11 +117,23 @@ void bind_rpc(py::module_& m) {
       .def("release_answer", &Stream::release_answer, py::arg("request_id"),
            "Lets go the thread that waits for it. False: it has its answer.")
       .def("close", &Stream::close, "Drops what is queued; the event 'closed' follows. Idempotent.")
-      .def_property_readonly("out_bytes", &Stream::out_bytes, "Bytes that wait to be sent.");
+      .def_property_readonly("out_bytes", &Stream::out_bytes, "Bytes that wait to be sent.")
+      .def_property_readonly("is_closed", &Stream::is_closed, "Nothing more is received or sent.")
+      .def_property_readonly("queries_sent", &Stream::queries_sent)
+      .def_property_readonly("queries_served", &Stream::queries_served);
+  py::class_<rpc::Answerer, std::shared_ptr<rpc::Answerer>>(m, "Answerer", "Answers queries, without the interpreter.");
 
   py::class_<Engine>(m, "RpcEngine", "Sockets driven by one thread that needs no interpreter.")
       .def(py::init(&make_engine), py::arg("heartbeat_interval_s"), py::arg("heartbeat_timeout_s"),
-           py::arg("max_payload_bytes"))
+           py::arg("max_payload_bytes"), py::arg("num_threads") = 2, py::arg("max_waiting") = 256,
+           py::arg("own_name") = "this side")
+      .def(
+          "serve",
+          [](Engine& self, const std::string& service, std::shared_ptr<rpc::Answerer> answerer) {
+            self.queries().server->serve(service, std::move(answerer));
+          },
+          py::arg("service"), py::arg("answerer"), py::call_guard<GilReleased>(),
+          "Has `answerer` answer queries to a service, in threads of the engine's; None: nobody.")
       .def("open", &Engine::open, py::arg("fd"), "Drives a connected, non-blocking socket, owned from here on.")
       .def("fileno", &Engine::fd, "Can be read when poll() has something to tell.")
       .def("poll", &poll,

@@ -96,13 +96,14 @@ void bind_sampling(py::module_& m) {
       "One hop: (counts int64 [n], neighbors [sum], edge_ids int64 [sum] or None), grouped by node in the order "
       "asked.");
 
-  py::class_<BatchBuilder>(m, "BatchBuilder",
-                           "Grows one mini-batch hop by hop (see csrc/sampling/batch_builder.h). One per batch in "
-                           "flight; edge_types are (seed type, neighbor type) pairs of integers.")
+  py::class_<BatchBuilder, std::shared_ptr<BatchBuilder>>(
+      m, "BatchBuilder",
+      "Grows one mini-batch hop by hop (see csrc/sampling/batch_builder.h). One per batch in "
+      "flight; edge_types are (seed type, neighbor type) pairs of integers.")
       .def(py::init([](std::vector<int64_t> num_nodes, const std::vector<std::pair<int, int>>& edge_types) {
              std::vector<EdgeTypeSpec> specs;
              for (auto [seed_type, neighbor_type] : edge_types) specs.push_back({seed_type, neighbor_type});
-             return std::make_unique<BatchBuilder>(std::move(num_nodes), std::move(specs));
+             return std::make_shared<BatchBuilder>(std::move(num_nodes), std::move(specs));
            }),
            py::arg("num_nodes"), py::arg("edge_types"))
       .def(

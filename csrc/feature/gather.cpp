@@ -219,6 +219,15 @@ RowStore make_row_store(std::vector<Tensor> parts) {
   return store;
 }
 
+void check_rows(const RowStore& store, const Tensor& rows) {
+  const auto* const at = rows.as<int64_t>();
+  for (int64_t begin = 0; begin < rows.numel(); begin += kChecked) {
+    const int64_t count = std::min(kChecked, rows.numel() - begin);
+    if (rows_are_valid(at + begin, count, store.num_rows())) continue;
+    StoreSource<int64_t>{store, at}.refuse(begin, begin + count);
+  }
+}
+
 void check_gathered(const RowStore& store, const Tensor& out) {
   check_cast(store.dtype(), out.dtype);
   check_out(store, out, out.dtype);

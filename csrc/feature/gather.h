@@ -27,6 +27,9 @@ RowStore make_row_store(std::vector<Tensor> parts);
 // Throws InvalidArgument unless `out` has the store's row shape, and its dtype or one that its rows can be cast to.
 void check_gathered(const RowStore& store, const Tensor& out);
 
+// Throws UnknownId where one of `rows` (int64 [n]) is outside the store.
+void check_rows(const RowStore& store, const Tensor& rows);
+
 // out[i] = store[rows[i]], or out[positions[i]] = store[rows[i]] where `positions` is defined. `rows` int32/int64 [n];
 // `positions` int64 [n]. `out` has the store's row shape and `dtype` (the store's unless given); where undefined, a
 // pooled [n, ...] is made. A dtype other than the store's is cast to on the way (cast_rows.h); one that cannot be

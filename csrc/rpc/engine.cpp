@@ -26,10 +26,11 @@ const ControlFrame kPing = control_frame(Kind::kPing);
 
 // --- Engine: the loop's side -----------------------------------------------------------------------------------------
 
-Engine::Engine(const EngineSettings& settings)
+Engine::Engine(const EngineSettings& settings, QueryServerSettings for_queries)
     : settings_(settings),
       owner_(getpid()),
       mailbox_(std::make_shared<Mailbox>()),
+      queries_{std::make_shared<QueryServer>(std::move(for_queries)), std::make_shared<QueryClient>()},
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) throw std::system_error(errno, std::generic_category(), "epoll_create1");
   epoll_event event{};
@@ -61,7 +62,7 @@ std::shared_ptr<Stream> Engine::open(int socket) {
     throw InvalidArgument(message("fd: expected an open socket, got ", socket, " (", strerror(errno), ")"));
   if ((flags & O_NONBLOCK) == 0)
     throw InvalidArgument(message("fd: expected a non-blocking socket, got ", socket, ", which blocks"));
-  std::shared_ptr<Stream> stream(new Stream(mailbox_, settings_, next_id_++, socket));
+  std::shared_ptr<Stream> stream(new Stream(mailbox_, queries_, settings_, next_id_++, socket));
   opened_.emplace(stream->id, stream);
   mailbox_->queue_for_engine(stream);
   return stream;
@@ -80,6 +81,7 @@ std::vector<Event> Engine::poll() {
 
 void Engine::close() {
   if (!thread_.joinable() || getpid() != owner_) return;
+  queries_.server->stop();  // before the streams, to whose ends its threads would send
   mailbox_->stop();
   thread_.join();
 }
@@ -161,6 +163,7 @@ void Engine::flush(Stream& stream) {
     return finish(stream, message("connection broken: ", std::strerror(reason)));
   }
   stream.is_blocked_ = state == Outbox::State::kBlocked;
+  queries_.server->flushed(stream.id);
   update_interest(stream);
 }
 
@@ -178,6 +181,7 @@ void Engine::update_interest(Stream& stream) {
 }
 
 void Engine::tick(Clock::time_point now, bool is_late) {
+  queries_.client->expire(now);
   std::vector<std::shared_ptr<Stream>> streams;  // one that dies is taken out
   for (const auto& entry : streams_) streams.push_back(entry.second);
   for (const std::shared_ptr<Stream>& stream : streams) {
@@ -198,6 +202,8 @@ void Engine::finish(Stream& stream, const std::string& why) {
   if (stream.interest_ != 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, stream.socket_, nullptr);
   stream.interest_ = 0;
   stream.shut();
+  queries_.server->closed(stream.id);
+  queries_.client->closed(stream.id, why.empty() ? "connection closed" : why);
   fresh_.push_back({stream.id, Event::What::kClosed, {}, 0, why});
   streams_.erase(stream.id);
 }

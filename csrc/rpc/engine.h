@@ -22,7 +22,7 @@ namespace gld::rpc {
 class Engine {
  public:
   // Starts the thread. Throws std::system_error.
-  explicit Engine(const EngineSettings& settings);
+  explicit Engine(const EngineSettings& settings, QueryServerSettings for_queries = {});
   // In a process forked from the engine's own there is no thread, and nothing is touched.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -30,6 +30,8 @@ class Engine {
 
   // Drives a connected socket, owned from here on. Throws InvalidArgument once closed.
   std::shared_ptr<Stream> open(int socket);
+  // What answers queries of peers, and what asks them; they may be used as long as they are held.
+  const Queries& queries() const { return queries_; }
   // Becomes readable when poll() has something to tell.
   int fd() const;
   // Reads, and gives what happened since the last call, in order for each stream.
@@ -50,6 +52,7 @@ class Engine {
   const EngineSettings settings_;
   const pid_t owner_;
   std::shared_ptr<Mailbox> mailbox_;
+  const Queries queries_;
   std::thread thread_;
 
   // The loop's thread only.

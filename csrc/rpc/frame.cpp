@@ -13,7 +13,7 @@ constexpr size_t kStagingBytes = 32 << 10;
 // From here on the rest of a payload is received where it stays.
 constexpr size_t kDirectBytes = 4 << 10;
 constexpr char kMagic[] = {'G', 'L', 'D', '1'};
-constexpr uint32_t kKinds = 0b1111'1101'1111'1110;  // bit k: there are frames of kind k
+constexpr uint32_t kKinds = 0b1111'1111'1111'1110;  // bit k: there are frames of kind k
 
 // The wire is little-endian, and so is every machine this builds on.
 template <typename T>
@@ -76,6 +76,28 @@ std::string pack_header(const Header& header) {
   write(&bytes[20], header.deadline_ms);
   write(&bytes[24], header.payload_bytes);
   return bytes;
+}
+
+std::string pack_frame(Header header, std::string_view meta, std::string_view value_head) {
+  const size_t head_bytes = sizeof(uint16_t) + meta.size() + value_head.size();
+  if (meta.size() > UINT16_MAX || head_bytes > kMaxHeadBytes)
+    throw InvalidArgument(message("meta: ", meta.size(), " bytes do not fit into a frame's head"));
+  header.head_bytes = static_cast<uint32_t>(head_bytes);
+  std::string frame = pack_header(header);
+  frame.reserve(frame.size() + header.padded_head_bytes());
+  const auto length = static_cast<uint16_t>(meta.size());
+  frame.append(reinterpret_cast<const char*>(&length), sizeof length).append(meta).append(value_head);
+  return frame.append(header.padded_head_bytes() - head_bytes, '\0');
+}
+
+std::pair<std::string_view, std::string_view> split_head(std::string_view head) {
+  uint16_t length;
+  if (head.size() < sizeof length)
+    throw ProtocolError(message("head: expected at least ", sizeof length, " bytes, got ", head.size()));
+  std::memcpy(&length, head.data(), sizeof length);
+  const size_t end = sizeof length + length;
+  if (end > head.size()) throw ProtocolError(message("head: expected ", end, " bytes, got ", head.size()));
+  return {head.substr(sizeof length, length), head.substr(end)};
 }
 
 ControlFrame control_frame(Kind kind) {

@@ -10,6 +10,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace gld::rpc {
 
@@ -19,7 +21,19 @@ constexpr size_t kMaxUnauthenticatedHeadBytes = 1024;
 constexpr uint8_t kVersion = 1;
 constexpr uint16_t kFlagArena = 1;
 
-enum class Kind : uint8_t { kHello = 1, kResponse = 6, kError = 7, kCancel = 8, kPing = 10, kPong = 11, kBye = 15 };
+enum class Kind : uint8_t {
+  kHello = 1,
+  kResponse = 6,
+  kError = 7,
+  kCancel = 8,
+  kQuery = 9,
+  kPing = 10,
+  kPong = 11,
+  kBye = 15
+};
+
+// Set in the ids of queries, which are asked, answered and called off without the interpreter.
+constexpr uint64_t kQueryBit = uint64_t{1} << 63;
 
 // The bytes are not what the protocol allows.
 struct ProtocolError : std::runtime_error {
@@ -55,6 +69,12 @@ Header parse_header(const uint8_t* bytes, const Limits& limits);
 
 // What parse_header reads.
 std::string pack_header(const Header& header);
+
+// Header, head and padding; the payload, if any, is to follow. A head is `meta` (msgpack) behind its length, and the
+// value's head. Throws InvalidArgument where that is more than a frame takes.
+std::string pack_frame(Header header, std::string_view meta, std::string_view value_head);
+// The two parts of a head. Throws ProtocolError.
+std::pair<std::string_view, std::string_view> split_head(std::string_view head);
 
 // A frame without payload and with an empty list for a head: PING, PONG and the like.
 using ControlFrame = std::array<uint8_t, 64>;

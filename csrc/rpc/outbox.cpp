@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "common/buffer_pool.h"
+
 namespace gld::rpc {
 namespace {
 
 // What the sender itself writes: more would keep the interpreter waiting for longer than another thread costs.
 constexpr size_t kImmediateBytes = 64 << 10;
 constexpr size_t kMaxParts = 256;  // of one system call
-constexpr int kRounds = 32;        // system calls in a row, so that one busy connection does not starve the others
+// What is made at once of what is made when it is sent: the kernel copies it out of the cache.
+constexpr size_t kBlockBytes = 128 << 10;
+constexpr int kRounds = 32;  // system calls in a row, so that one busy connection does not starve the others
 
 size_t total(const std::vector<iovec>& parts) {
   size_t bytes = 0;
@@ -33,34 +37,69 @@ size_t skip(std::vector<iovec>& parts, size_t first, size_t& bytes) {
 }  // namespace
 
 // Bytes taken by the socket; 0 where it takes none or is broken, with the reason in errno.
-size_t Outbox::write(const std::vector<iovec>& parts) {
+size_t Outbox::write(const iovec* parts, size_t count) {
   msghdr header{};
-  header.msg_iov = const_cast<iovec*>(parts.data());
-  header.msg_iovlen = parts.size();
-  ssize_t count;
+  header.msg_iov = const_cast<iovec*>(parts);
+  header.msg_iovlen = std::min(count, kMaxParts);
+  ssize_t written;
   do {
-    count = sendmsg(socket_, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (count < 0 && errno == EINTR);
-  if (count <= 0) return 0;
+    written = sendmsg(socket_, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (written < 0 && errno == EINTR);
+  if (written <= 0) return 0;
   last_progress_.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
-  return static_cast<size_t>(count);
+  return static_cast<size_t>(written);
 }
 
 bool Outbox::send(uint64_t token, std::vector<iovec> parts) {
-  const size_t bytes = total(parts);
+  return send_or_queue({token, std::move(parts), 0, {}, {}, 0, {}}, kImmediateBytes);
+}
+
+bool Outbox::send_owned(std::vector<iovec> parts, Owners owners, Sources sources) {
+  return send_or_queue({0, std::move(parts), 0, std::move(owners), std::move(sources), 0, {}}, SIZE_MAX);
+}
+
+// How many parts, from the next on, can be written now. Makes a block where the next is yet to be made. By who holds
+// writing_: the message is in nobody else's hands, or the first of the queue.
+size_t Outbox::num_ready(Message& message) {
+  std::vector<iovec>& parts = message.parts;
+  size_t end = message.next;
+  while (end < parts.size() && (parts[end].iov_base != nullptr || parts[end].iov_len == 0)) ++end;
+  if (end > message.next || end == parts.size()) return end - message.next;
+  iovec& rest = parts[message.next];
+  Source& source = *message.sources.front();
+  const size_t unit = source.unit_bytes();
+  const size_t bytes = std::min(rest.iov_len, std::max<size_t>(kBlockBytes / unit, 1) * unit);
+  if (message.block == nullptr) message.block = BufferPool::global().allocate(std::max(bytes, kBlockBytes));
+  source.write(message.made, bytes, message.block.get());
+  rest.iov_len -= bytes;
+  message.made += bytes;
+  if (rest.iov_len == 0) {
+    message.sources.pop_front();
+    message.made = 0;
+  }
+  parts.insert(parts.begin() + message.next, iovec{message.block.get(), bytes});
+  return 1;
+}
+
+bool Outbox::send_or_queue(Message message, size_t immediate_bytes) {
+  const size_t bytes = total(message.parts);
   size_t written = 0;
   std::unique_lock<std::mutex> writing(writing_, std::defer_lock);
-  if (bytes <= kImmediateBytes && parts.size() <= kMaxParts && this->bytes() == 0 && writing.try_lock()) {
+  if (bytes <= immediate_bytes && this->bytes() == 0 && writing.try_lock()) {
     std::unique_lock<std::mutex> lock(queue_mutex_);
     if (queue_.empty() && !closed_) {
       lock.unlock();
-      written = write(parts);  // a broken socket is found by the flush that follows
+      size_t count;
+      do {  // a broken socket is found by the flush that follows
+        const size_t ready = num_ready(message);
+        count = write(message.parts.data() + message.next, ready);
+        written += count;
+        size_t rest = count;
+        message.next = skip(message.parts, message.next, rest);
+      } while (count > 0 && written < bytes);
       if (written == bytes) return true;
     }
   }
-  Message message{token, std::move(parts)};
-  size_t rest = written;
-  message.next = skip(message.parts, 0, rest);
   std::lock_guard<std::mutex> lock(queue_mutex_);
   if (closed_) return false;
   if (queue_.empty()) last_progress_.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
@@ -85,15 +124,16 @@ Outbox::State Outbox::flush(std::vector<uint64_t>& sent) {
     parts.clear();
     {
       std::lock_guard<std::mutex> lock(queue_mutex_);
-      for (const Message& message : queue_) {
-        const auto first = message.parts.begin() + message.next;
-        const auto room = std::min<ptrdiff_t>(kMaxParts - parts.size(), message.parts.end() - first);
-        parts.insert(parts.end(), first, first + room);
-        if (parts.size() == kMaxParts) break;
+      for (Message& message : queue_) {
+        if (!parts.empty() && message.parts[message.next].iov_base == nullptr) break;  // the next time
+        const size_t ready = num_ready(message);
+        const auto first = message.parts.begin() + static_cast<ptrdiff_t>(message.next);
+        parts.insert(parts.end(), first, first + static_cast<ptrdiff_t>(std::min(kMaxParts - parts.size(), ready)));
+        if (parts.size() == kMaxParts || message.next + ready < message.parts.size()) break;
       }
     }
     if (parts.empty()) return State::kEmpty;
-    const size_t count = write(parts);
+    const size_t count = write(parts.data(), parts.size());
     if (count == 0)
       return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? State::kBlocked : State::kBroken;
     advance(count, sent);

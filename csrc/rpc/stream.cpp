@@ -44,9 +44,11 @@ Clock::duration seconds(double count) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
 }
 
-Stream::Stream(std::shared_ptr<Mailbox> mailbox, const EngineSettings& settings, uint64_t id, int socket)
+Stream::Stream(std::shared_ptr<Mailbox> mailbox, const Queries& queries, const EngineSettings& settings, uint64_t id,
+               int socket)
     : id(id),
       mailbox_(std::move(mailbox)),
+      queries_(queries),
       socket_(socket),
       max_payload_bytes_(settings.max_payload_bytes),
       is_tcp_(is_tcp(socket)),
@@ -63,6 +65,31 @@ bool Stream::send(uint64_t token, std::vector<iovec> parts) {
   return false;
 }
 
+void Stream::send_owned(std::string frame, std::vector<Segment> segments) {
+  static const uint8_t kZeros[kSegmentAlignment] = {};
+  const auto head = std::make_shared<const std::string>(std::move(frame));
+  std::vector<iovec> parts{{const_cast<char*>(head->data()), head->size()}};
+  Outbox::Owners owners{head};
+  Outbox::Sources sources;
+  for (Segment& segment : segments) {
+    if (segment.bytes == 0) continue;
+    const bool is_made = segment.source == nullptr;
+    if (!is_made) sources.push_back(std::move(segment.source));
+    parts.push_back({is_made ? const_cast<void*>(segment.data) : nullptr, segment.bytes});
+    if (const size_t rest = segment.bytes % kSegmentAlignment; rest != 0)
+      parts.push_back({const_cast<uint8_t*>(kZeros), kSegmentAlignment - rest});
+    owners.push_back(std::move(segment.owner));
+  }
+  if (!outbox_.send_owned(std::move(parts), std::move(owners), std::move(sources)))
+    mailbox_->queue_for_engine(shared_from_this());
+}
+
+void Stream::send_query(std::string frame, std::vector<Segment> segments) {
+  has_queries_ = true;
+  queries_sent_.fetch_add(1, std::memory_order_relaxed);
+  send_owned(std::move(frame), std::move(segments));
+}
+
 // Before the peer is known: one frame at a time.
 size_t Stream::credit() const { return is_known_ ? kReceiveCredit : 1; }
 
@@ -74,7 +101,8 @@ void Stream::taken(size_t bytes) {
   mailbox_->queue_for_engine(shared_from_this());
 }
 
-void Stream::lift_limits() {
+void Stream::lift_limits(uint64_t peer_limit_bytes) {
+  peer_limit_bytes_ = peer_limit_bytes;
   std::lock_guard<std::mutex> lock(mutex_);
   is_known_ = true;
 }
@@ -134,7 +162,7 @@ Stream::Reader Stream::deliver(std::vector<Event>& fresh, Reader reader) {
       if (!frame) {
         const bool is_large = decoder_.missing_payload_bytes() > kLargeBytes;
         is_busy_ |= is_large;
-        return is_large ? Reader::kEngine : reader;
+        return is_large || has_queries_ ? Reader::kEngine : reader;
       }
       take_frame(std::move(*frame), fresh);
     }
@@ -161,6 +189,7 @@ void Stream::take_frame(Frame frame, std::vector<Event>& fresh) {
     return;
   }
   if (beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kPong)) return;  // that it came is all it says
+  if (beats_ && (frame.header.request_id & kQueryBit) != 0 && take_query_frame(frame)) return;
   {
     std::unique_lock<std::mutex> lock(mutex_);
     if (untaken_ == 0) {  // else it would overtake what came before
@@ -171,6 +200,33 @@ void Stream::take_frame(Frame frame, std::vector<Event>& fresh) {
     untaken_ += frame.bytes();
   }
   fresh.push_back({id, Event::What::kFrame, std::move(frame), 0, {}});
+}
+
+// Whether it is of a query. These have no order among other frames.
+bool Stream::take_query_frame(Frame& frame) {
+  switch (static_cast<Kind>(frame.header.kind)) {
+    case Kind::kQuery: {
+      if ((frame.header.flags & kFlagArena) != 0) throw ProtocolError("query: expected its payload behind its head");
+      has_queries_ = true;
+      queries_served_.fetch_add(1, std::memory_order_relaxed);
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        untaken_ += frame.bytes();
+      }
+      queries_.server->take(shared_from_this(), std::move(frame));
+      return true;
+    }
+    case Kind::kResponse:
+    case Kind::kError:
+      if ((frame.header.flags & kFlagArena) != 0) throw ProtocolError("answer: expected its payload behind its head");
+      queries_.client->answered(id, std::move(frame));
+      return true;
+    case Kind::kCancel:
+      queries_.server->cancel(id, frame.header.request_id);
+      return true;
+    default:
+      return false;
+  }
 }
 
 // Whether a frame went to a thread that waits for it.
@@ -270,7 +326,7 @@ void Stream::end_waiting() {
   if (is_shut_) ::close(socket_);
   if (reader_ != Reader::kWaiter) return;
   is_busy_ = answers_.count() > 1;  // then others wait, too, who are not to wait for the loop
-  give_to(is_busy_ ? Reader::kEngine : Reader::kLoop);
+  give_to(is_busy_ || has_queries_ ? Reader::kEngine : Reader::kLoop);
 }
 
 // --- the engine's thread ---------------------------------------------------------------------------------------------
@@ -279,7 +335,7 @@ std::string Stream::go_on() {
   std::lock_guard<std::mutex> lock(receiving_);
   if (reader_ != Reader::kNobody || is_malformed_ || is_shut_ || !end_.empty()) return end_;
   std::vector<Event> fresh;
-  const Reader next = deliver(fresh, Reader::kLoop);
+  const Reader next = deliver(fresh, has_queries_ ? Reader::kEngine : Reader::kLoop);
   mailbox_->queue_for_loop(fresh);
   give_to(next);
   return end_;
@@ -288,7 +344,8 @@ std::string Stream::go_on() {
 Heartbeat::Verdict Stream::beat(Clock::time_point now, bool forgive) {
   read_as(Reader::kEngine);  // the loop may be busy; and fewer bytes than are waited for are a sign of life, too
   std::lock_guard<std::mutex> lock(receiving_);
-  if (reader_ == Reader::kEngine && !is_busy_ && decoder_.missing_payload_bytes() == 0) give_to(Reader::kLoop);
+  if (reader_ == Reader::kEngine && !is_busy_ && !has_queries_ && decoder_.missing_payload_bytes() == 0)
+    give_to(Reader::kLoop);
   is_busy_ = false;
   if (forgive || reader_ == Reader::kNobody) heartbeat_.forgive(now);
   if (!beats_) return {};
@@ -301,6 +358,7 @@ bool Stream::is_engines() {
 }
 
 void Stream::shut() {
+  is_closed_ = true;
   std::lock_guard<std::mutex> lock(receiving_);
   if (reader_ == Reader::kLoop) mailbox_->loop.remove(socket_);
   reader_ = Reader::kNobody;

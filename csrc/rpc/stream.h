@@ -3,7 +3,8 @@
 // Three may read it, one at a time: the loop, which hands on small frames without another thread in between; the
 // engine's thread, which receives large payloads without the interpreter, and for a while whatever follows them; and
 // one of the threads that wait for an answer, from begin_waiting() to end_waiting(). Whoever reads tells the loop of
-// what is the loop's, in the order in which it came.
+// what is the loop's, in the order in which it came. Queries and their answers go elsewhere (query_server.h,
+// query_client.h): a stream that has some is read by the engine's thread, which never waits for the interpreter.
 #pragma once
 #include <sys/uio.h>
 
@@ -21,6 +22,9 @@
 #include "rpc/heartbeat.h"
 #include "rpc/mailbox.h"
 #include "rpc/outbox.h"
+#include "rpc/query_client.h"
+#include "rpc/query_server.h"
+#include "rpc/value.h"
 
 namespace gld::rpc {
 
@@ -28,6 +32,12 @@ struct EngineSettings {
   double heartbeat_interval_s = 1.0;
   double heartbeat_timeout_s = 3.0;
   uint64_t max_payload_bytes = uint64_t{4} << 30;  // once a stream's limits are lifted
+};
+
+// Who takes the frames that need no interpreter.
+struct Queries {
+  std::shared_ptr<QueryServer> server;
+  std::shared_ptr<QueryClient> client;
 };
 
 Clock::duration seconds(double count);
@@ -40,14 +50,24 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Sends a message; see Outbox::send. Where it gives false, the memory is borrowed until an event names the token
   // or says that the stream is closed.
   bool send(uint64_t token, std::vector<iovec> parts);
+  // Sends a frame, and segments of its payload behind it, each padded. Nothing is to be kept.
+  void send_owned(std::string frame, std::vector<Segment> segments);
+  // The same of a query, whose answer is expected.
+  void send_query(std::string frame, std::vector<Segment> segments);
   // Frames of so many bytes (see Frame::bytes) have been dealt with: others may come in their place.
   void taken(size_t bytes);
-  // The peer is known.
-  void lift_limits();
+  // The peer is known, and takes payloads of so many bytes.
+  void lift_limits(uint64_t peer_limit_bytes = UINT64_MAX);
+  uint64_t peer_limit_bytes() const { return peer_limit_bytes_.load(std::memory_order_relaxed); }
   // What is queued is dropped. An event tells when the socket is closed. Idempotent.
   void close();
   // Bytes that wait to be sent.
   size_t out_bytes() const { return outbox_.bytes(); }
+  // Nothing more is received or sent.
+  bool is_closed() const { return is_closed_; }
+  // Queries that came and went since it opened.
+  uint64_t queries_served() const { return queries_served_.load(std::memory_order_relaxed); }
+  uint64_t queries_sent() const { return queries_sent_.load(std::memory_order_relaxed); }
 
   // A thread that waits for the answer to a request reads it itself, or gets it from who reads; no event tells of it.
   // An answer comes by an event all the same where frames before it are untaken, whose order would be lost, or where
@@ -66,7 +86,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
     kEngine,
     kWaiter,
   };
-  Stream(std::shared_ptr<Mailbox> mailbox, const EngineSettings& settings, uint64_t id, int socket);
+  Stream(std::shared_ptr<Mailbox> mailbox, const Queries& queries, const EngineSettings& settings, uint64_t id,
+         int socket);
 
   // The engine's thread.
   // Begins to read, or goes on if it may again; why that is over, or nothing.
@@ -83,6 +104,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void receive(bool by_loop);
   Reader deliver(std::vector<Event>& fresh, Reader reader);
   void take_frame(Frame frame, std::vector<Event>& fresh);
+  bool take_query_frame(Frame& frame);
   void give_to(Reader next);
   void expect();
 
@@ -94,11 +116,17 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool hand_over(Frame& frame);
 
   const std::shared_ptr<Mailbox> mailbox_;
+  const Queries queries_;
   const int socket_;
   const uint64_t max_payload_bytes_;
   const bool is_tcp_;
   Outbox outbox_;
   Answers answers_;
+
+  std::atomic<uint64_t> peer_limit_bytes_{0};
+  std::atomic<uint64_t> queries_served_{0}, queries_sent_{0};
+  std::atomic<bool> has_queries_{false};  // then the engine's thread reads
+  std::atomic<bool> is_closed_{false};
 
   std::mutex mutex_;  // of what follows
   size_t untaken_ = 0;

@@ -511,12 +511,18 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
   }
   if (sum != total)
     throw InvalidArgument(message("neighbors: expected ", sum, " entries, the sum of counts, got ", total));
-  if (with_edge_ids_ && (!edge_ids.defined() || edge_ids.dtype != kInt64 || edge_ids.shape != neighbors.shape))
-    throw InvalidArgument(message("edge_ids: expected int64 [", total, "], one per neighbor"));
+  if (with_edge_ids_) {
+    check_index_vector(edge_ids, "edge_ids");
+    if (edge_ids.shape != neighbors.shape)
+      throw InvalidArgument(
+          message("edge_ids: expected [", total, "], one per neighbor, got [", edge_ids.shape[0], "]"));
+  }
   const int64_t first = extend(edge, total);
   int64_t* cols = edge.pairs.cols() + first;
   for (int64_t i = 0; i < num_seeds; ++i) cols = std::fill_n(cols, counts.as<int64_t>()[i], seeds.frontier_begin + i);
-  if (with_edge_ids_) std::copy_n(edge_ids.as<int64_t>(), total, edge.edge_ids.data() + first);
+  if (with_edge_ids_)
+    dispatch_index(edge_ids.dtype, "edge_ids",
+                   [&](auto tag) { std::copy_n(edge_ids.as<decltype(tag)>(), total, edge.edge_ids.data() + first); });
   const int64_t limit = nodes_[edge.spec.neighbor_type].num_nodes;
   dispatch_index(neighbors.dtype, "neighbors", [&](auto tag) {
     const auto* ids = neighbors.as<decltype(tag)>();

@@ -99,7 +99,7 @@ class BatchBuilder {
   void sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool);
   void sample_hop(int edge_type, const CsrPieces& graph, const HopDraw& draw, ThreadPool& pool);
 
-  // Adds neighbors sampled elsewhere: counts int64 [frontier], neighbors int32/int64 and edge_ids int64 (or undefined
+  // Adds neighbors sampled elsewhere: counts int64 [frontier], neighbors and edge_ids int32/int64 (the latter undefined
   // where not asked for) [sum of counts]. Wrong lengths throw InvalidArgument, unknown neighbors UnknownId.
   void add_hop(int edge_type, const Tensor& counts, const Tensor& neighbors, const Tensor& edge_ids);
 

@@ -108,7 +108,8 @@ void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times) {
         "times: the latest edges are taken and not drawn; expected the uniform method and no replacement");
 }
 
-OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool) {
+OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool,
+                        int64_t max_neighbors) {
   check_draw(csr, draw, nodes.times.defined());
   check_index_vector(nodes.ids, "ids");
   check_per_node(nodes.rows, nodes.ids, "rows");
@@ -133,6 +134,9 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
                           [&](int64_t begin, int64_t end) { kernel.count(begin, end, candidates.data(), counts); });
         offsets[0] = 0;
         for (int64_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + counts[i];
+        if (offsets[count] > max_neighbors)
+          throw InvalidArgument(message("num_neighbors: expected at most ", max_neighbors,
+                                        " neighbors in one answer, got ", offsets[count]));
         out.neighbors = empty({offsets[count]}, csr.indices.dtype);
         if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
         if (draw.fanout == 0) return;  // pickers draw at least one

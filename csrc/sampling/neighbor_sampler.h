@@ -1,6 +1,7 @@
 // One hop: the sampled neighbors of a list of nodes.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "common/tensor.h"
 #include "common/thread_pool.h"
@@ -55,8 +56,9 @@ struct OneHop {
 void check_draw(const Csr& csr, const HopDraw& draw, bool nodes_have_times);
 
 // Draws depend on global ids (and trees and times) alone, so the result does not depend on how the graph is
-// partitioned. Throws InvalidArgument where `csr` lacks the weights or times that are asked for, and PartitionFormat or
-// UnknownId where what is read of it is damaged (graph/row_offsets.h).
-OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool);
+// partitioned. Throws InvalidArgument where `csr` lacks the weights or times that are asked for or there are more than
+// `max_neighbors` in all, and PartitionFormat or UnknownId where what is read of it is damaged (graph/row_offsets.h).
+OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& draw, ThreadPool& pool,
+                        int64_t max_neighbors = std::numeric_limits<int64_t>::max());
 
 }  // namespace gld

@@ -22,6 +22,11 @@ constexpr int64_t kScanBlock = 1024;  // room for matches is made once for this 
 constexpr int64_t kLongRow = 16;
 constexpr int64_t kSortingPays = 64;
 
+void check_count(int64_t count, int64_t max_edges) {
+  if (count > max_edges)
+    throw InvalidArgument(message("ids: expected at most ", max_edges, " edges in one answer, found ", count));
+}
+
 // What one chunk of rows found. Positions are those in csr.indices.
 struct Matches {
   GrowingArray cols, positions;
@@ -52,11 +57,12 @@ class InducedKernel {
  public:
   template <typename Id>
   InducedKernel(const Csr& csr, const std::vector<RowSpan>& spans, const Id* members, int64_t num_members,
-                bool with_positions)
+                bool with_positions, int64_t max_edges)
       : indices_(csr.indices.as<Index>()),
         spans_(spans),
         num_members_(num_members),
         with_positions_(with_positions),
+        max_edges_(max_edges),
         table_(members, num_members) {
     if (!csr.sorted_by_neighbor() || num_members == 0) return;
     int64_t in_long_rows = 0;
@@ -76,6 +82,7 @@ class InducedKernel {
       else
         scan_row(spans_[i], out);
       counts[i] = out.cols.size() - before;
+      check_count(out.cols.size(), max_edges_);
     }
     return out;
   }
@@ -132,6 +139,7 @@ class InducedKernel {
   const std::vector<RowSpan>& spans_;
   const int64_t num_members_;
   const bool with_positions_;
+  const int64_t max_edges_;
   const MemberTable<Index> table_;
   std::vector<Member<Index>> sorted_;
 };
@@ -169,11 +177,13 @@ void check_members(const Id* members, int64_t count, int64_t num_cols) {
 }
 
 // Joins the chunks' matches; with one chunk, its memory is the result.
-void join(PieceList<Matches>& found, const Csr& csr, bool with_edge_ids, InducedEdges& out, ThreadPool& pool) {
+void join(PieceList<Matches>& found, const Csr& csr, bool with_edge_ids, int64_t max_edges, InducedEdges& out,
+          ThreadPool& pool) {
   std::vector<std::pair<int64_t, Matches>> pieces = found.take();
   std::vector<int64_t> offsets{0};
   for (auto& piece : pieces) offsets.push_back(offsets.back() + piece.second.cols.size());
   const int64_t total = offsets.back();
+  check_count(total, max_edges);
   const bool whole = pieces.size() == 1;
   out.cols = whole ? pieces[0].second.cols.view(0, total) : empty({total}, kInt64);
   if (with_edge_ids) out.edge_ids = empty({total}, kInt64);
@@ -194,7 +204,7 @@ void join(PieceList<Matches>& found, const Csr& csr, bool with_edge_ids, Induced
 }  // namespace
 
 InducedEdges induced_edges(const Csr& csr, const Tensor& ids, const Tensor& rows, const Tensor& members,
-                           bool with_edge_ids, ThreadPool& pool) {
+                           bool with_edge_ids, ThreadPool& pool, int64_t max_edges) {
   check_rows(ids, rows);
   check_index_vector(members, "members");
   const int64_t count = ids.shape[0], num_members = members.shape[0];
@@ -209,13 +219,13 @@ InducedEdges induced_edges(const Csr& csr, const Tensor& ids, const Tensor& rows
     dispatch_index(csr.indices.dtype, "indices", [&](auto index_tag) {
       const auto* wanted = members.as<decltype(member_tag)>();
       check_members(wanted, num_members, csr.num_cols);
-      const InducedKernel<decltype(index_tag)> kernel(csr, spans, wanted, num_members, with_edge_ids);
+      const InducedKernel<decltype(index_tag)> kernel(csr, spans, wanted, num_members, with_edge_ids, max_edges);
       pool.parallel_for(count, kRowGrain, [&](int64_t begin, int64_t end) {
         found.add(begin, kernel.run(begin, end, out.counts.as<int64_t>()));
       });
     });
   });
-  join(found, csr, with_edge_ids, out, pool);
+  join(found, csr, with_edge_ids, max_edges, out, pool);
   return out;
 }
 

@@ -1,5 +1,8 @@
 // The edges among a set of nodes.
 #pragma once
+#include <cstdint>
+#include <limits>
+
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "graph/csr.h"
@@ -16,9 +19,10 @@ struct InducedEdges {
 // undefined), to nodes of `members` (global, int32 or int64 [m]). Edges of a node come in the order of its row, several
 // between the same two nodes all of them. Of members that repeat, the first stands for all. Keeps no state and needs
 // only the rows asked for, so the owner of a part of the graph can answer for its part. Ids outside the graph throw
-// UnknownId, offsets of a row that are not in order within the edges PartitionFormat. A neighbor that is no node is no
-// member.
+// UnknownId, offsets of a row that are not in order within the edges PartitionFormat, more than `max_edges` in all
+// InvalidArgument. A neighbor that is no node is no member.
 InducedEdges induced_edges(const Csr& csr, const Tensor& ids, const Tensor& rows, const Tensor& members,
-                           bool with_edge_ids, ThreadPool& pool);
+                           bool with_edge_ids, ThreadPool& pool,
+                           int64_t max_edges = std::numeric_limits<int64_t>::max());
 
 }  // namespace gld

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .._C import Answerer
 from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd
 from ..core import check_index_tensor, return_large_blocks
 from ..data.graph import Graph
@@ -39,8 +40,7 @@ from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorke
 from .partitions.partition_input import own_input, resolve_among, resolve_here
 from .partitions.partition_outline import DatasetOutline, outline_of
 from .partitions.partition_peers import PartitionHolders
-from .partitions.partition_service import PartitionService
-from .partitions.reply_region import ReplyRegion
+from .partitions.partition_service import SERVICE, PartitionService
 from .server.client_exits import ClientExits
 from .server.host_row_cache import HostRowCache, RowCacheStats, ServerJob, budget_of
 from .server.memory_budget import MemoryBudget, ServerMemory
@@ -84,10 +84,9 @@ class DistServer:
         self.dataset = dataset
         self._handle = dataset.to_handle(with_splits=False)
         copies = budget_of(row_cache, dataset)
-        self.memory = ServerMemory.of(memory_budget, is_asked=dataset.num_partitions > 1, row_cache=copies)
+        self.memory = ServerMemory.of(memory_budget, row_cache=copies)
         self._budget = MemoryBudget(self.memory.batches)
-        region = ReplyRegion(self.memory.replies) if self.memory.replies else None
-        self._service = PartitionService(dataset, region=region)
+        self._service = PartitionService(dataset)
         self._row_cache = HostRowCache(dataset, self._service, copies, row_cache_by)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
@@ -102,6 +101,11 @@ class DistServer:
     def functions(self) -> dict[str, Callable[..., Any]]:
         """By name, what others may call."""
         return remote_functions(self) | remote_functions(self._service) | remote_functions(self._holders)
+
+    @property
+    def answerers(self) -> dict[str, Answerer]:
+        """By service, what answers queries."""
+        return {SERVICE: self._service.native}
 
     def attach(self, endpoint: Endpoint) -> None:
         """Follows who comes and goes at the endpoint that answers for this server."""
@@ -492,6 +496,7 @@ def init_server(
             host_registry=server_rank == 0 and not (launched and launched.launcher_has_registry),
             settings=RpcSettings(connect_timeout_s=connect_timeout_s, tls=tls, arena_bytes=server.memory.arena),
             functions=server.functions,
+            answerers=server.answerers,
             on_open=server.attach,
         )
     _server = server

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .._C import Answerer
 from ..config import RpcSettings, TlsSettings, job_token, port_range
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..rpc import Endpoint
@@ -66,6 +67,7 @@ def init_rpc(
     host_registry: bool | None = None,
     settings: RpcSettings = RpcSettings(),  # noqa: B008 it is frozen
     functions: Mapping[str, Callable[..., Any]] | None = None,
+    answerers: Mapping[str, Answerer] | None = None,
     on_open: Callable[[Endpoint], None] | None = None,
     messages_fd: int = -1,
     tls: TlsSettings | None = None,
@@ -89,6 +91,7 @@ def init_rpc(
         host_registry: whether this process hosts the registry; as above if None.
         settings: overrides of times and sizes; the two above take precedence.
         functions: what others may call by name; a request may come as soon as the endpoint is open.
+        answerers: what answers their queries without the interpreter, by service, likewise.
         on_open: called with the endpoint before it joins: as soon as it has joined, requests may come.
         messages_fd: a pipe on which the launcher says what it has given up, or -1.
         tls: certificates for connections between hosts; those of ``GLD_TLS_…`` if None.
@@ -109,6 +112,8 @@ def init_rpc(
         settings = replace(settings, num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout), tls=tls)
         endpoint = _make_endpoint(context, settings, job_token() if token is None else token, master_addr, listen_host)
         endpoint.register_all(functions or {})
+        for service, answerer in (answerers or {}).items():
+            endpoint.answer_queries(service, answerer)
         try:
             endpoint.open()
             group = WorkerGroup(endpoint, context) if context.is_worker() else None

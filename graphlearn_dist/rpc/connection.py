@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .._C import RpcStream
 from ..config import RpcSettings
 from ..errors import (
     AuthenticationError,
@@ -25,6 +26,7 @@ from ..errors import (
 )
 from .calls.call import Call
 from .engine.engines import Engine
+from .engine.native import OVERLOAD_FACTOR, NativeStream
 from .engine.threads import post
 from .peers.handshake import MAX_TIME_S, Handshake, Introduction
 from .peers.identity import Peer, describe_origin
@@ -37,7 +39,6 @@ from .wire.failures import pack_failure, read_failure
 from .wire.gld1 import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
 
 _OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
-_OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the peer may have in flight
 
 
 class Served(Protocol):
@@ -151,6 +152,18 @@ class Connection:
         if self.other is None:
             raise ProtocolError("the handshake is not over")
         return self.other.peer
+
+    @property
+    def query_stream(self) -> RpcStream | None:
+        """What queries go by; None where this side's engine or the other's is in Python."""
+        native = self._stream.native if isinstance(self._stream, NativeStream) else None
+        return native if self.other is not None and self.other.answers_queries else None
+
+    @property
+    def queries(self) -> tuple[int, int]:
+        """How many were sent, and served, since it opened."""
+        native = self._stream.native if isinstance(self._stream, NativeStream) else None
+        return (0, 0) if native is None else (native.queries_sent, native.queries_served)
 
     @property
     def peer_name(self) -> str:
@@ -387,7 +400,7 @@ class Connection:
             self.other = self._handshake.other
             if self.other is not None:
                 self._peer_limit_bytes = self.other.max_payload_bytes
-            self._stream.lift_limits()
+            self._stream.lift_limits(self._peer_limit_bytes)
             self._handshake_timer.cancel()
             if not self.opened.done():
                 self.opened.set_result(self.peer)
@@ -399,7 +412,7 @@ class Connection:
         if len(meta) != 2 or type(meta[0]) is not str or request_id % 2 != theirs or request_id in self._serving:
             raise ProtocolError("malformed request")
         value = self._value(header, meta[1], value_head, payload)
-        if len(self._serving) + len(self._parked) >= _OVERLOAD_FACTOR * self._settings.max_inflight:
+        if len(self._serving) + len(self._parked) >= OVERLOAD_FACTOR * self._settings.max_inflight:
             failure = pack_failure(OverloadedError(self.own_name, 0.1))
             self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(failure)))
         elif self._stream.out_bytes > _OUT_LIMIT_BYTES:

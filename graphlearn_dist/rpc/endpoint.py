@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from .._C import Answerer, RpcEngine, RpcStream
 from ..config import RpcSettings
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError, SystemLimitError
 from ..utils.lifetime import Home, start_thread
@@ -20,8 +21,9 @@ from .calls.callees import Callees
 from .calls.deadlines import Deadlines
 from .calls.outgoing import Outgoing
 from .connection import Connection
-from .engine.engines import Engine, open_engine
+from .engine.engines import Engine, engine_name, open_engine
 from .engine.loops import EndpointLoop
+from .engine.native import NativeEngine
 from .engine.threads import Posts, WorkerThreads
 from .engine.tls import open_tls
 from .job.membership import LEAVE_TIMEOUT_S, Membership
@@ -77,14 +79,19 @@ class Endpoint:
         self.token = token
         self._listen = (listen_host, listen_port if isinstance(listen_port, range) else [listen_port])
         self._use_unix = use_unix
+        self._tls = open_tls(settings)
+        self._engine_name = engine_name(settings, with_tls=self._tls is not None)
         self._introduction = Introduction(
-            self.peer, boot_id(), settings.max_payload_bytes, max_inflight=settings.max_inflight
+            self.peer,
+            boot_id(),
+            settings.max_payload_bytes,
+            max_inflight=settings.max_inflight,
+            answers_queries=self._engine_name == "native",
         )
         self._callees = Callees(settings.num_threads, self.peer.name)
         self.serve = self._callees.serve  # what connections do with requests
         self._callbacks = WorkerThreads(1, f"rpc-events-{self.peer.name}")
         self._refusals = Refusals(self.peer.name)
-        self._tls = open_tls(settings)
         self._links = Links(self, self._introduction, token, self._refusals, self._tls, use_unix=use_unix)
         self._membership = Membership(self)
         self.on_refused = self._membership.on_refused.append  # to be called where another job has the registry's place
@@ -99,6 +106,7 @@ class Endpoint:
         self.give_up = self._outgoing.give_up  # on the loop's thread
         self._on_lost: list[Callable[[Peer, str], None]] = []
         self._topics: dict[str, Callable[[Connection, Any], None]] = {}
+        self._answerers: dict[str, Answerer] = {}
         self._engine: Engine | None = None
         self._loans: Loans | None = None
         self._address: PeerAddress | None = None
@@ -146,7 +154,9 @@ class Endpoint:
 
     async def _start(self, listeners: list[socket.socket]) -> None:
         self._loans = Loans(self.loop)
-        self._engine = open_engine(self.loop, self.settings, with_tls=self._tls is not None)
+        self._engine = open_engine(self._engine_name, self.loop, self.settings, self.peer.name)
+        for service, answerer in self._answerers.items():
+            self.answer_queries(service, answerer)
         for listener in listeners:
             self._links.add_listener(listener)
 
@@ -246,6 +256,15 @@ class Endpoint:
         """Forget a registered function."""
         self._callees.unregister(name)
 
+    def answer_queries(self, service: str, answerer: Answerer) -> None:
+        """Let other endpoints ask ``answerer`` under the name of ``service``, without the interpreter.
+
+        Where the engine is in Python nobody asks so.
+        """
+        self._answerers[service] = answerer
+        if isinstance(self._engine, NativeEngine):
+            self._engine.native.serve(service, answerer)
+
     def on_peer_lost(self, callback: Callable[[Peer, str], None]) -> None:
         """Call ``callback(peer, why)``, in a thread of its own, whenever the last connection to a peer is gone."""
         self._on_lost.append(callback)
@@ -344,6 +363,29 @@ class Endpoint:
             deadlines.discard(call)
             raise NotInitializedError(f"{self.peer.name} is closed")
         return outcome
+
+    @property
+    def native_engine(self) -> RpcEngine | None:
+        """What queries are asked by; None where the engine is in Python."""
+        return self.engine.native if isinstance(self.engine, NativeEngine) else None
+
+    def connect(self, target: Target, timeout_s: float) -> Future[tuple[RpcStream | None, Peer]]:
+        """Connect to a target, at once or not at all.
+
+        Returns:
+            A future: what queries to it go by, None where the target takes none, as its engine is in Python; and who
+            it is.
+
+        Raises (from the future):
+            PeerLostError: it cannot be reached.
+        """
+
+        async def connected() -> tuple[RpcStream | None, Peer]:
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            connection = await self._outgoing.connected(target, deadline, lambda: False, fail_fast=True)
+            return connection.query_stream, connection.peer
+
+        return asyncio.run_coroutine_threadsafe(connected(), self.loop)
 
     # --- what connections ask for (on the loop's thread) -------------------------------------------------------
 

@@ -34,11 +34,13 @@ async def count_connections(links: Links, arena: SendingArena | None, refusals: 
     """Adds up the counters of the open ones. On the endpoint's loop."""
     opened = [connection for connection in links.connections if connection.is_open]
     exchanges = [connection.exchange_stats for connection in opened]
+    queries = [connection.queries for connection in opened]
     return EndpointStats(
         connections=len(opened),
         unix_connections=sum(connection.kind == "unix" for connection in opened),
-        requests_sent=sum(connection.stats.requests_sent for connection in opened),
-        requests_served=sum(connection.stats.requests_served for connection in opened),
+        requests_sent=sum(connection.stats.requests_sent for connection in opened) + sum(sent for sent, _ in queries),
+        requests_served=sum(connection.stats.requests_served for connection in opened)
+        + sum(served for _, served in queries),
         arena_payloads_sent=sum(stats.arena_payloads_sent for stats in exchanges),
         arena_payloads_received=sum(stats.arena_payloads_received for stats in exchanges),
         lent_payloads_sent=sum(stats.lent_payloads_sent for stats in exchanges),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
-from graphlearn_dist.messages import FeatureRequest
 from graphlearn_dist.partition import (
     OwnedEdgesBook,
     RandomPartitioner,
@@ -28,6 +26,7 @@ from graphlearn_dist.partition.layout import META_FILE, array_path
 from graphlearn_dist.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.typing import FeaturePartitionData
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import EDGE_TYPES, Direction, TestGraph, make_dataset, random_graph, typed_graph
 from tests.support.oracle import assert_same, load_partitions, tensors_of, write_partitions
 
@@ -40,21 +39,10 @@ FEATURED = {"homogeneous": None, "typed": EDGE_TYPES[0]}
 DIRECTIONS: tuple[Direction, ...] = ("in", "out")
 
 
-class Peers:
-    """The other partitions, asked without a network; keeps what they were asked for and the bytes of both ways."""
-
-    def __init__(self, services: list[PartitionService]) -> None:
-        self.services = services
-        self.lookups: list[FeatureRequest] = []
-
-    async def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Any:
-        if function == PartitionService.lookup:
-            self.lookups.append(request)
-        return function(self.services[partition], request)
-
-    def asked(self, store: str) -> torch.Tensor:
-        ids = [dict(zip(request.stores, request.ids, strict=True)).get(store) for request in self.lookups]
-        return torch.cat([torch.empty(0, dtype=torch.int64), *(part for part in ids if part is not None)])
+def asked_for(peers: DirectPeers, store: str) -> torch.Tensor:
+    """The ids that a store's rows were asked for."""
+    ids = [query.ids_by_store().get(store) for query in peers.asked_as("rows")]
+    return torch.cat([torch.empty(0, dtype=torch.int64), *(part for part in ids if part is not None)])
 
 
 def range_books(kind: str) -> dict[str, Any]:
@@ -89,17 +77,17 @@ def inputs_of(kind: str, task: SamplingType) -> Any:
     return EdgeSamplerInput(pairs[0], pairs[1], input_type=FEATURED[kind], neg_sampling=negatives)
 
 
-def make_all(batches: PartitionedBatches, peers: Peers) -> list[tuple[Any, torch.Tensor]]:
+def make_all(batches: PartitionedBatches, peers: DirectPeers) -> list[tuple[Any, torch.Tensor]]:
     """Each batch, and the edge ids whose features it asked others for."""
 
     made: list[tuple[Any, torch.Tensor]] = []
 
     async def run() -> None:
         for index in range(batches.schedule.num_batches):
-            peers.lookups.clear()
+            peers.asked.clear()
             batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
             store = next(i for i, rows in enumerate(batch.edge_features) if rows is not None)
-            made.append((batch, peers.asked(f"edge_feature:{store}")))
+            made.append((batch, asked_for(peers, f"edge_feature:{store}")))
 
     asyncio.run(run())
     return made
@@ -120,7 +108,7 @@ def test_only_features_of_edges_elsewhere_are_asked_for(
         directory = write(kind, edge_dir, tmp_path / placing, **options)
         datasets = load_partitions(directory, PARTS)
         services = [PartitionService(dataset) for dataset in datasets]
-        peers = Peers(services)
+        peers = DirectPeers(services)
         batches = PartitionedBatches(datasets[1], inputs, config, [services[1]], peers)
         for index, (batch, asked) in enumerate(make_all(batches, peers)):
             expected = local.make(0, index)
@@ -141,7 +129,7 @@ def test_neighbors_of_own_nodes_have_their_features_at_hand(kind: str, tmp_path:
     for placing, options in (("with edges", {}), ("ranges", range_books(kind))):
         datasets = load_partitions(write(kind, "out", tmp_path / placing, **options), PARTS)
         services = [PartitionService(dataset) for dataset in datasets]
-        peers, user = Peers(services), None if kind == "homogeneous" else "user"
+        peers, user = DirectPeers(services), None if kind == "homogeneous" else "user"
         books = datasets[1].node_pb
         own = (books if user is None else books[user]).local_ids(1)
         config = SamplingConfig(SamplingType.NODE, [4], 20, True, False, True, True, False, False, "out", 7, False)

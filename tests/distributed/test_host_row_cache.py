@@ -36,9 +36,11 @@ from graphlearn_dist.distributed.server.host_row_cache import (
 from graphlearn_dist.distributed.server.memory_budget import ServerMemory
 from graphlearn_dist.distributed.server.partition_asker import AskerClosed, PartitionAsker
 from graphlearn_dist.distributed.server.row_chances import Announcement, estimate_chances
-from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, UnknownIdError
+from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, UnknownIdError
 from graphlearn_dist.messages import SpreadReply, SpreadRequest
+from graphlearn_dist.rpc.calls.remote import remote_functions
 from graphlearn_dist.rpc.peers.identity import PeerAddress
+from graphlearn_dist.rpc.wire.encoded import Encoded
 from graphlearn_dist.sampler import NodeSamplerInput
 from graphlearn_dist.sampler.plan import build_plan
 from graphlearn_dist.sampler.probability import sampling_probability
@@ -56,6 +58,8 @@ from tests.support.oracle import (
     write_partitions,
 )
 from tests.support.processes import assert_nothing_left, start
+from tests.support.python_answers import FeatureRequest, lookup
+from tests.support.queries import received, rows_query
 
 HERE = "tests.distributed.test_host_row_cache"
 DEADLINE_S = 120.0  # only ever reached by a hang
@@ -181,10 +185,10 @@ def test_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             budget_of(wrong, part)
     with pytest.raises(InvalidArgumentError, match=r"row_cache_by: expected one of \('loader', 'degree'\), got 'size'"):
         HostRowCache(part, PartitionService(part), 1, "size")
-    memory = ServerMemory.of("1GB", is_asked=True, row_cache=256 << 20)
-    assert memory.batches + memory.replies + memory.arena + memory.row_cache == 1 << 30
+    memory = ServerMemory.of("1GB", row_cache=256 << 20)
+    assert memory.batches + memory.arena + memory.row_cache == 1 << 30
     with pytest.raises(InvalidArgumentError, match=r"row_cache: expected at most .* MiB of memory_budget=1024.00 MiB"):
-        ServerMemory.of("1GB", is_asked=True, row_cache=900 << 20)
+        ServerMemory.of("1GB", row_cache=900 << 20)
 
 
 # --- partitions that are away --------------------------------------------------------------------------------------
@@ -197,17 +201,19 @@ class Elsewhere:
         self._service, self._address = service, address
         self.asked: list[PeerAddress] = []
 
-    def request(self, target: PeerAddress, function: str, request: Any, **options: Any) -> Future[Any]:
+    def request(self, target: PeerAddress, function: str, *args: Any, **options: Any) -> Future[Any]:
         answer: Future[Any] = Future()
         self.asked.append(target)
         if target == self._address:
-            answer.set_result(self._service.spread(request))
+            found = remote_functions(self._service)[function](*args)
+            answer.set_result(received(found) if isinstance(found, Encoded) else found)
         else:
             answer.set_exception(PeerLostError("server-1", "it is gone"))
         return answer
 
 
-def test_a_partition_that_comes_back_elsewhere_is_asked_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["call", "query"])
+def test_a_partition_that_comes_back_elsewhere_is_asked_there(by: str, tmp_path: Path) -> None:
     parts = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", 2, "in"), 2)
     old, new = PeerAddress("10.0.0.1", 1), PeerAddress("10.0.0.1", 2)
     endpoint = Elsewhere(PartitionService(parts[1]), new)
@@ -220,9 +226,15 @@ def test_a_partition_that_comes_back_elsewhere_is_asked_there(tmp_path: Path) ->
         return PartitionHolders({1: one})
 
     asker = PartitionAsker(PartitionService(parts[0]), endpoint, find, threading.Event())  # type: ignore[arg-type]
-    requests = {p: SpreadRequest(0, parts[p].node_pb.local_ids(p)[:5].long(), torch.ones(5), -1) for p in (0, 1)}
-    replies = asker.ask(PartitionService.spread, requests)
-    assert sorted(replies) == [0, 1]
+    ids = {p: parts[p].node_pb.local_ids(p)[:5].long() for p in (0, 1)}
+    if by == "call":
+        requests = {p: SpreadRequest(0, ids[p], torch.ones(5), -1) for p in (0, 1)}
+        assert sorted(asker.ask(PartitionService.spread, requests)) == [0, 1]
+    else:
+        rows = FeatureRequest(("node_feature:0",), (ids[1],))
+        found, expected = asker.query({1: rows_query(rows)}, 1), lookup(PartitionService(parts[1]), rows)
+        assert [*found] == [1]
+        assert torch.equal(*found[1], *expected)  # type: ignore[arg-type]
     assert endpoint.asked == [old, new]
     assert asker.lost == set()
 
@@ -247,6 +259,25 @@ def test_a_partition_that_stays_away_is_left_out(tmp_path: Path) -> None:
     closed.set()
     with pytest.raises(AskerClosed):
         asker.ask(PartitionService.spread, requests)
+
+
+class FewRows:
+    """In place of a ``PartitionAsker``: partitions that answer every lookup by one row of each store."""
+
+    lost: frozenset[int] = frozenset()
+
+    def query(self, queries: Mapping[int, Any], num_tensors: int) -> dict[int, list[torch.Tensor]]:
+        return {partition: [torch.zeros(1, 2)] * num_tensors for partition in queries}
+
+
+def test_rows_that_were_not_asked_for_are_refused(tmp_path: Path) -> None:
+    part = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", PARTS, "in"), PARTS)[0]
+    group = next(group for group in store_groups(part) if group.kind == "node")
+    cache = HostRowCache(part, PartitionService(part), 1 << 20)
+    asker: Any = FewRows()
+    with pytest.raises(ProtocolError, match=r"answer: expected rows \[5, 2\] of node_feature:0, got \[1, 2\]"):
+        cache._fetch_group(group, {1: part.node_pb.local_ids(1)[:5].long()}, asker)
+    cache.close()
 
 
 # --- servers -------------------------------------------------------------------------------------------------------

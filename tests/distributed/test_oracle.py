@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphlearn_dist import _C
 from graphlearn_dist.distributed import (
     DistDataset,
 )
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.messages import FeatureRequest, OneHopRequest, SampledBatch
+from graphlearn_dist.messages import SampledBatch
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
+from tests.support.direct_peers import AskedQuery, DirectPeers
 from tests.support.graphs import (
     Case,
     Direction,
@@ -41,25 +43,13 @@ from tests.support.oracle import (
     tensors_of,
     write_partitions,
 )
+from tests.support.queries import ask
 
 HERE = "tests.distributed.test_oracle"
 DEADLINE_S = 120.0  # only ever reached by a hang
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------
-
-
-class DirectPeers:
-    """The other partitions, asked without a network; remembers what was asked."""
-
-    def __init__(self, services: list[PartitionService]) -> None:
-        self.services = services
-        self.asked: list[tuple[int, Callable[..., Any], Any]] = []
-
-    async def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Any:
-        service = self.services[partition]
-        self.asked.append((partition, function, request))
-        return function(service, request)
 
 
 def config_of(case: Case, *, with_edge: bool = True) -> SamplingConfig:
@@ -129,10 +119,12 @@ def test_partitioned_batches_equal_local_ones(typed: bool, data: st.DataObject, 
 class GenerousPeers(DirectPeers):
     """Peers that answer with a neighbor too many for each node."""
 
-    async def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Any:
-        if function == PartitionService.one_hop:
-            request = replace(request, fanouts=tuple(fanout + 1 for fanout in request.fanouts))
-        return await super().ask(partition, function, request)
+    def altered(self, query: AskedQuery) -> AskedQuery:
+        if query.kind != "hop":
+            return query
+        parts, with_edge_ids = query.arguments
+        more = [(edge_type, ids, fanout + 1, *rest) for edge_type, ids, fanout, *rest in parts]
+        return replace(query, arguments=(more, with_edge_ids))
 
 
 def test_a_peer_that_answers_with_more_neighbors_than_asked_for(tmp_path: Path) -> None:
@@ -157,7 +149,7 @@ def test_larger_batches_with_several_threads(kind: str, edge_dir: Direction) -> 
     """Large enough that every parallel loop has more than one piece, and fan-outs beyond the scan limit."""
     homogeneous = random_graph(3000, 60_000, 5, explicit_edge_ids=True)
     peers = check_partitioned(large_case(homogeneous, None, edge_dir), kind, 3, 3, with_edge=True)
-    assert all({partition for partition, _, _ in peer.asked} == {0, 1, 2} - {i} for i, peer in enumerate(peers))
+    assert all({query.partition for query in peer.asked} == {0, 1, 2} - {i} for i, peer in enumerate(peers))
     check_partitioned(large_case(typed_graph(800, 300, 9000, 6), "user", edge_dir), kind, 2, 2, with_edge=True)
 
 
@@ -166,12 +158,10 @@ def test_one_request_per_peer_and_hop_and_none_for_nothing() -> None:
     graph = typed_graph(40, 20, 200, 3)
     case = Case(graph, "out", [2, 2], "user", torch.arange(40), 40, 0, False, False, 0)
     for peers in check_partitioned(case, "random", 3, 1, with_edge=True):
-        per_peer = {}
-        for partition, function, request in peers.asked:
-            per_peer[partition, function] = per_peer.get((partition, function), 0) + 1
-            assert all(ids.numel() for ids in request.ids)
-        assert max(count for (_, function), count in per_peer.items() if function == PartitionService.one_hop) <= 2
-        assert all(count == 1 for (_, function), count in per_peer.items() if function == PartitionService.lookup)
+        per_peer = Counter((query.partition, query.kind) for query in peers.asked)
+        assert all(ids.numel() for query in peers.asked for ids in query.ids())
+        assert max(count for (_, kind), count in per_peer.items() if kind == "hop") <= 2
+        assert all(count == 1 for (_, kind), count in per_peer.items() if kind == "rows")
     alone = Case(analytic_graph(30), "out", [2], None, torch.arange(3), 3, 0, False, False, 0)
     first, *_ = check_partitioned(alone, "range", 3, 1, with_edge=False)
     assert first.asked == []  # seeds 0..2 and neighbors up to 4 all lie in the first range
@@ -185,37 +175,33 @@ def test_with_all_graphs_at_hand_only_features_are_asked_for(kind: str) -> None:
         Case(random_graph(90, 500, 2), "out", [3, 2], None, torch.arange(90), 25, 4, True, False, 0),
     ):
         for peers in check_partitioned(case, kind, 3, 1, with_edge=True, graph_caching=True):
-            assert {function for _, function, _ in peers.asked} == {PartitionService.lookup}
+            assert {query.kind for query in peers.asked} == {"rows"}
 
 
 def test_service_refuses_what_it_does_not_hold(tmp_path: Path) -> None:
     graph = analytic_graph(10)
     service = PartitionService(load_partitions(write_partitions(graph, tmp_path, "range", 2, "out"), 2)[0])
 
-    def hop(ids: list[int], edge_type: int = 0, fanout: int = 2) -> OneHopRequest:
-        return OneHopRequest(
-            (edge_type,),
-            (torch.tensor(ids),),
-            (fanout,),
-            (1,),
-            (("uniform", False, "ignore"),),
-            False,
-            (None,),
-            (None,),
-        )
+    def hop(ids: list[int], edge_type: int = 0, fanout: int = 2) -> Any:
+        query = _C.hop_query([(edge_type, torch.tensor(ids), fanout, _C.DrawMethod(), 1, None, None)], False)
+        return ask(service, query, 3)[1]
 
-    assert service.one_hop(hop([4, 0])).neighbors[0].tolist() == [5, 6, 1, 2]
+    def rows(ids: list[int], store: str = "node_feature:0") -> Any:
+        return ask(service, _C.rows_query([store], [torch.tensor(ids)]), 1)[0]
+
+    assert hop([4, 0]).tolist() == [5, 6, 1, 2]
+    assert rows([4, 0])[:, 0].tolist() == [4, 0]
     for bad in ([5], [10], [-1]):  # another partition's, beyond the graph, negative
         with pytest.raises(UnknownIdError, match=str(bad[0])):
-            service.one_hop(hop(bad))
+            hop(bad)
         with pytest.raises(UnknownIdError, match=str(bad[0])):
-            service.lookup(FeatureRequest(("node_feature:0",), (torch.tensor(bad),)))
+            rows(bad)
     with pytest.raises(InvalidArgumentError, match="edge_types"):
-        service.one_hop(hop([0], edge_type=1))
+        hop([0], edge_type=1)
     with pytest.raises(InvalidArgumentError, match="num_neighbors"):
-        service.one_hop(hop([0], fanout=-2))
+        hop([0], fanout=-2)
     with pytest.raises(InvalidArgumentError, match="node_feature:7"):
-        service.lookup(FeatureRequest(("node_feature:7",), (torch.tensor([0]),)))
+        rows([0], "node_feature:7")
 
 
 def test_whole_dataset_as_one_partition() -> None:

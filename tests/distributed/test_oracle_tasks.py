@@ -12,10 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphlearn_dist import _C
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.messages import EdgeCheckRequest, InducedRequest
 from graphlearn_dist.sampler import (
     EdgeSamplerInput,
     NegativeSampling,
@@ -24,7 +24,8 @@ from graphlearn_dist.sampler import (
     SamplingType,
 )
 from graphlearn_dist.sampler.batches import LocalBatches
-from tests.distributed.test_oracle import DirectPeers, make_all
+from tests.distributed.test_oracle import make_all
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import (
     EDGE_TYPES,
     MAX_TIME,
@@ -38,6 +39,7 @@ from tests.support.graphs import (
     with_weights,
 )
 from tests.support.oracle import PARTITIONERS, assert_same, load_partitions, tensors_of, write_partitions
+from tests.support.queries import ask
 
 HINT = {"max_examples": 10, "deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 NEGATIVES = {
@@ -144,12 +146,12 @@ def test_one_request_a_peer() -> None:
     case = Case(graph, "out", [2], "user", torch.arange(40), 40, 0, False, False, 0)
     nodes = NodeSamplerInput(case.seeds, "user")
     for peers in check_partitioned(case, nodes, "random", 3, sampling_type=SamplingType.SUBGRAPH):
-        induced = [partition for partition, function, _ in peers.asked if function == PartitionService.induced]
+        induced = [query.partition for query in peers.asked_as("induced")]
         assert len(induced) == len(set(induced)) == 2
     row, col = graph.edges[EDGE_TYPES[2]][:, :40]
     links = EdgeSamplerInput(row, col, None, EDGE_TYPES[2], NEGATIVES["binary, strict"])
     for peers in check_partitioned(case, links, "random", 3, sampling_type=SamplingType.LINK):
-        checks = [partition for partition, function, _ in peers.asked if function == PartitionService.has_edges]
+        checks = [query.partition for query in peers.asked_as("has_edges")]
         assert checks
         assert all(checks.count(partition) <= 5 for partition in checks)  # at most one a round
 
@@ -158,11 +160,15 @@ def test_service_refuses_what_it_does_not_hold(tmp_path: Path) -> None:
     directory = write_partitions(analytic_graph(10), tmp_path, "range", 2, "out")
     service = PartitionService(load_partitions(directory, 2)[0])
     members = (torch.tensor([1, 3, 4]),)
-    reply = service.induced(InducedRequest((0,), (torch.tensor([2, 0]),), (0,), members, True))
-    assert (reply.counts[0].tolist(), reply.neighbors[0].tolist()) == ([2, 1], [1, 2, 0])  # 2 -> 3, 4; 0 -> 1
-    found = service.has_edges(EdgeCheckRequest(0, torch.tensor([2, 0]), torch.tensor([4, 3]))).found
-    assert found.tolist() == [True, False]
+    ids, others = torch.tensor([2, 0]), torch.tensor([4, 3])
+    counts, neighbors, _ = ask(service, _C.induced_query([(0, 0, ids)], members, True), 3)
+    assert counts is not None
+    assert neighbors is not None
+    assert (counts.tolist(), neighbors.tolist()) == ([2, 1], [1, 2, 0])  # 2 -> 3, 4; 0 -> 1
+    found = ask(service, _C.has_edges_query(0, ids, others), 1)[0]
+    assert found is not None
+    assert found.tolist() == [1, 0]
     with pytest.raises(InvalidArgumentError, match="edge_types: expected less than 1, got 1"):
-        service.induced(InducedRequest((1,), members, (0,), members, False))
+        ask(service, _C.induced_query([(1, 0, ids)], members, False), 3)
     with pytest.raises(InvalidArgumentError, match="edge_types: expected less than 1, got 7"):
-        service.has_edges(EdgeCheckRequest(7, torch.tensor([2]), torch.tensor([4])))
+        ask(service, _C.has_edges_query(7, ids, others), 1)

@@ -39,7 +39,8 @@ from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.utils.ports import reserved_port
-from tests.distributed.test_oracle import DirectPeers, make_all
+from tests.distributed.test_oracle import make_all
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import Direction, TestGraph, make_dataset
 from tests.support.in_memory import WAYS, assemble
 from tests.support.oracle import (
@@ -110,9 +111,8 @@ def test_batches_are_those_of_the_whole(name: str, edge_dir: Direction, way: str
     """So are those of what another process would map, of what multiprocessing sends, and of copies."""
     given = [assemble(graph_of(name), PARTS, p, edge_dir, way) for p in range(PARTS)]
     asked = check_batches(name, edge_dir, given)
-    functions = {function for peers in asked for _, function, _ in peers.asked}
-    sampled = set() if way == "graph at hand" else {PartitionService.one_hop}
-    assert functions == sampled | {PartitionService.lookup}
+    kinds = {query.kind for peers in asked for query in peers.asked}
+    assert kinds == ({"rows"} if way == "graph at hand" else {"hop", "rows"})
     if edge_dir == "in":
         check_batches(name, edge_dir, [pickle.loads(pickle.dumps(dataset)) for dataset in given], few=True)
         check_batches(name, edge_dir, [copy.deepcopy(dataset) for dataset in given], few=True)
@@ -129,9 +129,7 @@ def test_copies_are_not_asked_for() -> None:
     graph = graph_of("homogeneous")
     for way, fewer in (("tensors", False), ("copies", True)):
         asked = check_batches("homogeneous", "out", [assemble(graph, PARTS, p, "out", way) for p in range(PARTS)])
-        ids = torch.cat(
-            [r.ids[r.stores.index("node_feature:0")] for _, f, r in asked[0].asked if f == PartitionService.lookup]
-        )
+        ids = torch.cat([query.ids_by_store()["node_feature:0"] for query in asked[0].asked_as("rows")])
         owners = torch.as_tensor(assemble(graph, PARTS, 0, "out", way).node_pb)
         others = (owners != 0).nonzero().view(-1)
         assert bool(torch.isin(ids, others[0::3]).any()) is not fewer

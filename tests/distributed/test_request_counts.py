@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders
-from graphlearn_dist.distributed.partitions.partition_service import PartitionService
-from graphlearn_dist.distributed.partitions.reply_region import ReplyRegion
+from graphlearn_dist.distributed.partitions.partition_service import SERVICE, PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.rpc import Endpoint
-from graphlearn_dist.rpc.calls.remote import remote_functions, remote_name
+from graphlearn_dist.rpc.calls.remote import remote_functions
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from tests.support.graphs import make_dataset, random_graph, typed_graph
@@ -30,21 +27,20 @@ SETTINGS = RpcSettings(request_timeout_s=60.0)
 GRAPHS = {"one type": (random_graph(400, 3000, 5), None), "typed": (typed_graph(200, 150, 2000, 3), "user")}
 
 
-class CountingEndpoint:
-    """Serves one partition, and counts by name what it was asked for."""
+class ServingEndpoint:
+    """Serves one partition, and knows what it was asked since this was last asked."""
 
     def __init__(self, service: PartitionService, stack: ExitStack) -> None:
-        self.asked: Counter[str] = Counter()
+        self._service = service
+        self._seen: Counter[str] = Counter()
         self.endpoint = stack.enter_context(Endpoint("server", service.partition_idx, settings=SETTINGS))
-        for name, answer in remote_functions(service).items():
-            self.endpoint.register(name, self._counting(name, answer))
+        self.endpoint.register_all(remote_functions(service))
+        self.endpoint.answer_queries(SERVICE, service.native)
 
-    def _counting(self, name: str, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def count_and_answer(request: Any) -> Any:
-            self.asked[name] += 1
-            return answer(request)
-
-        return count_and_answer
+    def asked(self) -> Counter[str]:
+        """How often it was asked what."""
+        before, self._seen = self._seen, Counter(self._service.native.num_answered)
+        return self._seen - before
 
 
 @pytest.mark.parametrize("fanouts", FANOUTS, ids=str)
@@ -61,10 +57,7 @@ def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> N
     local = LocalBatches(make_dataset(graph, "in"), seeds, config)
     parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
     with ExitStack() as stack:
-        others = {
-            part.partition_idx: CountingEndpoint(PartitionService(part, region=ReplyRegion(1 << 24)), stack)
-            for part in parts[1:]
-        }
+        others = {part.partition_idx: ServingEndpoint(PartitionService(part), stack) for part in parts[1:]}
         asker = stack.enter_context(Endpoint("sampling_worker", 0, settings=SETTINGS, listen_host=None))
         holders = PartitionHolders({partition: other.endpoint.address for partition, other in others.items()})
 
@@ -75,10 +68,7 @@ def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> N
                 batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
                 assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
                 for other in others.values():
-                    assert +other.asked == +Counter(
-                        {remote_name(PartitionService.one_hop): num_asked, remote_name(PartitionService.lookup): 1}
-                    )
-                    other.asked.clear()
+                    assert other.asked() == +Counter({"hop": num_asked, "rows": 1})
 
         asyncio.run(make_all())
         sent = asker.stats().requests_sent

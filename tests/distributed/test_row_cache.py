@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,31 +12,12 @@ from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.feature_collector import FeatureCollector
 from graphlearn_dist.errors import PartitionFormatError
-from graphlearn_dist.messages import FeatureReply, FeatureRequest, OwnedReply
 from graphlearn_dist.partition import FrequencyPartitioner, layout, load_partition_layout, meta_entries
 from graphlearn_dist.partition.storage import write_tensor
+from tests.support.direct_peers import DirectPeers
 from tests.unit.partition.graphs import homo_inputs
 
 PARTS = 3
-
-
-class DirectPeers:
-    """The other partitions in this process; keeps what they were asked for."""
-
-    def __init__(self, services: list[PartitionService]) -> None:
-        self.services = services
-        self.asked: list[FeatureRequest] = []
-
-    def ask(self, partition: int, function: Callable[..., Any], request: FeatureRequest) -> Awaitable[Any]:
-        if function == PartitionService.lookup:
-            self.asked.append(request)
-
-        async def answer() -> Any:
-            reply = function(self.services[partition], request)
-            assert isinstance(reply, FeatureReply if function == PartitionService.lookup else OwnedReply)
-            return reply
-
-        return answer()
 
 
 @pytest.fixture
@@ -73,7 +52,7 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
     wanted = {"node_feature:0": nodes, "node_label:0": nodes, "edge_feature:0": edges}
     for p, dataset in enumerate(datasets):
         peers = DirectPeers(services)
-        collector = FeatureCollector(dataset, [services[p]], peers)  # type: ignore[arg-type]
+        collector = FeatureCollector(dataset, [services[p]], peers)
         lookup = collector.start(wanted, asyncio.run(collector.ask_places(wanted)))
         outputs = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         asyncio.run(lookup.fill(outputs))
@@ -81,7 +60,7 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
             assert torch.equal(outputs[name], rows)
         cached = load_partition_layout(directory).open_partition(p).node_caches[None].ids
         assert len(cached) == 15
-        asked = [dict(zip(request.stores, request.ids, strict=True)) for request in peers.asked]
+        asked = [query.ids_by_store() for query in peers.asked_as("rows")]
         features = torch.cat([request["node_feature:0"] for request in asked])
         others = nodes[(dataset.node_pb[nodes] != p) & ~torch.isin(nodes, cached)]
         assert torch.equal(features.sort().values, others.sort().values)
@@ -94,7 +73,7 @@ def test_nobody_is_asked_where_all_is_cached(directory: Path) -> None:
     cached = load_partition_layout(directory).open_partition(0).node_caches[None].ids
     services = [PartitionService(dataset) for dataset in datasets]
     peers = DirectPeers(services)
-    collector = FeatureCollector(datasets[0], services[:1], peers)  # type: ignore[arg-type]
+    collector = FeatureCollector(datasets[0], services[:1], peers)
     lookup = collector.start({"node_feature:0": cached})
     outputs = {"node_feature:0": torch.empty(lookup.specs()["node_feature:0"].shape)}
     asyncio.run(lookup.fill(outputs))

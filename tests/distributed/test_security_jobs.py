@@ -63,7 +63,7 @@ METHODS = [
 TABLE = [
     "Collectives.gather",
     *(f"DistServer.{name}" for name in METHODS),
-    *(f"PartitionService.{name}" for name in ("edges", "has_edges", "induced", "lookup", "one_hop", "owned", "spread")),
+    *(f"PartitionService.{name}" for name in ("edges", "query", "spread")),
     *(f"Registry.{name}" for name in ("hello", "join", "leave")),
     "ServerHolders.share_partition",
 ]

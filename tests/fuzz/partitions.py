@@ -4,8 +4,7 @@ rows are looked up. What is damaged is refused as what it is, or goes unnoticed;
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from graphlearn_dist.sampler.ppr import personalized_pagerank
 from graphlearn_dist.sampler.strategies import STRATEGIES
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import HOST, on_device
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import (
     MAX_TIME,
     TestGraph,
@@ -112,27 +112,6 @@ def _write(partitioner: Any, graph: TestGraph, root: Path, **options: Any) -> No
     ).partition()
 
 
-class Answer:
-    """What a peer gives when it is waited for; nobody may come to that where another answer was an error."""
-
-    def __init__(self, give: Callable[[], Any]) -> None:
-        self._give = give
-
-    def __await__(self) -> Generator[None, None, Any]:
-        yield from ()
-        return self._give()
-
-
-class Peers:
-    """The other partitions, in this process."""
-
-    def __init__(self, services: list[PartitionService]) -> None:
-        self._services = services
-
-    def ask(self, partition: int, function: Callable[..., Any], request: Any) -> Answer:
-        return Answer(functools.partial(function, self._services[partition], request))
-
-
 class Attempts:
     """What was tried, and how it ended."""
 
@@ -202,7 +181,7 @@ def _use_all(datasets: list[DistDataset], attempts: Attempts) -> None:
     for where, at_hand in placed.items():
         for name, inputs, config in _ways(datasets[-1], only_few=where == "mapped"):
             with attempts.one(f"{where}, {name}"):
-                batches = PartitionedBatches(datasets[-1], inputs, config, at_hand, Peers(services))
+                batches = PartitionedBatches(datasets[-1], inputs, config, at_hand, DirectPeers(services))
                 run_local(batches.make(0, 0, 0, lambda batch: batch))
     if len(datasets) == 1:
         _use_whole(datasets[0], attempts)

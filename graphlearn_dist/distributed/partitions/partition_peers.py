@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
+import torch
+
+from ..._C import Exchange, ExchangeEnding, ExchangeRunner, RpcEngine, RpcStream, unpack
 from ...config import RpcSettings, TlsSettings
-from ...errors import PeerLostError
+from ...errors import DeadlineExceededError, PeerLostError, SystemLimitError
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
-from ...rpc.peers.identity import PeerAddress
+from ...rpc.peers.identity import Peer, PeerAddress
+from ...rpc.wire.failures import read_failure
 from ...utils.message_types import register_message
 from .host_partitions import SharedPartition
-from .partition_service import PartitionService
+from .partition_service import SERVICE, PartitionService
+from .rounds import Rounds
 
 _RETRY_S = 0.5
+
+AnyExchange = TypeVar("AnyExchange", bound=Exchange)
+
+
+class Peers(Protocol):
+    """The other partitions of a data set."""
+
+    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
+        """Begins an exchange with the holders of the other partitions; it is over when that was awaited.
+
+        Args:
+            make: gives the exchange, and another one of the same questions where a holder was lost and is back.
+        """
 
 
 @register_message
@@ -42,31 +60,110 @@ class PartitionHolders:
     token: bytes | None = field(default=None, repr=False)
 
 
-def _in_loop(answer: Future[Any]) -> asyncio.Future[Any]:
-    """An answer in the running loop. Several are asked for at once, and awaited in turn.
+class HolderLost(Exception):
+    """A holder is gone, or was never there: nothing is known of the exchange.
 
-    Where one fails, or the batch is called off, nobody awaits the others; what becomes of them is no error of its own.
+    Attributes:
+        partition: whose.
+        error: how.
+        stream: by which it was asked; None where there was no connection.
     """
-    future = asyncio.wrap_future(answer)
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return future
+
+    def __init__(self, partition: int, error: PeerLostError, stream: RpcStream | None) -> None:
+        super().__init__(partition)
+        self.partition = partition
+        self.error = error
+        self.stream = stream
 
 
-class _Answer:
-    """The answer to a request that was sent, and is sent again should the holder be lost; to be awaited once."""
+class _Driver:
+    """The exchanges that one event loop waits for, carried out by threads that need no interpreter."""
 
-    __slots__ = ("_ask_again", "_future")
-
-    def __init__(self, future: asyncio.Future[Any], ask_again: Callable[[PeerLostError], Awaitable[Any]]) -> None:
-        self._future = future
-        self._ask_again = ask_again
-
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __init__(self, engine: RpcEngine, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            return (yield from self._future)
-        except PeerLostError as error:
-            lost = error
-        return (yield from self._ask_again(lost).__await__())
+            self._runner = ExchangeRunner(engine, 1)
+        except BlockingIOError as error:  # EAGAIN is pthread_create's
+            raise SystemLimitError(f"sampling: can't start new thread: {error}") from error
+        self._waiting: dict[int, asyncio.Future[ExchangeEnding]] = {}
+        loop.add_reader(self._runner.fileno(), self._on_endings)
+
+    def start(
+        self, exchange: Exchange, streams: list[RpcStream | None], service: str, timeout_s: float
+    ) -> asyncio.Future[ExchangeEnding]:
+        """Begins an exchange; its end comes in the running loop, which must be the driver's."""
+        future: asyncio.Future[ExchangeEnding] = asyncio.get_running_loop().create_future()
+        number = self._runner.start(exchange, streams, service, timeout_s)
+        self._waiting[number] = future
+
+        def on_done(done: asyncio.Future[ExchangeEnding]) -> None:
+            if done.cancelled():
+                self._runner.cancel(number)
+
+        future.add_done_callback(on_done)
+        return future
+
+    def _on_endings(self) -> None:
+        for ending in self._runner.poll():
+            future = self._waiting.pop(ending.run)
+            if not future.done():
+                future.set_result(ending)
+
+    def close(self) -> None:
+        """Ends its threads. Idempotent."""
+        self._runner.close()
+
+    __del__ = close  # it must not wait for its threads with the interpreter in its hands
+
+
+class _Attempt:
+    """An exchange under way by a driver; to be awaited once."""
+
+    def __init__(
+        self, peers: EndpointPeers, streams: list[RpcStream | None], future: asyncio.Future[ExchangeEnding]
+    ) -> None:
+        self._peers = peers
+        self._streams = streams
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, None]:
+        ending = yield from self._future.__await__()
+        if ending.what != "done":
+            self._peers.raise_for(ending, self._streams)
+
+
+class _UnderWay(Generic[AnyExchange]):
+    """An exchange that begins at once, and again should a holder be lost and come back; to be awaited once."""
+
+    def __init__(self, peers: EndpointPeers, make: Callable[[], AnyExchange]) -> None:
+        self._peers = peers
+        self._make = make
+        self._attempt: Awaitable[None] | None = None
+        if peers.is_connected:  # else there is somebody to wait for first
+            self._begin()
+
+    def _begin(self) -> None:
+        self._exchange = self._make()
+        self._attempt = self._peers.attempt(self._exchange)
+
+    def __await__(self) -> Generator[Any, None, AnyExchange]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> AnyExchange:
+        give_up: float | None = None
+        if self._attempt is None:
+            await self._peers.connect_all()
+        while True:
+            try:
+                if self._attempt is None:
+                    self._begin()
+                assert self._attempt is not None
+                await self._attempt
+                return self._exchange
+            except HolderLost as lost:
+                self._attempt = None
+                if give_up is None:
+                    give_up = asyncio.get_running_loop().time() + self._peers.patience_s
+                await self._peers.recover(lost, give_up)
 
 
 class EndpointPeers:
@@ -75,29 +172,145 @@ class EndpointPeers:
     Args:
         endpoint: whose connections are used.
         holders: who serves what.
-        request_timeout_s: deadline of each request.
+        request_timeout_s: deadline of each answer.
+
+    Attributes:
+        patience_s: how long a holder that is lost may take to come back; 0: it is given up.
     """
+
+    patience_s = 0.0
 
     def __init__(self, endpoint: Endpoint, holders: PartitionHolders, request_timeout_s: float) -> None:
         self._endpoint = endpoint
         self._addresses: Mapping[int, PeerAddress] = holders.addresses
+        self._service = SERVICE + holders.suffix
         self._suffix = holders.suffix
         self._timeout_s = request_timeout_s
+        self._streams: dict[int, RpcStream] = {}
+        self._names: dict[int, Peer] = {}  # of those that are, or were, connected
+        self._tried: set[int] = set()  # partitions that a connection was looked for, with or without success
+        self._in_python = False  # somebody's engine is
+        # A data set may be sampled from in several loops.
+        self._drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Driver] = weakref.WeakKeyDictionary()
 
-    def ask(self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any) -> Awaitable[Any]:
-        """Sends a request to the holder of a partition; the answer comes in the running loop."""
-        return _in_loop(self._send(partition, function, request))
+    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
+        """See ``Peers``."""
+        return _UnderWay(self, make)
 
-    def _send(self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any) -> Future[Any]:
+    # --- connections -------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether exchanges can begin: all holders were looked for."""
+        return self._in_python or self._addresses.keys() <= self._tried
+
+    async def connect_all(self) -> None:
+        """Looks for all holders. Who cannot be reached is no error before somebody has to be asked there."""
+        missing = [partition for partition in self._addresses if partition not in self._tried]
+        await asyncio.gather(*map(self._connect, missing), return_exceptions=True)
+
+    async def _connect(self, partition: int) -> None:
+        if self._in_python:
+            return
+        if self._endpoint.native_engine is None:
+            self._in_python = True
+            return
         # It listened when it said what it holds: where it cannot be reached now, it is gone.
-        holder: Remote[PartitionService] = Remote(
-            self._endpoint,
-            self._addresses[partition],
-            suffix=self._suffix,
-            timeout_s=self._timeout_s,
-            fail_fast=True,
-        )
-        return holder.ask(function, request)
+        connecting = self._endpoint.connect(self._addresses[partition], self._timeout_s)
+        try:
+            stream, peer = await asyncio.wrap_future(connecting)
+        finally:
+            self._tried.add(partition)
+        self._names[partition] = peer
+        if stream is None:
+            self._in_python = True
+        else:
+            self._streams[partition] = stream
+
+    async def recover(self, lost: HolderLost, give_up: float) -> None:
+        """A holder is lost, or was never found: connects to it, or raises an error."""
+        if self._is_back(lost):
+            return
+        if lost.stream is not None or self._in_python:
+            raise lost.error
+        await self._connect(lost.partition)
+
+    def _is_back(self, lost: HolderLost) -> bool:
+        """Whether somebody else has connected to a holder meanwhile."""
+        stream = self._open_stream(lost.partition)
+        return stream is not None and stream is not lost.stream
+
+    # --- exchanges ---------------------------------------------------------------------------------------------
+
+    def attempt(self, exchange: Exchange) -> Awaitable[None]:
+        """Begins an exchange."""
+        engine = self._endpoint.native_engine
+        if self._in_python or engine is None:
+            return self._rounds(exchange)
+        loop = asyncio.get_running_loop()
+        driver = self._drivers.get(loop)
+        if driver is None:
+            driver = self._drivers[loop] = _Driver(engine, loop)
+        count = max(self._addresses, default=-1) + 1
+        streams = [self._open_stream(partition) for partition in range(count)]
+        return _Attempt(self, streams, driver.start(exchange, streams, self._service, self._timeout_s))
+
+    def _open_stream(self, partition: int) -> RpcStream | None:
+        stream = self._streams.get(partition)
+        if stream is not None and stream.is_closed:
+            del self._streams[partition]
+            return None
+        return stream
+
+    def raise_for(self, ending: ExchangeEnding, streams: list[RpcStream | None]) -> None:
+        """What an exchange that ended otherwise than well, over some streams, ends in."""
+        partition = ending.partition
+        name = str(self._names.get(partition, self._addresses.get(partition)))
+        match ending.what:
+            case "error":
+                ending.raise_error()
+            case "failed":
+                peer = self._names.get(partition)
+                raise read_failure(peer.name if peer is not None else name, list(unpack(ending.failure)))
+            case "late":
+                raise DeadlineExceededError(f"{self._service}: no answer from {name} within {self._timeout_s:g} s")
+        error = PeerLostError(name, ending.failure.decode(errors="replace"))
+        raise HolderLost(partition, error, streams[partition] if 0 <= partition < len(streams) else None)
+
+    def _rounds(self, exchange: Exchange) -> Awaitable[None]:
+        def send(partition: int, head: torch.Tensor, payload: torch.Tensor) -> Awaitable[Any]:
+            holder: Remote[PartitionService] = Remote(
+                self._endpoint,
+                self._addresses[partition],
+                suffix=self._suffix,
+                timeout_s=self._timeout_s,
+                fail_fast=True,
+            )
+            future = asyncio.wrap_future(holder.ask(PartitionService.query, head, payload))
+            # Where one fails, or the batch is called off, nobody awaits the others.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return _of_holder(partition, future)
+
+        return Rounds(exchange, send)
+
+    def close(self) -> None:
+        """Ends its threads. Idempotent."""
+        for driver in [*self._drivers.values()]:
+            driver.close()
+
+
+class _of_holder:
+    """An answer of the holder of a partition, whose loss is told from other errors."""
+
+    def __init__(self, partition: int, future: asyncio.Future[Any]) -> None:
+        self._partition = partition
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            return (yield from self._future.__await__())
+        except PeerLostError as error:
+            raise HolderLost(self._partition, error, None) from error
 
 
 class ServerPeers(EndpointPeers):
@@ -109,7 +322,7 @@ class ServerPeers(EndpointPeers):
         name: of this process, for the peers' logs.
         rank: of this process.
         holders: who serves what.
-        request_timeout_s: deadline of each request.
+        request_timeout_s: deadline of each answer.
         reconnect_timeout_s: how long a holder that is gone may take to come back.
     """
 
@@ -120,32 +333,35 @@ class ServerPeers(EndpointPeers):
         token = holders.token
         endpoint = Endpoint("sampling_worker", rank, name=name, settings=settings, token=token, listen_host=None)
         super().__init__(endpoint, holders, request_timeout_s)
-        self._reconnect_timeout_s = reconnect_timeout_s
+        self.patience_s = reconnect_timeout_s
         self._moved = asyncio.Event()
 
     def move(self, addresses: Mapping[int, PeerAddress]) -> None:
         """The holders are there from now on."""
+        for partition, address in addresses.items():
+            if address != self._addresses.get(partition):
+                self._streams.pop(partition, None)
         self._addresses = addresses
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    def ask(self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any) -> Awaitable[Any]:
-        future = _in_loop(self._send(partition, function, request))
-        return _Answer(future, lambda lost: self._ask_again(partition, function, request, lost))
-
-    async def _ask_again(
-        self, partition: int, function: Callable[[PartitionService, Any], Any], request: Any, lost: PeerLostError
-    ) -> Any:
+    async def recover(self, lost: HolderLost, give_up: float) -> None:
+        """See ``EndpointPeers``; waits for a holder that is lost."""
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._reconnect_timeout_s
-        while (remaining_s := give_up - loop.time()) > 0:
+        why = lost.error
+        if lost.stream is None and not self._in_python and not self._is_back(lost):
+            try:
+                return await self._connect(lost.partition)
+            except PeerLostError as error:
+                why = error
+        while not self._is_back(lost):
+            remaining_s = give_up - loop.time()
+            if remaining_s <= 0:
+                raise PeerLostError(why.peer, f"{why.why}; it was not back within {self.patience_s:g} s")
             with contextlib.suppress(asyncio.TimeoutError):  # it may be back where it was
                 await asyncio.wait_for(self._moved.wait(), min(_RETRY_S, remaining_s))
-            try:
-                return await asyncio.wrap_future(self._send(partition, function, request))
-            except PeerLostError:
-                continue
-        raise PeerLostError(lost.peer, f"{lost.why}; it was not back within {self._reconnect_timeout_s:g} s")
+            with contextlib.suppress(PeerLostError):
+                return await self._connect(lost.partition)
 
     def __enter__(self) -> ServerPeers:
         self._endpoint.open()
@@ -154,4 +370,5 @@ class ServerPeers(EndpointPeers):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
         self._endpoint.close()

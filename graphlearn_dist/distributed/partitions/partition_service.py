@@ -1,80 +1,61 @@
-"""What a process that holds a partition answers to others: one hop of sampling, and feature rows."""
+"""What a process that holds a partition answers to others; natively, but for what no batch waits for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ... import _C
-from ...core import narrowed_counts, thread_pool, to_optional_tensor, to_tensor
+from ...config import RpcSettings
+from ...core import thread_pool, to_optional_tensor, to_tensor
+from ...data.graph import Graph
 from ...data.unified_tensor import UnifiedTensor
-from ...errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
-from ...messages import (
-    EdgeCheckReply,
-    EdgeCheckRequest,
-    EdgeListReply,
-    EdgeListRequest,
-    FeatureReply,
-    FeatureRequest,
-    InducedRequest,
-    OneHopReply,
-    OneHopRequest,
-    OwnedReply,
-    SpreadReply,
-    SpreadRequest,
-)
-from ...partition import CachedRows, OwnedEdgesBook
+from ...errors import InvalidArgumentError, PartitionFormatError
+from ...messages import EdgeListReply, EdgeListRequest, SpreadReply, SpreadRequest
+from ...partition import CachedRows, OwnedEdgesBook, PartitionBook
 from ...rpc.calls.remote import remote, sent_as_it_is
-from ...rpc.wire.encoded import release
+from ...rpc.wire.codec import encode
 from ...sampler.plan import Draw
 from ...sampler.probability import spread_chances
 from ..dist_dataset import DistDataset
-from .reply_region import ReplyRegion
+
+SERVICE = "PartitionService"  # what queries name; with a suffix where a process holds partitions of several data sets
 
 SampledPart = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+_NativeRows = _C.RowStore | tuple[Callable[[Any], torch.Tensor], int]
 
 
-@dataclass(frozen=True)
-class HopNodes:
-    """Nodes of this partition whose neighbors are drawn.
-
-    Attributes:
-        ids: int32 or int64 ``[n]``, global.
-        rows: int64 ``[n]``, their rows here.
-        trees: int64 ``[n]``, the tree each stands in; None where batches are not disjoint.
-        times: int64 ``[n]``, the time of that tree; None where seeds have none.
-    """
-
-    ids: torch.Tensor
-    rows: torch.Tensor
-    trees: torch.Tensor | None
-    times: torch.Tensor | None
+def _native_rows(rows: UnifiedTensor) -> _NativeRows:
+    """As ``_C.PartitionServer`` takes rows: a GPU gathers those in its memory, which Python asks for."""
+    if not rows.is_on_gpu:
+        return rows._native
+    return lambda wanted: rows.gather(to_tensor(wanted)).cpu(), math.prod(rows.shape[1:]) * rows.dtype.itemsize
 
 
-class RowCopies:
-    """A partition's own rows and behind them the copies that it keeps of others'.
+def _native_copies(own: UnifiedTensor, copies: CachedRows) -> tuple[_NativeRows, torch.Tensor, torch.Tensor]:
+    """As ``_C.PartitionServer`` takes copies: a partition's own rows and behind them those of others, and the ids of
+    these in ascending order with the row of each."""
+    rows = UnifiedTensor(0, copies.feats.dtype)
+    for part in own.parts:
+        rows.append_cpu_tensor(part)
+    rows.append_cpu_tensor(copies.feats)
+    ids, places = copies.ids.long().sort()
+    return _native_rows(rows), ids, places + own.shape[0]
 
-    Attributes:
-        tensor: all of them.
-    """
 
-    def __init__(self, own: UnifiedTensor, copies: CachedRows) -> None:
-        self._ids, self._places = copies.ids.sort()
-        self._num_own = own.shape[0]
-        self.tensor = UnifiedTensor(0, copies.feats.dtype)
-        for part in own.parts:
-            self.tensor.append_cpu_tensor(part)
-        self.tensor.append_cpu_tensor(copies.feats)
+# What is asked for later keeps no service alive: the service keeps who asks.
 
-    def rows_of(self, ids: torch.Tensor) -> torch.Tensor:
-        """int64 ``[n]``, the rows of copies; ``UnknownIdError`` for an id without one."""
-        ids = ids.long()
-        places = torch.searchsorted(self._ids, ids).clamp_(max=max(len(self._ids) - 1, 0))
-        is_missing = torch.ones(len(ids), dtype=torch.bool) if not len(self._ids) else self._ids[places] != ids
-        if bool(is_missing.any()):
-            raise UnknownIdError(f"ids: id {int(ids[is_missing][0])} has no row here, and no copy of one")
-        return self._places[places] + self._num_own
+
+def _weighted(graph: Graph) -> Callable[[], _C.Csr] | None:
+    return None if graph.topo.edge_weights is None else lambda: graph.weighted_handler
+
+
+def _sorted_ids(book: PartitionBook, partition_idx: int, pool: _C.ThreadPool) -> Callable[[], _C.SortedIds] | None:
+    return functools.partial(book.sorted_ids, partition_idx, pool) if isinstance(book, OwnedEdgesBook) else None
 
 
 class PartitionService:
@@ -83,10 +64,9 @@ class PartitionService:
     Args:
         dataset: the partition.
         num_threads: threads of one request; the answer does not depend on them.
-        region: shared memory for feature rows that other processes ask for; None where nobody does.
     """
 
-    def __init__(self, dataset: DistDataset, num_threads: int = 1, *, region: ReplyRegion | None = None) -> None:
+    def __init__(self, dataset: DistDataset, num_threads: int = 1) -> None:
         schema = dataset.schema
         graphs = dataset.graphs()
         self.partition_idx = dataset.partition_idx
@@ -96,30 +76,48 @@ class PartitionService:
         self._row_books = [book.native for book in dataset.row_books()]
         self._stores = dataset.stores()
         self._store_books = dataset.store_books()
-        copies = dataset.row_caches().items()
-        self._copies = {name: RowCopies(self._stores[name].unified, kept) for name, kept in copies}
+        self._copies = dataset.row_caches()
         self._pool = thread_pool(num_threads)
-        self._region = region
+
+    @functools.cached_property
+    def native(self) -> _C.PartitionServer:
+        """What answers native queries for this partition; it never takes the GIL, but once for counted weights and for
+        ids of edges, and for rows on a GPU. Made when it is first asked for, and not told of arrays that move later."""
+        edges = [
+            (graph.graph_handler, book, _weighted(graph))
+            for graph, book in zip(self._graphs, self._row_books, strict=True)
+        ]
+        stores = [
+            (
+                name,
+                None if isinstance(book, OwnedEdgesBook) else book.native,
+                _sorted_ids(book, self.partition_idx, self._pool),
+                _native_rows(self.rows(name)) if self.holds(name) else None,
+                self._copies_of(name),
+            )
+            for name, book in self._store_books.items()
+        ]
+        return _C.PartitionServer(self.partition_idx, edges, stores, self._pool, RpcSettings.max_payload_bytes)
 
     @remote
-    def one_hop(self, request: OneHopRequest) -> OneHopReply:
-        """Samples one hop for nodes of this partition.
+    def query(self, head: torch.Tensor, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Answers a native query (``csrc/exchange/queries.h``) that came as a call, as where connections have TLS.
 
-        Raises:
-            UnknownIdError: a node is not of this partition.
-            InvalidArgumentError: an edge type is unknown or a fan-out is wrong.
+        Args:
+            head: uint8 ``[n]``.
+            payload: uint8 ``[m]``, a multiple of 64.
+
+        Returns:
+            Head and payload of the answer, likewise; encoded already, so that nothing is copied.
         """
-        parts = [self._sample(edge_type, i, request) for i, edge_type in enumerate(request.edge_types)]
-        counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
-        return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
-
-    def _sample(self, edge_type: int, i: int, request: OneHopRequest) -> SampledPart:
-        ids = request.ids[i]
-        rows = self._rows(edge_type, ids)
-        nodes = HopNodes(ids, rows, request.trees[i], request.times[i])
-        draw = Draw(*request.draws[i])
-        sampled = self.sample_rows(edge_type, nodes, request.fanouts[i], draw, request.keys[i], request.with_edge_ids)
-        return narrowed_counts(sampled[0]), *sampled[1:]
+        answer_head, segments, nbytes = self.native.answer(head, payload)
+        head = torch.frombuffer(bytearray(answer_head), dtype=torch.uint8)
+        # Address space only, for the shape: the payload is sent from where its segments lie.
+        encoded = encode((head, torch.empty(nbytes, dtype=torch.uint8)))
+        if nbytes:
+            views = [memoryview(segment) for segment in segments]
+            encoded = encoded._replace(segments=(*encoded.segments[:-1], *views))
+        return sent_as_it_is(encoded)  # type: ignore[no-any-return]
 
     def _checked(self, edge_type: int) -> int:
         if not 0 <= edge_type < len(self._graphs):
@@ -131,7 +129,12 @@ class PartitionService:
 
     @remote
     def spread(self, request: SpreadRequest) -> SpreadReply:
-        """How likely neighbors of nodes of this partition are to be drawn; errors as of ``one_hop``."""
+        """How likely neighbors of nodes of this partition are to be drawn.
+
+        Raises:
+            UnknownIdError: a node is not of this partition.
+            InvalidArgumentError: an edge type is unknown.
+        """
         rows = self._rows(request.edge_type, request.ids)
         if request.chances.shape != request.ids.shape or request.chances.dtype != torch.float32:
             raise InvalidArgumentError(
@@ -148,59 +151,22 @@ class PartitionService:
         """All edges of a type that lie here."""
         return EdgeListReply(*self._dataset.edges(self._edge_types[self._checked(request.edge_type)]))
 
-    @remote
-    def has_edges(self, request: EdgeCheckRequest) -> EdgeCheckReply:
-        """Whether nodes of this partition have an edge to others; errors as of ``one_hop``."""
-        rows = self._rows(request.edge_type, request.ids)
-        return EdgeCheckReply(self.rows_have_edges(request.edge_type, rows, request.neighbors))
-
     def rows_have_edges(self, edge_type: int, rows: torch.Tensor, neighbors: torch.Tensor) -> torch.Tensor:
-        """bool ``[n]``, for nodes whose rows are known."""
+        """bool ``[n]``: whether nodes, whose rows are known, have an edge to others."""
         return to_tensor(_C.has_edges(self._graphs[edge_type].graph_handler, rows, neighbors, self._pool)).to(
             torch.bool
         )
 
-    @remote
-    def induced(self, request: InducedRequest) -> OneHopReply:
-        """All edges of nodes of this partition to the nodes of a batch; errors as of ``one_hop``."""
-        parts = []
-        for edge_type, ids, member_type in zip(request.edge_types, request.ids, request.member_types, strict=True):
-            rows, members = self._rows(edge_type, ids), request.members[member_type]
-            found = self.induced_rows(edge_type, ids, rows, members, request.with_edge_ids)
-            parts.append((narrowed_counts(found[0]), *found[1:]))
-        counts, neighbors, edge_ids = zip(*parts, strict=True) if parts else ((), (), ())
-        return OneHopReply(tuple(counts), tuple(neighbors), tuple(edge_ids))
-
     def induced_rows(
         self, edge_type: int, ids: torch.Tensor, rows: torch.Tensor, members: torch.Tensor, with_edge_ids: bool
     ) -> SampledPart:
-        """The same for nodes whose rows are known: (counts, positions in ``members``, edge ids or None)."""
+        """All edges of nodes, whose rows are known, to the nodes of a batch.
+
+        Returns:
+            Counts, positions in ``members``, and edge ids or None.
+        """
         graph = self._graphs[edge_type].graph_handler
         counts, neighbors, edge_ids = _C.induced_edges(graph, ids, rows, members, with_edge_ids, self._pool)
-        return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
-
-    def sample_rows(
-        self,
-        edge_type: int,
-        nodes: HopNodes,
-        fanout: int,
-        draw: Draw,
-        key: int,
-        with_edge_ids: bool,
-    ) -> SampledPart:
-        """One hop for nodes whose rows are known: (counts, neighbors, edge ids or None)."""
-        counts, neighbors, edge_ids = _C.sample_neighbors(
-            self.native_graph(edge_type, draw),
-            nodes.ids,
-            nodes.rows,
-            fanout,
-            draw.native,
-            key,
-            with_edge_ids,
-            self._pool,
-            nodes.trees,
-            nodes.times,
-        )
         return to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
 
     def native_graph(self, edge_type: int, draw: Draw) -> _C.Csr:
@@ -223,75 +189,25 @@ class PartitionService:
         """Whether it has the rows of a store; not where its graph alone is at hand."""
         return store in self._stores
 
-    def _checked_store(self, name: str) -> str:
-        if name not in self._store_books:
-            raise InvalidArgumentError(f"stores: expected one of {sorted(self._stores)}, got {name!r}")
-        self.rows(name)
-        return name
-
     def sorted_ids(self, store: str) -> _C.SortedIds:
         """The edges of this partition, whose features in a store lie with them, in the order of their rows."""
         book = self._store_books[store]
         assert isinstance(book, OwnedEdgesBook)
         return book.sorted_ids(self.partition_idx, self._pool)
 
-    def rows_of(self, store: str, ids: torch.Tensor) -> torch.Tensor:
-        """int64 ``[n]``, the rows of ids of this partition in a store; ``UnknownIdError`` for one of another."""
-        book = self._store_books[store]
-        if isinstance(book, OwnedEdgesBook):
-            return book.rows_of(ids, self.partition_idx)
-        return to_tensor(book.native.local_rows(ids, self.partition_idx))
-
-    def _find(self, store: str, ids: torch.Tensor) -> tuple[UnifiedTensor, torch.Tensor]:
-        """Rows, and those of ids among them: this partition's own, and of others where it keeps copies.
+    def _copies_of(self, store: str) -> tuple[_NativeRows, torch.Tensor, torch.Tensor] | None:
+        """The rows of others of which there are copies here.
 
         Nobody asks for copies who shares this partition's book. One whose view of it (``node_feat_pb``) was given as
         who has which row may, where all rows that lie elsewhere than their nodes lie here.
         """
-        if store in self._copies and not isinstance(self._store_books[store], OwnedEdgesBook):
-            is_other = self._store_books[store][ids] != self.partition_idx
-            if bool(is_other.any()):
-                rows = torch.empty(len(ids), dtype=torch.int64)
-                rows[is_other] = self._copies[store].rows_of(ids[is_other])
-                rows[~is_other] = self.rows_of(store, ids[~is_other])
-                return self._copies[store].tensor, rows
-        return self._stores[store].unified, self.rows_of(store, ids)
+        if store not in self._copies or isinstance(self._store_books[store], OwnedEdgesBook):
+            return None
+        return _native_copies(self.rows(store), self._copies[store])
 
-    @remote
-    def owned(self, request: FeatureRequest) -> OwnedReply:
-        """Which edges are of this partition, for those who know no more of an edge than its id."""
-        found = []
-        for name, ids in zip(request.stores, request.ids, strict=True):
-            book = self._store_books[self._checked_store(name)]
-            is_owned = book.owned(ids, self.partition_idx) if isinstance(book, OwnedEdgesBook) else None
-            found.append(book[ids] == self.partition_idx if is_owned is None else is_owned)
-        return OwnedReply(tuple(found))
-
-    @remote
-    def lookup(self, request: FeatureRequest) -> FeatureReply:
-        """Feature rows of ids of this partition, as they are stored; who asks casts them on the way.
-
-        Returns:
-            The rows; encoded already where the region has room for them.
-
-        Raises:
-            UnknownIdError: an id is not of this partition.
-            InvalidArgumentError: there is no such store.
-        """
-        found = []
-        for name, ids in zip(request.stores, request.ids, strict=True):
-            found.append(self._find(self._checked_store(name), ids))
-        # Address space only, for the shape: the rows are written once, where the asker will read them.
-        unwritten = [torch.empty((local.numel(), *rows.shape[1:]), dtype=rows.dtype) for rows, local in found]
-        placed = self._region.place(FeatureReply(tuple(unwritten)), unwritten) if self._region is not None else None
-        if placed is None:
-            return FeatureReply(tuple(rows.gather(local) for rows, local in found))
-        encoded, views = placed
-        try:
-            for (rows, local), tensor in zip(found, unwritten, strict=True):
-                if tensor.numel():
-                    rows.gather_all(views[tensor.data_ptr()], local)
-        except BaseException:
-            release(encoded)
-            raise
-        return sent_as_it_is(encoded)  # type: ignore[no-any-return]
+    def owned(self, store: str, ids: torch.Tensor) -> torch.Tensor:
+        """bool ``[n]``: which ids are of this partition."""
+        book = self._store_books[store]
+        if isinstance(book, OwnedEdgesBook):
+            return book.owned(ids, self.partition_idx)
+        return book[ids] == self.partition_idx

@@ -17,9 +17,10 @@ from ...sampler.batches import make_plan
 from ...sampler.local_graph import LocalGraph
 from ...sampler.tasks import GraphAccess
 from ..dist_dataset import DistDataset
+from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
 from .feature_collector import FeatureCollector
-from .partitioned_sampler import PartitionedGraph, Peers
+from .partitioned_sampler import PartitionedGraph
 
 Place = Callable[[SampledBatch], SampledBatch]
 
@@ -27,8 +28,8 @@ Place = Callable[[SampledBatch], SampledBatch]
 class NoPeers:
     """The peers of a data set that is one partition: there is nobody to ask."""
 
-    def ask(self, partition: int, function: Callable[..., Any], request: object) -> NoReturn:
-        raise LookupError(f"partition {partition} was asked for, but there is only one")
+    def run(self, make: Callable[[], Any]) -> NoReturn:
+        raise LookupError("other partitions were asked, but there are none")
 
 
 def with_cached_graphs(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
+from ... import _C
 from ...core import thread_pool, to_tensor
 from ...data.unified_tensor import UnifiedTensor, gather_located, view_rows
 from ...errors import UnknownIdError
-from ...messages import FeatureReply, FeatureRequest, Subgraph
+from ...messages import Subgraph
 from ...partition import CachedRows, OwnedEdgesBook
 from ..dist_dataset import DistDataset
+from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .partitioned_sampler import Peers
 from .row_cache import CopyPlaces, RowCache, open_caches
 from .row_lookup import LocatedRows, locate_owned, locate_rows
 
@@ -114,14 +114,16 @@ class FeatureCollector:
         names = tuple(sorted(wanted.keys() & self._with_edges))
         if not names:
             return {}
-        request = FeatureRequest(names, tuple(wanted[name] for name in names))
         others = [p for p in range(self._num_partitions) if p not in self._services]
-        asked = {partition: self._peers.ask(partition, PartitionService.owned, request) for partition in others}
-        replies = {partition: service.owned(request) for partition, service in self._services.items()}
-        replies |= {partition: await answer for partition, answer in asked.items()}
+        query = _C.owned_query(names, [wanted[name] for name in names])
+        under_way = self._peers.run(lambda: _C.SingleRound([(p, query, len(names)) for p in others]))
+        owned = {p: [service.owned(name, wanted[name]) for name in names] for p, service in self._services.items()}
+        if others:
+            for partition, answer in zip(others, (await under_way).answers(), strict=True):
+                owned[partition] = [to_tensor(each) for each in answer]
         owners = {name: torch.full((wanted[name].numel(),), -1, dtype=torch.int32) for name in names}
-        for partition, reply in replies.items():
-            for name, is_owned in zip(names, reply.owned, strict=True):
+        for partition, of_partition in owned.items():
+            for name, is_owned in zip(names, of_partition, strict=True):
                 owners[name][is_owned.to(torch.bool)] = partition
         for name, found in owners.items():
             if found.numel() and int(found.min()) < 0:
@@ -139,14 +141,16 @@ class FeatureCollector:
         located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
         located |= places or {}
         self._count(located)
-        asked = {}
+        asked: list[tuple[int, list[str]]] = []
+        questions: list[tuple[int, _C.EncodedQuery, int]] = []
         for partition in range(self._num_partitions):
-            ids = {name: of.asked_of(partition) for name, of in located.items()}
-            names = tuple(name for name in ids if ids[name].numel())
+            names = [name for name, of in located.items() if of.num_asked_of(partition)]
             if names:
-                request = FeatureRequest(names, tuple(ids[name] for name in names))
-                asked[partition] = names, self._peers.ask(partition, PartitionService.lookup, request)
-        return Lookup(self, wanted, located, asked, self._caches)
+                query = _C.rows_query(names, [located[name].asked_of(partition) for name in names])
+                asked.append((partition, names))
+                questions.append((partition, query, len(names)))
+        under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
+        return Lookup(self, wanted, located, asked, under_way, self._caches)
 
     def _copies_of(self, name: str) -> CopyPlaces | None:
         return self._caches[name].places if name in self._caches else None
@@ -212,7 +216,8 @@ class Lookup:
     collector: FeatureCollector
     wanted: Mapping[str, torch.Tensor]
     located: Mapping[str, LocatedRows] = field(default_factory=dict)
-    asked: Mapping[int, tuple[tuple[str, ...], Any]] = field(default_factory=dict)
+    asked: Sequence[tuple[int, Sequence[str]]] = ()
+    under_way: Awaitable[_C.SingleRound] | None = None
     caches: Mapping[str, RowCache] = field(default_factory=dict)
 
     def specs(self) -> dict[str, RowSpec]:
@@ -222,10 +227,11 @@ class Lookup:
     async def fill(self, outputs: Mapping[str, torch.Tensor]) -> None:
         """Writes every row into ``outputs`` (by store, of the shapes and dtypes that ``specs`` gave)."""
         answers: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.wanted}
-        for partition, (names, answer) in self.asked.items():
-            reply: FeatureReply = await answer
-            for name, rows in zip(names, reply.rows, strict=True):
-                answers[name][partition] = rows
+        if self.under_way is not None:
+            found = (await self.under_way).answers()
+            for (partition, names), of_partition in zip(self.asked, found, strict=True):
+                for name, rows in zip(names, of_partition, strict=True):
+                    answers[name][partition] = to_tensor(rows)
         for name, ids in self.wanted.items():
             if name in self.located:
                 cache = self.caches.get(name)

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ... import _C
-from ...core import narrowed_ids, thread_pool, to_optional_tensor, to_tensor
+from ...core import thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
-from ...messages import EdgeCheckRequest, FeatureRequest, InducedRequest, OneHopRequest, Subgraph
+from ...messages import Subgraph
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ...sampler.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import InducedEdges, SeedList
 from ..dist_dataset import DistDataset
-from ..partitions.partition_service import HopNodes, PartitionService, SampledPart
-
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
-
-
-class Peers(Protocol):
-    """The other partitions."""
-
-    def ask(
-        self, partition: int, function: Callable[[PartitionService, Request], Reply], request: Request
-    ) -> Awaitable[Reply]:
-        """Calls a function of a process that holds the partition."""
+from ..partitions.partition_peers import Peers
+from ..partitions.partition_service import PartitionService, SampledPart
 
 
 @dataclass(frozen=True)
@@ -43,8 +32,6 @@ class OwnerSplit:
         positions: int64 ``[n]``, where each stood in the list that was split.
         offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
         bounds: the same as a list.
-        trees: int64 ``[n]``, the tree each node stands in, grouped likewise; None unless the batch is disjoint.
-        times: int64 ``[n]``, the time of that tree; None where seeds have none.
     """
 
     ids: torch.Tensor
@@ -52,22 +39,6 @@ class OwnerSplit:
     positions: torch.Tensor
     offsets: torch.Tensor
     bounds: list[int]
-    trees: torch.Tensor | None = None
-    times: torch.Tensor | None = None
-
-    def nodes(self, partition: int) -> HopNodes:
-        """What one owner has of a frontier."""
-
-        def part(values: torch.Tensor | None) -> torch.Tensor | None:
-            return None if values is None else self.part(values, partition)
-
-        return HopNodes(
-            self.part(self.ids, partition), self.part(self.rows, partition), part(self.trees), part(self.times)
-        )
-
-    def asked_of(self, partition: int) -> torch.Tensor:
-        """The ids to ask one owner for, int32 where they fit."""
-        return narrowed_ids(self.part(self.ids, partition))
 
     def part(self, values: torch.Tensor, partition: int) -> torch.Tensor:
         """The entries of one owner, of any of these lists."""
@@ -84,12 +55,9 @@ def split_by_owner(book: Any, ids: torch.Tensor, pool: _C.ThreadPool) -> OwnerSp
     return OwnerSplit(grouped, rows, positions, offsets, offsets.tolist())
 
 
-def split_frontier(book: Any, frontier: tuple[Any, Any, Any], pool: _C.ThreadPool) -> OwnerSplit:
-    """Groups a frontier by owner, with the trees and times of its nodes where it has them."""
-    ids, trees, times = to_tensor(frontier[0]), to_optional_tensor(frontier[1]), to_optional_tensor(frontier[2])
-    split = split_by_owner(book, ids, pool)
-    grouped_trees = None if trees is None else trees[split.positions]
-    return replace(split, trees=grouped_trees, times=None if times is None else times[split.positions])
+async def _answers(under_way: Awaitable[_C.SingleRound] | None) -> list[list[Any]]:
+    """Question by question, the tensors that were answered."""
+    return [] if under_way is None else (await under_way).answers()
 
 
 class PartitionedGraph:
@@ -127,6 +95,22 @@ class PartitionedGraph:
         self._pool = thread_pool(num_threads)
         all_at_hand = len(self._services) == self._num_partitions
         self._in_place = HopSampler(plan, self._graphs_in_pieces(), num_threads) if all_at_hand else None
+        self._asked = _C.PartitionedGraph(
+            edge_types=plan.schema.edge_specs,
+            books=self._books,
+            pieces=[self._pieces(partition) for partition in range(self._num_partitions)],
+            fanouts=plan.fanouts,
+            draws=plan.native_draws,
+            with_edge_ids=plan.with_edge_ids,
+            seed=plan.seed,
+        )
+
+    def _pieces(self, partition: int) -> list[_C.Csr]:
+        """By edge type, what a partition at hand holds; of another nothing."""
+        service = self._services.get(partition)
+        if service is None:
+            return []
+        return [service.native_graph(edge_type, draw) for edge_type, draw in enumerate(self.plan.draws)]
 
     def _graphs_in_pieces(self) -> list[_C.CsrPieces]:
         """By edge type, the pieces that the partitions hold."""
@@ -142,86 +126,30 @@ class PartitionedGraph:
         """See ``GraphAccess``."""
         if self._in_place is not None:
             return self._in_place.sample(seeds, epoch=epoch, index=index)
-        builder = self._builders.take()
-        local_ids = begin_batch(builder, self.plan, seeds)
-        for hop, fanouts in enumerate(self.plan.fanouts):
-            await self._sample_hop(builder, hop, fanouts, epoch, index)
-            builder.next_hop()
+        began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
+
+        def make() -> _C.SampleExchange:
+            builder = self._builders.take()
+            began.append((builder, begin_batch(builder, self.plan, seeds)))
+            return _C.SampleExchange(self._asked, builder, epoch, index, self._pool)
+
+        await self._peers.run(make)
+        builder, local_ids = began[-1]
         subgraph = to_subgraph(builder.finish())
         self._builders.give_back(builder)
         return subgraph, local_ids
-
-    async def _sample_hop(
-        self, builder: _C.BatchBuilder, hop: int, fanouts: tuple[int, ...], epoch: int, index: int
-    ) -> None:
-        splits = self._split_frontiers(builder, fanouts)
-        keys = {edge_type: self.plan.key(epoch, index, hop, edge_type) for edge_type in splits}
-        asked = {}
-        for partition in range(self._num_partitions):
-            edge_types = tuple(edge_type for edge_type, split in splits.items() if split.count(partition))
-            if partition not in self._services and edge_types:
-                request = self._request(splits, edge_types, partition, fanouts, keys)
-                asked[partition] = edge_types, self._peers.ask(partition, PartitionService.one_hop, request)
-        parts: dict[int, list[SampledPart | None]] = {edge_type: [None] * self._num_partitions for edge_type in splits}
-        for edge_type, split in splits.items():
-            for partition, service in self._at_hand(split):
-                nodes, draw = split.nodes(partition), self.plan.draws[edge_type]
-                parts[edge_type][partition] = service.sample_rows(
-                    edge_type, nodes, fanouts[edge_type], draw, keys[edge_type], self.plan.with_edge_ids
-                )
-        for partition, (edge_types, answer) in asked.items():
-            reply = await answer
-            for i, edge_type in enumerate(edge_types):
-                parts[edge_type][partition] = reply.counts[i], reply.neighbors[i], reply.edge_ids[i]
-        for edge_type, split in splits.items():
-            counts, neighbors, edge_ids = self._stitch(split, parts[edge_type], fanouts[edge_type])
-            builder.add_hop(edge_type, counts, neighbors, edge_ids)
-
-    def _split_frontiers(self, builder: _C.BatchBuilder, fanouts: tuple[int, ...]) -> dict[int, OwnerSplit]:
-        """The frontier of each edge type that is sampled in this hop, by owner; types with one frontier share it."""
-        by_seed_type: dict[int, OwnerSplit] = {}
-        splits = {}
-        for edge_type, (seed_type, _) in enumerate(self.plan.schema.edge_specs):
-            if fanouts[edge_type] == 0:
-                continue
-            if seed_type not in by_seed_type:
-                by_seed_type[seed_type] = split_frontier(
-                    self._books[edge_type], builder.frontier(seed_type), self._pool
-                )
-            splits[edge_type] = by_seed_type[seed_type]
-        return splits
-
-    def _request(
-        self,
-        splits: dict[int, OwnerSplit],
-        edge_types: tuple[int, ...],
-        partition: int,
-        fanouts: tuple[int, ...],
-        keys: dict[int, int],
-    ) -> OneHopRequest:
-        nodes = [splits[edge_type].nodes(partition) for edge_type in edge_types]
-        return OneHopRequest(
-            edge_types=edge_types,
-            ids=tuple(splits[edge_type].asked_of(partition) for edge_type in edge_types),
-            fanouts=tuple(fanouts[edge_type] for edge_type in edge_types),
-            keys=tuple(keys[edge_type] for edge_type in edge_types),
-            draws=tuple(astuple(self.plan.draws[edge_type]) for edge_type in edge_types),
-            with_edge_ids=self.plan.with_edge_ids,
-            trees=tuple(part.trees for part in nodes),
-            times=tuple(part.times for part in nodes),
-        )
 
     def _at_hand(self, split: OwnerSplit) -> Iterator[tuple[int, PartitionService]]:
         """The partitions at hand that own some of the ids."""
         return ((partition, service) for partition, service in self._services.items() if split.count(partition))
 
-    def _stitch(self, split: OwnerSplit, parts: list[SampledPart | None], max_count: int = -1) -> SampledPart:
-        """What the owners gave, in the order asked; more than ``max_count`` neighbors of a node are refused."""
-        stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool, max_count)
+    def _stitch(self, split: OwnerSplit, parts: list[SampledPart | None]) -> SampledPart:
+        """What the owners gave, in the order asked."""
+        stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool)
         counts, neighbors, edge_ids = to_tensor(stitched[0]), to_tensor(stitched[1]), to_optional_tensor(stitched[2])
         if self.plan.with_edge_ids and edge_ids is None:  # nobody had an edge to give
             edge_ids = torch.empty(0, dtype=torch.int64)
-        return counts, neighbors, edge_ids
+        return counts, neighbors.long(), None if edge_ids is None else edge_ids.long()
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``GraphAccess``: one request for each peer that owns some of the rows."""
@@ -229,18 +157,16 @@ class PartitionedGraph:
         split = split_by_owner(self._books[edge_type], ids, self._pool)
         neighbors = neighbors[split.positions]
         found = torch.empty(ids.numel(), dtype=torch.bool)
-        asked = {}
-        for partition in range(self._num_partitions):
-            if partition not in self._services and split.count(partition):
-                request = EdgeCheckRequest(
-                    edge_type, split.asked_of(partition), narrowed_ids(split.part(neighbors, partition))
-                )
-                asked[partition] = self._peers.ask(partition, PartitionService.has_edges, request)
+        asked = [p for p in range(self._num_partitions) if p not in self._services and split.count(p)]
+        questions = [
+            (p, _C.has_edges_query(edge_type, split.part(split.ids, p), split.part(neighbors, p)), 1) for p in asked
+        ]
+        under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         for partition, service in self._at_hand(split):
             rows, theirs = split.part(split.rows, partition), split.part(neighbors, partition)
             found[split.part(split.positions, partition)] = service.rows_have_edges(edge_type, rows, theirs)
-        for partition, answer in asked.items():
-            found[split.part(split.positions, partition)] = (await answer).found
+        for partition, (answer,) in zip(asked, await _answers(under_way), strict=True):
+            found[split.part(split.positions, partition)] = to_tensor(answer).to(torch.bool)
         return found
 
     async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
@@ -257,16 +183,14 @@ class PartitionedGraph:
         split = split_by_owner(self._node_books[node_type], ids, self._pool)
         times = torch.empty(ids.numel(), dtype=torch.int64)
         here = {partition: service for partition, service in self._at_hand(split) if service.holds(store)}
-        asked = {}
-        for partition in range(self._num_partitions):
-            if partition not in here and split.count(partition):
-                request = FeatureRequest((store,), (split.asked_of(partition),))
-                asked[partition] = self._peers.ask(partition, PartitionService.lookup, request)
+        asked = [p for p in range(self._num_partitions) if p not in here and split.count(p)]
+        questions = [(p, _C.rows_query([store], [split.part(split.ids, p)]), 1) for p in asked]
+        under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         for partition, service in here.items():
             positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
             service.rows(store).gather_into(times, positions, rows)
-        for partition, answer in asked.items():
-            times[split.part(split.positions, partition)] = (await answer).rows[0]
+        for partition, (answer,) in zip(asked, await _answers(under_way), strict=True):
+            times[split.part(split.positions, partition)] = to_tensor(answer)
         return times
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
@@ -276,14 +200,24 @@ class PartitionedGraph:
             split_by_owner(book, nodes[seed_type], self._pool)
             for book, (seed_type, _) in zip(self._books, specs, strict=True)
         ]
-        asked = {}
+        asked: list[tuple[int, list[int]]] = []
         for partition in range(self._num_partitions):
-            edge_types = tuple(edge_type for edge_type, split in enumerate(splits) if split.count(partition))
-            if partition not in self._services and edge_types:
-                ids = tuple(splits[edge_type].asked_of(partition) for edge_type in edge_types)
-                members = tuple(specs[edge_type][1] for edge_type in edge_types)
-                request = InducedRequest(edge_types, ids, members, nodes, with_edge_ids)
-                asked[partition] = edge_types, self._peers.ask(partition, PartitionService.induced, request)
+            about = [edge_type for edge_type, split in enumerate(splits) if split.count(partition)]
+            if partition not in self._services and about:
+                asked.append((partition, about))
+        questions = [
+            (
+                partition,
+                _C.induced_query(
+                    [(i, specs[i][1], splits[i].part(splits[i].ids, partition)) for i in about],
+                    list(nodes),
+                    with_edge_ids,
+                ),
+                3 * len(about),
+            )
+            for partition, about in asked
+        ]
+        under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         parts: list[list[SampledPart | None]] = [[None] * self._num_partitions for _ in splits]
         for edge_type, split in enumerate(splits):
             for partition, service in self._at_hand(split):
@@ -291,8 +225,8 @@ class PartitionedGraph:
                 parts[edge_type][partition] = service.induced_rows(
                     edge_type, here, rows, nodes[specs[edge_type][1]], with_edge_ids
                 )
-        for partition, (edge_types, answer) in asked.items():
-            reply = await answer
-            for i, edge_type in enumerate(edge_types):
-                parts[edge_type][partition] = reply.counts[i], reply.neighbors[i], reply.edge_ids[i]
+        for (partition, about), answer in zip(asked, await _answers(under_way), strict=True):
+            for i, edge_type in enumerate(about):
+                counts, neighbors, edge_ids = answer[3 * i : 3 * i + 3]
+                parts[edge_type][partition] = to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
         return tuple(InducedEdges(*self._stitch(*of_type)) for of_type in zip(splits, parts, strict=True))

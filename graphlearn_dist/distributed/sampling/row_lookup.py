@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ... import _C
-from ...core import narrowed_ids, to_tensor
+from ...core import to_tensor
 from .row_cache import CopyPlaces
 
 
@@ -32,9 +32,13 @@ class LocatedRows:
     offsets: torch.Tensor
     bounds: list[int]
 
+    def num_asked_of(self, partition: int) -> int:
+        """How many ids a partition has to be asked for."""
+        return self.bounds[partition + 1] - self.bounds[partition]
+
     def asked_of(self, partition: int) -> torch.Tensor:
-        """The ids to ask a partition for, int32 where they fit."""
-        return narrowed_ids(self.ids[self.bounds[partition] : self.bounds[partition + 1]])
+        """The ids to ask a partition for."""
+        return self.ids[self.bounds[partition] : self.bounds[partition + 1]]
 
 
 def locate_rows(

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from ... import _C
 from ...config import row_cache as row_cache_setting
 from ...data import shared_memory
 from ...data.columns import EDGE_COLUMN, NODE_COLUMN
 from ...data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL
-from ...errors import GraphLearnError, InvalidArgumentError
-from ...messages import FeatureRequest, OneHopRequest
+from ...errors import GraphLearnError, InvalidArgumentError, ProtocolError
 from ...partition import CachedRows, OwnedEdgesBook, PartitionBook
 from ...rpc import Endpoint
 from ...rpc.engine.threads import WorkerThreads, post
@@ -323,8 +323,7 @@ class HostRowCache:
         found: dict[int, list[torch.Tensor]] = {partition: [] for partition in nodes}
         for requests in rounds_of(nodes, 1 << 14):
             hops = {partition: _all_edges(group.type_index, ids) for partition, ids in requests.items()}
-            for partition, reply in asker.ask(PartitionService.one_hop, hops).items():
-                edge_ids = reply.edge_ids[0]
+            for partition, (_, _, edge_ids) in asker.query(hops, 3).items():
                 if edge_ids is not None:
                     found[partition].append(edge_ids.long())
         ids = {partition: torch.unique(torch.cat(parts)) for partition, parts in found.items() if parts}
@@ -349,10 +348,15 @@ class HostRowCache:
             shared_memory.share(torch.empty(len(ids), *_shape(stores[n]), dtype=stores[n].dtype)) for n in group.stores
         ]
         for requests in rounds_of(wanted, max(1, _BLOCK_BYTES // group.item_bytes)):
-            lookups = {p: FeatureRequest(group.stores, (some,) * len(group.stores)) for p, some in requests.items()}
-            for partition, reply in asker.ask(PartitionService.lookup, lookups).items():
+            num_stores = len(group.stores)
+            lookups = {p: _C.rows_query(group.stores, [some] * num_stores) for p, some in requests.items()}
+            for partition, answer in asker.query(lookups, num_stores).items():
                 places = torch.searchsorted(ids, requests[partition])
-                for out, part in zip(rows, reply.rows, strict=True):
+                for name, out, part in zip(group.stores, rows, answer, strict=True):
+                    shape = (len(places), *out.shape[1:])
+                    if part is None or part.shape != shape:
+                        came = None if part is None else list(part.shape)
+                        raise ProtocolError(f"answer: expected rows {list(shape)} of {name}, got {came}")
                     out[places] = part.to(out.dtype)
         if lost := [wanted[partition] for partition in asker.lost & wanted.keys()]:
             is_there = ~torch.isin(ids, torch.cat(lost))
@@ -406,5 +410,5 @@ def _shape(rows: Any) -> tuple[int, ...]:
     return tuple(rows.shape[1:])
 
 
-def _all_edges(edge_type: int, ids: torch.Tensor) -> OneHopRequest:
-    return OneHopRequest((edge_type,), (ids,), (-1,), (0,), (("uniform", False, "ignore"),), True, (None,), (None,))
+def _all_edges(edge_type: int, ids: torch.Tensor) -> _C.EncodedQuery:
+    return _C.hop_query([(edge_type, ids, -1, _C.DrawMethod(), 0, None, None)], True)

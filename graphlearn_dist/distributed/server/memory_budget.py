@@ -8,11 +8,9 @@ from ...config import RpcSettings, memory_budget
 from ...errors import InvalidArgumentError, ResourceInsufficientError
 from ...utils.memory import memory_limit_bytes
 from ...utils.units import parse_size
-from ..partitions.reply_region import REPLY_REGION_BYTES
 
 _DEFAULT_SHARE = 2  # of the memory that there is: partition, workers and other processes want some too
 _ARENA_SHARE = 16
-_REPLY_SHARE = 8
 _LEAST_FOR_BATCHES = 8  # the part that copies of rows leave
 _SHARE_OF_FREE = 6  # the first loader gets at most this part, the next one a part less: some is left for all
 _SMALLEST_WORKER_BYTES = 256 << 10  # less holds no batch worth a process
@@ -25,24 +23,21 @@ class ServerMemory:
 
     Attributes:
         batches: for the batches of loaders, ready or on their way.
-        replies: for rows that others ask this partition for.
         arena: for copies of what is on its way to processes of this host.
         row_cache: for copies of rows that other servers have.
     """
 
     batches: int
-    replies: int
     arena: int
     row_cache: int = 0
 
     @classmethod
-    def of(cls, budget: int | str | None, *, is_asked: bool, row_cache: int = 0) -> ServerMemory:
+    def of(cls, budget: int | str | None, *, row_cache: int = 0) -> ServerMemory:
         """Divides a budget.
 
         Args:
             budget: for all, in bytes or as text such as ``"8GB"``. None: ``GLD_MEMORY_BUDGET``, else half of the
                 least of the host's memory and its control groups' limits.
-            is_asked: whether others ask for rows.
             row_cache: bytes of it for copies of rows that others have.
 
         Raises:
@@ -50,15 +45,14 @@ class ServerMemory:
         """
         wanted = memory_budget() if budget is None else budget
         total = memory_limit_bytes() // _DEFAULT_SHARE if wanted is None else parse_size(wanted, name="memory_budget")
-        replies = min(REPLY_REGION_BYTES, total // _REPLY_SHARE) if is_asked else 0
         arena = min(RpcSettings().arena_bytes, total // _ARENA_SHARE)
-        batches = total - replies - arena - row_cache
+        batches = total - arena - row_cache
         if row_cache and batches < total // _LEAST_FOR_BATCHES:
             raise InvalidArgumentError(
-                f"row_cache: expected at most {(total - replies - arena - total // _LEAST_FOR_BATCHES) / _MIB:.2f} MiB "
+                f"row_cache: expected at most {(total - arena - total // _LEAST_FOR_BATCHES) / _MIB:.2f} MiB "
                 f"of memory_budget={total / _MIB:.2f} MiB, whose rest batches need, got {row_cache / _MIB:.2f} MiB"
             )
-        return cls(batches, replies, arena, row_cache)
+        return cls(batches, arena, row_cache)
 
 
 class Room:

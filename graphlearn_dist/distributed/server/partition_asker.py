@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import torch
+
+from ..._C import EncodedQuery, SingleRound, decode_answer
+from ...core import to_optional_tensor, to_tensor
 from ...errors import DeadlineExceededError, GraphLearnError, OverloadedError, PeerLostError
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
@@ -78,22 +82,37 @@ class PartitionAsker:
         self, function: Callable[[PartitionService, _Request], _Reply], requests: Mapping[int, _Request]
     ) -> dict[int, _Reply]:
         """The answers by partition, without those that are left out; all are asked at once."""
+        return self._ask(function, {partition: (request,) for partition, request in requests.items()})
+
+    def query(self, queries: Mapping[int, EncodedQuery], num_tensors: int) -> dict[int, list[torch.Tensor | None]]:
+        """The same of queries to others, answered natively there by so many tensors each."""
+        asked = SingleRound([(partition, query, num_tensors) for partition, query in queries.items()]).next()
+        encoded = {partition: (to_tensor(head), to_tensor(payload)) for partition, head, payload in asked}
+        answers = self._ask(PartitionService.query, encoded)
+        return {
+            partition: [to_optional_tensor(tensor) for tensor in decode_answer(head, payload, num_tensors)]
+            for partition, (head, payload) in answers.items()
+        }
+
+    def _ask(self, function: Callable[..., Any], requests: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         self._check_open()
         own = self._service.partition_idx
         wanted = {partition: request for partition, request in requests.items() if partition not in self.lost}
         sent = {p: self._send(p, function, request) for p, request in wanted.items() if p != own}
-        replies = {own: function(self._service, wanted[own])} if own in wanted else {}
+        replies = {own: function(self._service, *wanted[own])} if own in wanted else {}
         for partition, future in sent.items():
             reply = self._wait_for(partition, future, function, wanted[partition])
             if reply is not None:
                 replies[partition] = reply
         return replies
 
-    def _send(self, partition: int, function: Callable[..., Any], request: Any) -> Future[Any]:
+    def _send(self, partition: int, function: Callable[..., Any], request: tuple[Any, ...]) -> Future[Any]:
         address = self.holders.addresses[partition]
-        return Remote[PartitionService](self._endpoint, address, fail_fast=True).ask(function, request)
+        return Remote[PartitionService](self._endpoint, address, fail_fast=True).ask(function, *request)
 
-    def _wait_for(self, partition: int, future: Future[Any], function: Callable[..., Any], request: Any) -> Any:
+    def _wait_for(
+        self, partition: int, future: Future[Any], function: Callable[..., Any], request: tuple[Any, ...]
+    ) -> Any:
         give_up = time.monotonic() + self._patience_s
         while True:
             try:

@@ -34,7 +34,7 @@ def log_start(endpoint: Endpoint, num_servers: int, dataset: DistDataset, memory
         dataset.partition_idx,
         dataset.num_partitions,
         edges,
-        (memory.batches + memory.replies + memory.arena) >> 20,
+        (memory.batches + memory.arena) >> 20,
     )
 
 

@@ -9,10 +9,9 @@ from ..dist_context import get_context
 from ..dist_dataset import DistDataset
 from ..dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 from ..partitions.host_partitions import open_partitions
-from ..partitions.partition_peers import EndpointPeers, PartitionHolders
+from ..partitions.partition_peers import EndpointPeers, PartitionHolders, Peers
 from ..partitions.partition_service import PartitionService
 from ..sampling.batches import NoPeers
-from ..sampling.partitioned_sampler import Peers
 
 
 def find_holders(

@@ -19,8 +19,7 @@ from ..dist_context import DistContext
 from ..dist_dataset import DistDataset
 from ..partitions.host_partitions import SharedPartition, describe_partition
 from ..partitions.partition_peers import PartitionHolders
-from ..partitions.partition_service import PartitionService
-from ..partitions.reply_region import REPLY_REGION_BYTES, ReplyRegion
+from ..partitions.partition_service import SERVICE, PartitionService
 
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 
@@ -65,8 +64,9 @@ class WorkerGroup:
                 if served is dataset:
                     return number
             number, suffix = len(self._served), self._suffix(len(self._served))
-            service = PartitionService(dataset, region=ReplyRegion(REPLY_REGION_BYTES))
+            service = PartitionService(dataset)
             self._endpoint.register_all(remote_functions(service, suffix))
+            self._endpoint.answer_queries(SERVICE + suffix, service.native)
             info = PartitionInfo(dataset.num_partitions, dataset.partition_idx, dataset.schema)
             self._served.append((dataset, info))
         self._endpoint.loop.call_soon_threadsafe(self._wake, number)
@@ -93,6 +93,8 @@ class WorkerGroup:
             return info
         loop = asyncio.get_running_loop()
         handle = await loop.run_in_executor(None, dataset.share_ipc)  # may copy, once, what is in private memory
+        # What it answers from is shared from now on; what it was copied from goes.
+        self._endpoint.answer_queries(SERVICE + self._suffix(number), PartitionService(dataset).native)
         return replace(info, shared=describe_partition(handle))
 
     def find_holders(self, dataset: DistDataset, timeout_s: float) -> PartitionHolders:

@@ -13,10 +13,11 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 
 from ... import _C
@@ -24,17 +25,15 @@ from ...core import pooled_empty
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch
 from ...rpc.shm.arena import SendingArena
-from ...rpc.wire.codec import encode
-from ...rpc.wire.encoded import Encoded
+from ...rpc.wire.codec import byte_array, encode
+from ...rpc.wire.encoded import Encoded, padded
 from ...sampler.batch_maker import rows_by_store, with_rows
 from ..dist_dataset import DistDataset
 from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
-from ..partitions.partition_peers import ServerPeers
+from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
-from ..partitions.reply_region import place_segments
 from ..sampling.batches import NoPeers, PartitionedBatches
-from ..sampling.partitioned_sampler import Peers
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
@@ -64,6 +63,32 @@ class BatchSlot:
     head: bytes = b""
 
 
+def _place_segments(encoded: Encoded, slot: memoryview, unwritten: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Copies a message's segments into a slot, but for those that are still to be written.
+
+    Args:
+        encoded: the message.
+        slot: ``encoded.nbytes`` of memory.
+        unwritten: tensors of the message whose values do not matter yet.
+
+    Returns:
+        For each of them that is not empty, by its address, a tensor of its shape and dtype in its place in the slot.
+    """
+    by_address = {tensor.data_ptr(): tensor for tensor in unwritten if tensor.numel()}
+    views = {}
+    at = 0
+    for segment in encoded.segments:
+        source = byte_array(segment)
+        tensor = by_address.get(source.ctypes.data)
+        if tensor is None:
+            numpy.copyto(byte_array(slot[at : at + segment.nbytes]), source)
+        else:
+            view = torch.frombuffer(slot, dtype=tensor.dtype, count=tensor.numel(), offset=at)
+            views[tensor.data_ptr()] = view.reshape(tensor.shape)
+        at += padded(segment.nbytes)
+    return views
+
+
 class BatchSender:
     """Where finished batches go.
 
@@ -86,7 +111,7 @@ class BatchSender:
         if offset is None:
             return with_rows(batch, {name: pooled_empty(tuple(t.shape), t.dtype) for name, t in rows.items()})
         slot.offset, slot.nbytes, slot.head = offset, encoded.nbytes, encoded.head
-        views = place_segments(encoded, self._region.view(offset, encoded.nbytes), rows.values())
+        views = _place_segments(encoded, self._region.view(offset, encoded.nbytes), rows.values())
         rows = {name: views.get(tensor.data_ptr(), tensor) for name, tensor in rows.items()}
         return with_rows(batch, rows)
 

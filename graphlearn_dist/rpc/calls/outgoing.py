@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from ...config import RpcSettings
 from ...errors import NotInitializedError, PeerLostError, ProtocolError, RegistryError, RpcError
@@ -76,7 +77,7 @@ class Outgoing:
 
     async def _connect_and_submit(self, call: Call, target: Target, fail_fast: bool) -> None:
         try:
-            connection = await self._connected(call, target, fail_fast)
+            connection = await self.connected(target, call.deadline, call.outcome.done, fail_fast=fail_fast)
         except asyncio.CancelledError:
             call.finish(error=NotInitializedError(f"{self._own_name} was closed"))
             raise
@@ -87,9 +88,26 @@ class Outgoing:
         else:
             connection.submit(call)
 
-    async def _connected(self, call: Call, target: Target, fail_fast: bool) -> Connection:
+    async def connected(
+        self, target: Target, deadline: float, is_over: Callable[[], bool], *, fail_fast: bool
+    ) -> Connection:
+        """An open connection to a target, made where there is none.
+
+        Args:
+            target: a member's name, its (role, rank), or an address.
+            deadline: the loop's time at which to give up, if the settings do not say so earlier.
+            is_over: whether nobody wants it any more.
+            fail_fast: fail at once where the target cannot be reached.
+
+        Raises:
+            PeerLostError: it cannot be reached.
+            RegistryError: nobody knows the target.
+        """
+        found = self._find(target)
+        if found is not None:
+            return found
         loop = asyncio.get_running_loop()
-        give_up = min(call.deadline, loop.time() + self._settings.connect_timeout_s)
+        give_up = min(deadline, loop.time() + self._settings.connect_timeout_s)
         backoff, was_garbled = _FIRST_BACKOFF_S, False
         while True:
             if (end := self._given_up.get(target)) is not None:
@@ -112,7 +130,7 @@ class Outgoing:
             elif not self._membership.joined:
                 raise RegistryError(f"target: {target!r} is unknown; expected a PeerAddress, or join a registry first")
             remaining = give_up - loop.time()
-            if fail_fast or remaining <= 0 or call.outcome.done():
+            if fail_fast or remaining <= 0 or is_over():
                 waited = f" within {self._settings.connect_timeout_s:g} s" if not fail_fast else ""
                 raise PeerLostError(self._text(target), f"no connection{waited}: {why}")
             await self._membership.changed(min(backoff, remaining))

@@ -61,8 +61,8 @@ class Stream(Protocol):
     def out_bytes(self) -> int:
         """Bytes that wait to be sent."""
 
-    def lift_limits(self) -> None:
-        """The peer is known: large frames and payloads may come, and heartbeats start."""
+    def lift_limits(self, peer_limit_bytes: int = ...) -> None:
+        """The peer is known, and takes payloads of so many bytes: large frames may come, and heartbeats start."""
 
     def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
         """Send a frame, or queue it.
@@ -140,10 +140,14 @@ class PythonEngine:
         self._timer.cancel()
 
 
-def open_engine(loop: asyncio.AbstractEventLoop, settings: RpcSettings, *, with_tls: bool = False) -> Engine:
-    """The engine that the settings ask for, else the environment, else the native one; on the loop's thread.
+def engine_name(settings: RpcSettings, *, with_tls: bool) -> str:
+    """The engine that the settings ask for, else the environment, else the native one.
 
     With TLS it is the one in Python, whatever the environment says.
     """
-    name = settings.engine or ("python" if with_tls else rpc_engine())
-    return PythonEngine(loop, settings) if name == "python" else NativeEngine(loop, settings)
+    return settings.engine or ("python" if with_tls else rpc_engine())
+
+
+def open_engine(name: str, loop: asyncio.AbstractEventLoop, settings: RpcSettings, own_name: str) -> Engine:
+    """The engine of that name, for an endpoint's loop; on the loop's thread."""
+    return PythonEngine(loop, settings) if name == "python" else NativeEngine(loop, settings, own_name)

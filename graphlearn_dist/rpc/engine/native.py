@@ -18,18 +18,23 @@ from .threads import post
 
 _NO_MEMORY = "no memory for what it sent"
 _SHARE = 4  # events of one stream that others wait for
+OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the peer may have in flight
 _ROUNDS = 4  # over all streams, before the loop sees to what else there is
 
 
 class NativeStream:
-    """One socket's frames (see ``engine.Stream``)."""
+    """One socket's frames (see ``engine.Stream``).
+
+    Attributes:
+        native: the core's, which queries are sent by.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, native: RpcStream, on_frame: FrameHandler, on_closed: ClosedHandler
     ) -> None:
         self.closed = False
+        self.native = native
         self._loop = loop
-        self._native = native
         # Any thread may call these and ``send`` and ``await_answer``; without a step of Python's in between.
         self.lift_limits = native.lift_limits
         self.expect_answer = native.expect_answer
@@ -50,20 +55,20 @@ class NativeStream:
     @property
     def out_bytes(self) -> int:
         """Bytes that wait to be sent."""
-        return self._native.out_bytes
+        return self.native.out_bytes
 
     def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
         """Send a frame, or queue it."""
         borrowed = [frame, *parts]
         token = next(self._tokens)
         self._unsent[token] = (borrowed, on_sent)  # before the loop can hear that it is sent
-        is_over = self.closed or self._native.send(token, borrowed)
+        is_over = self.closed or self.native.send(token, borrowed)
         if is_over and self._unsent.pop(token, None) is not None and on_sent is not None:
             on_sent()
 
     def await_answer(self, request_id: int, timeout_s: float, on_frame: FrameHandler) -> None:
         """Wait for an answer, reading what comes, and handle its frame on this thread."""
-        frame = self._native.await_answer(request_id, timeout_s)
+        frame = self.native.await_answer(request_id, timeout_s)
         if frame is None:
             return
         fields, head, payload = frame
@@ -98,7 +103,7 @@ class NativeStream:
         if self.closed:
             return
         self.closed = True
-        self._native.close()
+        self.native.close()
         self._drain.report()
         on_closed = self._on_closed
         del self._on_frame, self._on_closed  # they lead back here: a connection must not wait for a garbage collection
@@ -119,7 +124,7 @@ class NativeStream:
         except RpcError as error:
             self.refuse(error)
         finally:
-            self._native.taken(HEADER_BYTES + header.head_len + header.inline_len)
+            self.native.taken(HEADER_BYTES + header.head_len + header.inline_len)
 
     def sent(self, token: int) -> None:
         """A queued frame is with the kernel."""
@@ -144,29 +149,38 @@ class NativeEngine:
     Args:
         loop: the loop that is told what happens.
         settings: times and limits.
+        own_name: the endpoint's, for messages.
+
+    Attributes:
+        native: what drives the sockets, answers queries, and lets them be asked.
 
     Raises:
         OSError: the system has no descriptors left.
         SystemLimitError: it has no threads left.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: RpcSettings) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: RpcSettings, own_name: str) -> None:
         self._loop = loop
         try:
-            self._native = RpcEngine(
-                settings.heartbeat_interval_s, settings.heartbeat_timeout_s, settings.max_payload_bytes
+            self.native = RpcEngine(
+                settings.heartbeat_interval_s,
+                settings.heartbeat_timeout_s,
+                settings.max_payload_bytes,
+                settings.num_threads,
+                OVERLOAD_FACTOR * settings.max_inflight,
+                own_name,
             )
         except BlockingIOError as error:  # EAGAIN is pthread_create's
             raise SystemLimitError(f"rpc engine: can't start new thread: {error}") from error
         self._streams: dict[int, NativeStream] = {}
         # By stream, what is to be handled: the engine reads no more than 64 MiB ahead of each stream's handler.
         self._events: dict[int, deque[tuple[str, Any]]] = {}
-        loop.add_reader(self._native.fileno(), self._poll)
+        loop.add_reader(self.native.fileno(), self._poll)
 
     def attach(self, sock: socket.socket, on_frame: FrameHandler, on_closed: ClosedHandler) -> NativeStream:
         """Drive a connected socket, owned from here on."""
         tune_socket(sock)
-        native = self._native.open(sock.fileno())
+        native = self.native.open(sock.fileno())
         sock.detach()
         stream = NativeStream(self._loop, native, on_frame, on_closed)
         self._streams[native.id] = stream
@@ -184,7 +198,7 @@ class NativeEngine:
                 self._loop.call_soon(self._poll)
 
     def _take(self) -> None:
-        for number, what, detail in self._native.poll():
+        for number, what, detail in self.native.poll():
             self._events.setdefault(number, deque()).append((what, detail))
 
     def _handle_some(self) -> None:
@@ -215,8 +229,8 @@ class NativeEngine:
 
     def close(self) -> None:
         """End the engine's thread, and give back what it borrowed. Idempotent."""
-        self._loop.remove_reader(self._native.fileno())
-        self._native.close()
+        self._loop.remove_reader(self.native.fileno())
+        self.native.close()
         self._take()
         while self._events:
             self._handle_some()

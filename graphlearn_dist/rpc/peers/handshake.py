@@ -31,26 +31,30 @@ MAX_PENDING = 64
 
 @dataclass(frozen=True)
 class Introduction:
-    """What one side says about itself: who it is, its host's boot id, and what it grants to the other."""
+    """What one side says about itself: who it is, its host's boot id, and what it grants to the other.
+
+    ``answers_queries``: it takes QUERY frames, which are the native engine's business.
+    """
 
     peer: Peer
     boot_id: str
     max_payload_bytes: int
     max_inflight: int
+    answers_queries: bool = False
 
     def to_fields(self) -> list[Any]:
         """Plain values for the wire."""
         p = self.peer
-        limits = [self.boot_id, self.max_payload_bytes, self.max_inflight]
+        limits = [self.boot_id, self.max_payload_bytes, self.max_inflight, self.answers_queries]
         return [p.name, p.role, p.rank, p.incarnation, p.pid, p.host, *limits]
 
     @classmethod
     def from_fields(cls, fields: Any) -> Introduction:
         """Read ``to_fields``; ``ProtocolError`` where it is malformed."""
-        kinds = (str, str, int, int, int, str, str, int, int)
+        kinds = (str, str, int, int, int, str, str, int, int, bool)
         if not isinstance(fields, list) or [type(value) for value in fields] != list(kinds):
             raise ProtocolError("handshake: malformed introduction")
-        if any(len(value) > _MAX_NAME for value in fields if isinstance(value, str)) or min(fields[7:]) < 1:
+        if any(len(value) > _MAX_NAME for value in fields if isinstance(value, str)) or min(fields[7:9]) < 1:
             raise ProtocolError("handshake: introduction out of bounds")
         return cls(Peer(*fields[:6]), *fields[6:])
 

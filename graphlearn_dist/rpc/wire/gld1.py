@@ -7,7 +7,8 @@ offset type  field
 4      u8    version
 5      u8    kind (``Kind``)
 6      u16   flags: 1 the payload lies in the sender's arena
-8      u64   request id (odd: opened by the connecting side; even: by the accepting side; 0: none)
+8      u64   request id (odd: opened by the connecting side; even: by the accepting side; 0: none; with the highest
+             bit: of a query)
 16     u32   bytes of the head, at most 65 536
 20     u32   milliseconds left until the deadline; 0: none
 24     u64   bytes of the payload
@@ -53,6 +54,7 @@ class Kind(IntEnum):
     RESPONSE = 6
     ERROR = 7
     CANCEL = 8
+    QUERY = 9  # a request that is answered without the interpreter; so are its CANCEL, RESPONSE and ERROR
     PING = 10
     PONG = 11
     ARENA = 12

@@ -156,6 +156,16 @@ def test_add_hop_refuses(counts: Any, neighbors: Any, edges: Any, error: type[Ex
         build.add_hop(0, counts, neighbors, edges)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_add_hop_takes_ids_of_four_bytes(dtype: torch.dtype) -> None:
+    build = builder(9)
+    start(build, A([0, 1]), -1, True)
+    build.add_hop(0, A([2, 1]), A([1, 5, 1], dtype=dtype), A([7, 0, 8], dtype=dtype))
+    build.next_hop()
+    nodes, rows, cols, edge_ids, *_ = flat(build.finish())
+    assert (nodes, rows, cols, edge_ids) == ([0, 1, 5], [1, 2, 1], [0, 0, 1], [7, 0, 8])
+
+
 @pytest.mark.parametrize("bad", [-1, 9])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_begin_refuses_unknown_seeds_and_recovers(bad: int, dtype: torch.dtype) -> None:

@@ -42,20 +42,18 @@ def test_rooms_for_several_workers() -> None:
         budget.take(1 << 40, 4)
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
-def test_parts_of_the_whole(is_asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = ServerMemory.of("64MB", is_asked=is_asked)
-    assert memory.batches + memory.replies + memory.arena == 64 * MIB
-    assert memory.batches >= 48 * MIB
-    assert bool(memory.replies) is is_asked
+def test_parts_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = ServerMemory.of("64MB")
+    assert memory.batches + memory.arena == 64 * MIB
+    assert memory.batches == 60 * MIB
     monkeypatch.setenv("GLD_MEMORY_BUDGET", "64MB")
-    assert ServerMemory.of(None, is_asked=is_asked) == memory
+    assert ServerMemory.of(None) == memory
     monkeypatch.setenv("GLD_MEMORY_BUDGET", "much")
     with pytest.raises(InvalidArgumentError, match="memory_budget: expected a size such as '64MB'"):
-        ServerMemory.of(None, is_asked=is_asked)
+        ServerMemory.of(None)
     monkeypatch.delenv("GLD_MEMORY_BUDGET")
-    default = ServerMemory.of(None, is_asked=is_asked)
-    assert default.batches + default.replies + default.arena == memory_limit_bytes() // 2
+    default = ServerMemory.of(None)
+    assert default.batches + default.arena == memory_limit_bytes() // 2
 
 
 def test_a_budget_that_is_too_small() -> None:

@@ -26,7 +26,8 @@ from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphL
 from graphlearn_dist.loader.transform import to_pyg
 from graphlearn_dist.partition import load_partition_layout, partition_pyg, verify
 from graphlearn_dist.sampler import NodeSamplerInput
-from tests.distributed.test_oracle import DirectPeers, make_all
+from tests.distributed.test_oracle import make_all
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import random_edges
 from tests.support.jobs import running_servers
 from tests.support.oracle import assert_same, load_partitions, pyg_tensors

@@ -22,7 +22,8 @@ from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput
 from graphlearn_dist.sampler.batches import LocalBatches, with_own_times
-from tests.distributed.test_oracle import DirectPeers, make_all
+from tests.distributed.test_oracle import make_all
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import TestGraph, make_dataset, random_graph, typed_graph, with_node_times, with_times
 from tests.support.oracle import assert_same, load_partitions, pyg_tensors, tensors_of, write_partitions
 

@@ -77,9 +77,8 @@ def on_loop(name: str, work: Callable[[Engine], Coroutine[Any, Any, None]]) -> N
     """Runs a coroutine with an engine."""
 
     async def main() -> None:
-        engine = open_engine(
-            asyncio.get_running_loop(), RpcSettings(engine=name, max_payload_bytes=MAX_PAYLOAD, heartbeat_timeout_s=60)
-        )
+        settings = RpcSettings(max_payload_bytes=MAX_PAYLOAD, heartbeat_timeout_s=60)
+        engine = open_engine(name, asyncio.get_running_loop(), settings, "this side")
         try:
             await asyncio.wait_for(work(engine), DEADLINE_S)
         finally:
@@ -164,7 +163,6 @@ MALFORMED = {
     "magic": with_field(0, 0x47, 0x4C, 0, 0x7F),
     "version": with_field(4, 3),
     "kind 0": with_field(5, 0),
-    "kind 9": with_field(5, 9),
     "kind 16": with_field(5, 16),
     "head of 65 537 bytes": with_field(16, 1, 0, 1, 0),
     "payload above the limit": with_field(24, 1, 0, 16),

@@ -92,7 +92,7 @@ def ask(server: Remote[DistServer]) -> None:
     server.ask(DistServer.fetch_batch, 1, 2, "3")  # wrong
     server.ask(DistServer.fetch_batch, 1)  # wrong
     server.ask(DistServer.get_edge_size, None, lay_out="coo")  # wrong
-    server.ask(PartitionService.one_hop, 1)  # wrong
+    server.ask(PartitionService.spread, 1)  # wrong
     held: bool = server.call(DistServer.holds_producer, 1)
     name: str = server.call(DistServer.holds_producer, 1)  # wrong
     assert held and name

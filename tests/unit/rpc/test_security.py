@@ -231,6 +231,7 @@ def shake_hands(alter: Callable[[list[Any]], None], step: Kind) -> None:
 
 
 FIELDS = ["name", "role", "rank", "incarnation", "pid", "host", "boot_id", "max_payload_bytes", "max_inflight"]
+FIELDS += ["answers_queries"]
 
 
 def test_nothing_of_an_introduction_can_be_altered_on_the_way() -> None:
@@ -240,7 +241,8 @@ def test_nothing_of_an_introduction_can_be_altered_on_the_way() -> None:
 
             def alter(meta: list[Any], index: int = index) -> None:
                 value = meta[0][index]
-                meta[0][index] = value + 1 if isinstance(value, int) else value + "x"
+                more = 1 if isinstance(value, int) else "x"
+                meta[0][index] = not value if isinstance(value, bool) else value + more
 
             with pytest.raises(AuthenticationError, match="token"):
                 shake_hands(alter, step)

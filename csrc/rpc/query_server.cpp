@@ -1,0 +1,204 @@
+#include "rpc/query_server.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "common/error.h"
+#include "common/signals_blocked.h"
+#include "rpc/failure.h"
+#include "rpc/msgpack.h"
+#include "rpc/stream.h"
+
+namespace gld::rpc {
+namespace {
+
+constexpr double kRetryAfterS = 0.1;
+
+void send_error(Stream& stream, uint64_t request_id, const std::string& failure) {
+  Header header;
+  header.kind = static_cast<uint8_t>(Kind::kError);
+  header.request_id = request_id;
+  stream.send_owned(pack_frame(header, failure, {}), {});
+}
+
+}  // namespace
+
+QueryServer::~QueryServer() {
+  if (getpid() == owner_) {
+    stop();
+  } else {
+    for (std::thread& thread : threads_) new std::thread(std::move(thread));  // never freed: only the parent has them
+  }
+}
+
+void QueryServer::serve(const std::string& service, std::shared_ptr<Answerer> answerer) {
+  std::shared_ptr<Answerer> before;  // dies without the lock: what it holds may be Python's
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto& place = services_[service];
+  before = std::exchange(place, std::move(answerer));
+  if (place == nullptr) services_.erase(service);
+}
+
+// --- what streams tell -----------------------------------------------------------------------------------------------
+
+void QueryServer::take(const std::shared_ptr<Stream>& stream, Frame frame) {
+  const auto now = Clock::now();
+  const uint32_t limit_ms = frame.header.deadline_ms;
+  const auto deadline = limit_ms == 0 ? Clock::time_point::max() : now + std::chrono::milliseconds(limit_ms);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (is_stopping_) return;
+  auto& line = lines_[stream->id];
+  if (line == nullptr) line = std::make_shared<Line>(Line{stream, {}});
+  if (line->waiting.size() >= settings_.max_waiting) {
+    lock.unlock();
+    stream->taken(frame.bytes());
+    return send_error(*stream, frame.header.request_id, pack_overloaded(settings_.own_name, kRetryAfterS));
+  }
+  line->waiting.push_back({std::move(frame), deadline});
+  queue_turn(line);
+  if (!threads_.empty()) return;
+  try {
+    start_threads();
+  } catch (const std::system_error& error) {  // nobody else would tell the caller
+    if (!threads_.empty()) return;            // fewer than wanted are enough
+    const Waiting query = std::move(line->waiting.back());
+    line->waiting.pop_back();
+    lock.unlock();
+    stream->taken(query.frame.bytes());
+    const auto failure = std::make_exception_ptr(std::runtime_error(message("can't start new thread: ", error.what())));
+    send_error(*stream, query.frame.header.request_id, pack_failure(failure));
+  }
+}
+
+void QueryServer::cancel(uint64_t stream, uint64_t request_id) {
+  std::shared_ptr<Stream> whose;
+  size_t bytes = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = lines_.find(stream);
+    if (found == lines_.end()) return;
+    auto& waiting = found->second->waiting;
+    const auto query = std::find_if(waiting.begin(), waiting.end(), [request_id](const Waiting& each) {
+      return each.frame.header.request_id == request_id;
+    });
+    if (query == waiting.end()) return;
+    bytes = query->frame.bytes();
+    whose = found->second->stream;
+    waiting.erase(query);
+  }
+  whose->taken(bytes);
+}
+
+void QueryServer::flushed(uint64_t stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = lines_.find(stream);
+  if (found == lines_.end() || !found->second->is_parked) return;
+  if (found->second->stream->out_bytes() > settings_.max_out_bytes) return;
+  found->second->is_parked = false;
+  queue_turn(found->second);
+}
+
+void QueryServer::closed(uint64_t stream) {
+  std::shared_ptr<Line> line;  // dies without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = lines_.find(stream);
+  if (found == lines_.end()) return;
+  line = std::move(found->second);
+  line->waiting.clear();
+  lines_.erase(found);
+}
+
+// With mutex_ held.
+void QueryServer::queue_turn(const std::shared_ptr<Line>& line) {
+  if (line->has_turn || line->is_parked || line->waiting.empty()) return;
+  line->has_turn = true;
+  turns_.push_back(line);
+  has_work_.notify_one();
+}
+
+// --- its threads -----------------------------------------------------------------------------------------------------
+
+void QueryServer::start_threads() {
+  const SignalsBlocked blocked;
+  while (threads_.size() < static_cast<size_t>(settings_.num_threads)) threads_.emplace_back([this] { run(); });
+}
+
+void QueryServer::stop() {
+  std::vector<std::thread> threads;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_stopping_ = true;
+    threads = std::exchange(threads_, {});
+    has_work_.notify_all();
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::lock_guard<std::mutex> lock(mutex_);
+  lines_.clear();
+  turns_.clear();
+}
+
+void QueryServer::run() {
+  pthread_setname_np(pthread_self(), "gld-queries");
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    has_work_.wait(lock, [this] { return is_stopping_ || !turns_.empty(); });
+    if (is_stopping_) return;
+    const std::shared_ptr<Line> line = std::move(turns_.front());
+    turns_.pop_front();
+    line->has_turn = false;
+    if (line->waiting.empty()) continue;
+    if (line->stream->out_bytes() > settings_.max_out_bytes) {
+      line->is_parked = true;
+      continue;
+    }
+    Waiting query = std::move(line->waiting.front());
+    line->waiting.pop_front();
+    queue_turn(line);
+    lock.unlock();
+    if (Clock::now() <= query.deadline) answer(line->stream, query);
+    line->stream->taken(query.frame.bytes());
+    query = {};
+    lock.lock();
+  }
+}
+
+std::shared_ptr<Answerer> QueryServer::answerer_of(std::string_view meta) {
+  msgpack::Reader reader = msgpack::Reader::of_value(meta);
+  const msgpack::Item list = reader.next();
+  if (list.type != msgpack::Type::kList || list.count != 1) throw ProtocolError("query: expected [service]");
+  const msgpack::Item service = reader.next();
+  if (service.type != msgpack::Type::kText) throw ProtocolError("query: expected the name of a service");
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = services_.find(service.bytes);
+  if (found == services_.end())
+    throw InvalidArgument(
+        message("service: ", std::string(service.bytes).substr(0, 200), " is not served by ", settings_.own_name));
+  return found->second;
+}
+
+void QueryServer::answer(const std::shared_ptr<Stream>& stream, const Waiting& query) {
+  const Header& asked = query.frame.header;
+  Header header;
+  header.kind = static_cast<uint8_t>(Kind::kResponse);
+  header.request_id = asked.request_id;
+  try {
+    const auto [meta, head] = split_head(query.frame.head);
+    const std::shared_ptr<Answerer> answerer = answerer_of(meta);
+    OutgoingValue value =
+        answerer->answer({head, query.frame.payload.get(), asked.inline_bytes(), query.frame.payload});
+    header.payload_bytes = value.payload_bytes();
+    if (header.payload_bytes > stream->peer_limit_bytes())
+      throw InvalidArgument(message("payload: the peer takes at most ", stream->peer_limit_bytes(), " bytes, got ",
+                                    header.payload_bytes));
+    static const std::string kNoPlace("\x91\x00", 2);  // [0]: the payload follows
+    stream->send_owned(pack_frame(header, kNoPlace, value.head), std::move(value.segments));
+  } catch (...) {
+    send_error(*stream, asked.request_id, pack_failure(std::current_exception()));
+  }
+}
+
+}  // namespace gld::rpc

@@ -1,0 +1,63 @@
+// What a query and its answer consist of: a head, and segments behind each other, each at a multiple of 64.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gld::rpc {
+
+constexpr size_t kSegmentAlignment = 64;
+
+// Bytes that are made when they are sent, a block at a time, while the cache still has them.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // What begins and ends a block are multiples of this.
+  virtual size_t unit_bytes() const = 0;
+  // Writes bytes [begin, begin + count) to `out`. In order, each once, on any thread. Must not throw.
+  virtual void write(size_t begin, size_t count, void* out) = 0;
+};
+
+// Memory to be sent from where it lies, or what will be made then.
+struct Segment {
+  const void* data = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<const void> owner;
+  std::shared_ptr<Source> source;  // in place of the first and the third
+};
+
+struct OutgoingValue {
+  std::string head;
+  std::vector<Segment> segments;
+
+  // Bytes of the payload, the zeros after each segment included.
+  uint64_t payload_bytes() const {
+    uint64_t bytes = 0;
+    for (const Segment& segment : segments) bytes += (segment.bytes + kSegmentAlignment - 1) & -kSegmentAlignment;
+    return bytes;
+  }
+};
+
+// The same with all bytes that would be made when it is sent, in pooled memory.
+OutgoingValue made(OutgoingValue value);
+
+// As it came from a peer, unchecked. Views of memory that `owner` and the caller keep.
+struct IncomingValue {
+  std::string_view head;
+  void* payload = nullptr;
+  uint64_t payload_bytes = 0;
+  std::shared_ptr<void> owner;  // of the payload: what is made of it may outlive the frame
+};
+
+// Answers queries, from any number of threads at once, which have no interpreter.
+class Answerer {
+ public:
+  virtual ~Answerer() = default;
+  // What it throws is sent as an error: the core's exceptions as their namesakes in graphlearn_dist.errors.
+  virtual OutgoingValue answer(const IncomingValue& query) = 0;
+};
+
+}  // namespace gld::rpc

@@ -1,0 +1,460 @@
+// Queries over streams: who answers, who asks, and who drives exchanges.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "common/error.h"
+#include "exchange/queries.h"
+#include "exchange/runner.h"
+#include "exchange/single_round.h"
+#include "rpc/engine.h"
+#include "rpc/failure.h"
+
+namespace gld {
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::IncomingValue;
+using rpc::OutgoingValue;
+using rpc::QueryOutcome;
+using What = rpc::QueryOutcome::What;
+
+constexpr auto kLong = 60s;  // only ever reached by a hang
+
+OutgoingValue value_of(std::string head, const std::string& payload = {}) {
+  OutgoingValue value{std::move(head), {}};
+  if (payload.empty()) return value;
+  const auto bytes = std::make_shared<const std::string>(payload);
+  value.segments.push_back({bytes->data(), bytes->size(), bytes, nullptr});
+  return value;
+}
+
+// Answers with what it was asked; waits where the head says so, raises where it says that.
+class Echo : public rpc::Answerer {
+ public:
+  OutgoingValue answer(const IncomingValue& query) override {
+    const std::string head(query.head);
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      heads_.push_back(head);
+      changed_.notify_all();
+      if (head == "wait") changed_.wait_for(lock, kLong, [this] { return is_open_; });
+    }
+    if (head == "unknown id") throw UnknownId("ids[0]: no node 7");
+    if (head == "large") return value_of(head, std::string(9'000'000, 'x'));
+    if (head == "made") return made_value();
+    return value_of(head, {static_cast<const char*>(query.payload), query.payload_bytes});
+  }
+  // Bytes that count up, made in blocks of 100, between others that lie somewhere.
+  static OutgoingValue made_value() {
+    class Counting : public rpc::Source {
+     public:
+      size_t unit_bytes() const override { return 100; }
+      void write(size_t begin, size_t count, void* out) override {
+        CHECK_EQUAL(begin, next_);
+        CHECK_EQUAL(count % 100, size_t{0});
+        for (size_t i = 0; i < count; ++i) static_cast<uint8_t*>(out)[i] = static_cast<uint8_t>((begin + i) % 251);
+        next_ += count;
+      }
+
+     private:
+      size_t next_ = 0;
+    };
+    OutgoingValue value = value_of("made", std::string(70, 'a'));
+    for (const size_t bytes : {kMade, size_t{100}})
+      value.segments.push_back({nullptr, bytes, nullptr, std::make_shared<Counting>()});
+    value.segments.push_back(value_of("", std::string(10, 'z')).segments[0]);
+    return value;
+  }
+  static constexpr size_t kMade = 30'000'000;
+
+  // Lets go those that wait.
+  void open() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  // Waits until so many were begun; what they were.
+  std::vector<std::string> begun(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    CHECK(changed_.wait_for(lock, kLong, [&] { return heads_.size() >= count; }));
+    return heads_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> heads_;
+  bool is_open_ = false;
+};
+
+const rpc::EngineSettings kSettings{1000, 3000, uint64_t{1} << 30};
+const rpc::EngineSettings kQuickTicks{0.04, 60, uint64_t{1} << 30};
+
+// A process that answers, and connections to it from another.
+struct Job {
+  explicit Job(rpc::QueryServerSettings for_queries = {}, rpc::EngineSettings settings = kSettings)
+      : server(settings, std::move(for_queries)), client(settings), echo(std::make_shared<Echo>()) {
+    server.queries().server->serve("echo", echo);
+    for (rpc::Engine* engine : {&server, &client}) loops.emplace_back([this, engine] { follow(*engine); });
+  }
+  ~Job() {
+    echo->open();
+    is_over = true;
+    for (std::thread& loop : loops) loop.join();
+  }
+
+  // What an endpoint's loop does: it reads what comes until the first query did.
+  void follow(rpc::Engine& engine) {
+    while (!is_over) {
+      pollfd bell{engine.fd(), POLLIN, 0};
+      ::poll(&bell, 1, 20);
+      std::lock_guard<std::mutex> lock(connecting);
+      for (const rpc::Event& event : engine.poll())
+        if (event.what == rpc::Event::What::kMalformed) malformed = true;
+    }
+  }
+
+  std::shared_ptr<rpc::Stream> connect() {
+    int sockets[2];
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets), 0);
+    std::lock_guard<std::mutex> lock(connecting);
+    accepted.push_back(server.open(sockets[0]));
+    accepted.back()->lift_limits();
+    auto stream = client.open(sockets[1]);
+    stream->lift_limits();
+    return stream;
+  }
+
+  struct Asked {
+    uint64_t query;
+    std::future<QueryOutcome> outcome;
+    QueryOutcome get() {
+      CHECK(outcome.wait_for(kLong) == std::future_status::ready);
+      return outcome.get();
+    }
+  };
+  Asked ask(const std::shared_ptr<rpc::Stream>& stream, const OutgoingValue& value, rpc::Clock::duration limit = kLong,
+            const std::string& service = "echo") {
+    const auto promise = std::make_shared<std::promise<QueryOutcome>>();
+    const uint64_t query =
+        client.queries().client->ask(stream, service, value, rpc::Clock::now() + limit,
+                                     [promise](QueryOutcome outcome) { promise->set_value(std::move(outcome)); });
+    return {query, promise->get_future()};
+  }
+
+  rpc::Engine server, client;
+  std::shared_ptr<Echo> echo;
+  std::vector<std::shared_ptr<rpc::Stream>> accepted;
+  std::mutex connecting;  // engines are one thread's: poll() and open()
+  std::vector<std::thread> loops;
+  std::atomic<bool> is_over{false}, malformed{false};
+};
+
+std::string failure_of(const QueryOutcome& outcome) { return std::string(rpc::split_head(outcome.frame.head).first); }
+
+}  // namespace
+
+TEST("queries: answered with the payload that they came with, small or large, many at once") {
+  Job job;
+  const auto stream = job.connect();
+  std::vector<std::pair<std::string, Job::Asked>> asked;
+  for (size_t size : {0u, 1u, 64u, 100u, 70'000u, 5'000'000u})
+    for (int i = 0; i < 5; ++i) {
+      std::string payload(size, static_cast<char>('a' + i));
+      payload.resize((size + 63) / 64 * 64);
+      asked.emplace_back(payload, job.ask(stream, value_of(message("q", i), payload)));
+    }
+  for (auto& [payload, each] : asked) {
+    const QueryOutcome outcome = each.get();
+    CHECK_EQUAL(int(outcome.what), int(What::kAnswered));
+    CHECK_EQUAL(outcome.frame.header.payload_bytes, payload.size());
+    CHECK(payload.empty() || std::memcmp(outcome.frame.payload.get(), payload.data(), payload.size()) == 0);
+  }
+  CHECK_EQUAL(stream->queries_sent(), asked.size());
+  CHECK_EQUAL(job.accepted[0]->queries_served(), asked.size());
+}
+
+TEST("queries: answers that are made when they are sent") {
+  Job job;
+  const auto stream = job.connect();
+  std::vector<Job::Asked> asked;
+  for (int i = 0; i < 3; ++i) asked.push_back(job.ask(stream, value_of("made")));
+  for (auto& each : asked) {
+    const QueryOutcome outcome = each.get();
+    CHECK_EQUAL(int(outcome.what), int(What::kAnswered));
+    const auto* bytes = static_cast<const uint8_t*>(outcome.frame.payload.get());
+    const size_t second = 128 + (Echo::kMade + 63) / 64 * 64, last = second + 128;
+    CHECK_EQUAL(outcome.frame.header.payload_bytes, last + 64);
+    for (size_t i = 0; i < Echo::kMade; ++i) CHECK(bytes[128 + i] == i % 251);
+    for (size_t i = 0; i < 100; ++i) CHECK(bytes[second + i] == i % 251);
+    CHECK(bytes[0] == 'a' && bytes[69] == 'a' && bytes[70] == 0 && bytes[last] == 'z' && bytes[last + 9] == 'z');
+  }
+}
+
+TEST("queries: what an answerer throws is the asker's, and so is a service that nobody serves") {
+  Job job;
+  const auto stream = job.connect();
+  const QueryOutcome unknown = job.ask(stream, value_of("unknown id")).get();
+  CHECK_EQUAL(int(unknown.what), int(What::kFailed));
+  CHECK(failure_of(unknown).find("UnknownIdError") != std::string::npos);
+  CHECK(failure_of(unknown).find("ids[0]: no node 7") != std::string::npos);
+  const QueryOutcome nobody = job.ask(stream, value_of("x"), kLong, "no such service").get();
+  CHECK_EQUAL(int(nobody.what), int(What::kFailed));
+  CHECK(failure_of(nobody).find("no such service") != std::string::npos);
+  CHECK_EQUAL(int(job.ask(stream, value_of("x")).get().what), int(What::kAnswered));  // the connection stands
+}
+
+TEST("queries: a deadline ends the asker's wait, and drops what has not begun") {
+  rpc::QueryServerSettings one_thread;
+  one_thread.num_threads = 1;
+  Job job(one_thread, kQuickTicks);
+  const auto stream = job.connect();
+  auto slow = job.ask(stream, value_of("wait"), kLong);
+  job.echo->begun(1);
+  auto late = job.ask(stream, value_of("late"), 30ms);
+  CHECK_EQUAL(int(late.get().what), int(What::kLate));
+  job.echo->open();
+  CHECK_EQUAL(int(slow.get().what), int(What::kAnswered));
+  CHECK_EQUAL(int(job.ask(stream, value_of("last")).get().what), int(What::kAnswered));
+  CHECK(job.echo->begun(2) == (std::vector<std::string>{"wait", "last"}));
+}
+
+TEST("queries: one that is called off is not begun") {
+  rpc::QueryServerSettings one_thread;
+  one_thread.num_threads = 1;
+  Job job(one_thread);
+  const auto stream = job.connect();
+  auto slow = job.ask(stream, value_of("wait"));
+  job.echo->begun(1);
+  auto unwanted = job.ask(stream, value_of("unwanted"));
+  auto wanted = job.ask(stream, value_of("wanted"));
+  CHECK(job.client.queries().client->forget(unwanted.query));
+  CHECK(!job.client.queries().client->forget(unwanted.query));
+  auto last = job.ask(stream, value_of("last"));  // behind the message that called it off
+  while (job.accepted[0]->queries_served() < 4) std::this_thread::yield();
+  job.echo->open();
+  CHECK_EQUAL(int(wanted.get().what), int(What::kAnswered));
+  CHECK_EQUAL(int(last.get().what), int(What::kAnswered));
+  CHECK(job.echo->begun(3) == (std::vector<std::string>{"wait", "wanted", "last"}));
+}
+
+TEST("queries: the end of a connection is told to all that wait, and to who asks then") {
+  Job job;
+  const auto stream = job.connect(), other = job.connect();
+  auto waiting = job.ask(stream, value_of("wait"));
+  auto elsewhere = job.ask(other, value_of("wait"));
+  job.echo->begun(2);
+  job.accepted[0]->close();
+  CHECK_EQUAL(int(waiting.get().what), int(What::kLost));
+  CHECK_EQUAL(int(job.ask(stream, value_of("x")).get().what), int(What::kLost));
+  job.echo->open();
+  CHECK_EQUAL(int(elsewhere.get().what), int(What::kAnswered));
+}
+
+TEST("queries: connections take turns") {
+  rpc::QueryServerSettings one_thread;
+  one_thread.num_threads = 1;
+  Job job(one_thread);
+  const auto flooding = job.connect(), modest = job.connect();
+  std::vector<Job::Asked> flood;
+  flood.push_back(job.ask(flooding, value_of("wait")));
+  job.echo->begun(1);
+  for (int i = 0; i < 100; ++i) flood.push_back(job.ask(flooding, value_of("flood")));
+  auto one = job.ask(modest, value_of("modest"));
+  while (job.accepted[0]->queries_served() + job.accepted[1]->queries_served() < 102) std::this_thread::yield();
+  job.echo->open();
+  CHECK_EQUAL(int(one.get().what), int(What::kAnswered));
+  for (auto& each : flood) each.get();
+  const std::vector<std::string> begun = job.echo->begun(102);
+  CHECK(std::find(begun.begin(), begun.begin() + 4, "modest") != begun.begin() + 4);
+}
+
+TEST("queries: who asks for too much at once is told to try again") {
+  rpc::QueryServerSettings few;
+  few.num_threads = 1;
+  few.max_waiting = 3;
+  few.own_name = "server-0";
+  Job job(few);
+  const auto stream = job.connect();
+  std::vector<Job::Asked> asked;
+  asked.push_back(job.ask(stream, value_of("wait")));
+  job.echo->begun(1);
+  for (int i = 0; i < 5; ++i) asked.push_back(job.ask(stream, value_of("more")));
+  for (int i : {4, 5}) {
+    const QueryOutcome refused = asked[static_cast<size_t>(i)].get();
+    CHECK_EQUAL(int(refused.what), int(What::kFailed));
+    CHECK(failure_of(refused).find("OverloadedError") != std::string::npos);
+    CHECK(failure_of(refused).find("server-0") != std::string::npos);
+  }
+  job.echo->open();
+  for (int i = 0; i < 4; ++i) CHECK_EQUAL(int(asked[static_cast<size_t>(i)].get().what), int(What::kAnswered));
+}
+
+TEST("queries: while a peer does not read its answers, it gets no more") {
+  rpc::QueryServerSettings small;
+  small.num_threads = 1;
+  small.max_out_bytes = 1 << 20;
+  Job job(small);
+  int sockets[2];
+  CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+  fcntl(sockets[0], F_SETFL, O_NONBLOCK);
+  std::shared_ptr<rpc::Stream> stream;
+  {
+    std::lock_guard<std::mutex> lock(job.connecting);
+    stream = job.server.open(sockets[0]);
+  }
+  stream->lift_limits();
+  constexpr int kQueries = 5;
+  for (uint64_t i = 0; i < kQueries; ++i) {
+    rpc::Header header;
+    header.kind = static_cast<uint8_t>(rpc::Kind::kQuery);
+    header.request_id = rpc::kQueryBit | (i + 1);
+    const std::string frame = rpc::pack_frame(header,
+                                              "\x91\xa4"
+                                              "echo",
+                                              "large");
+    CHECK_EQUAL(::write(sockets[1], frame.data(), frame.size()), ssize_t(frame.size()));
+  }
+  while (stream->queries_served() < kQueries) std::this_thread::yield();
+  job.echo->begun(1);
+  CHECK_EQUAL(job.echo->begun(1).size(), size_t{1});  // nine megabytes wait
+  size_t received = 0;
+  std::vector<char> buffer(1 << 20);
+  while (received < kQueries * size_t{9'000'000}) {
+    const ssize_t count = ::read(sockets[1], buffer.data(), buffer.size());
+    CHECK(count > 0);
+    received += static_cast<size_t>(count);
+  }
+  CHECK_EQUAL(job.echo->begun(kQueries).size(), size_t{kQueries});
+  ::close(sockets[1]);
+}
+
+TEST("queries: frames that break the protocol end the connection, or are answered by an error") {
+  Job job;
+  const auto stream = job.connect();
+  rpc::Header header;
+  header.kind = static_cast<uint8_t>(rpc::Kind::kQuery);
+  header.request_id = rpc::kQueryBit | 77;
+  for (const std::string meta : {"", "\x90", "\x91\x01", "\x92\xa1x\xa1y", "\xff\xff"})
+    stream->send_owned(rpc::pack_frame(header, meta, "x"), {});
+  header.kind = static_cast<uint8_t>(rpc::Kind::kResponse);  // to nothing that was asked
+  stream->send_owned(rpc::pack_frame(header, "\x91\x00", {}), {});
+  header.kind = static_cast<uint8_t>(rpc::Kind::kCancel);
+  stream->send_owned(rpc::pack_frame(header, "\x90", {}), {});
+  CHECK_EQUAL(int(job.ask(stream, value_of("x")).get().what), int(What::kAnswered));
+  header.kind = static_cast<uint8_t>(rpc::Kind::kQuery);
+  header.flags = rpc::kFlagArena;
+  stream->send_owned(rpc::pack_frame(header,
+                                     "\x91\xa4"
+                                     "echo",
+                                     "x"),
+                     {});
+  while (!job.malformed) std::this_thread::yield();
+}
+
+// --- exchanges -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Answers every query by one tensor: the payload's bytes.
+class Tensors : public rpc::Answerer {
+ public:
+  OutgoingValue answer(const IncomingValue& query) override {
+    exchange::Query decoded = exchange::decode_query(query);
+    return exchange::encode_answer({std::get<exchange::HasEdgesQuery>(decoded).ids});
+  }
+};
+
+exchange::SingleRound::Question question(int partition, int64_t id) {
+  Tensor ids = empty({1}, kInt64);
+  *ids.as<int64_t>() = id;
+  return {partition, exchange::encode_query(exchange::HasEdgesQuery{0, ids, ids}), 1};
+}
+
+exchange::Ending ending_of(exchange::Runner& runner) {
+  for (;;) {
+    pollfd bell{runner.fd(), POLLIN, 0};
+    CHECK_EQUAL(::poll(&bell, 1, 60'000), 1);
+    const auto endings = runner.poll();
+    if (!endings.empty()) return endings[0];
+  }
+}
+
+}  // namespace
+
+TEST("exchanges: carried out over streams, and begun again by others where a holder is lost") {
+  Job job;
+  job.server.queries().server->serve("partition", std::make_shared<Tensors>());
+  const auto first = job.connect(), second = job.connect();
+  const auto runner = std::make_shared<exchange::Runner>(job.client.queries().client, 1);
+  for (int64_t turn = 0; turn < 50; ++turn) {
+    const auto round = std::make_shared<exchange::SingleRound>(
+        std::vector<exchange::SingleRound::Question>{question(1, turn), question(2, turn + 100)});
+    const uint64_t run = runner->start(round, {{nullptr, first, second}, "partition", 60});
+    const exchange::Ending ending = ending_of(*runner);
+    CHECK_EQUAL(ending.run, run);
+    CHECK_EQUAL(int(ending.what), int(exchange::Ending::What::kDone));
+    CHECK_EQUAL(*round->answers()[0][0].as<int64_t>(), turn);
+    CHECK_EQUAL(*round->answers()[1][0].as<int64_t>(), turn + 100);
+  }
+  const auto start = [&](std::vector<exchange::SingleRound::Question> questions, const char* service) {
+    const auto round = std::make_shared<exchange::SingleRound>(std::move(questions));
+    return runner->start(round, {{nullptr, first, second}, service, 60});
+  };
+  start({question(1, 1), question(0, 1)}, "partition");
+  exchange::Ending ending = ending_of(*runner);
+  CHECK_EQUAL(int(ending.what), int(exchange::Ending::What::kLost));
+  CHECK_EQUAL(ending.partition, 0);
+  start({question(2, 1)}, "no such service");
+  ending = ending_of(*runner);
+  CHECK_EQUAL(int(ending.what), int(exchange::Ending::What::kFailed));
+  CHECK(ending.failure.find("no such service") != std::string::npos);
+  start({question(1, 1), question(9, 1)}, "partition");  // there is no such partition
+  ending = ending_of(*runner);
+  CHECK_EQUAL(int(ending.what), int(exchange::Ending::What::kError));
+  start({}, "partition");
+  CHECK_EQUAL(int(ending_of(*runner).what), int(exchange::Ending::What::kDone));
+  job.accepted[1]->close();
+  start({question(1, 1), question(2, 1)}, "partition");
+  ending = ending_of(*runner);
+  CHECK_EQUAL(int(ending.what), int(exchange::Ending::What::kLost));
+  CHECK_EQUAL(ending.partition, 2);
+  start({question(1, 1)}, "partition");
+  CHECK_EQUAL(int(ending_of(*runner).what), int(exchange::Ending::What::kDone));
+}
+
+TEST("exchanges: one that is called off ends at once, whatever its holders do") {
+  Job job;
+  const auto stream = job.connect();
+  const auto runner = std::make_shared<exchange::Runner>(job.client.queries().client, 1);
+  rpc::OutgoingValue never = value_of("wait");
+  const auto round =
+      std::make_shared<exchange::SingleRound>(std::vector<exchange::SingleRound::Question>{{0, never, 1}});
+  const uint64_t run = runner->start(round, {{stream}, "echo", 60});
+  job.echo->begun(1);
+  runner->cancel(run);
+  CHECK_EQUAL(ending_of(*runner).run, run);
+  runner->cancel(run);  // it is over
+  const uint64_t other = runner->start(
+      std::make_shared<exchange::SingleRound>(std::vector<exchange::SingleRound::Question>{{0, never, 1}}),
+      {{stream}, "echo", 60});
+  job.echo->begun(2);
+  CHECK(other != run);
+  runner->close();  // with one under way
+}
+
+}  // namespace gld
