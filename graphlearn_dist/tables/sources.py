@@ -22,6 +22,7 @@ from .extra import file_system
 T = TypeVar("T")
 _CSV_ROW = re.compile(r"Row #(\d+)")
 _CSV_COLUMN = re.compile(r"CSV column #(\d+)")
+_TEXT_ROW = re.compile(r"string index (\d+)")
 _CSV_BLOCK = 4 << 20
 _GROUP_WORDS = {"parquet": "row group", "orc": "stripe", "arrow": "record batch"}
 
@@ -227,8 +228,11 @@ class Table:
 
     def _chunk(self, file: str, group: int | None, first_row: int, batch: Any, columns: Sequence[str]) -> Chunk:
         name = None if group is None else f"{_GROUP_WORDS[self.spec.format]} {group}"
-        found = {column: _plain(batch.column(column), self.types[column]) for column in columns}
-        return Chunk(found, batch.num_rows, Place(file, name, first_row))
+        found, place = {}, Place(file, name, first_row)
+        for column in columns:
+            found[column] = _plain(batch.column(column), self.types[column])
+            _check_text(found[column], place, column)
+        return Chunk(found, batch.num_rows, place)
 
     def _chunks_of_parquet(self, file: str, columns: list[str], rows: int) -> Iterator[Chunk]:
         opened = self._parquet(file)
@@ -290,6 +294,17 @@ def _plain(column: Any, expected: Any) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == expected else column.cast(expected)
+
+
+def _check_text(array: Any, place: Place, column: str) -> None:
+    """TableError where a text is no UTF-8, which most readers do not look at."""
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        row = _TEXT_ROW.search(str(error))
+        raise TableError(f"{place.of(int(row[1]) if row else 0, column)}: expected UTF-8: {error}") from error
 
 
 def ahead(rows: Iterable[T], depth: int = 1) -> Iterator[T]:

@@ -166,6 +166,22 @@ def test_file_that_cannot_be_used(tmp_path: Path, number: int) -> None:
     assert not (tmp_path / "g").exists()
 
 
+@pytest.mark.parametrize("column", ["user", "label"])
+def test_text_that_is_no_utf8(tmp_path: Path, column: str) -> None:
+    texts = pa.array([b"ann", b"bob", b"c\xff", b"dan"]).view(pa.string())
+    good = pa.array(["ann", "bob", "cid", "dan"])
+    nodes = {"id": good, "label": texts if column == "label" else good}
+    pq.write_table(pa.table(nodes), tmp_path / "n.parquet", row_group_size=2)
+    ends = {"user": texts if column == "user" else good, "other": good}
+    pq.write_table(pa.table(ends), tmp_path / "e.parquet", row_group_size=2)
+    config = {
+        "nodes": [{"node_id_col": "id", "files": f"{tmp_path}/n.parquet", "labels": {"label_col": "label"}}],
+        "edges": [{"source_id_col": "user", "dest_id_col": "other", "files": f"{tmp_path}/e.parquet"}],
+    }
+    with pytest.raises(TableError, match=f"parquet, row group 1, row 0, column '{column}': expected UTF-8"):
+        make(config, tmp_path / "g")
+
+
 def test_ids_of_another_kind_than_their_nodes(tmp_path: Path) -> None:
     _, config = shop_tables(tmp_path / "t")
     config["edges"][0] |= {"source_id_col": "item", "dest_id_col": "user"}
