@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import machine, print_table, write_json
+from harness import print_table, write_json
 
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
@@ -202,10 +202,11 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     print(f"tables: {bytes_in(tables) / 1e9:.1f} GB in {generated:.0f} s", flush=True)
     out = folder / "partitions"
     shutil.rmtree(out, ignore_errors=True)
+    load = os.getloadavg()[0]  # of others: what a build takes is its processor time, how long that takes is theirs, too
     with control_group(parse_size(args.memory)) as group:
         command = [sys.executable, "-c", _BUILD, str(tables / "config.json"), str(out), str(args.parts), args.memory]
         found = measured(command, group)
-        found["control_group"] = group is not None
+        found |= {"control_group": group is not None, "load_before": load}
     found |= {"table_bytes": bytes_in(tables), "partition_bytes": bytes_in(out)}
     if args.glt_python:
         ends = np.lib.format.open_memmap(folder / "ends.npy", "w+", np.int64, (2, args.edges))
@@ -275,8 +276,8 @@ def main() -> None:
             return
         found = run(args, folder)
     show(found, args)
-    arguments = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    print(write_json(args.name, {"arguments": arguments, "machine_at_end": machine(), "found": found}))
+    arguments = {key: value for key, value in vars(args).items() if key not in ("dir", "glt_python", "only_tables")}
+    print(write_json(args.name, {"arguments": arguments, "found": found}))
 
 
 if __name__ == "__main__":

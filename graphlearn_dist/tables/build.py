@@ -118,27 +118,34 @@ def build_with(
     """``build`` of checked arguments, within a budget."""
     directory = output_dir
     work = directory.absolute().parent / f".{directory.name}.build"
-    if not (resume and (work / _PLACING).exists()):
+    goes_on = resume and (work / _PLACING).exists()
+    if not goes_on:
         new_directory(directory)
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{work}: cannot be made: {error.strerror}") from error
     with locked_directory(work, _LOCK_TIMEOUT_S), disk_errors(work):
-        if not (resume and (work / _PLACING).exists()):
+        if not goes_on:
             meta = _Build(config, work, options, budget, resume=resume, progress=progress).run()
             write_meta(work / "out", meta)
             (work / _PLACING).touch()
-        _place(work / "out", directory)
+        _place(work, directory, goes_on=goes_on)
         shutil.rmtree(work, ignore_errors=True)
     return directory
 
 
-def _place(out: Path, directory: Path) -> None:
-    """Gives what is finished its name. A build that was killed here goes on here: some may be in its place already."""
-    if out.exists() and not any((directory / name).exists() for name in ("part0", META_FILE)):
-        put_in_place(out, directory)
+def _place(work: Path, directory: Path, *, goes_on: bool) -> None:
+    """Gives what is finished its name; ``goes_on``: a build was killed while it did that, and some may be in place."""
+    out = work / "out"
+    if not goes_on:
+        try:
+            put_in_place(out, directory)
+        except InvalidArgumentError:  # something has come there meanwhile
+            (work / _PLACING).unlink()
+            raise
     elif out.exists():
+        directory.mkdir(exist_ok=True)
         for name in sorted((entry.name for entry in out.iterdir()), key=lambda name: (name == META_FILE, name)):
             os.replace(out / name, directory / name)
 
