@@ -203,10 +203,10 @@ class Table:
             read_options=csv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK),
             parse_options=csv.ParseOptions(delimiter=self.spec.separator),
             convert_options=csv.ConvertOptions(
-                # An empty field is no text: an id or a label that is not there.
+                # An empty field is no text: an id or a label that is not there. Words such as NA may be ids.
                 column_types={**self.types, **given},
                 strings_can_be_null=True,
-                null_values=["", "NULL", "null", "NA"],
+                null_values=[""],
             ),
         )
 

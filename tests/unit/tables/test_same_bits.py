@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.partition import RandomPartitioner, RangePartitioner, load_partition_layout, verify
 from graphlearn_dist.tables import IdMap, build, ids
 
@@ -222,6 +223,8 @@ def test_public_function_and_what_is_known_afterwards(tmp_path: Path) -> None:
     dataset = DistDataset()
     dataset.load(out, 1)
     assert dataset.schema.class_names("user") == ["high", "low", "middle"]
+    with pytest.raises(InvalidArgumentError, match="node_type: no names of classes are known for 'item'"):
+        dataset.schema.class_names("item")
     assert dataset.schema.feature_columns("user") == ["age", "taste[0]", "taste[1]", "taste[2]"]
     assert dataset.schema.feature_columns(BOUGHT) == ["stars"]
     from graphlearn_dist.distributed.partitions.partition_outline import outline_of

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +196,20 @@ def test_edges_of_nothing_but_looked_up_ids(tmp_path: Path, working: int) -> Non
     built = make(given, tmp_path / "built", kind="range", working=working)
     assert_same_graph(built, reference)
     assert meta_of(built)["tables"]["edges"][0]["dropped"] == {"unknown_ids": 1, "nulls": 1}
+
+
+def test_words_of_csv_that_mean_nothing_elsewhere_are_ids(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("a,b\nNA,null\nnull,NULL\n")
+    built = make({"edges": [{"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/e.csv"}]}, tmp_path / "g")
+    assert IdMap(built).original_ids(torch.arange(3)).to_pylist() == ["NA", "NULL", "null"]
+
+
+def test_what_is_not_installed_is_named() -> None:
+    command = ["build", "graph.json", "--out", "out", "--parts", "1"]
+    script = (
+        f"import sys; sys.modules['pyarrow'] = None; from graphlearn_dist.cli import main; sys.exit(main({command}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "pyarrow cannot be imported" in done.stderr
+    assert "pip install 'graphlearn_dist[tables]'" in done.stderr
