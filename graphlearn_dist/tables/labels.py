@@ -120,7 +120,8 @@ class Splits:
             self._draw(spec.split_pct, seed, key)
         elif spec.split_column is None:
             return
-        counts = np.bincount(self._marks, minlength=4)
+        pieces = (self._marks[first : first + _AT_ONCE] for first in range(0, len(self._marks), _AT_ONCE))
+        counts = sum((np.bincount(piece, minlength=4) for piece in pieces), np.zeros(4, np.int64))
         for code, name in enumerate(SPLITS, 1):
             if spec.split_pct is None and not counts[code]:
                 continue

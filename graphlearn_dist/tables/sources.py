@@ -24,6 +24,7 @@ _CSV_ROW = re.compile(r"Row #(\d+)")
 _CSV_COLUMN = re.compile(r"CSV column #(\d+)")
 _TEXT_ROW = re.compile(r"string index (\d+)")
 _CSV_BLOCK = 4 << 20
+_FEW_ROWS = 1024
 _GROUP_WORDS = {"parquet": "row group", "orc": "stripe", "arrow": "record batch"}
 
 
@@ -91,6 +92,7 @@ class Table:
         self.types: dict[str, Any] = {}
         self.num_rows: int | None = 0  # None: not known before they are read
         self._row_bytes = 8 * len(self.columns)
+        self._measured: set[str] = set()  # columns that were read before
         for file in self.files:
             with table_errors(file):
                 self._look_at(file)
@@ -164,7 +166,7 @@ class Table:
             size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema.split(".")[0] in wanted)
             total = max(total, size // max(meta.row_group(group).num_rows, 1))
         fixed = [schema.field(name).type for name in self.columns if name in schema.names]
-        widths = sum(t.bit_width // 8 if pa.types.is_primitive(t) else 0 for t in fixed)
+        widths = sum(map(_width, fixed))
         return schema, meta.num_rows, max(total, widths)
 
     def _schema_of_orc(self, file: str) -> tuple[Any, int | None, int]:
@@ -221,12 +223,22 @@ class Table:
     def chunks(self, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
         """All rows, of these columns (None: all that the table was opened for); one of no columns has none either."""
         wanted = list(dict.fromkeys(self.columns if columns is None else columns))
-        rows = max(min(self._chunk_bytes // max(self._row_bytes, 1), 1 << 20), 1024)
         for file in self.files:
             with table_errors(file):
-                yield from getattr(self, f"_chunks_of_{self.spec.format}")(file, wanted, rows)
+                yield from getattr(self, f"_chunks_of_{self.spec.format}")(file, wanted)
+
+    @property
+    def _chunk_rows(self) -> int:
+        """Rows of a chunk. How long lists are, in few bytes of a file maybe, nobody knows before some were read."""
+        lists = {name for name, t in self.types.items() if pa.types.is_list(t) or pa.types.is_large_list(t)}
+        if lists - self._measured:
+            return _FEW_ROWS
+        return max(min(self._chunk_bytes // max(self._row_bytes, 1), 1 << 20), _FEW_ROWS)
 
     def _chunk(self, file: str, group: int | None, first_row: int, batch: Any, columns: Sequence[str]) -> Chunk:
+        if batch.num_rows:
+            self._row_bytes = max(self._row_bytes, batch.nbytes // batch.num_rows)
+            self._measured.update(columns)
         name = None if group is None else f"{_GROUP_WORDS[self.spec.format]} {group}"
         found, place = {}, Place(file, name, first_row)
         for column in columns:
@@ -234,33 +246,34 @@ class Table:
             _check_text(found[column], place, column)
         return Chunk(found, batch.num_rows, place)
 
-    def _chunks_of_parquet(self, file: str, columns: list[str], rows: int) -> Iterator[Chunk]:
+    def _chunks_of_parquet(self, file: str, columns: list[str]) -> Iterator[Chunk]:
         opened = self._parquet(file)
         for group in range(opened.metadata.num_row_groups):
             first = 0
-            for batch in opened.iter_batches(rows, row_groups=[group], columns=columns):
+            for batch in opened.iter_batches(self._chunk_rows, row_groups=[group], columns=columns):
                 yield self._chunk(file, group, first, batch, columns)
                 first += batch.num_rows
 
-    def _chunks_of_orc(self, file: str, columns: list[str], rows: int) -> Iterator[Chunk]:
+    def _chunks_of_orc(self, file: str, columns: list[str]) -> Iterator[Chunk]:
         from pyarrow import orc
 
         opened = orc.ORCFile(self._open(file))
         for stripe in range(opened.nstripes):
-            yield from self._sliced(file, stripe, opened.read_stripe(stripe, columns=columns), columns, rows)
+            yield from self._sliced(file, stripe, opened.read_stripe(stripe, columns=columns), columns)
 
-    def _chunks_of_arrow(self, file: str, columns: list[str], rows: int) -> Iterator[Chunk]:
+    def _chunks_of_arrow(self, file: str, columns: list[str]) -> Iterator[Chunk]:
         with self._ipc(file) as opened:
             is_file = hasattr(opened, "num_record_batches")
             batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
             for number, batch in enumerate(batches):
-                yield from self._sliced(file, number, batch, columns, rows)
+                yield from self._sliced(file, number, batch, columns)
 
-    def _sliced(self, file: str, group: int, batch: Any, columns: list[str], rows: int) -> Iterator[Chunk]:
+    def _sliced(self, file: str, group: int, batch: Any, columns: list[str]) -> Iterator[Chunk]:
+        rows = self._chunk_rows
         for first in range(0, batch.num_rows, rows):
             yield self._chunk(file, group, first, batch.slice(first, rows), columns)
 
-    def _chunks_of_csv(self, file: str, columns: list[str], rows: int) -> Iterator[Chunk]:
+    def _chunks_of_csv(self, file: str, columns: list[str]) -> Iterator[Chunk]:
         first = 0
         with self._csv_errors(file), self._csv(file) as opened:
             for batch in opened:
@@ -273,6 +286,13 @@ class Table:
             yield
         except pa.ArrowInvalid as error:
             raise TableError(f"{file}{_csv_place(str(error), file, self.spec.separator)}: {error}") from error
+
+
+def _width(dtype: Any) -> int:
+    """Bytes of a value of a type that is always as wide; 0 of others."""
+    if pa.types.is_fixed_size_list(dtype):
+        return int(dtype.list_size) * _width(dtype.value_type)
+    return int(dtype.bit_width) // 8 if pa.types.is_primitive(dtype) else 0
 
 
 def _csv_place(text: str, file: str, separator: str) -> str:

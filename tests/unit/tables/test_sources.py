@@ -22,6 +22,8 @@ from graphlearn_dist.errors import InvalidArgumentError, TableError, UnknownIdEr
 from graphlearn_dist.partition import RangePartitioner
 from graphlearn_dist.tables import IdMap, TablesConfig
 from graphlearn_dist.tables.columns import native_ids
+from graphlearn_dist.tables.config import SourceSpec
+from graphlearn_dist.tables.sources import Table
 
 from .shop import AMPLE, SCARCE, assert_same_graph, make, meta_of
 
@@ -213,3 +215,15 @@ def test_what_is_not_installed_is_named() -> None:
     assert done.returncode == 1
     assert "pyarrow cannot be imported" in done.stderr
     assert "pip install 'graphlearn_dist[tables]'" in done.stderr
+
+
+@pytest.mark.parametrize("length", [-1, 256])
+def test_chunks_of_long_lists_that_are_short_on_disk(tmp_path: Path, length: int) -> None:
+    """A list of the same number is a few bytes in a file, and a kilobyte in memory."""
+    lists = pa.array([[0.5] * 256] * 30_000, pa.list_(pa.float32(), length))
+    pq.write_table(pa.table({"x": lists}), tmp_path / "n.parquet", row_group_size=5000)
+    assert (tmp_path / "n.parquet").stat().st_size < 1 << 20
+    table = Table(SourceSpec((str(tmp_path / "n.parquet"),)), tmp_path, ["x"], chunk_bytes=2 << 20)
+    chunks = list(table.chunks())
+    assert sum(chunk.num_rows for chunk in chunks) == 30_000
+    assert max(chunk.columns["x"].get_total_buffer_size() for chunk in chunks) <= 3 << 20
