@@ -54,6 +54,8 @@ const char* name_of(Ending::What what) {
       return "lost";
     case Ending::What::kLate:
       return "late";
+    case Ending::What::kMalformed:
+      return "malformed";
   }
   return "";
 }
@@ -111,7 +113,7 @@ void bind_exchange_asking(py::module_& m) {
       .def_readonly("run", &Ending::run)
       .def_property_readonly(
           "what", [](const Ending& self) { return name_of(self.what); },
-          "'done' | 'error' | 'failed' | 'lost' | 'late'")
+          "'done' | 'error' | 'failed' | 'lost' | 'late' | 'malformed'")
       .def_readonly("partition", &Ending::partition)
       .def_property_readonly("failure", [](const Ending& self) { return py::bytes(self.failure); })
       .def(

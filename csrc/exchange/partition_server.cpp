@@ -152,7 +152,7 @@ std::vector<Answered> PartitionServer::answer_body(const HopQuery& query) const 
       throw InvalidArgument("with_weight, strategy: weights are to be read, but the graph has none");
     const Csr& graph = reads_weights ? edges.weighted->get() : *edges.graph;
     const size_t neighbor_bytes = graph.indices.dtype.size() + (query.with_edge_ids ? sizeof(int64_t) : 0);
-    const HopNodes nodes{part.ids, rows, widened(part.trees), part.times};
+    const HopNodes nodes{part.ids, rows, widened(part.trees), widened(part.times)};
     OneHop hop =
         sample_neighbors(graph, nodes, part.draw, *held_.pool, allowance.left() / static_cast<int64_t>(neighbor_bytes));
     add_neighbors(answer, allowance, std::move(hop.counts), std::move(hop.neighbors), std::move(hop.edge_ids));

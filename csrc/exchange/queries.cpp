@@ -235,13 +235,12 @@ class Decoder {
   }
 
   // The same as long as the ids, or undefined.
-  Tensor optional_per_id(const char* name, const Tensor& ids, bool or_int32) {
+  Tensor optional_per_id(const char* name, const Tensor& ids) {
     Tensor found = tensor();
     if (!found.defined()) return found;
-    const bool fits = found.dtype == kInt64 || (or_int32 && found.dtype == kInt32);
+    const bool fits = found.dtype == kInt64 || found.dtype == kInt32;
     if (!fits || found.shape != ids.shape)
-      refuse("expected ", name, " as a vector of ", or_int32 ? "int32 or " : "", "int64 with one for each of ",
-             ids.numel(), " ids");
+      refuse("expected ", name, " as a vector of int32 or int64 with one for each of ", ids.numel(), " ids");
     return found;
   }
 
@@ -304,8 +303,8 @@ void decode_body(Decoder& in, HopQuery& query) {
     part.draw.key = in.natural();
     part.draw.with_edge_ids = query.with_edge_ids;
     part.ids = in.index_vector("ids");
-    part.trees = in.optional_per_id("trees", part.ids, true);
-    part.times = in.optional_per_id("times", part.ids, false);
+    part.trees = in.optional_per_id("trees", part.ids);
+    part.times = in.optional_per_id("times", part.ids);
     query.parts.push_back(std::move(part));
   }
 }

@@ -24,7 +24,7 @@ struct HopQuery {
     HopDraw draw;  // its with_edge_ids is that of all parts
     Tensor ids;    // int32 or int64 [n], of the nodes
     Tensor trees;  // int32 or int64 [n]; undefined unless the batch is disjoint
-    Tensor times;  // int64 [n]; undefined where seeds have none
+    Tensor times;  // likewise; undefined where seeds have none
   };
   bool with_edge_ids = false;
   std::vector<Part> parts;

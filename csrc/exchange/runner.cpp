@@ -185,15 +185,9 @@ void Runner::end_round(Run& run) {
     QueryOutcome& outcome = run.outcomes[i];
     ending.partition = run.partitions[i];
     switch (outcome.what) {
-      case QueryOutcome::What::kAnswered: {
-        const auto [meta, head] = rpc::split_head(outcome.frame.head);
-        run.exchange->take(
-            i, {head, outcome.frame.payload.get(), outcome.frame.header.inline_bytes(), outcome.frame.payload});
-        break;
-      }
+      case QueryOutcome::What::kAnswered:
       case QueryOutcome::What::kFailed:
-        ending.what = Ending::What::kFailed;
-        ending.failure = rpc::split_head(outcome.frame.head).first;
+        take(run, i);
         break;
       case QueryOutcome::What::kLost:
         ending.what = Ending::What::kLost;
@@ -203,6 +197,22 @@ void Runner::end_round(Run& run) {
         ending.what = Ending::What::kLate;
         break;
     }
+  }
+}
+
+void Runner::take(Run& run, size_t i) {
+  const rpc::Frame& frame = run.outcomes[i].frame;
+  try {
+    const auto [meta, head] = rpc::split_head(frame.head);
+    if (run.outcomes[i].what == QueryOutcome::What::kAnswered) {
+      run.exchange->take(i, {head, frame.payload.get(), frame.header.inline_bytes(), frame.payload});
+    } else {
+      run.ending.what = Ending::What::kFailed;
+      run.ending.failure = meta;
+    }
+  } catch (const rpc::ProtocolError& error) {
+    run.ending.what = Ending::What::kMalformed;
+    run.ending.failure = error.what();
   }
 }
 

@@ -24,10 +24,11 @@ namespace gld::exchange {
 struct Ending {
   enum class What {
     kDone,
-    kError,   // `error`: of this side
-    kFailed,  // `failure` (see rpc/failure.h): of the holder of `partition`
-    kLost,    // its connection is gone, or there is none: `failure` says why
-    kLate,    // it did not answer in time
+    kError,      // `error`: of this side
+    kFailed,     // `failure` (see rpc/failure.h): of the holder of `partition`
+    kLost,       // its connection is gone, or there is none: `failure` says why
+    kLate,       // it did not answer in time
+    kMalformed,  // its answer breaks the protocol: `failure` says how
   };
   uint64_t run = 0;
   What what = What::kDone;
@@ -70,6 +71,7 @@ class Runner : public std::enable_shared_from_this<Runner> {
   // The next round: whether its answers are all there already.
   bool begin_round(const std::shared_ptr<Run>& run);
   void end_round(Run& run);
+  void take(Run& run, size_t i);
   void answered(const std::shared_ptr<Run>& run, size_t i, rpc::QueryOutcome outcome);
   void leave_round(const std::shared_ptr<Run>& run);
   void finish(const std::shared_ptr<Run>& run);

@@ -66,9 +66,11 @@ std::vector<Asked> SampleExchange::next() {
         const Frontier& frontier = *hops_[i].frontier;
         if (frontier.count(partition) == 0) continue;
         const int64_t begin = frontier.bounds()[partition], end = frontier.bounds()[partition + 1];
-        const Tensor trees = slice(frontier.trees, begin, end);
-        query.parts.push_back({hops_[i].edge_type, hops_[i].draw, fewest_bytes(slice(frontier.split.ids, begin, end)),
-                               trees.defined() ? fewest_bytes(trees) : Tensor{}, slice(frontier.times, begin, end)});
+        const auto sent = [&](const Tensor& values) {
+          return values.defined() ? fewest_bytes(slice(values, begin, end)) : Tensor{};
+        };
+        query.parts.push_back(
+            {hops_[i].edge_type, hops_[i].draw, sent(frontier.split.ids), sent(frontier.trees), sent(frontier.times)});
         about.push_back(i);
       }
       if (about.empty()) continue;

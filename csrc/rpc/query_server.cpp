@@ -185,8 +185,14 @@ void QueryServer::answer(const std::shared_ptr<Stream>& stream, const Waiting& q
   Header header;
   header.kind = static_cast<uint8_t>(Kind::kResponse);
   header.request_id = asked.request_id;
+  std::pair<std::string_view, std::string_view> parts;
   try {
-    const auto [meta, head] = split_head(query.frame.head);
+    parts = split_head(query.frame.head);
+  } catch (const ProtocolError&) {  // what follows is of no use either
+    return stream->close();
+  }
+  try {
+    const auto [meta, head] = parts;
     const std::shared_ptr<Answerer> answerer = answerer_of(meta);
     OutgoingValue value =
         answerer->answer({head, query.frame.payload.get(), asked.inline_bytes(), query.frame.payload});

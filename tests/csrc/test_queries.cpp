@@ -216,12 +216,14 @@ TEST("queries: what does not fit together") {
     refused(trees);
     refused(times);
   }
-  HopQuery narrow_times, method, rule;
-  narrow_times.parts.push_back({0, {}, three, {}, ids32({1, 2, 3})});
+  HopQuery narrow, method, rule;
+  narrow.parts.push_back({0, {}, three, ids32({4, 5, 6}), ids32({1, 2, 3})});
   method.parts.push_back(
       {0, {1, {Method{static_cast<uint8_t>(Methods::kTraits.size())}, false, {}}, 0, false}, three, {}, {}});
   rule.parts.push_back({0, {1, {{}, false, static_cast<TimeRule>(3)}, 0, false}, three, {}, {}});
-  refused(narrow_times);
+  const Received whole = received(encode_query(narrow));
+  const HopQuery taken = std::get<HopQuery>(decode_query(whole.value()));
+  CHECK(same(taken.parts[0].trees, ids32({4, 5, 6})) && same(taken.parts[0].times, ids32({1, 2, 3})));
   refused(method);
   refused(rule);
 }

@@ -14,7 +14,7 @@ import torch
 
 from ..._C import Exchange, ExchangeEnding, ExchangeRunner, RpcEngine, RpcStream, unpack
 from ...config import RpcSettings, TlsSettings
-from ...errors import DeadlineExceededError, PeerLostError, SystemLimitError
+from ...errors import DeadlineExceededError, GraphLearnError, PeerLostError, ProtocolError, SystemLimitError
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
 from ...rpc.peers.identity import Peer, PeerAddress
@@ -61,15 +61,15 @@ class PartitionHolders:
 
 
 class HolderLost(Exception):
-    """A holder is gone, or was never there: nothing is known of the exchange.
+    """A holder is gone, or was never there, or did not speak our protocol: nothing is known of the exchange.
 
     Attributes:
         partition: whose.
-        error: how.
+        error: how; a ``ProtocolError`` in the last case.
         stream: by which it was asked; None where there was no connection.
     """
 
-    def __init__(self, partition: int, error: PeerLostError, stream: RpcStream | None) -> None:
+    def __init__(self, partition: int, error: PeerLostError | ProtocolError, stream: RpcStream | None) -> None:
         super().__init__(partition)
         self.partition = partition
         self.error = error
@@ -150,6 +150,7 @@ class _UnderWay(Generic[AnyExchange]):
 
     async def _finish(self) -> AnyExchange:
         give_up: float | None = None
+        was_garbled = False
         if self._attempt is None:
             await self._peers.connect_all()
         while True:
@@ -161,6 +162,12 @@ class _UnderWay(Generic[AnyExchange]):
                 return self._exchange
             except HolderLost as lost:
                 self._attempt = None
+                if isinstance(lost.error, ProtocolError):
+                    # Noise on the way looks like this once; twice it is somebody who does not speak our protocol.
+                    if was_garbled or lost.stream is None:
+                        raise lost.error from None
+                    was_garbled = True
+                    lost.stream.close()
                 if give_up is None:
                     give_up = asyncio.get_running_loop().time() + self._peers.patience_s
                 await self._peers.recover(lost, give_up)
@@ -231,7 +238,8 @@ class EndpointPeers:
         """A holder is lost, or was never found: connects to it, or raises an error."""
         if self._is_back(lost):
             return
-        if lost.stream is not None or self._in_python:
+        is_garbled = isinstance(lost.error, ProtocolError)
+        if self._in_python or (lost.stream is not None and not is_garbled):
             raise lost.error
         await self._connect(lost.partition)
 
@@ -266,16 +274,30 @@ class EndpointPeers:
         """What an exchange that ended otherwise than well, over some streams, ends in."""
         partition = ending.partition
         name = str(self._names.get(partition, self._addresses.get(partition)))
+        stream = streams[partition] if 0 <= partition < len(streams) else None
         match ending.what:
             case "error":
                 ending.raise_error()
             case "failed":
-                peer = self._names.get(partition)
-                raise read_failure(peer.name if peer is not None else name, list(unpack(ending.failure)))
+                failure = self._failure_of(ending)
+                if isinstance(failure, ProtocolError):
+                    raise HolderLost(partition, failure, stream)
+                raise failure
+            case "malformed":
+                raise HolderLost(partition, ProtocolError(f"{name}: {ending.failure.decode()}"), stream)
             case "late":
                 raise DeadlineExceededError(f"{self._service}: no answer from {name} within {self._timeout_s:g} s")
         error = PeerLostError(name, ending.failure.decode(errors="replace"))
-        raise HolderLost(partition, error, streams[partition] if 0 <= partition < len(streams) else None)
+        raise HolderLost(partition, error, stream)
+
+    def _failure_of(self, ending: ExchangeEnding) -> GraphLearnError:
+        peer = self._names.get(ending.partition)
+        try:
+            failure = unpack(ending.failure)
+        except ProtocolError as error:
+            return error
+        name = peer.name if peer is not None else "the holder"
+        return read_failure(name, failure if isinstance(failure, list) else [])
 
     def _rounds(self, exchange: Exchange) -> Awaitable[None]:
         def send(partition: int, head: torch.Tensor, payload: torch.Tensor) -> Awaitable[Any]:
@@ -348,8 +370,9 @@ class ServerPeers(EndpointPeers):
     async def recover(self, lost: HolderLost, give_up: float) -> None:
         """See ``EndpointPeers``; waits for a holder that is lost."""
         loop = asyncio.get_running_loop()
-        why = lost.error
-        if lost.stream is None and not self._in_python and not self._is_back(lost):
+        why = lost.error if isinstance(lost.error, PeerLostError) else PeerLostError("its holder", str(lost.error))
+        is_there = lost.stream is None or isinstance(lost.error, ProtocolError)
+        if is_there and not self._in_python and not self._is_back(lost):
             try:
                 return await self._connect(lost.partition)
             except PeerLostError as error:

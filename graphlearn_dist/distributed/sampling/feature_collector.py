@@ -116,9 +116,11 @@ class FeatureCollector:
             return {}
         others = [p for p in range(self._num_partitions) if p not in self._services]
         query = _C.owned_query(names, [wanted[name] for name in names])
-        under_way = self._peers.run(lambda: _C.SingleRound([(p, query, len(names)) for p in others]))
+        under_way = (
+            self._peers.run(lambda: _C.SingleRound([(p, query, len(names)) for p in others])) if others else None
+        )
         owned = {p: [service.owned(name, wanted[name]) for name in names] for p, service in self._services.items()}
-        if others:
+        if under_way is not None:
             for partition, answer in zip(others, (await under_way).answers(), strict=True):
                 owned[partition] = [to_tensor(each) for each in answer]
         owners = {name: torch.full((wanted[name].numel(),), -1, dtype=torch.int32) for name in names}

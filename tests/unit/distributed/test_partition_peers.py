@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,9 +19,16 @@ from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.core import thread_pool, to_tensor
 from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders, ServerPeers
 from graphlearn_dist.distributed.partitions.partition_service import SERVICE
-from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, PeerLostError, UnknownIdError
+from graphlearn_dist.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PeerLostError,
+    ProtocolError,
+    UnknownIdError,
+)
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.calls.remote import remote
+from tests.faults.proxy import Proxy
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 ROWS = torch.arange(40, dtype=torch.float32).view(20, 2)
@@ -238,6 +247,38 @@ def test_a_holder_that_stays_away(stack: ExitStack) -> None:
             with pytest.raises(PeerLostError, match=r"it was not back within 0\.7 s"):
                 await peers.run(rows_of([1]))
             assert torch.equal(answers_of(await peers.run(rows_of([1], partitions=(1,))))[0], ROWS[[1]])
+
+    asyncio.run(ask())
+
+
+def test_noise_on_the_way_is_survived(stack: ExitStack) -> None:
+    """A frame that noise has altered costs its connection; another one is made, and the same is asked again."""
+    job = Job(stack, "native")
+    network = Proxy()
+    stack.callback(network.close)
+    port = network.open(lambda: ("127.0.0.1", job.endpoints[2].address.port))
+    addresses = {**job.holders.addresses, 2: replace(job.endpoints[2].address, port=port)}
+
+    async def ask() -> None:
+        with ServerPeers("worker", 0, PartitionHolders(addresses), DEADLINE_S, DEADLINE_S) as peers:
+            await peers.run(rows_of([1]))
+            for seed in range(12):
+                network.garble(random.Random(seed))
+                assert all(torch.equal(rows, ROWS[[6]]) for rows in answers_of(await peers.run(rows_of([6]))))
+
+    asyncio.run(ask())
+
+
+def test_a_holder_that_answers_what_was_not_asked(stack: ExitStack) -> None:
+    """Once it may be noise; when the second connection gives the same, it is the holder."""
+    job = Job(stack, "native")
+    query = _C.rows_query(["x"], [torch.tensor([3])])
+
+    async def ask() -> None:
+        peers = EndpointPeers(job.asker, job.holders, DEADLINE_S)
+        with pytest.raises(ProtocolError, match="server-2"):
+            await peers.run(lambda: _C.SingleRound([(1, query, 1), (2, query, 2)]))  # of two tensors, it gives one
+        assert torch.equal(answers_of(await peers.run(rows_of([3])))[1], ROWS[[3]])
 
     asyncio.run(ask())
 
