@@ -60,6 +60,23 @@ const char* name_of(Ending::What what) {
   return "";
 }
 
+// Its threads may be about to give up what is Python's: who waits for their end must not have the GIL, and while the
+// interpreter ends they never get it.
+void close(Runner& runner) {
+  if (!Py_IsInitialized()) return;
+  const GilReleased released;
+  runner.close();
+}
+
+std::shared_ptr<Runner> make_runner(rpc::Engine& engine, int num_threads) {
+  const auto end = [](Runner* runner) {
+    if (!Py_IsInitialized()) return;  // it goes with the process
+    if (PyGILState_Check() != 0) close(*runner);
+    delete runner;
+  };
+  return std::shared_ptr<Runner>(new Runner(engine.queries().client, num_threads), end);
+}
+
 }  // namespace
 
 void bind_exchange_asking(py::module_& m) {
@@ -98,16 +115,19 @@ void bind_exchange_asking(py::module_& m) {
            py::arg("graph"), py::arg("builder"), py::arg("epoch"), py::arg("batch"), py::arg("pool"));
 
   py::class_<SingleRound, Exchange, std::shared_ptr<SingleRound>>(m, "SingleRound", "Queries known beforehand.")
-      .def(py::init([](const std::vector<std::tuple<int, std::shared_ptr<rpc::OutgoingValue>, size_t>>& questions) {
+      .def(py::init([](const std::vector<std::tuple<int, std::shared_ptr<rpc::OutgoingValue>, std::vector<int64_t>>>&
+                           questions) {
              std::vector<SingleRound::Question> held;
-             for (const auto& [partition, query, num_tensors] : questions)
-               held.push_back({partition, *query, num_tensors});
+             for (const auto& [partition, query, lengths] : questions) held.push_back({partition, *query, lengths});
              return std::make_shared<SingleRound>(std::move(held));
            }),
-           py::arg("questions"), "Of each its partition, query, and the number of tensors in its answer.")
+           py::arg("questions"),
+           "Of each its partition, query, and the lengths of the tensors in its answer (ANY_LENGTH, MAY_BE_ABSENT).")
       .def(
           "answers", [](const SingleRound& self) { return self.answers(); },
-          "In the order of the questions, their tensors.");
+          "In the order of the questions, their tensors.")
+      .def_property_readonly_static("ANY_LENGTH", [](const py::object&) { return SingleRound::kAnyLength; })
+      .def_property_readonly_static("MAY_BE_ABSENT", [](const py::object&) { return SingleRound::kMayBeAbsent; });
 
   py::class_<Ending>(m, "ExchangeEnding", "How an exchange ended.")
       .def_readonly("run", &Ending::run)
@@ -124,7 +144,7 @@ void bind_exchange_asking(py::module_& m) {
           "Raises the error of this side, where it was one.");
   py::class_<Runner, std::shared_ptr<Runner>>(m, "ExchangeRunner", "Drives exchanges with threads of its own.")
       .def(py::init([](rpc::Engine& engine, int num_threads) {
-             return as_os_error([&] { return std::make_shared<Runner>(engine.queries().client, num_threads); });
+             return as_os_error([&] { return make_runner(engine, num_threads); });
            }),
            py::arg("engine"), py::arg("num_threads"))
       .def(
@@ -139,8 +159,7 @@ void bind_exchange_asking(py::module_& m) {
            "Nobody wants it any more: its end is told soon.")
       .def("fileno", &Runner::fd, "Can be read when poll() has something to tell.")
       .def("poll", &Runner::poll, "What ended since the last call.")
-      .def("close", &Runner::close, py::call_guard<GilReleased>(),
-           "Ends the threads; exchanges that are under way end nowhere. Idempotent.");
+      .def("close", &close, "Ends the threads; exchanges that are under way end nowhere. Idempotent.");
 }
 
 }  // namespace gld

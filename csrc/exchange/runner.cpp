@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/error.h"
 #include "common/signals_blocked.h"
 #include "rpc/frame.h"
 #include "rpc/stream.h"
@@ -56,6 +57,7 @@ Runner::~Runner() {
 
 uint64_t Runner::start(std::shared_ptr<Exchange> exchange, Holders holders) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (is_stopping_) throw InvalidArgument("start: expected a runner that is not closed");
   const uint64_t number = next_run_++;
   const auto run = std::make_shared<Run>(number, std::move(exchange), std::move(holders));
   runs_.emplace(number, run);
@@ -89,6 +91,7 @@ std::vector<Ending> Runner::poll() {
 }
 
 void Runner::close() {
+  if (getpid() != owner_) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_stopping_ = true;
@@ -101,10 +104,12 @@ void Runner::close() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [number, run] : runs_) left.push_back(number);
   }
-  for (const uint64_t number : left) cancel(number);  // answers that come now have nobody to go to
+  for (const uint64_t number : left) cancel(number);        // answers that come now have nobody to go to
+  std::unordered_map<uint64_t, std::shared_ptr<Run>> runs;  // die without the lock
+  std::deque<std::shared_ptr<Run>> ready;
   std::lock_guard<std::mutex> lock(mutex_);
-  runs_.clear();
-  ready_.clear();
+  runs = std::exchange(runs_, {});
+  ready = std::exchange(ready_, {});
 }
 
 // --- its threads -----------------------------------------------------------------------------------------------------
@@ -115,10 +120,11 @@ void Runner::work() {
   for (;;) {
     has_work_.wait(lock, [this] { return is_stopping_ || !ready_.empty(); });
     if (is_stopping_) return;
-    const std::shared_ptr<Run> run = std::move(ready_.front());
+    std::shared_ptr<Run> run = std::move(ready_.front());
     ready_.pop_front();
     lock.unlock();
     advance(run);
+    run.reset();  // without the lock: what it holds may be Python's, whose threads wait for the lock with the GIL
     lock.lock();
   }
 }

@@ -13,8 +13,10 @@ class SingleRound : public Exchange {
   struct Question {
     int partition;
     rpc::OutgoingValue query;
-    size_t num_tensors;  // of the answer
+    // Of the answer's tensors: the first extent of each; kAnyLength, or kMayBeAbsent, whatever its length.
+    std::vector<int64_t> lengths;
   };
+  static constexpr int64_t kAnyLength = -1, kMayBeAbsent = -2;
   explicit SingleRound(std::vector<Question> questions)
       : questions_(std::move(questions)), answers_(questions_.size()) {}
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
+#include <utility>
 
 #include "common/buffer_pool.h"
 
@@ -69,7 +71,10 @@ size_t Outbox::num_ready(Message& message) {
   Source& source = *message.sources.front();
   const size_t unit = source.unit_bytes();
   const size_t bytes = std::min(rest.iov_len, std::max<size_t>(kBlockBytes / unit, 1) * unit);
-  if (message.block == nullptr) message.block = BufferPool::global().allocate(std::max(bytes, kBlockBytes));
+  if (message.block_bytes < bytes) {
+    message.block_bytes = std::max(bytes, kBlockBytes);
+    message.block = BufferPool::global().allocate(message.block_bytes);
+  }
   source.write(message.made, bytes, message.block.get());
   rest.iov_len -= bytes;
   message.made += bytes;
@@ -89,14 +94,17 @@ bool Outbox::send_or_queue(Message message, size_t immediate_bytes) {
     std::unique_lock<std::mutex> lock(queue_mutex_);
     if (queue_.empty() && !closed_) {
       lock.unlock();
-      size_t count;
-      do {  // a broken socket is found by the flush that follows
-        const size_t ready = num_ready(message);
-        count = write(message.parts.data() + message.next, ready);
-        written += count;
-        size_t rest = count;
-        message.next = skip(message.parts, message.next, rest);
-      } while (count > 0 && written < bytes);
+      size_t count = 0;
+      try {
+        do {  // a broken socket is found by the flush that follows
+          const size_t ready = num_ready(message);
+          count = write(message.parts.data() + message.next, ready);
+          written += count;
+          size_t rest = count;
+          message.next = skip(message.parts, message.next, rest);
+        } while (count > 0 && written < bytes);
+      } catch (const std::bad_alloc&) {  // and so is memory that is not to be had
+      }
       if (written == bytes) return true;
     }
   }
@@ -118,46 +126,62 @@ bool Outbox::send_control(const ControlFrame& frame) {
 }
 
 Outbox::State Outbox::flush(std::vector<uint64_t>& sent) {
+  std::vector<Message> done;
   std::lock_guard<std::mutex> writing(writing_);
   std::vector<iovec> parts;
   for (int round = 0; round < kRounds; ++round) {
     parts.clear();
+    Message* first_message;
+    {
+      std::lock_guard<std::mutex> lock(queue_mutex_);
+      if (queue_.empty()) return State::kEmpty;
+      first_message = &queue_.front();
+    }
+    try {
+      num_ready(*first_message);  // makes a block without the lock: nobody else touches the first while this writes
+    } catch (const std::bad_alloc&) {
+      errno = ENOMEM;
+      return State::kBroken;
+    }
     {
       std::lock_guard<std::mutex> lock(queue_mutex_);
       for (Message& message : queue_) {
-        if (!parts.empty() && message.parts[message.next].iov_base == nullptr) break;  // the next time
+        if (message.parts[message.next].iov_base == nullptr) break;  // the next time
         const size_t ready = num_ready(message);
         const auto first = message.parts.begin() + static_cast<ptrdiff_t>(message.next);
         parts.insert(parts.end(), first, first + static_cast<ptrdiff_t>(std::min(kMaxParts - parts.size(), ready)));
         if (parts.size() == kMaxParts || message.next + ready < message.parts.size()) break;
       }
     }
-    if (parts.empty()) return State::kEmpty;
     const size_t count = write(parts.data(), parts.size());
     if (count == 0)
       return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? State::kBlocked : State::kBroken;
-    advance(count, sent);
+    const size_t before = done.size();
+    advance(count, done);
+    for (size_t i = before; i < done.size(); ++i)
+      if (done[i].token != 0) sent.push_back(done[i].token);
   }
   return State::kBlocked;
 }
 
-void Outbox::advance(size_t bytes, std::vector<uint64_t>& sent) {
+void Outbox::advance(size_t bytes, std::vector<Message>& done) {
   std::lock_guard<std::mutex> lock(queue_mutex_);
   bytes_ -= std::min(bytes, this->bytes());
   while (!queue_.empty()) {
     Message& message = queue_.front();
     message.next = skip(message.parts, message.next, bytes);
     if (message.next < message.parts.size()) return;
-    if (message.token != 0) sent.push_back(message.token);
+    done.push_back(std::move(message));
     queue_.pop_front();
   }
 }
 
 void Outbox::close() {
+  std::deque<Message> dropped;  // dies without a lock
   std::lock_guard<std::mutex> writing(writing_);
   std::lock_guard<std::mutex> lock(queue_mutex_);
   closed_ = true;
-  queue_.clear();
+  dropped = std::exchange(queue_, {});
   bytes_ = 0;
 }
 

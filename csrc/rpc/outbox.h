@@ -60,11 +60,13 @@ class Outbox {
     Sources sources;              // of the parts that are not made yet
     size_t made = 0;              // bytes of the first of them that are
     std::shared_ptr<void> block;  // the last of these
+    size_t block_bytes = 0;       // that fit there
   };
   static size_t num_ready(Message& message);
   bool send_or_queue(Message message, size_t immediate_bytes);
   size_t write(const iovec* parts, size_t count);
-  void advance(size_t bytes, std::vector<uint64_t>& sent);
+  // Adds what is complete to `done`: it dies without a lock, as what it holds may be Python's.
+  void advance(size_t bytes, std::vector<Message>& done);
 
   const int socket_;
   std::mutex writing_;  // held across system calls; taken before queue_mutex_

@@ -56,6 +56,8 @@ void QueryServer::take(const std::shared_ptr<Stream>& stream, Frame frame) {
   if (line->waiting.size() >= settings_.max_waiting) {
     lock.unlock();
     stream->taken(frame.bytes());
+    // Who does not take what it is sent, and asks for more than anybody may wait for, would fill this side's memory.
+    if (stream->out_bytes() > settings_.max_out_bytes) return stream->close();
     return send_error(*stream, frame.header.request_id, pack_overloaded(settings_.own_name, kRetryAfterS));
   }
   line->waiting.push_back({std::move(frame), deadline});

@@ -58,28 +58,31 @@ class Echo : public rpc::Answerer {
     if (head == "made") return made_value();
     return value_of(head, {static_cast<const char*>(query.payload), query.payload_bytes});
   }
-  // Bytes that count up, made in blocks of 100, between others that lie somewhere.
+  // Bytes that count up, made when they are sent, between others that lie somewhere.
   static OutgoingValue made_value() {
     class Counting : public rpc::Source {
      public:
-      size_t unit_bytes() const override { return 100; }
+      explicit Counting(size_t unit) : unit_(unit) {}
+      size_t unit_bytes() const override { return unit_; }
       void write(size_t begin, size_t count, void* out) override {
         CHECK_EQUAL(begin, next_);
-        CHECK_EQUAL(count % 100, size_t{0});
+        CHECK_EQUAL(count % unit_, size_t{0});
         for (size_t i = 0; i < count; ++i) static_cast<uint8_t*>(out)[i] = static_cast<uint8_t>((begin + i) % 251);
         next_ += count;
       }
 
      private:
+      const size_t unit_;
       size_t next_ = 0;
     };
     OutgoingValue value = value_of("made", std::string(70, 'a'));
     for (const size_t bytes : {kMade, size_t{100}})
-      value.segments.push_back({nullptr, bytes, nullptr, std::make_shared<Counting>()});
+      value.segments.push_back({nullptr, bytes, nullptr, std::make_shared<Counting>(100)});
+    value.segments.push_back({nullptr, 2 * kWide, nullptr, std::make_shared<Counting>(kWide)});
     value.segments.push_back(value_of("", std::string(10, 'z')).segments[0]);
     return value;
   }
-  static constexpr size_t kMade = 30'000'000;
+  static constexpr size_t kMade = 30'000'000, kWide = 640'000;  // more than a block
 
   // Lets go those that wait.
   void open() {
@@ -197,8 +200,9 @@ TEST("queries: answers that are made when they are sent") {
     const QueryOutcome outcome = each.get();
     CHECK_EQUAL(int(outcome.what), int(What::kAnswered));
     const auto* bytes = static_cast<const uint8_t*>(outcome.frame.payload.get());
-    const size_t second = 128 + (Echo::kMade + 63) / 64 * 64, last = second + 128;
+    const size_t second = 128 + (Echo::kMade + 63) / 64 * 64, last = second + 128 + 2 * Echo::kWide;
     CHECK_EQUAL(outcome.frame.header.payload_bytes, last + 64);
+    for (size_t i = 0; i < 2 * Echo::kWide; ++i) CHECK(bytes[second + 128 + i] == i % 251);
     for (size_t i = 0; i < Echo::kMade; ++i) CHECK(bytes[128 + i] == i % 251);
     for (size_t i = 0; i < 100; ++i) CHECK(bytes[second + i] == i % 251);
     CHECK(bytes[0] == 'a' && bytes[69] == 'a' && bytes[70] == 0 && bytes[last] == 'z' && bytes[last + 9] == 'z');
@@ -343,6 +347,35 @@ TEST("queries: while a peer does not read its answers, it gets no more") {
   ::close(sockets[1]);
 }
 
+TEST("queries: who asks for ever more and takes nothing loses its connection") {
+  rpc::QueryServerSettings small;
+  small.num_threads = 1;
+  small.max_out_bytes = 1 << 20;
+  small.max_waiting = 10;
+  Job job(small);
+  int sockets[2];
+  CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+  fcntl(sockets[0], F_SETFL, O_NONBLOCK);
+  std::shared_ptr<rpc::Stream> stream;
+  {
+    std::lock_guard<std::mutex> lock(job.connecting);
+    stream = job.server.open(sockets[0]);
+  }
+  stream->lift_limits();
+  rpc::Header header;
+  header.kind = static_cast<uint8_t>(rpc::Kind::kQuery);
+  header.request_id = rpc::kQueryBit | 1;
+  const std::string frame = rpc::pack_frame(header,
+                                            "\x91\xa4"
+                                            "echo",
+                                            "large");
+  while (!stream->is_closed()) {
+    if (send(sockets[1], frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) std::this_thread::yield();
+    CHECK(stream->out_bytes() < size_t{40} << 20);
+  }
+  ::close(sockets[1]);
+}
+
 TEST("queries: frames that break the protocol end the connection, or are answered by an error") {
   Job job;
   const auto stream = job.connect();
@@ -382,7 +415,7 @@ class Tensors : public rpc::Answerer {
 exchange::SingleRound::Question question(int partition, int64_t id) {
   Tensor ids = empty({1}, kInt64);
   *ids.as<int64_t>() = id;
-  return {partition, exchange::encode_query(exchange::HasEdgesQuery{0, ids, ids}), 1};
+  return {partition, exchange::encode_query(exchange::HasEdgesQuery{0, ids, ids}), {1}};
 }
 
 exchange::Ending ending_of(exchange::Runner& runner) {
@@ -443,14 +476,14 @@ TEST("exchanges: one that is called off ends at once, whatever its holders do") 
   const auto runner = std::make_shared<exchange::Runner>(job.client.queries().client, 1);
   rpc::OutgoingValue never = value_of("wait");
   const auto round =
-      std::make_shared<exchange::SingleRound>(std::vector<exchange::SingleRound::Question>{{0, never, 1}});
+      std::make_shared<exchange::SingleRound>(std::vector<exchange::SingleRound::Question>{{0, never, {1}}});
   const uint64_t run = runner->start(round, {{stream}, "echo", 60});
   job.echo->begun(1);
   runner->cancel(run);
   CHECK_EQUAL(ending_of(*runner).run, run);
   runner->cancel(run);  // it is over
   const uint64_t other = runner->start(
-      std::make_shared<exchange::SingleRound>(std::vector<exchange::SingleRound::Question>{{0, never, 1}}),
+      std::make_shared<exchange::SingleRound>(std::vector<exchange::SingleRound::Question>{{0, never, {1}}}),
       {{stream}, "echo", 60});
   job.echo->begun(2);
   CHECK(other != run);

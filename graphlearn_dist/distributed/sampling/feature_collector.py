@@ -116,9 +116,8 @@ class FeatureCollector:
             return {}
         others = [p for p in range(self._num_partitions) if p not in self._services]
         query = _C.owned_query(names, [wanted[name] for name in names])
-        under_way = (
-            self._peers.run(lambda: _C.SingleRound([(p, query, len(names)) for p in others])) if others else None
-        )
+        lengths = [wanted[name].numel() for name in names]
+        under_way = self._peers.run(lambda: _C.SingleRound([(p, query, lengths) for p in others])) if others else None
         owned = {p: [service.owned(name, wanted[name]) for name in names] for p, service in self._services.items()}
         if under_way is not None:
             for partition, answer in zip(others, (await under_way).answers(), strict=True):
@@ -144,13 +143,13 @@ class FeatureCollector:
         located |= places or {}
         self._count(located)
         asked: list[tuple[int, list[str]]] = []
-        questions: list[tuple[int, _C.EncodedQuery, int]] = []
+        questions: list[tuple[int, _C.EncodedQuery, list[int]]] = []
         for partition in range(self._num_partitions):
             names = [name for name, of in located.items() if of.num_asked_of(partition)]
             if names:
                 query = _C.rows_query(names, [located[name].asked_of(partition) for name in names])
                 asked.append((partition, names))
-                questions.append((partition, query, len(names)))
+                questions.append((partition, query, [located[name].num_asked_of(partition) for name in names]))
         under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         return Lookup(self, wanted, located, asked, under_way, self._caches)
 

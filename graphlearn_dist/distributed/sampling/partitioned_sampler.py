@@ -12,6 +12,7 @@ import torch
 from ... import _C
 from ...core import thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
+from ...errors import ProtocolError
 from ...messages import Subgraph
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ...sampler.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
@@ -53,6 +54,28 @@ def split_by_owner(book: Any, ids: torch.Tensor, pool: _C.ThreadPool) -> OwnerSp
     """Groups ids by owner; an id outside the book raises ``UnknownIdError``."""
     grouped, rows, positions, offsets = map(to_tensor, _C.split_by_owner(book, ids, pool))
     return OwnerSplit(grouped, rows, positions, offsets, offsets.tolist())
+
+
+def _as_flags(answer: torch.Tensor) -> torch.Tensor:
+    """bool ``[n]``, of what a peer answered in their place."""
+    if answer.dtype != torch.uint8 or answer.dim() != 1 or (answer.numel() and int(answer.max()) > 1):
+        raise ProtocolError(f"answer: expected uint8 [n] of 0 and 1, got {answer.dtype} {list(answer.shape)}")
+    return answer.to(torch.bool)
+
+
+def _as_times(answer: torch.Tensor) -> torch.Tensor:
+    """int64 ``[n]``, checked."""
+    if answer.dtype != torch.int64 or answer.dim() != 1:
+        raise ProtocolError(f"answer: expected times as int64 [n], got {answer.dtype} {list(answer.shape)}")
+    return answer
+
+
+def _check_places(places: torch.Tensor, num_members: int) -> None:
+    """Of induced edges, the places that peers answered among the nodes of the batch."""
+    if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < num_members:
+        raise ProtocolError(
+            f"answer: expected places among {num_members} nodes, got {int(places.min())} to {int(places.max())}"
+        )
 
 
 async def _answers(under_way: Awaitable[_C.SingleRound] | None) -> list[list[Any]]:
@@ -159,14 +182,15 @@ class PartitionedGraph:
         found = torch.empty(ids.numel(), dtype=torch.bool)
         asked = [p for p in range(self._num_partitions) if p not in self._services and split.count(p)]
         questions = [
-            (p, _C.has_edges_query(edge_type, split.part(split.ids, p), split.part(neighbors, p)), 1) for p in asked
+            (p, _C.has_edges_query(edge_type, split.part(split.ids, p), split.part(neighbors, p)), [split.count(p)])
+            for p in asked
         ]
         under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         for partition, service in self._at_hand(split):
             rows, theirs = split.part(split.rows, partition), split.part(neighbors, partition)
             found[split.part(split.positions, partition)] = service.rows_have_edges(edge_type, rows, theirs)
         for partition, (answer,) in zip(asked, await _answers(under_way), strict=True):
-            found[split.part(split.positions, partition)] = to_tensor(answer).to(torch.bool)
+            found[split.part(split.positions, partition)] = _as_flags(to_tensor(answer))
         return found
 
     async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
@@ -184,13 +208,13 @@ class PartitionedGraph:
         times = torch.empty(ids.numel(), dtype=torch.int64)
         here = {partition: service for partition, service in self._at_hand(split) if service.holds(store)}
         asked = [p for p in range(self._num_partitions) if p not in here and split.count(p)]
-        questions = [(p, _C.rows_query([store], [split.part(split.ids, p)]), 1) for p in asked]
+        questions = [(p, _C.rows_query([store], [split.part(split.ids, p)]), [split.count(p)]) for p in asked]
         under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         for partition, service in here.items():
             positions, rows = split.part(split.positions, partition), split.part(split.rows, partition)
             service.rows(store).gather_into(times, positions, rows)
         for partition, (answer,) in zip(asked, await _answers(under_way), strict=True):
-            times[split.part(split.positions, partition)] = to_tensor(answer)
+            times[split.part(split.positions, partition)] = _as_times(to_tensor(answer))
         return times
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
@@ -213,7 +237,15 @@ class PartitionedGraph:
                     list(nodes),
                     with_edge_ids,
                 ),
-                3 * len(about),
+                [
+                    length
+                    for i in about
+                    for length in (
+                        splits[i].count(partition),
+                        _C.SingleRound.ANY_LENGTH,
+                        _C.SingleRound.ANY_LENGTH if with_edge_ids else _C.SingleRound.MAY_BE_ABSENT,
+                    )
+                ],
             )
             for partition, about in asked
         ]
@@ -229,4 +261,7 @@ class PartitionedGraph:
             for i, edge_type in enumerate(about):
                 counts, neighbors, edge_ids = answer[3 * i : 3 * i + 3]
                 parts[edge_type][partition] = to_tensor(counts), to_tensor(neighbors), to_optional_tensor(edge_ids)
-        return tuple(InducedEdges(*self._stitch(*of_type)) for of_type in zip(splits, parts, strict=True))
+        stitched = [self._stitch(*of_type) for of_type in zip(splits, parts, strict=True)]
+        for (_, places, _), (_, member_type) in zip(stitched, specs, strict=True):
+            _check_places(places, nodes[member_type].numel())
+        return tuple(InducedEdges(*edges) for edges in stitched)

@@ -86,7 +86,8 @@ class PartitionAsker:
 
     def query(self, queries: Mapping[int, EncodedQuery], num_tensors: int) -> dict[int, list[torch.Tensor | None]]:
         """The same of queries to others, answered natively there by so many tensors each."""
-        asked = SingleRound([(partition, query, num_tensors) for partition, query in queries.items()]).next()
+        lengths = [SingleRound.MAY_BE_ABSENT] * num_tensors
+        asked = SingleRound([(partition, query, lengths) for partition, query in queries.items()]).next()
         encoded = {partition: (to_tensor(head), to_tensor(payload)) for partition, head, payload in asked}
         answers = self._ask(PartitionService.query, encoded)
         return {

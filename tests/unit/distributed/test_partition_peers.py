@@ -98,7 +98,7 @@ def stack() -> Iterator[ExitStack]:
 def rows_of(ids: list[int], store: str = "x", partitions: tuple[int, ...] = (1, 2)) -> Callable[[], _C.SingleRound]:
     """Asks partitions for the rows of some ids."""
     query = _C.rows_query([store], [torch.tensor(ids)])
-    return lambda: _C.SingleRound([(partition, query, 1) for partition in partitions])
+    return lambda: _C.SingleRound([(partition, query, [len(ids)]) for partition in partitions])
 
 
 def answers_of(exchange: _C.SingleRound) -> list[torch.Tensor]:
@@ -277,7 +277,9 @@ def test_a_holder_that_answers_what_was_not_asked(stack: ExitStack) -> None:
     async def ask() -> None:
         peers = EndpointPeers(job.asker, job.holders, DEADLINE_S)
         with pytest.raises(ProtocolError, match="server-2"):
-            await peers.run(lambda: _C.SingleRound([(1, query, 1), (2, query, 2)]))  # of two tensors, it gives one
+            await peers.run(
+                lambda: _C.SingleRound([(1, query, [1]), (2, query, [1, 1])])
+            )  # of two tensors, it gives one
         assert torch.equal(answers_of(await peers.run(rows_of([3])))[1], ROWS[[3]])
 
     asyncio.run(ask())
