@@ -23,10 +23,9 @@ inline Tensor joined(const rpc::OutgoingValue& value) {
   auto* at = payload.as<uint8_t>();
   for (const rpc::Segment& segment : value.segments) {
     if (segment.bytes == 0) continue;
-    const size_t padded = (segment.bytes + rpc::kSegmentAlignment - 1) & -rpc::kSegmentAlignment;
     std::memcpy(at, segment.data, segment.bytes);
-    std::memset(at + segment.bytes, 0, padded - segment.bytes);
-    at += padded;
+    std::memset(at + segment.bytes, 0, rpc::padded(segment.bytes) - segment.bytes);
+    at += rpc::padded(segment.bytes);
   }
   return payload;
 }

@@ -264,11 +264,11 @@ class Decoder {
 
   // The next `bytes` of the payload, as the tensor's memory.
   void place(Tensor& tensor, uint64_t bytes) {
-    const uint64_t padded = (bytes + rpc::kSegmentAlignment - 1) & -uint64_t{rpc::kSegmentAlignment};
-    if (padded > value_.payload_bytes - used_)
+    const uint64_t taken = rpc::padded(bytes);
+    if (taken > value_.payload_bytes - used_)
       refuse("a tensor of ", bytes, " bytes begins at ", used_, " of a payload of ", value_.payload_bytes);
     char* const data = static_cast<char*>(value_.payload) + used_;
-    used_ += padded;
+    used_ += taken;
     const size_t alignment = std::min<size_t>(tensor.dtype.size(), alignof(std::max_align_t));
     if (bytes == 0) {
       tensor.owner = no_bytes();

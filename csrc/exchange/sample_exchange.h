@@ -46,7 +46,6 @@ class SampleExchange : public Exchange {
   };
   void begin_hop();
   void end_hop();
-  bool has_no_edges_left() const;
 
   const std::shared_ptr<const PartitionedGraph> graph_;
   const std::shared_ptr<BatchBuilder> builder_;

@@ -11,8 +11,16 @@ namespace {
 
 constexpr size_t kMaxText = 8 << 10;
 
+// Its first bytes, cut before a letter of UTF-8 that would be cut in two.
+void shorten(std::string& text) {
+  if (text.size() <= kMaxText) return;
+  size_t end = kMaxText;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  text.resize(end);
+}
+
 std::string pack(const char* module, const char* name, std::string text, bool is_ours) {
-  if (text.size() > kMaxText) text.resize(kMaxText);
+  shorten(text);
   msgpack::Writer out;
   out.list(5);
   out.text(module);

@@ -11,6 +11,9 @@ namespace gld::rpc {
 
 constexpr size_t kSegmentAlignment = 64;
 
+// Bytes of a segment, the zeros after it included. At most 63 below 2^64.
+constexpr uint64_t padded(uint64_t bytes) { return (bytes + kSegmentAlignment - 1) & -uint64_t{kSegmentAlignment}; }
+
 // Bytes that are made when they are sent, a block at a time, while the cache still has them.
 class Source {
  public:
@@ -36,7 +39,7 @@ struct OutgoingValue {
   // Bytes of the payload, the zeros after each segment included.
   uint64_t payload_bytes() const {
     uint64_t bytes = 0;
-    for (const Segment& segment : segments) bytes += (segment.bytes + kSegmentAlignment - 1) & -kSegmentAlignment;
+    for (const Segment& segment : segments) bytes += padded(segment.bytes);
     return bytes;
   }
 };

@@ -25,8 +25,9 @@ from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
+from .partitions.partition_peers import EndpointPeers
 from .rpc import RpcCalleeBase
-from .sampling.batches import PartitionedSampler, place_in_pool
+from .sampling.batches import NoPeers, PartitionedSampler, place_in_pool
 from .session.group_peers import find_holders, open_peers
 from .workers.worker_failure import describe_failure
 
@@ -167,6 +168,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         self._options = worker_options or CollocatedDistSamplingWorkerOptions()
         self._calls = itertools.count()
         self._sampler: PartitionedSampler | None = None
+        self._peers: EndpointPeers | NoPeers | None = None
 
     def start_loop(self) -> None:
         """Finds the other workers, and starts the thread that samples. Idempotent.
@@ -178,9 +180,17 @@ class DistNeighborSampler(ConcurrentEventLoop):
         """
         if self._sampler is None:
             holders = find_holders(self._data, self._options)
-            services, peers = open_peers(self._data, self._options, holders)
-            self._sampler = PartitionedSampler(self._data, self._config, services, peers, self._options.num_threads)
+            services, self._peers = open_peers(self._data, self._options, holders)
+            self._sampler = PartitionedSampler(
+                self._data, self._config, services, self._peers, self._options.num_threads
+            )
         super().start_loop()
+
+    def shutdown_loop(self) -> None:
+        """See ``ConcurrentEventLoop``; other workers are not asked any more."""
+        super().shutdown_loop()
+        if self._peers is not None:
+            self._peers.close()
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SampledBatch | None:
         """The multi-hop neighborhood of nodes.

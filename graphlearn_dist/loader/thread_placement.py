@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ..errors import InvalidArgumentError
 from .dataloader_keywords import say_once
 
 
-class ThreadPlacement:
+class ThreadPlacement(ABC):
     """The contexts of PyG's loaders for their worker processes, for loaders whose workers are threads."""
 
     _cores: tuple[frozenset[int], ...] = ()
@@ -61,8 +62,9 @@ class ThreadPlacement:
         return tuple(frozenset([one] if isinstance(one, int) else one) for one in given[:count])
 
     @property
+    @abstractmethod
     def _num_background_threads(self) -> int:
-        raise NotImplementedError
+        """How many threads make batches ahead."""
 
     def _placed(self, begin: Callable[[int], None] | None) -> Callable[[int], None] | None:
         """What each background thread calls first, with its number: it goes to its cores before ``begin``."""

@@ -142,6 +142,17 @@ struct Job {
     return stream;
   }
 
+  // A connection whose other end is a bare socket; that, which blocks.
+  int connect_bare(std::shared_ptr<rpc::Stream>& stream) {
+    int sockets[2];
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+    fcntl(sockets[0], F_SETFL, O_NONBLOCK);
+    std::lock_guard<std::mutex> lock(connecting);
+    stream = server.open(sockets[0]);
+    stream->lift_limits();
+    return sockets[1];
+  }
+
   struct Asked {
     uint64_t query;
     std::future<QueryOutcome> outcome;
@@ -166,6 +177,17 @@ struct Job {
   std::vector<std::thread> loops;
   std::atomic<bool> is_over{false}, malformed{false};
 };
+
+// A frame that asks for nine megabytes.
+std::string query_of_large(uint64_t number) {
+  rpc::Header header;
+  header.kind = static_cast<uint8_t>(rpc::Kind::kQuery);
+  header.request_id = rpc::kQueryBit | number;
+  return rpc::pack_frame(header,
+                         "\x91\xa4"
+                         "echo",
+                         "large");
+}
 
 std::string failure_of(const QueryOutcome& outcome) { return std::string(rpc::split_head(outcome.frame.head).first); }
 
@@ -313,38 +335,28 @@ TEST("queries: while a peer does not read its answers, it gets no more") {
   small.num_threads = 1;
   small.max_out_bytes = 1 << 20;
   Job job(small);
-  int sockets[2];
-  CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-  fcntl(sockets[0], F_SETFL, O_NONBLOCK);
   std::shared_ptr<rpc::Stream> stream;
-  {
-    std::lock_guard<std::mutex> lock(job.connecting);
-    stream = job.server.open(sockets[0]);
-  }
-  stream->lift_limits();
+  const int bare = job.connect_bare(stream);
+  const auto other = job.connect();
   constexpr int kQueries = 5;
-  for (uint64_t i = 0; i < kQueries; ++i) {
-    rpc::Header header;
-    header.kind = static_cast<uint8_t>(rpc::Kind::kQuery);
-    header.request_id = rpc::kQueryBit | (i + 1);
-    const std::string frame = rpc::pack_frame(header,
-                                              "\x91\xa4"
-                                              "echo",
-                                              "large");
-    CHECK_EQUAL(::write(sockets[1], frame.data(), frame.size()), ssize_t(frame.size()));
+  for (uint64_t i = 1; i <= kQueries; ++i) {
+    const std::string frame = query_of_large(i);
+    CHECK_EQUAL(::write(bare, frame.data(), frame.size()), ssize_t(frame.size()));
   }
   while (stream->queries_served() < kQueries) std::this_thread::yield();
   job.echo->begun(1);
-  CHECK_EQUAL(job.echo->begun(1).size(), size_t{1});  // nine megabytes wait
+  // The one thread comes to this only after the turn of those that wait.
+  CHECK_EQUAL(int(job.ask(other, value_of("other")).get().what), int(What::kAnswered));
+  CHECK(job.echo->begun(2) == (std::vector<std::string>{"large", "other"}));
   size_t received = 0;
   std::vector<char> buffer(1 << 20);
   while (received < kQueries * size_t{9'000'000}) {
-    const ssize_t count = ::read(sockets[1], buffer.data(), buffer.size());
+    const ssize_t count = ::read(bare, buffer.data(), buffer.size());
     CHECK(count > 0);
     received += static_cast<size_t>(count);
   }
-  CHECK_EQUAL(job.echo->begun(kQueries).size(), size_t{kQueries});
-  ::close(sockets[1]);
+  CHECK_EQUAL(job.echo->begun(kQueries + 1).size(), size_t{kQueries + 1});
+  ::close(bare);
 }
 
 TEST("queries: who asks for ever more and takes nothing loses its connection") {
@@ -353,27 +365,26 @@ TEST("queries: who asks for ever more and takes nothing loses its connection") {
   small.max_out_bytes = 1 << 20;
   small.max_waiting = 10;
   Job job(small);
-  int sockets[2];
-  CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-  fcntl(sockets[0], F_SETFL, O_NONBLOCK);
   std::shared_ptr<rpc::Stream> stream;
-  {
-    std::lock_guard<std::mutex> lock(job.connecting);
-    stream = job.server.open(sockets[0]);
-  }
-  stream->lift_limits();
-  rpc::Header header;
-  header.kind = static_cast<uint8_t>(rpc::Kind::kQuery);
-  header.request_id = rpc::kQueryBit | 1;
-  const std::string frame = rpc::pack_frame(header,
-                                            "\x91\xa4"
-                                            "echo",
-                                            "large");
+  const int bare = job.connect_bare(stream);
+  const std::string frame = query_of_large(1);
   while (!stream->is_closed()) {
-    if (send(sockets[1], frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) std::this_thread::yield();
+    if (send(bare, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) std::this_thread::yield();
     CHECK(stream->out_bytes() < size_t{40} << 20);
   }
-  ::close(sockets[1]);
+  ::close(bare);
+}
+
+TEST("queries: a failure's text is cut between two letters") {
+  for (size_t ascii = 0; ascii < 4; ++ascii) {
+    std::string text(ascii, 'a');
+    while (text.size() < 10'000) text += "\xe2\x82\xac";  // three bytes
+    const std::string failure = rpc::pack_failure(std::make_exception_ptr(UnknownId(text)));
+    const size_t begin = failure.find(text.substr(0, 100)),
+                 end = failure.find_first_not_of("\xe2\x82\xac", begin + ascii);
+    CHECK((end - begin - ascii) % 3 == 0);
+    CHECK(end - begin > 8'000);
+  }
 }
 
 TEST("queries: frames that break the protocol end the connection, or are answered by an error") {

@@ -10,9 +10,8 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
-from graphlearn_dist.distributed.partitions.partition_peers import AnyExchange
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
-from graphlearn_dist.distributed.partitions.rounds import Rounds
+from graphlearn_dist.distributed.partitions.rounds import AnyExchange, Rounds
 from tests.support.queries import joined
 
 
@@ -74,14 +73,7 @@ class DirectPeers:
         self.asked: list[AskedQuery] = []
 
     def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
-        exchange = make()
-        rounds = Rounds(exchange, self._send)
-
-        async def finish() -> AnyExchange:
-            await rounds
-            return exchange
-
-        return finish()
+        return Rounds(make(), self._send)
 
     def _send(self, partition: int, head: torch.Tensor, payload: torch.Tensor) -> _Answer:
         kind, arguments = _C.decode_query(head, payload)

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 import torch
 
@@ -22,11 +22,9 @@ from ...rpc.wire.failures import read_failure
 from ...utils.message_types import register_message
 from .host_partitions import SharedPartition
 from .partition_service import SERVICE, PartitionService
-from .rounds import Rounds
+from .rounds import AnyExchange, Rounds
 
 _RETRY_S = 0.5
-
-AnyExchange = TypeVar("AnyExchange", bound=Exchange)
 
 
 class Peers(Protocol):
@@ -112,23 +110,31 @@ class _Driver:
         """Ends its threads. Idempotent."""
         self._runner.close()
 
-    __del__ = close  # it must not wait for its threads with the interpreter in its hands
+    def __del__(self) -> None:
+        if hasattr(self, "_runner"):  # not where no thread could be started
+            self.close()  # it must not wait for its threads with the interpreter in its hands
 
 
-class _Attempt:
+class _Attempt(Generic[AnyExchange]):
     """An exchange under way by a driver; to be awaited once."""
 
     def __init__(
-        self, peers: EndpointPeers, streams: list[RpcStream | None], future: asyncio.Future[ExchangeEnding]
+        self,
+        peers: EndpointPeers,
+        exchange: AnyExchange,
+        streams: list[RpcStream | None],
+        future: asyncio.Future[ExchangeEnding],
     ) -> None:
         self._peers = peers
+        self._exchange = exchange
         self._streams = streams
         self._future = future
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Any, None, AnyExchange]:
         ending = yield from self._future.__await__()
         if ending.what != "done":
             self._peers.raise_for(ending, self._streams)
+        return self._exchange
 
 
 class _UnderWay(Generic[AnyExchange]):
@@ -137,13 +143,8 @@ class _UnderWay(Generic[AnyExchange]):
     def __init__(self, peers: EndpointPeers, make: Callable[[], AnyExchange]) -> None:
         self._peers = peers
         self._make = make
-        self._attempt: Awaitable[None] | None = None
-        if peers.is_connected:  # else there is somebody to wait for first
-            self._begin()
-
-    def _begin(self) -> None:
-        self._exchange = self._make()
-        self._attempt = self._peers.attempt(self._exchange)
+        # Where nobody has looked for the holders yet, there is somebody to wait for first.
+        self._attempt = peers.attempt(make()) if peers.is_connected else None
 
     def __await__(self) -> Generator[Any, None, AnyExchange]:
         return self._finish().__await__()
@@ -155,11 +156,7 @@ class _UnderWay(Generic[AnyExchange]):
             await self._peers.connect_all()
         while True:
             try:
-                if self._attempt is None:
-                    self._begin()
-                assert self._attempt is not None
-                await self._attempt
-                return self._exchange
+                return await (self._attempt or self._peers.attempt(self._make()))
             except HolderLost as lost:
                 self._attempt = None
                 if isinstance(lost.error, ProtocolError):
@@ -250,8 +247,8 @@ class EndpointPeers:
 
     # --- exchanges ---------------------------------------------------------------------------------------------
 
-    def attempt(self, exchange: Exchange) -> Awaitable[None]:
-        """Begins an exchange."""
+    def attempt(self, exchange: AnyExchange) -> Awaitable[AnyExchange]:
+        """Begins an exchange, to be awaited; that raises ``HolderLost`` where a holder is lost."""
         engine = self._endpoint.native_engine
         if self._in_python or engine is None:
             return self._rounds(exchange)
@@ -261,7 +258,7 @@ class EndpointPeers:
             driver = self._drivers[loop] = _Driver(engine, loop)
         count = max(self._addresses, default=-1) + 1
         streams = [self._open_stream(partition) for partition in range(count)]
-        return _Attempt(self, streams, driver.start(exchange, streams, self._service, self._timeout_s))
+        return _Attempt(self, exchange, streams, driver.start(exchange, streams, self._service, self._timeout_s))
 
     def _open_stream(self, partition: int) -> RpcStream | None:
         stream = self._streams.get(partition)
@@ -299,7 +296,7 @@ class EndpointPeers:
         name = peer.name if peer is not None else "the holder"
         return read_failure(name, failure if isinstance(failure, list) else [])
 
-    def _rounds(self, exchange: Exchange) -> Awaitable[None]:
+    def _rounds(self, exchange: AnyExchange) -> Rounds[AnyExchange]:
         def send(partition: int, head: torch.Tensor, payload: torch.Tensor) -> Awaitable[Any]:
             holder: Remote[PartitionService] = Remote(
                 self._endpoint,
@@ -311,7 +308,7 @@ class EndpointPeers:
             future = asyncio.wrap_future(holder.ask(PartitionService.query, head, payload))
             # Where one fails, or the batch is called off, nobody awaits the others.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
-            return _of_holder(partition, future)
+            return _HolderAnswer(partition, future)
 
         return Rounds(exchange, send)
 
@@ -321,7 +318,7 @@ class EndpointPeers:
             driver.close()
 
 
-class _of_holder:
+class _HolderAnswer:
     """An answer of the holder of a partition, whose loss is told from other errors."""
 
     def __init__(self, partition: int, future: asyncio.Future[Any]) -> None:

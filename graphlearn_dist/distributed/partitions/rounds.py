@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from ..._C import Exchange
 from ...core import to_tensor
 
+AnyExchange = TypeVar("AnyExchange", bound=Exchange)
+
 # Sends a query (head and payload, uint8 [n] each) to the holder of a partition; the answer is of the same form.
 Send = Callable[[int, torch.Tensor, torch.Tensor], Awaitable[tuple[torch.Tensor, torch.Tensor]]]
 
 
-class Rounds:
-    """An exchange under way: its first round is sent at once. To be awaited once."""
+class Rounds(Generic[AnyExchange]):
+    """An exchange under way: its first round is sent at once. To be awaited once; gives the exchange."""
 
-    def __init__(self, exchange: Exchange, send: Send) -> None:
+    def __init__(self, exchange: AnyExchange, send: Send) -> None:
         self._exchange = exchange
         self._send = send
         self._answers = self._send_next()
@@ -28,13 +30,14 @@ class Rounds:
             for partition, head, payload in self._exchange.next()
         ]
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Any, None, AnyExchange]:
         return self._finish().__await__()
 
-    async def _finish(self) -> None:
+    async def _finish(self) -> AnyExchange:
         while self._answers:
             self._exchange.meanwhile()
             for place, answer in enumerate(self._answers):
                 head, payload = await answer
                 self._exchange.take(place, head, payload)
             self._answers = self._send_next()
+        return self._exchange

@@ -86,12 +86,12 @@ class CollocatedProducer(LocalProducer):
         options: CollocatedDistSamplingWorkerOptions,
     ) -> None:
         super().__init__(dataset, sampler_input, options, options.prefetch_size, "collocated sampling")
-        services, peers = open_peers(dataset, options, self._holders)
+        services, self._peers = open_peers(dataset, options, self._holders)
         config = with_own_times(config, self._input, dataset)
-        self._batches = PartitionedBatches(dataset, self._input, config, services, peers, options.num_threads)
+        self._batches = PartitionedBatches(dataset, self._input, config, services, self._peers, options.num_threads)
         self.num_batches = self._batches.schedule.num_batches
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
-        self._is_synchronous = options.prefetch_size == 0 and isinstance(peers, NoPeers)
+        self._is_synchronous = options.prefetch_size == 0 and isinstance(self._peers, NoPeers)
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:
@@ -110,6 +110,7 @@ class CollocatedProducer(LocalProducer):
 
     def _release(self) -> None:
         self._thread.stop()
+        self._peers.close()
 
 
 class MpProducer(LocalProducer):

@@ -31,6 +31,9 @@ class NoPeers:
     def run(self, make: Callable[[], Any]) -> NoReturn:
         raise LookupError("other partitions were asked, but there are none")
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
 
 def with_cached_graphs(
     dataset: DistDataset, services: Sequence[PartitionService], num_threads: int

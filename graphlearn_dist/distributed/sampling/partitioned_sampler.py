@@ -72,10 +72,11 @@ def _as_times(answer: torch.Tensor) -> torch.Tensor:
 
 def _check_places(places: torch.Tensor, num_members: int) -> None:
     """Of induced edges, the places that peers answered among the nodes of the batch."""
-    if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < num_members:
-        raise ProtocolError(
-            f"answer: expected places among {num_members} nodes, got {int(places.min())} to {int(places.max())}"
-        )
+    if not places.numel():
+        return
+    least, most = map(int, places.aminmax())
+    if not 0 <= least <= most < num_members:
+        raise ProtocolError(f"answer: expected places among {num_members} nodes, got {least} to {most}")
 
 
 async def _answers(under_way: Awaitable[_C.SingleRound] | None) -> list[list[Any]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 
-from ..._C import Exchange
 from ...data.graph import Graph
 from ...data.schema import by_type
 from ...data.topology import Topology
@@ -30,12 +29,10 @@ from ..partitions.held_partition import GivenPartition
 from ..partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline
 from ..partitions.partition_parts import PartitionParts
 from ..partitions.partition_service import PartitionService
-from ..partitions.rounds import Rounds
+from ..partitions.rounds import AnyExchange, Rounds
 from .asked_dataset import AskedDataset
 from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
-
-AnyExchange = TypeVar("AnyExchange", bound=Exchange)
 
 
 class _Answer:
@@ -65,16 +62,9 @@ class _Servers:
         )
         return _Answer(server.ask(function, *args))
 
-    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange]) -> Rounds[AnyExchange]:
         """See ``Peers``; it never waits in a coroutine."""
-        exchange = make()
-        rounds = Rounds(exchange, self._ask_query)
-
-        async def finish() -> AnyExchange:
-            await rounds
-            return exchange
-
-        return finish()
+        return Rounds(make(), self._ask_query)
 
     def _ask_query(self, partition: int, head: torch.Tensor, payload: torch.Tensor) -> _Answer:
         return self.ask(partition, PartitionService.query, head, payload)

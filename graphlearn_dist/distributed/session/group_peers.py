@@ -9,7 +9,7 @@ from ..dist_context import get_context
 from ..dist_dataset import DistDataset
 from ..dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 from ..partitions.host_partitions import open_partitions
-from ..partitions.partition_peers import EndpointPeers, PartitionHolders, Peers
+from ..partitions.partition_peers import EndpointPeers, PartitionHolders
 from ..partitions.partition_service import PartitionService
 from ..sampling.batches import NoPeers
 
@@ -63,8 +63,11 @@ def _meeting_point(
 
 def open_peers(
     dataset: DistDataset, options: CollocatedDistSamplingWorkerOptions, holders: PartitionHolders
-) -> tuple[list[PartitionService], Peers]:
-    """The partitions at hand, this process's own first, and the others, asked over this process's endpoint."""
+) -> tuple[list[PartitionService], EndpointPeers | NoPeers]:
+    """The partitions at hand, this process's own first, and the others, asked over this process's endpoint.
+
+    The latter are to be closed by who has them.
+    """
     own = PartitionService(dataset, options.num_threads)
     if not holders.addresses:
         return [own], NoPeers()

@@ -51,6 +51,7 @@ class WorkerGroup:
         self._context = context
         self._lock = threading.Lock()
         self._served: list[tuple[DistDataset, PartitionInfo]] = []
+        self._shared: set[int] = set()  # numbers of those that processes of this host have mapped
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._is_done = asyncio.Event()
         endpoint.register_all(remote_functions(self))
@@ -63,14 +64,18 @@ class WorkerGroup:
             for number, (served, _) in enumerate(self._served):
                 if served is dataset:
                     return number
-            number, suffix = len(self._served), self._suffix(len(self._served))
-            service = PartitionService(dataset)
-            self._endpoint.register_all(remote_functions(service, suffix))
-            self._endpoint.answer_queries(SERVICE + suffix, service.native)
+            number = len(self._served)
+            self._answer_for(number, dataset)
             info = PartitionInfo(dataset.num_partitions, dataset.partition_idx, dataset.schema)
             self._served.append((dataset, info))
         self._endpoint.loop.call_soon_threadsafe(self._wake, number)
         return number
+
+    def _answer_for(self, number: int, dataset: DistDataset) -> None:
+        """Answers for the partition from where its arrays lie now."""
+        service, suffix = PartitionService(dataset), self._suffix(number)
+        self._endpoint.register_all(remote_functions(service, suffix))
+        self._endpoint.answer_queries(SERVICE + suffix, service.native)
 
     @staticmethod
     def _suffix(number: int) -> str:
@@ -93,8 +98,9 @@ class WorkerGroup:
             return info
         loop = asyncio.get_running_loop()
         handle = await loop.run_in_executor(None, dataset.share_ipc)  # may copy, once, what is in private memory
-        # What it answers from is shared from now on; what it was copied from goes.
-        self._endpoint.answer_queries(SERVICE + self._suffix(number), PartitionService(dataset).native)
+        if number not in self._shared:
+            self._shared.add(number)
+            self._answer_for(number, dataset)  # what its arrays were copied from goes
         return replace(info, shared=describe_partition(handle))
 
     def find_holders(self, dataset: DistDataset, timeout_s: float) -> PartitionHolders:
