@@ -7,7 +7,9 @@ talk over loopback TCP. A trainer reads from its host's server, over all nodes o
 CPU milliseconds are those of all processes of all hosts (server, sampling workers, trainer; user and system, the
 kernel's work for the network among it) for each batch that any trainer got, the factor is that over the in-process
 loader's in the same turn, bytes are what the hosts' devices sent, and the floor what had to be sent: rows of other
-partitions as they are stored, and 4 bytes for each edge that was sampled there.
+partitions as they are stored, and 4 bytes for each edge that was sampled there. "Wire" is what a batch's bytes, in as
+many answers, cost two bare sockets in the same turn, from one small block of memory to another, and "least" the factor
+that would be left if nothing else cost anything.
 
     python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--rate 1gbit] [--row-cache 0.1] [--quick]
 """
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import median, print_table, spread, write_json
-from host_jobs import DEADLINE_S, Graphs, InProcess, Job, open_hosts, why_no_hosts
+from host_jobs import DEADLINE_S, Graphs, InProcess, Job, Wire, open_hosts, why_no_hosts
 from host_situations import SITUATIONS
 
 WORKS = {"large": ([15, 10, 5], 1024), "small": ([10, 5], 256)}
@@ -52,7 +54,7 @@ class Case:
         return f"{self.hosts}, {self.graph}, {fanout} x {batch_size}{', features' if self.features else ''}"
 
 
-def measure(case: Case, job: Job, local: InProcess, args: argparse.Namespace) -> dict[str, Any]:
+def measure(case: Case, job: Job, local: InProcess, wire: Wire, args: argparse.Namespace) -> dict[str, Any]:
     """The turns of a case."""
     local.program.ask(DEADLINE_S, op="open", **case.loader)
     size = local.program.ask(DEADLINE_S, op="size")
@@ -62,17 +64,28 @@ def measure(case: Case, job: Job, local: InProcess, args: argparse.Namespace) ->
     copies = job.copies()
     own: Turns = []
     hosts: Turns = []
+    bare: list[float] = []
     for _ in range(args.turns):
         own.append(local.read(args.seconds))
         hosts.append(job.read(args.seconds))
+        bare.append(wire.cpu_ms(hosts[-1]["bytes"], hosts[-1]["requests"]))
     peaks = job.peaks()
     used = {key: value - copies[key] if key in ("hits", "misses") else value for key, value in job.copies().items()}
     job.ask([*job.trainers, local.program], op="close")
     row_bytes = 4 * args.features if case.features else 0
     floor = (case.hosts - 1) / case.hosts * (size["nodes"] * row_bytes + size["edges"] * 4)
     factor = median([b["cpu_ms"] / a["cpu_ms"] for a, b in zip(own, hosts, strict=True)])
-    row = {"case": asdict(case), "factor": factor, "floor_bytes": floor, "copies": used, **size, **peaks}
-    return {**row, "in_process": own, "hosts": hosts}
+    least = median([(a["cpu_ms"] + b) / a["cpu_ms"] for a, b in zip(own, bare, strict=True)])
+    row = {
+        "case": asdict(case),
+        "factor": factor,
+        "least_factor": least,
+        "floor_bytes": floor,
+        "copies": used,
+        **size,
+        **peaks,
+    }
+    return {**row, "in_process": own, "hosts": hosts, "wire_ms": bare}
 
 
 def main() -> None:
@@ -85,10 +98,14 @@ def main() -> None:
         for graph in args.graphs:
             with InProcess(graph, graphs, root, args) as local:
                 for count in args.hosts:
-                    with open_hosts(count, args) as hosts, Job(hosts, count, graph, graphs, root, args) as job:
+                    with (
+                        open_hosts(count, args) as hosts,
+                        Job(hosts, count, graph, graphs, root, args) as job,
+                        Wire(hosts) as wire,
+                    ):
                         for work, features in itertools.product(args.works, args.rows):
                             case = Case(count, graph, work, features == "features")
-                            rows.append(measure(case, job, local, args))
+                            rows.append(measure(case, job, local, wire, args))
                             print(
                                 f"{case.label}: {rows[-1]['factor']:.2f} times the CPU of the loader in process",
                                 flush=True,
@@ -148,7 +165,9 @@ def report(rows: list[dict[str, Any]], situations: dict[str, Any], args: argpars
             spread([turn["per_s"] for turn in row["hosts"]]),
             spread([turn["cpu_ms"] for turn in row["hosts"]]),
             spread([turn["cpu_ms"] for turn in row["in_process"]]),
+            spread(row["wire_ms"]),
             f"{row['factor']:.2f}",
+            f"{row['least_factor']:.2f}",
             f"{medians['bytes'] / 1e6:.3g}",
             f"{row['floor_bytes'] / 1e6:.3g}",
             f"{medians['requests']:.3g}",
@@ -160,7 +179,7 @@ def report(rows: list[dict[str, Any]], situations: dict[str, Any], args: argpars
     if rows:
         print_table(
             f"{args.nodes:,} nodes, {args.edges:,} edges, {args.features} float32 features; {host_kind(args)}",
-            ["hosts", "batches/s, all", "CPU ms a batch", "in process", "factor", "MB a batch", "floor", "requests",
+            ["hosts", "batches/s, all", "CPU ms a batch", "in process", "wire", "factor", "least", "MB a batch", "floor", "requests",
              "copied", "server MiB", "worker MiB"],
             [cells(row) for row in rows],
         )  # fmt: skip

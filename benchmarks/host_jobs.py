@@ -280,6 +280,34 @@ def start_program(command: Sequence[str], label: str, environment: dict[str, str
     return LineProgram(label, command, env=environment)
 
 
+class Wire:
+    """Two programs that move bytes from host 0 to host 1, and nothing else: what the network alone costs."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        job = {"role": "wire", "boot_id": "", "address": hosts.address(0)}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        with ExitStack() as undo:
+            self._ends = []
+            for rank in (0, 1):
+                end = start_program(hosts.command(rank, program({**job, "rank": rank})), f"wire {rank}", environment)
+                self._ends.append(undo.enter_context(end))
+                job |= end.answer(DEADLINE_S, "start")
+            self._stack = undo.pop_all()
+
+    def cpu_ms(self, num_bytes: float, rounds: float) -> float:
+        """CPU milliseconds of both ends for so many bytes in so many answers, each asked for when the last is there."""
+        each, count = round(num_bytes / rounds), max(100, round(1e9 / max(num_bytes, 1e6)))
+        for end in self._ends:
+            end.tell(op="move", bytes=each, rounds=count)
+        return sum(1000 * end.answer(DEADLINE_S, "move")["cpu_s"] for end in self._ends) * rounds / count
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
 class InProcess:
     """The loader without servers, in a process of its own."""
 

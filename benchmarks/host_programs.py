@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import time
 from collections import deque
 from dataclasses import asdict
 from typing import Any
@@ -131,7 +134,42 @@ def keep_busy(job: Job) -> None:
             compute(is_told)
 
 
-ROLES = {"server": serve, "trainer": train, "in process": read_in_process, "flood": flood, "busy": keep_busy}
+def move_bytes(job: Job) -> None:
+    """One end of a bare connection: rank 0 sends as many bytes as rank 1 asks it for, from a block in the cache to another
+    one; both say what CPU time that took them."""
+    with contextlib.ExitStack() as stack:
+        if job["rank"] == 0:
+            listener = stack.enter_context(socket.create_server(("", 0)))
+            answer(port=listener.getsockname()[1])
+            connection = stack.enter_context(listener.accept()[0])
+        else:
+            connection = stack.enter_context(socket.create_connection((job["address"], job["port"])))
+            answer(up=True)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        block = memoryview(bytearray(128 << 10))
+        for command in commands():
+            began = time.process_time()
+            for _ in range(command["rounds"]):
+                left = command["bytes"]
+                if job["rank"] == 0:
+                    connection.recv(1)
+                    while left:
+                        left -= connection.send(block[: min(left, len(block))])
+                else:
+                    connection.sendall(b".")
+                    while left:
+                        left -= connection.recv_into(block, min(left, len(block)))
+            answer(cpu_s=time.process_time() - began)
+
+
+ROLES = {
+    "server": serve,
+    "wire": move_bytes,
+    "trainer": train,
+    "in process": read_in_process,
+    "flood": flood,
+    "busy": keep_busy,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
