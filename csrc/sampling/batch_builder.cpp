@@ -7,7 +7,6 @@
 
 #include "common/ordered_blocks.h"
 #include "sampling/cpu/hop_graph.h"
-#include "sampling/cpu/uniform_block.h"
 
 namespace gld {
 namespace {
@@ -30,87 +29,46 @@ void prefetch(Table& members, const Id* ids, int64_t count) {
       members);
 }
 
-// Pickers whose draws pick_uniform_block() can do.
-template <typename Picker>
-constexpr bool kIsUniform = false;
-template <typename Rows>
-constexpr bool kIsUniform<PickerOf<methods::Uniform, Rows>> = true;
-
 // The first stage of a hop, block by block of the frontier: which neighbors are picked, and who they are.
 template <typename Graph>
 struct PickKernel {
-  const Graph& graph;
-  uint64_t key;
-  const Candidates* candidates;  // per node of the frontier
-  const int64_t* offsets;        // per block, its first edge
-  const int64_t* ids;            // per node
-  const int64_t* trees;          // per node, or null
-  int64_t first_node, num_nodes;
+  FrontierPicks<Graph, int64_t> picks;
+  const int64_t* offsets;  // per block, its first edge
+  int64_t first_node;
   int64_t *rows, *cols, *edge_ids;
   int64_t num_neighbors;  // nodes of the neighbors' type
 
   // Positions of the picks in the graph's arrays, into `rows`; the neighbors there are on their way to the cache.
   void pick(int64_t block) const {
-    if constexpr (kIsUniform<typename Graph::Picker>) {
-      const auto& picker = graph.piece(block * kBlock).picker;
-      if (picker.fanout != kTakeAll && picker.fanout <= kScanLimit && pick_uniform(block)) return;
-    }
-    int64_t edge = offsets[block];
-    for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, num_nodes); ++i) {
-      if (i + kPicksAhead < num_nodes) graph.piece(i + kPicksAhead).picker.prefetch(candidates[i + kPicksAhead]);
-      const auto& picker = graph.piece(i).picker;
-      picker.pick(stream_of(key, ids[i], trees, i), candidates[i], rows + edge);
-      edge = place(i, edge, picker.num_picks(candidates[i]), [this, edge](int64_t j) { return rows[edge + j]; });
-    }
+    picks.pick(block * kBlock, std::min((block + 1) * kBlock, picks.num_nodes), Places{*this, offsets[block]});
   }
 
-  // False, with nothing done, where a row has 2^32 edges or more: such blocks are picked node by node.
-  bool pick_uniform(int64_t block) const {
-    const int64_t begin = block * kBlock, end = std::min(begin + kBlock, num_nodes);
-    const auto& picker = graph.piece(begin).picker;  // those of all pieces pick alike
-    const int64_t fanout = picker.fanout;
-    uint64_t states[kBlock];
-    uint32_t degrees[kBlock], picks[kScanLimit * kBlock];
-    int64_t all_bits = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      degrees[i - begin] = static_cast<uint32_t>(candidates[i].count);
-      all_bits |= candidates[i].count;
-    }
-    if (all_bits > std::numeric_limits<uint32_t>::max()) return false;
-    stream_states(key, ids + begin, trees == nullptr ? nullptr : trees + begin, end - begin, states);
-    pick_uniform_block(states, degrees, fanout, picker.replace, picks);
-    int64_t edge = offsets[block];
-    for (int64_t i = begin; i < end; ++i) {
-      const uint32_t* picked = picks + i - begin;
-      const int64_t count = candidates[i].count;
-      if (picker.replace ? count > 0 : count > fanout)
-        edge = place(i, edge, fanout, [picked](int64_t j) { return picked[j * kBlock]; });
-      else if (!picker.replace)
-        edge = place(i, edge, count, [](int64_t j) { return j; });
-    }
-    return true;
-  }
+  // Where picks are written, from an edge on.
+  struct Places {
+    const PickKernel& kernel;
+    int64_t edge;
 
-  // Writes the picks of the i-th node of the frontier, and asks for the neighbors there. Gives the edge behind them.
-  template <typename PickAt>
-  int64_t place(int64_t i, int64_t edge, int64_t count, PickAt pick_at) const {
-    const int64_t start = candidates[i].start, col = first_node + i;
-    const auto* indices = graph.piece(i).indices;
-    for (int64_t j = 0; j < count; ++j) {
-      const int64_t position = start + pick_at(j);
-      __builtin_prefetch(indices + position);
-      rows[edge + j] = position;
-      cols[edge + j] = col;
+    int64_t* room() const { return kernel.rows + edge; }
+    template <typename PickAt>
+    void operator()(int64_t i, int64_t count, PickAt pick_at) {
+      const int64_t start = kernel.picks.candidates[i].start, col = kernel.first_node + i;
+      const auto* indices = kernel.picks.graph.piece(i).indices;
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t position = start + pick_at(j);
+        __builtin_prefetch(indices + position);
+        kernel.rows[edge + j] = position;
+        kernel.cols[edge + j] = col;
+      }
+      edge += count;
     }
-    return edge + count;
-  }
+  };
 
   // Replaces positions by the ids that stand there, after which each is that of a node.
   void read(int64_t block) const {
     const int64_t begin = offsets[block], end = offsets[block + 1];
     if (edge_ids != nullptr)
-      for (int64_t e = begin; e < end; ++e) edge_ids[e] = graph.piece(cols[e] - first_node).edge_id_at(rows[e]);
-    for (int64_t e = begin; e < end; ++e) rows[e] = graph.piece(cols[e] - first_node).indices[rows[e]];
+      for (int64_t e = begin; e < end; ++e) edge_ids[e] = picks.graph.piece(cols[e] - first_node).edge_id_at(rows[e]);
+    for (int64_t e = begin; e < end; ++e) rows[e] = picks.graph.piece(cols[e] - first_node).indices[rows[e]];
     check_neighbors(rows + begin, end - begin, num_neighbors);
   }
 };
@@ -415,14 +373,11 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
   offsets[0] = 0;
   for (int64_t block = 0; block < num_blocks; ++block) offsets[block + 1] += offsets[block];
   const int64_t first_edge = extend(edge, offsets[num_blocks]);
-  const PickKernel<Graph> kernel{graph,
-                                 key,
-                                 candidates,
+  const int64_t* const ids = seeds.nodes.data() + first_node;  // extend() may have moved them
+  const int64_t* const trees = disjoint_ ? seeds.trees.data() + first_node : nullptr;
+  const PickKernel<Graph> kernel{{graph, key, candidates, ids, trees, count},
                                  offsets,
-                                 seeds.nodes.data() + first_node,  // extend() may have moved them
-                                 disjoint_ ? seeds.trees.data() + first_node : nullptr,
                                  first_node,
-                                 count,
                                  edge.pairs.rows() + first_edge,
                                  edge.pairs.cols() + first_edge,
                                  with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr,

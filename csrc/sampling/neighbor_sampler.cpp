@@ -3,13 +3,13 @@
 #include <cstring>
 #include <string>
 
-#include "sampling/cpu/pick_block.h"
+#include "sampling/cpu/hop_graph.h"
 #include "sampling/methods.h"
 
 namespace gld {
 namespace {
 
-constexpr int64_t kBlock = 256;  // nodes picked together: their positions stay in the first-level cache
+constexpr int64_t kBlock = 4 * kBlockLanes;  // nodes picked together: their positions stay in the first-level cache
 
 template <typename Id, typename Index, typename Picker>
 struct OneHopKernel {
@@ -43,22 +43,17 @@ struct OneHopKernel {
 
   void pick(int64_t begin, int64_t end, const Candidates* candidates, const int64_t* offsets, Index* neighbors,
             int64_t* edges) const {
+    using Graph = WholeHopGraph<HopPiece<Picker, Index>>;
+    const Graph graph(HopPiece<Picker, Index>(csr, picker));
+    const FrontierPicks<Graph, Id> picks{graph, key, candidates, ids, trees, end};
     const Index* indices = csr.indices.as<Index>();
     std::vector<int64_t> positions;
     for (int64_t block = begin; block < end; block += kBlock) {
       const int64_t block_end = std::min(block + kBlock, end), first = offsets[block];
       positions.resize(std::max<int64_t>(positions.size(), offsets[block_end] - first));
-      for (int64_t i = block; i < block_end; ++i) {
-        if (i + kPicksAhead < end) picker.prefetch(candidates[i + kPicksAhead]);
-        const Candidates from = candidates[i];
-        int64_t* picked = positions.data() + offsets[i] - first;
-        const int64_t count = offsets[i + 1] - offsets[i];
-        picker.pick(stream_of(key, ids[i], trees, i), from, picked);
-        for (int64_t j = 0; j < count; ++j) {
-          picked[j] += from.start;
-          __builtin_prefetch(indices + picked[j]);
-        }
-      }
+      Places places{candidates, indices, positions.data()};
+      for (int64_t i = block; i < block_end; i += kBlockLanes)
+        picks.pick(i, std::min(i + kBlockLanes, block_end), places);
       const int64_t picked_count = offsets[block_end] - first;
       for (int64_t j = 0; j < picked_count; ++j) neighbors[first + j] = indices[positions[j]];
       check_neighbors(neighbors + first, picked_count, csr.num_cols);
@@ -66,6 +61,24 @@ struct OneHopKernel {
         for (int64_t j = 0; j < picked_count; ++j) edges[first + j] = edge_ids(positions[j]);
     }
   }
+
+  // Where picks are written, one node's behind the other's.
+  struct Places {
+    const Candidates* candidates;
+    const Index* indices;
+    int64_t* next;
+
+    int64_t* room() const { return next; }
+    template <typename PickAt>
+    void operator()(int64_t i, int64_t count, PickAt pick_at) {
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t position = candidates[i].start + pick_at(j);
+        __builtin_prefetch(indices + position);
+        next[j] = position;
+      }
+      next += count;
+    }
+  };
 };
 
 void check_per_node(const Tensor& tensor, const Tensor& ids, const char* name) {

@@ -2,14 +2,17 @@
 //
 // A hop graph has: read_candidates(ids, begin, end, candidates), for nodes [begin, end) of the frontier, and afterwards
 // piece(i), the piece that holds the i-th of them; positions of its candidates are within that piece's arrays.
+// FrontierPicks picks among these.
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "routing/partition_book.h"
 #include "sampling/cpu/pick_block.h"
+#include "sampling/cpu/uniform_block.h"
 
 namespace gld {
 
@@ -72,6 +75,70 @@ class HopGraphInPieces {
   std::vector<Piece> pieces_;
   const PartitionBook& book_;
   int32_t* owners_;
+};
+
+// Pickers whose draws pick_uniform_block() can do.
+template <typename Picker>
+constexpr bool kIsUniform = false;
+template <typename Rows>
+constexpr bool kIsUniform<PickerOf<methods::Uniform, Rows>> = true;
+
+// Which of their candidates the nodes of a frontier pick, a few nodes at a time.
+template <typename Graph, typename Id>
+struct FrontierPicks {
+  const Graph& graph;
+  uint64_t key;
+  const Candidates* candidates;  // per node of the frontier
+  const Id* ids;                 // per node
+  const int64_t* trees;          // per node, or null
+  int64_t num_nodes;
+
+  // Calls out(i, count, pick_at) for the nodes [begin, end), at most kBlockLanes of them, in their order; pick_at(j) is
+  // the position of a pick relative to candidates[i].start. out.room() has place for as many picks as the next node
+  // has.
+  template <typename Out>
+  void pick(int64_t begin, int64_t end, Out&& out) const {
+    if constexpr (kIsUniform<typename Graph::Picker>) {
+      const auto& picker = graph.piece(begin).picker;
+      if (picker.fanout != kTakeAll && picker.fanout <= kScanLimit && pick_uniform(begin, end, out)) return;
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + kPicksAhead < num_nodes) graph.piece(i + kPicksAhead).picker.prefetch(candidates[i + kPicksAhead]);
+      const auto& picker = graph.piece(i).picker;
+      int64_t* const positions = out.room();
+      picker.pick(stream_of(key, ids[i], trees, i), candidates[i], positions);
+      out(i, picker.num_picks(candidates[i]), [positions](int64_t j) { return positions[j]; });
+    }
+  }
+
+ private:
+  // False, with nothing done, where a row has 2^32 edges or more: such blocks are picked node by node.
+  template <typename Out>
+  bool pick_uniform(int64_t begin, int64_t end, Out&& out) const {
+    const auto& picker = graph.piece(begin).picker;  // those of all pieces pick alike
+    const int64_t fanout = picker.fanout;
+    int64_t wide[kBlockLanes] = {};
+    uint64_t states[kBlockLanes];
+    uint32_t degrees[kBlockLanes], picks[kScanLimit * kBlockLanes];
+    int64_t all_bits = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      wide[i - begin] = ids[i];
+      degrees[i - begin] = static_cast<uint32_t>(candidates[i].count);
+      all_bits |= candidates[i].count;
+    }
+    if (all_bits > std::numeric_limits<uint32_t>::max()) return false;
+    stream_states(key, wide, trees == nullptr ? nullptr : trees + begin, end - begin, states);
+    pick_uniform_block(states, degrees, fanout, picker.replace, picks);
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t* picked = picks + i - begin;
+      const int64_t count = candidates[i].count;
+      if (picker.replace ? count > 0 : count > fanout)
+        out(i, fanout, [picked](int64_t j) { return picked[j * kBlockLanes]; });
+      else if (!picker.replace)
+        out(i, count, [](int64_t j) { return j; });
+    }
+    return true;
+  }
 };
 
 }  // namespace gld
