@@ -12,6 +12,7 @@ many answers, cost two bare sockets in the same turn, from one small block of me
 that would be left if nothing else cost anything.
 
     python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--rate 1gbit] [--row-cache 0.1] [--quick]
+        [--peer-python /path/to/dgl-env/bin/python]
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import median, print_table, spread, write_json
-from host_jobs import DEADLINE_S, Graphs, InProcess, Job, Wire, open_hosts, why_no_hosts
+from host_jobs import DEADLINE_S, Graphs, InProcess, Job, Namespaces, Wire, open_hosts, why_no_hosts
+from host_peers import PeerJob, find_peers
 from host_situations import SITUATIONS
 
 WORKS = {"large": ([15, 10, 5], 1024), "small": ([10, 5], 256)}
@@ -54,62 +58,59 @@ class Case:
         return f"{self.hosts}, {self.graph}, {fanout} x {batch_size}{', features' if self.features else ''}"
 
 
-def measure(case: Case, job: Job, local: InProcess, wire: Wire, args: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    case: Case, job: Job, local: InProcess, wire: Wire, peers: Sequence[PeerJob], args: argparse.Namespace
+) -> dict[str, Any]:
     """The turns of a case."""
     local.program.ask(DEADLINE_S, op="open", **case.loader)
     size = local.program.ask(DEADLINE_S, op="size")
     job.forget_peaks()
     job.ask(job.trainers, op="open", **case.loader)
+    for peer in peers:
+        peer.ask(peer.trainers, op="open", **case.loader)
     job.wait_for_copies()
     copies = job.copies()
     own: Turns = []
     hosts: Turns = []
     bare: list[float] = []
+    theirs: dict[str, Turns] = {peer.peer.version: [] for peer in peers}
     for _ in range(args.turns):
         own.append(local.read(args.seconds))
         hosts.append(job.read(args.seconds))
         bare.append(wire.cpu_ms(hosts[-1]["bytes"], hosts[-1]["requests"]))
+        for peer in peers:
+            theirs[peer.peer.version].append(peer.read(args.seconds))
     peaks = job.peaks()
     used = {key: value - copies[key] if key in ("hits", "misses") else value for key, value in job.copies().items()}
-    job.ask([*job.trainers, local.program], op="close")
+    job.ask([*job.trainers, local.program, *(trainer for peer in peers for trainer in peer.trainers)], op="close")
     row_bytes = 4 * args.features if case.features else 0
     floor = (case.hosts - 1) / case.hosts * (size["nodes"] * row_bytes + size["edges"] * 4)
     factor = median([b["cpu_ms"] / a["cpu_ms"] for a, b in zip(own, hosts, strict=True)])
     least = median([(a["cpu_ms"] + b) / a["cpu_ms"] for a, b in zip(own, bare, strict=True)])
-    row = {
-        "case": asdict(case),
-        "factor": factor,
-        "least_factor": least,
-        "floor_bytes": floor,
-        "copies": used,
-        **size,
-        **peaks,
-    }
-    return {**row, "in_process": own, "hosts": hosts, "wire_ms": bare}
+    row = {"case": asdict(case), "factor": factor, "least_factor": least, "floor_bytes": floor, "copies": used}
+    return {**row, **size, **peaks, "in_process": own, "hosts": hosts, "wire_ms": bare, "peers": theirs}
 
 
 def main() -> None:
     args = parse()
     print(host_kind(args), flush=True)
     rows = []
+    peers = find_peers(args.peer_python)
     with tempfile.TemporaryDirectory(prefix="bench-hosts-") as folder:
         root = Path(folder)
         graphs = Graphs(root, args)
-        for graph in args.graphs:
-            with InProcess(graph, graphs, root, args) as local:
-                for count in args.hosts:
-                    with (
-                        open_hosts(count, args) as hosts,
-                        Job(hosts, count, graph, graphs, root, args) as job,
-                        Wire(hosts) as wire,
-                    ):
-                        for work, features in itertools.product(args.works, args.rows):
-                            case = Case(count, graph, work, features == "features")
-                            rows.append(measure(case, job, local, wire, args))
-                            print(
-                                f"{case.label}: {rows[-1]['factor']:.2f} times the CPU of the loader in process",
-                                flush=True,
-                            )
+        for graph, count in itertools.product(args.graphs, args.hosts):
+            with ExitStack() as stack:
+                hosts = stack.enter_context(open_hosts(count, args))
+                local = stack.enter_context(InProcess(graph, graphs, root, args))
+                job = stack.enter_context(Job(hosts, count, graph, graphs, root, args))
+                wire = stack.enter_context(Wire(hosts))
+                there = peers if graph == "one type" and isinstance(hosts, Namespaces) else []
+                others = [stack.enter_context(PeerJob(peer, hosts, count, root, args)) for peer in there]
+                for work, features in itertools.product(args.works, args.rows):
+                    case = Case(count, graph, work, features == "features")
+                    rows.append(measure(case, job, local, wire, others, args))
+                    print(f"{case.label}: {rows[-1]['factor']:.2f} times the CPU of the loader in process", flush=True)
         situations = {}
         for name in args.situations:
             sentence, measure_it = SITUATIONS[name]
@@ -139,6 +140,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", choices=["bare", "features"], default=["bare", "features"])
     parser.add_argument("--rate", help="of every link in either direction, such as 1gbit; no limit by default")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, though they could be made")
+    parser.add_argument("--peer-python", action="append", default=[], help="an interpreter with peers; repeat")
     parser.add_argument("--workers", type=int, default=1, help="sampling processes of each loader")
     parser.add_argument("--buffer", default="512MB", help="shared memory for batches of each loader")
     parser.add_argument("--row-cache", help="of servers: a share of the nodes, or bytes")
@@ -153,6 +155,28 @@ def parse() -> argparse.Namespace:
     if args.quick:
         args.hosts, args.graphs, args.turns, args.seconds, args.situations = [2], ["one type"], 2, 2.0, []
     return args
+
+
+def report_peers(rows: list[dict[str, Any]]) -> None:
+    """The peers' table, if there are any."""
+
+    def cells(row: dict[str, Any], version: str) -> list[str]:
+        theirs, ours = row["peers"][version], row["hosts"]
+        return [
+            f"{version}: {Case(**row['case']).label}",
+            spread([turn["per_s"] for turn in theirs]),
+            spread([turn["cpu_ms"] for turn in theirs]),
+            f"{median([turn['bytes'] for turn in theirs]) / 1e6:.3g}",
+            f"{median([a['per_s'] / b['per_s'] for a, b in zip(ours, theirs, strict=True)]):.2f}",
+        ]
+
+    lines = [cells(row, version) for row in rows for version in row["peers"]]
+    if lines:
+        print_table(
+            "peers, in the same turns",
+            ["hosts", "batches/s, all", "CPU ms a batch", "MB a batch", "ours / theirs"],
+            lines,
+        )
 
 
 def report(rows: list[dict[str, Any]], situations: dict[str, Any], args: argparse.Namespace) -> None:
@@ -179,10 +203,11 @@ def report(rows: list[dict[str, Any]], situations: dict[str, Any], args: argpars
     if rows:
         print_table(
             f"{args.nodes:,} nodes, {args.edges:,} edges, {args.features} float32 features; {host_kind(args)}",
-            ["hosts", "batches/s, all", "CPU ms a batch", "in process", "wire", "factor", "least", "MB a batch", "floor", "requests",
-             "copied", "server MiB", "worker MiB"],
+            ["hosts", "batches/s, all", "CPU ms a batch", "in process", "wire", "factor", "least", "MB a batch",
+             "floor", "requests", "copied", "server MiB", "worker MiB"],
             [cells(row) for row in rows],
         )  # fmt: skip
+        report_peers(rows)
     found = {"arguments": vars(args), "hosts": host_kind(args), "rows": rows, "situations": situations}
     print(write_json(args.name, found))
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -142,13 +142,91 @@ def open_hosts(count: int, args: argparse.Namespace) -> Iterator[Hosts]:
 # --- programs ----------------------------------------------------------------------------------------------------
 
 
-class Job:
+Opened = TypeVar("Opened", bound="Readers")
+
+
+class Readers:
+    """Servers, and trainers that read from them, on so many hosts.
+
+    Attributes:
+        servers: the programs that serve; filled by who starts them.
+        trainers: likewise those that read.
+        counters: the files in which trainers count batches.
+    """
+
+    def __init__(self, hosts: Hosts, count: int, root: Path) -> None:
+        self.hosts = hosts
+        self.servers: list[LineProgram] = []
+        self.trainers: list[LineProgram] = []
+        self._stack = ExitStack()
+        self.counters = [root / f"{uuid.uuid4()}.count" for _ in range(count)]
+        for counter in self.counters:
+            np.zeros(1, np.int64).tofile(counter)
+        self._counts = [np.memmap(counter, np.int64, "r") for counter in self.counters]
+
+    def ask(self, programs: Sequence[LineProgram], **command: Any) -> list[dict[str, Any]]:
+        """All of them at once."""
+        for one in programs:
+            one.tell(**command)
+        return [one.answer(DEADLINE_S, command["op"]) for one in programs]
+
+    def read(
+        self, seconds: float, trainers: Sequence[LineProgram] | None = None, pids: list[int] | None = None
+    ) -> dict[str, float]:
+        """One turn of these trainers, all unless given, and the CPU time of these processes, those of all hosts."""
+        trainers = self.trainers if trainers is None else trainers
+        self.ask(trainers, op="go")
+        time.sleep(SETTLE_S)  # nothing waits for it: what is measured begins here
+        pids = self.pids() if pids is None else pids
+        before = self._state(pids)
+        time.sleep(seconds)
+        after = self._state(pids)
+        self.ask(trainers, op="pause")
+        wall, cpu, sent, requests, batches = (b - a for a, b in zip(before, after, strict=True))
+        return {
+            "batches": batches,
+            "per_s": batches / wall,
+            "cpu_ms": 1000 * cpu / batches,
+            "bytes": sent / batches,
+            "requests": requests / batches,
+        }
+
+    def pids(self) -> list[int]:
+        """All processes of all hosts."""
+        return self.hosts.pids([*self.servers, *self.trainers])
+
+    def _state(self, pids: list[int]) -> tuple[float, float, int, int, int]:
+        """(seconds, CPU seconds, bytes sent, requests that servers answered, batches), now."""
+        batches = sum(int(counts[0]) for counts in self._counts)
+        return time.perf_counter(), cpu_seconds(pids), self.hosts.sent_bytes(), self.requests(), batches
+
+    def requests(self) -> int:
+        """How many the servers have answered; 0 where they do not say."""
+        return 0
+
+    def __enter__(self: Opened) -> Opened:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+def program(job: dict[str, Any]) -> list[str]:
+    """The command line of a program of ``host_programs``."""
+    return [sys.executable, str(Path(__file__).with_name("host_programs.py")), json.dumps(job)]
+
+
+def start_program(command: Sequence[str], label: str, environment: dict[str, str]) -> LineProgram:
+    """Starts it; what it logs goes to this process's standard error."""
+    return LineProgram(label, command, env=environment)
+
+
+class Job(Readers):
     """Servers and trainers of one graph on so many hosts, and clients beside them."""
 
     def __init__(self, hosts: Hosts, count: int, graph: str, graphs: Graphs, root: Path, args: argparse.Namespace):
-        self.hosts = hosts
+        super().__init__(hosts, count, root)
         self.count = count
-        self._stack = ExitStack()
         self._clients = count + 1
         port = get_free_port() if isinstance(hosts, Loopback) else PORT
         nodes = args.nodes if graph == "one type" else args.nodes // 2
@@ -160,26 +238,20 @@ class Job:
             **os.environ, "GLD_TOKEN": secrets.token_hex(32), "GLD_SHARE_PARTITIONS": "0", "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }  # fmt: skip
-        self._counters = [root / f"{uuid.uuid4()}.count" for _ in range(count)]
         options = {} if args.row_cache is None else {"row_cache": args.row_cache}
         directory = graphs.get(graph, count)
         with ExitStack() as undo:
-            self.servers = [
-                undo.enter_context(self._start("server", rank, directory=directory, options=options))
-                for rank in range(count)
-            ]
+            for rank in range(count):
+                server = self._start("server", rank, directory=directory, options=options)
+                self.servers.append(undo.enter_context(server))
             for server in self.servers:
                 server.answer(DEADLINE_S, "start")
             loader = {"num_workers": args.workers, "buffer_size": args.buffer}
-            self.trainers = []
-            for rank, counter in enumerate(self._counters):
-                np.zeros(1, np.int64).tofile(counter)
-                self.trainers.append(
-                    undo.enter_context(self._start("trainer", rank, counter=str(counter), options=loader))
-                )
+            for rank, counter in enumerate(self.counters):
+                trainer = self._start("trainer", rank, counter=str(counter), options=loader)
+                self.trainers.append(undo.enter_context(trainer))
             for trainer in self.trainers:
                 trainer.answer(DEADLINE_S, "start")
-            self._counts = [np.memmap(counter, np.int64, "r") for counter in self._counters]
             self._stack = undo.pop_all()
 
     def _start(self, role: str, host: int, **more: Any) -> LineProgram:
@@ -196,43 +268,8 @@ class Job:
         job = {"role": "flood", "boot_id": self.hosts.boot_id(self.count - 1), **self._common, "rank": self.count}
         return start_program(self.hosts.command(self.count - 1, program(job)), "flood", self._environment)
 
-    def ask(self, programs: Sequence[LineProgram], **command: Any) -> list[dict[str, Any]]:
-        """All of them at once."""
-        for one in programs:
-            one.tell(**command)
-        return [one.answer(DEADLINE_S, command["op"]) for one in programs]
-
-    def read(
-        self, seconds: float, trainers: Sequence[LineProgram] | None = None, pids: list[int] | None = None
-    ) -> dict[str, float]:
-        """One turn of these trainers, all unless given, and the CPU time of these processes, those of all hosts."""
-        trainers = self.trainers if trainers is None else trainers
-        self.ask(trainers, op="go")
-        time.sleep(SETTLE_S)  # nothing waits for it: what is measured begins here
-        pids = self.pids() if pids is None else pids
-        before, requests = self._state(pids), self._requests()
-        time.sleep(seconds)
-        after, requests = self._state(pids), self._requests() - requests
-        self.ask(trainers, op="pause")
-        wall, cpu, sent, batches = (b - a for a, b in zip(before, after, strict=True))
-        return {
-            "batches": batches,
-            "per_s": batches / wall,
-            "cpu_ms": 1000 * cpu / batches,
-            "bytes": sent / batches,
-            "requests": requests / batches,
-        }
-
-    def pids(self) -> list[int]:
-        """All processes of all hosts."""
-        return self.hosts.pids([*self.servers, *self.trainers])
-
-    def _state(self, pids: list[int]) -> tuple[float, float, int, int]:
-        """(seconds, CPU seconds, bytes sent, batches), now."""
-        batches = sum(int(counts[0]) for counts in self._counts)
-        return time.perf_counter(), cpu_seconds(pids), self.hosts.sent_bytes(), batches
-
-    def _requests(self) -> int:
+    def requests(self) -> int:
+        """How many the servers have answered."""
         return sum(reply["requests"] for reply in self.ask(self.servers, op="stats"))
 
     def wait_for_copies(self) -> None:
@@ -256,28 +293,13 @@ class Job:
         found = {"server_mib": 0.0, "worker_mib": 0.0}
         for pid in self.pids():
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-            kind = "server_mib" if b'"role": "server"' in line else "worker_mib" if b"fork_server" in line else None
+            is_server = b"host_programs.py" in line and b'"role": "server"' in line  # not a peer's
+            kind = "server_mib" if is_server else "worker_mib" if b"fork_server" in line else None
             if kind:
                 status = Path(f"/proc/{pid}/status").read_text()
                 peak = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM:"))
                 found[kind] = max(found[kind], peak / 1024)
         return found
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-
-def program(job: dict[str, Any]) -> list[str]:
-    """The command line of a program of ``host_programs``."""
-    return [sys.executable, str(Path(__file__).with_name("host_programs.py")), json.dumps(job)]
-
-
-def start_program(command: Sequence[str], label: str, environment: dict[str, str]) -> LineProgram:
-    """Starts it; what it logs goes to this process's standard error."""
-    return LineProgram(label, command, env=environment)
 
 
 class Wire:

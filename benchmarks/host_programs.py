@@ -135,8 +135,8 @@ def keep_busy(job: Job) -> None:
 
 
 def move_bytes(job: Job) -> None:
-    """One end of a bare connection: rank 0 sends as many bytes as rank 1 asks it for, from a block in the cache to another
-    one; both say what CPU time that took them."""
+    """One end of a bare connection: rank 0 sends as many bytes as rank 1 asks it for, from one block that stays in the
+    cache to another; both say what CPU time that took."""
     with contextlib.ExitStack() as stack:
         if job["rank"] == 0:
             listener = stack.enter_context(socket.create_server(("", 0)))

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 Job = dict[str, Any]
+_answers = sys.stdout
 
 
 def answer(**reply: Any) -> None:
     """One line for who asked."""
-    print(json.dumps(reply), flush=True)
+    print(json.dumps(reply), file=_answers, flush=True)
 
 
 def commands() -> Iterator[Job]:
@@ -99,9 +100,9 @@ def size_of(batches: list[Any]) -> dict[str, float]:
 
 def own_standard_output() -> None:
     """Answers keep the real standard output; what a library prints goes to standard error."""
-    channel = os.dup(1)
+    global _answers
+    _answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.stdout = os.fdopen(channel, "w")
 
 
 def run(roles: dict[str, Callable[[Job], None]]) -> None:

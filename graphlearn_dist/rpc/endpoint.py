@@ -387,6 +387,16 @@ class Endpoint:
 
         return asyncio.run_coroutine_threadsafe(connected(), self.loop)
 
+    def disconnect(self, stream: RpcStream, why: str) -> Future[None]:
+        """Close the connection that queries go by; no ``connect`` gives it any more when the future is done."""
+
+        async def disconnected() -> None:
+            connection = self._links.with_stream(stream)
+            if connection is not None:
+                connection.close(why)
+
+        return asyncio.run_coroutine_threadsafe(disconnected(), self.loop)
+
     # --- what connections ask for (on the loop's thread) -------------------------------------------------------
 
     @property

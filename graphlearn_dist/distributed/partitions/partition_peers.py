@@ -164,7 +164,7 @@ class _UnderWay(Generic[AnyExchange]):
                     if was_garbled or lost.stream is None:
                         raise lost.error from None
                     was_garbled = True
-                    lost.stream.close()
+                    await self._peers.disconnect(lost.stream)
                 if give_up is None:
                     give_up = asyncio.get_running_loop().time() + self._peers.patience_s
                 await self._peers.recover(lost, give_up)
@@ -230,6 +230,10 @@ class EndpointPeers:
             self._in_python = True
         else:
             self._streams[partition] = stream
+
+    async def disconnect(self, stream: RpcStream) -> None:
+        """Gives up a connection by which noise came."""
+        await asyncio.wrap_future(self._endpoint.disconnect(stream, "it broke the protocol"))
 
     async def recover(self, lost: HolderLost, give_up: float) -> None:
         """A holder is lost, or was never found: connects to it, or raises an error."""

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from ..._C import RpcStream
 from ...errors import AuthenticationError, InvalidArgumentError, PeerLostError, ResourceInsufficientError
 from ..connection import Connection, Owner
 from ..engine.tls import Tls
@@ -259,6 +260,10 @@ class Links:
         """An open connection to a peer's name or address."""
         connection = self._by_name.get(target) if isinstance(target, str) else self._by_address.get(target)
         return connection if connection is not None and connection.is_open else None
+
+    def with_stream(self, stream: RpcStream) -> Connection | None:
+        """The connection whose queries go by a stream."""
+        return next((connection for connection in self._all if connection.query_stream is stream), None)
 
     def suits(self, connection: Connection, address: PeerAddress) -> bool:
         """Whether ``connection`` is as good as a new one to ``address``: not TCP where a unix socket would do."""
