@@ -9,6 +9,7 @@ from .schema import GraphSchema
 from .sources import GraphSource
 from .topology import Topology
 from .unified_tensor import UnifiedTensor
+from .zone_order import ZoneOrder
 
 __all__ = [
     "Dataset",
@@ -19,6 +20,7 @@ __all__ = [
     "GraphSource",
     "Topology",
     "UnifiedTensor",
+    "ZoneOrder",
     "random_split",
     "sort_by_in_degree",
 ]

@@ -22,7 +22,7 @@ from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
 from .feature import Feature
 from .graph import Graph
-from .handles import WholeDatasetHandle, handles_of, share_tables, tensors_of
+from .handles import WholeDatasetHandle, handles_of, open_orders, order_handles, share_tables, tensors_of
 from .random_split import random_split
 from .reorder import resolve_hotness, sort_rows
 from .schema import (
@@ -40,6 +40,7 @@ from .schema import (
     store_name,
 )
 from .topology import Topology, count_ends, to_coo
+from .zone_order import ZoneOrder
 
 
 def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any], what: str) -> None:
@@ -67,6 +68,7 @@ class Dataset(NamedColumns):
     Attributes:
         node_times: by node type, int64 ``[num_nodes]``, as given to ``init_graph``; in a partition, of its own nodes.
         earliest_nodes: by node type that has times, the node of the least time; of several, the one of the least id.
+        node_orders: by node type, the order of its nodes, as given to ``init_order``.
     """
 
     # What ``init_graph`` and ``init_node_features`` make.
@@ -93,6 +95,7 @@ class Dataset(NamedColumns):
         super().__init__()
         self.node_times: dict[Any, torch.Tensor] = {}
         self.earliest_nodes: dict[Any, int] = {}
+        self.node_orders: dict[Any, ZoneOrder] = {}
         self._num_nodes: dict[Any, int] = {}
         self._label_rows: dict[Any, Any] = {}
         self.train_idx: Any = None
@@ -330,6 +333,24 @@ class Dataset(NamedColumns):
             rows, cols = edge_ends(edge_type, self.edge_dir)
             graph.cover(count if rows == node_type else 0, count if cols == node_type else 0)
 
+    def init_order(self, order: ZoneOrder | Mapping[NodeType, ZoneOrder]) -> None:
+        """Sets the order of the nodes, of which loaders make batches of near seeds (``locality``).
+
+        Args:
+            order: a ``ZoneOrder``, or a dict by node type.
+
+        Raises:
+            InvalidArgumentError: an unknown type, or an order of another number of nodes.
+        """
+        orders, schema = by_type(order), self.schema
+        for node_type, one in orders.items():
+            count = schema.num_nodes[schema.node_type_index(node_type, "order")]
+            if len(one.place) != count:
+                raise InvalidArgumentError(
+                    f"{label_of('order', node_type)}: expected places of {count} nodes, got {len(one.place)}"
+                )
+        self.node_orders = dict(orders)
+
     def init_node_split(self, node_split: Any = None) -> None:
         """Sets (train, valid, test) ids, each a tensor or a dict by node type; no node may be in two of them."""
         if node_split is not None:
@@ -465,14 +486,16 @@ class Dataset(NamedColumns):
                 columns=tuple(map(handles_by_type, self._columns)),
                 constants=self.constants,
                 splits=tuple(map(handles_of, (self.train_idx, self.val_idx, self.test_idx))),
+                node_orders=order_handles(self.node_orders),
             )
 
     def _move_to_shared_memory(self) -> None:
-        """Labels, times and splits; graphs and features move when they are described."""
+        """Labels, times, orders and splits; graphs and features move when they are described."""
         self.node_labels = shared_memory.share_all(self.node_labels)
         self._label_rows = share_tables(self._label_rows)
         self.node_times = shared_memory.share_all(self.node_times)
         self._share_columns()
+        self.node_orders = {key: order.share_memory() for key, order in self.node_orders.items()}
         for name in ("train_idx", "val_idx", "test_idx"):
             setattr(self, name, shared_memory.share_all(getattr(self, name)))
 
@@ -492,6 +515,7 @@ class Dataset(NamedColumns):
         dataset.node_times = tensors_of(handle.node_times)
         dataset.earliest_nodes = _earliest(dataset.node_times)
         dataset._open_columns(handle.columns, handle.constants)
+        dataset.node_orders = open_orders(handle.node_orders)
         return dataset
 
 

@@ -16,6 +16,7 @@ from ..messages import TensorHandle
 from ..utils.message_types import register_message
 from . import shared_memory
 from .schema import EdgeDirection, by_type
+from .zone_order import ZoneOrder
 
 
 class GpuHandle:
@@ -47,6 +48,28 @@ class GpuHandle:
     def __reduce__(self) -> tuple[Any, ...]:
         # What was received is passed on as it came: CUDA's memory is described by its maker alone.
         return GpuHandle, (None, self._described or reduce_tensor(self._tensor))  # type: ignore[no-untyped-call]
+
+
+@register_message
+@dataclass(frozen=True)
+class OrderHandle:
+    """Where a ``ZoneOrder`` lies."""
+
+    place: TensorHandle
+    bounds: TensorHandle
+    num_groups: int
+
+
+def order_handles(orders: Mapping[Any, ZoneOrder]) -> dict[Any, OrderHandle]:
+    """By node type, where orders lie that are shared already."""
+    to_handle = shared_memory.to_handle
+    return {key: OrderHandle(to_handle(o.place), to_handle(o.bounds), o.num_groups) for key, o in orders.items()}
+
+
+def open_orders(handles: Mapping[Any, OrderHandle]) -> dict[Any, ZoneOrder]:
+    """Maps orders, by node type."""
+    opened = shared_memory.from_handle
+    return {key: ZoneOrder(opened(h.place), opened(h.bounds), h.num_groups) for key, h in handles.items()}
 
 
 @register_message
@@ -111,6 +134,7 @@ class WholeDatasetHandle:
     splits: tuple[Mapping[Any, TensorHandle], ...]
     columns: tuple[Mapping[Any, Mapping[str, TensorHandle]], ...] = ({}, {})
     constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    node_orders: Mapping[Any, OrderHandle] = field(default_factory=dict)
 
 
 def share_tables(rows: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -17,7 +17,7 @@ from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store
 from ..data.dataset import Dataset
 from ..data.feature import DeviceGroup, Feature
 from ..data.graph import Graph
-from ..data.handles import handles_of
+from ..data.handles import handles_of, order_handles
 from ..data.random_split import random_split as split_range
 from ..data.schema import (
     EDGE_FEATURE,
@@ -253,6 +253,7 @@ class DistDataset(Dataset):
         self.edge_attrs = {key: dict(named) for key, named in parts.edge_attrs.items()}
         self.constants = {key: dict(named) for key, named in parts.constants.items()}
         self.table_columns = {key: dict(named) for key, named in parts.table_columns.items()}
+        self.node_orders = dict(parts.node_orders)
         self.node_pb, self.edge_pb = bare(node_books), bare(edge_books)
         is_own = any(feature_books[key] is not book for key, book in node_books.items())
         self._node_feat_pb, self._edge_feat_pb = bare(feature_books) if is_own else None, None
@@ -418,7 +419,8 @@ class DistDataset(Dataset):
         """A handle with which another process of this host maps the same memory while this one lives.
 
         Args:
-            with_splits: name the splits, too, and the constants; the handle is then good only while they stay the same.
+            with_splits: name the splits, too, the constants and the orders; the handle is then good only while they
+                stay the same.
         """
         return self.to_handle(with_splits=with_splits)
 
@@ -439,6 +441,7 @@ class DistDataset(Dataset):
                 splits=split_handles(dict(named)) if with_splits else (),
                 constants=self.constants if with_splits else {},
                 table_columns=self.table_columns if with_splits else {},
+                node_orders=order_handles(self.node_orders) if with_splits else {},
             )
 
     def _move_to_shared_memory(self) -> None:

@@ -46,6 +46,9 @@ class DistLinkNeighborLoader(DistLoader):
         neg_sampling: ``"binary"``, ``"triplet"``, a ``NegativeSampling``, or a tuple or dict of its arguments.
         shuffle: permute the links in every epoch.
         drop_last: leave out an incomplete last batch.
+        locality: cut the links into that many stretches in the order of the data set, and take each batch of one of
+            them, so that its sources are near; None takes any. 8 is a good number, see ``docs/locality.md``.
+            Servers then make the batches of which they own most sources: all of them, unless ``server_rank`` is given.
         with_edge: batches carry ``e_id``.
         with_weight: sample by edge weight, along the edge types that have weights.
         edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.
@@ -99,6 +102,7 @@ class DistLinkNeighborLoader(DistLoader):
         disjoint: bool = False,
         edge_label_time: torch.Tensor | None = None,
         temporal_strategy: str | None = "uniform",
+        locality: int | None = None,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
         collect_labels: bool = False,
@@ -117,6 +121,7 @@ class DistLinkNeighborLoader(DistLoader):
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
+            locality=locality,
             with_edge=with_edge,
             collect_features=collect_features,
             with_neg=has_negatives(links),

@@ -15,6 +15,7 @@ from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
+from ..sampler.locality import warn_of_locality
 from ..sampler.schedule import BatchIndices
 from ..utils.device import can_pin
 from .dist_dataset import DistDataset
@@ -101,6 +102,7 @@ class DistLoader(EpochLoader):
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
+        warn_of_locality(sampling_config)
         super().__init__(Shard() if shard is None else Shard(*shard))
         self._config = sampling_config
         self.batch_size, self.shuffle = sampling_config.batch_size, sampling_config.shuffle

@@ -29,6 +29,7 @@ from ..rpc.peers.identity import Member, Peer, current_peer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index
+from ..sampler.locality import order_of_seeds, place_nodes
 from ..sampler.schedule import BatchIndices
 from ..typing import EdgeType, NodeType
 from ..utils.garbage import permanent_heap
@@ -212,7 +213,9 @@ class DistServer:
         holders = await self._holders.find()
         loop, timeout_s = asyncio.get_running_loop(), request.request_timeout_s
         seeds = await loop.run_in_executor(None, resolve_among, named, self.dataset, holders, timeout_s)
-        hashed = await loop.run_in_executor(None, input_settings, seeds)  # long inputs take long
+        # long inputs take long
+        near = await loop.run_in_executor(None, order_of_seeds, sampling_config, seeds, self.dataset)
+        hashed = await loop.run_in_executor(None, input_settings, seeds, near)
         with contextlib.ExitStack() as undo:
             room = self._budget.take(2 * request.buffer_bytes, request.num_workers)  # a region, and as much of a ring
             undo.callback(room.give_back)
@@ -220,7 +223,7 @@ class DistServer:
             if (row_counts := self._row_cache.new_counts(request.num_workers)) is not None:
                 undo.callback(row_counts.close)
             producer = SamplingProducer(
-                name, self.dataset, self._handle, seeds, sampling_config, request, holders, row_counts
+                name, self.dataset, self._handle, seeds, sampling_config, request, holders, row_counts, near
             )
             await producer.use_copies(self._row_cache.handles)
             await self._start(producer, holders)
@@ -235,8 +238,14 @@ class DistServer:
                 lambda: Announcement.of_loader(plan.schema, seeds, sampling_config.batch_size, plan.fanouts),
             )
         await producer.use_copies(self._row_cache.handles)  # there may be others meanwhile
-        count, held = producer.schedule.num_batches, self.dataset
-        return ProducerInfo(producer_id, count, held.schema, hashed, held.constants)
+        held, schedule = self.dataset, producer.schedule
+        owners: tuple[int, ...] = ()
+        if near is not None:
+            node_type, nodes = place_nodes(seeds)
+            owners = await loop.run_in_executor(None, lambda: schedule.owners(held.node_books()[node_type][nodes]))
+        return ProducerInfo(
+            producer_id, schedule.num_batches, held.schema, hashed, held.constants, held.partition_idx, owners
+        )
 
     async def _start(self, producer: SamplingProducer, holders: PartitionHolders) -> None:
         """Starts a producer, which knows these holders; undone if it fails."""

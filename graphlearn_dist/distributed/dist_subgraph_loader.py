@@ -32,6 +32,9 @@ class DistSubGraphLoader(DistLoader):
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
+        locality: cut the seeds into that many stretches in the order of the data set, and take each batch of one of
+            them, so that its seeds are near; None takes any. 8 is a good number, see ``docs/locality.md``.
+            Servers then make the batches of which they own most seeds: all of them, unless ``server_rank`` is given.
         with_edge: batches carry ``e_id``.
         with_weight: sample by edge weight, along the edge types that have weights.
         edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.
@@ -72,6 +75,7 @@ class DistSubGraphLoader(DistLoader):
         *,
         replace: bool = False,
         strategy: str = "random",
+        locality: int | None = None,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
         collect_labels: bool = False,
@@ -84,6 +88,7 @@ class DistSubGraphLoader(DistLoader):
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
+            locality=locality,
             with_edge=with_edge,
             collect_features=collect_features,
             with_neg=False,

@@ -36,6 +36,8 @@ class LinkLoader(LocalLoader):
         batch_size: links of a batch.
         shuffle: permute the links in every epoch.
         drop_last: leave out an incomplete last batch.
+        locality: cut the links into that many stretches in the order of the data set, and take each batch of one of
+            them, so that its sources are near; None takes any. 8 is a good number, see ``docs/locality.md``.
         edge_label_time: int64 ``[n]``, times of the links; None where they have none.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
@@ -65,6 +67,7 @@ class LinkLoader(LocalLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        locality: int | None = None,
         **keywords: Any,
     ) -> None:
         check_keywords(keywords)
@@ -80,6 +83,7 @@ class LinkLoader(LocalLoader):
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
+            locality=locality,
             collect_features=True,
             with_neg=sampler_input.neg_sampling is not None,
         )

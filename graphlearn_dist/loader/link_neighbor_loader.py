@@ -43,6 +43,8 @@ class LinkNeighborLoader(LinkLoader):
         batch_size: links of a batch.
         shuffle: permute the links in every epoch.
         drop_last: leave out an incomplete last batch.
+        locality: cut the links into that many stretches in the order of the data set, and take each batch of one of
+            them, so that its sources are near; None takes any. 8 is a good number, see ``docs/locality.md``.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         device: where batches go; None leaves them on the host.
         seed: seed of the shuffle and of all draws; 0 unless given.
@@ -90,6 +92,7 @@ class LinkNeighborLoader(LinkLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        locality: int | None = None,
         **keywords: Any,
     ) -> None:
         if neighbor_sampler is None:
@@ -118,6 +121,7 @@ class LinkNeighborLoader(LinkLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            locality=locality,
             **keywords,
         )
 

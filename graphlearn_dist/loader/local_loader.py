@@ -17,6 +17,7 @@ from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInpu
 from ..sampler.batches import LocalBatches, with_own_times
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import resolve_input
+from ..sampler.locality import warn_of_locality
 from ..sampler.padding import StaticShapes
 from ..sampler.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.static_batches import StaticBatches, ask, make_static_batches, new_request
@@ -82,6 +83,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         static_shapes: StaticShapes | bool = False,
         keywords: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        warn_of_locality(config)
         self.config = config
         self._input = resolve_input(sampler_input, data)
         self._resolved = with_own_times(config, self._input, data)
@@ -92,12 +94,16 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             DatasetSource(data, config, self.batches, as_pyg_v1=as_pyg_v1),
             len(self._input),
             {**order, **keywords},
-            lambda: config_settings(self.config, data.schema) | input_settings(self._input),
+            lambda: config_settings(self.config, data.schema) | input_settings(self._input, self.batches.schedule.near),
             seed=config.seed,
             device=device,
             transform=transform,
             prefetch=prefetch,
         )
+        if self.keywords.own_order is None:
+            self._schedule = self.batches.schedule
+        elif config.locality is not None:
+            raise InvalidArgumentError("locality: expected None beside an own sampler or batch_sampler")
         self._schema = data.schema
         self._constants = data.constants if config.collect_features else {}
         self._as_pyg_v1 = as_pyg_v1

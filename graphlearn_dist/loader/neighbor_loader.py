@@ -37,6 +37,8 @@ class NeighborLoader(NodeLoader):
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
+        locality: cut the seeds into that many stretches in the order of the data set, and take each batch of one of
+            them, so that its seeds are near; None takes any. 8 is a good number, see ``docs/locality.md``.
         with_edge: batches carry ``e_id``.
         with_weight: sample by edge weight, along the edge types that have weights.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
@@ -88,6 +90,7 @@ class NeighborLoader(NodeLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        locality: int | None = None,
         static_shapes: StaticShapes | bool = False,
         **keywords: Any,
     ) -> None:
@@ -115,6 +118,7 @@ class NeighborLoader(NodeLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            locality=locality,
             static_shapes=static_shapes,
             as_pyg_v1=as_pyg_v1,
             **keywords,

@@ -40,6 +40,8 @@ class NodeLoader(LocalLoader):
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
+        locality: cut the seeds into that many stretches in the order of the data set, and take each batch of one of
+            them, so that its seeds are near; None takes any. 8 is a good number, see ``docs/locality.md``.
         input_time: int64 ``[n]``, times of the seeds; the nodes' own unless given, see ``NeighborLoader``.
         sampling_type: neighborhoods, or induced subgraphs of them.
         transform: called with each batch, in the thread that iterates.
@@ -71,6 +73,7 @@ class NodeLoader(LocalLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        locality: int | None = None,
         as_pyg_v1: bool = False,
         static_shapes: StaticShapes | bool = False,
         **keywords: Any,
@@ -84,6 +87,7 @@ class NodeLoader(LocalLoader):
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
+            locality=locality,
             collect_features=not as_pyg_v1,
         )
         if as_pyg_v1 and (not data.schema.is_homogeneous or sampling_type is not SamplingType.NODE):

@@ -31,6 +31,8 @@ class SubGraphLoader(NodeLoader):
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.
+        locality: cut the seeds into that many stretches in the order of the data set, and take each batch of one of
+            them, so that its seeds are near; None takes any. 8 is a good number, see ``docs/locality.md``.
         with_edge: batches carry ``e_id``.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         device: where batches go; None leaves them on the host.
@@ -71,6 +73,7 @@ class SubGraphLoader(NodeLoader):
         transform: Transform | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        locality: int | None = None,
         **keywords: Any,
     ) -> None:
         if neighbor_sampler is None:
@@ -95,5 +98,6 @@ class SubGraphLoader(NodeLoader):
             transform=transform,
             num_threads=num_threads,
             prefetch=prefetch,
+            locality=locality,
             **keywords,
         )

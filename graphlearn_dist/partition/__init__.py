@@ -20,6 +20,7 @@ from .base import (
 from .edge_book import OwnedEdgesBook
 from .frequency_partitioner import FrequencyPartitioner
 from .layout import CachedRows, GraphArrays, PartitionArrays, PartitionLayout, load_partition_layout
+from .node_order import save_node_order
 from .partition_book import (
     GLTPartitionBook,
     OffsetId2Index,
@@ -65,6 +66,7 @@ __all__ = [
     "save_graph_partition",
     "save_meta",
     "save_node_feat_pb",
+    "save_node_order",
     "save_node_pb",
     "verify",
 ]

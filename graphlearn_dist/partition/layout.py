@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 import torch
 
+from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
 from ..utils.values import check_disjoint, label_of
@@ -55,7 +56,8 @@ class NodeInfo:
     """Nodes of one type: how many, who owns which, and the ids of the given splits (``train``, ``val``, ``test``).
 
     ``feature_book`` says who owns which node's features; it is ``book`` unless another was saved. ``earliest`` is the
-    node of the least time (of several, the one of the least id); None where nodes have none.
+    node of the least time (of several, the one of the least id); None where nodes have none. ``order`` is that of the
+    data set's nodes, where it has one.
     """
 
     count: int
@@ -63,6 +65,7 @@ class NodeInfo:
     split: Mapping[str, torch.Tensor]
     feature_book: AnyBook
     earliest: int | None = None
+    order: ZoneOrder | None = None
 
 
 @dataclass(frozen=True)
@@ -363,7 +366,7 @@ def load_partition_layout(root_dir: str | Path, *, verify: bool | None = None) -
         PartitionFormatError: the directory is foreign, of another version, incomplete or damaged.
     """
     root = Path(root_dir)
-    meta = _read_meta(root)
+    meta = read_meta(root)
     try:
         listed = list(map(ArrayFile.from_dict, meta["files"]))
         files = {file.path: file for file in listed}
@@ -379,7 +382,8 @@ def load_partition_layout(root_dir: str | Path, *, verify: bool | None = None) -
     return layout
 
 
-def _read_meta(root: Path) -> dict[str, Any]:
+def read_meta(root: Path) -> dict[str, Any]:
+    """META.json as it is, of a version that can be read; PartitionFormatError where there is none."""
     path = root / META_FILE
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
@@ -426,7 +430,8 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
         first = entry.get("earliest")
         if first is not None:
             meta_checks.whole_number(first, f"nodes of type {key}: earliest", high=count - 1)
-        nodes[key] = NodeInfo(count, book, split, feature_book, first)
+        order = _read_order(root, entry, key, files, verify)
+        nodes[key] = NodeInfo(count, book, split, feature_book, first, order)
     edges: dict[EdgeKey, EdgeInfo] = {}
     for etype, entry in zip(edge_types, meta["edges"], strict=True):
         edge_book = _read_edge_book(root, entry["feature_book"], etype, files, verify)
@@ -442,6 +447,18 @@ def _parse(root: Path, meta: dict[str, Any], files: Mapping[str, ArrayFile], ver
     constants = open_constants(root, meta.get("constants", ()), files, verify=verify)
     columns = meta_checks.table_columns(meta.get("tables"), node_types, edge_types)
     return PartitionLayout(root, num_parts, meta["data_cls"], meta["edge_dir"], nodes, edges, files, constants, columns)
+
+
+def _read_order(
+    root: Path, entry: Mapping[str, Any], key: NodeKey, files: Mapping[str, ArrayFile], verify: bool
+) -> ZoneOrder | None:
+    if "order" not in entry:
+        return None
+    num_groups = meta_checks.whole_number(entry["order"]["num_groups"], f"nodes of type {key}: num_groups", low=1)
+    place, bounds = (open_array(root, files[array_path("order", key, n)], verify=verify) for n in ("place", "bounds"))
+    if len(place) != entry["count"]:
+        raise ValueError(f"nodes of type {key}: expected places of {entry['count']} nodes, found {len(place)}")
+    return ZoneOrder(place, bounds, num_groups)
 
 
 def _check_book(what: str, book: EdgeBook, num_parts: int, num_ids: int) -> None:

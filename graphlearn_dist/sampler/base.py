@@ -43,6 +43,8 @@ __all__ = [
 
 T = TypeVar("T", bound="_InputTensors")
 
+MAX_STRETCHES = 1 << 16  # of ``SamplingConfig.locality``
+
 
 class _InputTensors(CastMixin):
     """What both kinds of input do with each of their tensors.
@@ -177,6 +179,8 @@ class SamplingConfig:
         induced: batches have all edges between their nodes instead of those that were sampled; those of subgraphs do
             whatever this says.
         collect_labels: batches carry labels, without ``collect_features`` too.
+        locality: into how many stretches of near seeds the input is cut, one of which a batch is of, see
+            ``SeedSchedule``; None where nearness does not matter.
     """
 
     sampling_type: SamplingType
@@ -197,6 +201,7 @@ class SamplingConfig:
     own_times: str | None = None
     induced: bool = False
     collect_labels: bool = False
+    locality: int | None = None
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):
@@ -208,6 +213,10 @@ class SamplingConfig:
                 raise InvalidArgumentError(
                     f"temporal_strategy: expected one of {tuple(TEMPORAL_STRATEGIES)} or None, got {strategy!r}"
                 )
+        if self.locality is not None and (type(self.locality) is not int or not 1 <= self.locality <= MAX_STRETCHES):
+            raise InvalidArgumentError(
+                f"locality: expected a number of stretches from 1 to {MAX_STRETCHES} or None, got {self.locality!r}"
+            )
         check_strategy(self.strategy, with_weight=self.with_weight, replace=self.replace)
         self._check_combination()
 

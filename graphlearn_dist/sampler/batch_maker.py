@@ -9,15 +9,23 @@ import torch
 
 from ..data.columns import NODE_COLUMN, columns_among
 from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, GraphSchema, store_name
+from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .schedule import SeedSchedule
 from .tasks import GraphAccess, make_task
 
 
-def make_schedule(sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig) -> SeedSchedule:
-    """The schedule of a loader."""
-    return SeedSchedule(len(sampler_input), config.batch_size, config.shuffle, config.drop_last, config.seed)
+def make_schedule(
+    sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig, near: torch.Tensor | None = None
+) -> SeedSchedule:
+    """The schedule of a loader; where ``config.locality`` asks for it, ``near`` is what ``order_of_seeds`` gives."""
+    if (near is None) != (config.locality is None):
+        raise InvalidArgumentError("locality: expected an order of the seeds with it, and none without")
+    num_stretches = config.locality or 1
+    return SeedSchedule(
+        len(sampler_input), config.batch_size, config.shuffle, config.drop_last, config.seed, near, num_stretches
+    )
 
 
 class BatchMaker:
@@ -28,6 +36,7 @@ class BatchMaker:
         schema: types and counts of the data set.
         sampler_input: the loader's input, checked.
         config: how to sample.
+        near: see ``make_schedule``.
 
     Raises:
         InvalidArgumentError: input and config do not belong together.
@@ -39,8 +48,9 @@ class BatchMaker:
         schema: GraphSchema,
         sampler_input: NodeSamplerInput | EdgeSamplerInput,
         config: SamplingConfig,
+        near: torch.Tensor | None = None,
     ) -> None:
-        self.schedule = make_schedule(sampler_input, config)
+        self.schedule = make_schedule(sampler_input, config, near)
         self._graph = graph
         self._task = make_task(sampler_input, schema, config)
         self._input_id = sampler_input.input_id if isinstance(sampler_input, NodeSamplerInput) else None

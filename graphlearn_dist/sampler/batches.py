@@ -15,6 +15,7 @@ from .batch_maker import BatchMaker, make_schedule, wanted_rows, with_rows
 from .device_graph import DeviceGraph, device_of
 from .inputs import check_direction
 from .local_graph import LocalGraph
+from .locality import order_of_seeds
 from .plan import Draw, SamplingPlan, build_plan
 from .strategies import STRATEGIES, TEMPORAL_STRATEGIES
 from .tasks import GraphAccess
@@ -124,7 +125,8 @@ class LocalBatches:
         num_threads: int = 1,
     ) -> None:
         graph = _graph_access(dataset, config, num_threads)
-        self._maker = BatchMaker(graph, dataset.schema, sampler_input, config)
+        near = order_of_seeds(config, sampler_input, dataset)
+        self._maker = BatchMaker(graph, dataset.schema, sampler_input, config, near)
         self.schedule = self._maker.schedule
         self._stores = dataset.stores() if config.collect_features else {}
         self._store_names = frozenset(self._stores)

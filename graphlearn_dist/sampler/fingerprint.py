@@ -40,6 +40,8 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
     }
     if config.induced:
         settings["induced"] = 1
+    if config.locality is not None:
+        settings["locality"] = config.locality
     # Named only where it is not what loaders have by default: whether there are times is known to the data set alone.
     has_own = config.temporal_strategy is None and config.sampling_type is not SamplingType.SUBGRAPH
     return settings | {"own_times": str(config.own_times)} if has_own and config.own_times != "uniform" else settings
@@ -52,15 +54,17 @@ def _listed(fanouts: NumNeighbors | None) -> object:
     return None if fanouts is None else list(fanouts)
 
 
-def input_settings(sampler_input: NodeSamplerInput | EdgeSamplerInput) -> Settings:
-    """The input of a loader, as a count and a hash."""
+def input_settings(sampler_input: NodeSamplerInput | EdgeSamplerInput, near: torch.Tensor | None = None) -> Settings:
+    """The input of a loader, as a count and a hash; and a hash of its order where batches are of near seeds."""
     parts: list[object] = [sampler_input.input_type]
     for field in fields(sampler_input):
         value = getattr(sampler_input, field.name)
         if isinstance(value, torch.Tensor) and field.name != "input_id":  # it changes no draw
             parts += [field.name, value.to(torch.int64) if field.name in ("node", "row", "col") else value]
     negatives = sampler_input.neg_sampling if isinstance(sampler_input, EdgeSamplerInput) else None
-    return {"num_inputs": len(sampler_input), "inputs": _digest(*parts), "neg_sampling": _describe(negatives)}
+    settings: Settings = {"num_inputs": len(sampler_input), "inputs": _digest(*parts)}
+    settings["neg_sampling"] = _describe(negatives)
+    return settings if near is None else settings | {"seed_order": _digest(near)}
 
 
 def _describe(negatives: NegativeSampling | None) -> str:

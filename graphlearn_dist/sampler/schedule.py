@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import overload
 
@@ -52,6 +53,13 @@ class BatchIndices(Sequence[int]):
         ascending = all(one < other for one, other in pairwise((-1, *self.single, self.start)))
         if self.step < 1 or not ascending:
             raise InvalidArgumentError(f"indices: expected ascending numbers, none of them negative, got {self!r}")
+
+    @classmethod
+    def of(cls, indices: Iterable[int]) -> BatchIndices:
+        """These batches, which ascend."""
+        single = tuple(indices)
+        end = single[-1] + 1 if single else 0
+        return cls(end, end, 1, single)
 
     @property
     def _range(self) -> range:
@@ -105,12 +113,19 @@ class SeedSchedule:
     nodes. With ``shuffle`` that order is a keyed permutation of (seed, epoch), of which each is equally likely: any
     batch's seeds are computed alone, by any process.
 
+    With ``near``, an order in which near seeds follow each other, the seeds are cut in that order into
+    ``num_stretches`` stretches of whole batches, of which batches take turns: batch ``i`` has seeds of the stretch with
+    the turn ``i % num_stretches``. Those that follow each other in turn lie far apart, so that few consecutive batches
+    have seeds from all over the data set. Each stretch is permuted by itself.
+
     Attributes:
         num_inputs: length of the list of input nodes.
         batch_size: seeds of a batch; the last one may have fewer.
         shuffle: permute in every epoch.
         drop_last: leave out the last batch if it is not full.
         seed: seed of the permutation.
+        near: int64 ``[num_inputs]``, positions in the list of input nodes; None where nearness does not matter.
+        num_stretches: how many stretches there are.
     """
 
     num_inputs: int
@@ -118,6 +133,8 @@ class SeedSchedule:
     shuffle: bool = False
     drop_last: bool = False
     seed: int = 0
+    near: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    num_stretches: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -143,8 +160,44 @@ class SeedSchedule:
         Raises:
             InvalidArgumentError: there is no such batch.
         """
-        begin = self.check_index(index) * self.batch_size
-        end = min(begin + self.batch_size, self.num_inputs)
-        if not self.shuffle:
-            return torch.arange(begin, end)
-        return to_tensor(_C.take_shuffled(begin, end, self.num_inputs, _C.shuffle_key(self.seed, epoch)))
+        place, turn = divmod(self.check_index(index), self.num_stretches)
+        stretch = self._stretches[turn]
+        begin = place * self.batch_size
+        end = min(begin + self.batch_size, len(stretch))
+        places = torch.arange(begin, end)
+        if self.shuffle:
+            places = to_tensor(_C.take_shuffled(begin, end, len(stretch), self._key(epoch, turn)))
+        return places if self.near is None else self.near[stretch.start + places]
+
+    def _key(self, epoch: int, turn: int) -> int:
+        key = _C.shuffle_key(self.seed, epoch)
+        return key if self.near is None else _C.shuffle_key(key - (1 << 63), turn)
+
+    @functools.cached_property
+    def _stretches(self) -> tuple[range, ...]:
+        """By turn, which part of ``near`` is cut into batches; the last batch of an epoch alone may not be full."""
+        num_batches = -(-self.num_inputs // self.batch_size)
+        sizes = [
+            len(range(turn, num_batches, self.num_stretches)) * self.batch_size for turn in range(self.num_stretches)
+        ]
+        sizes[(num_batches - 1) % self.num_stretches] -= num_batches * self.batch_size - self.num_inputs
+        stretches, end = [range(0)] * self.num_stretches, 0
+        for _, turn in sorted(zip(_far_apart(self.num_stretches), range(self.num_stretches), strict=True)):
+            stretches[turn] = range(end, end + sizes[turn])
+            end += sizes[turn]
+        return tuple(stretches)
+
+    def owners(self, owners: torch.Tensor) -> tuple[int, ...]:
+        """By turn, who owns the most seeds of its stretch (of several, the first).
+
+        Args:
+            owners: int ``[num_inputs]``, of each input.
+        """
+        in_order = owners if self.near is None else owners[self.near]
+        return tuple(int(in_order[s.start : s.stop].bincount().argmax()) if s else 0 for s in self._stretches)
+
+
+def _far_apart(count: int) -> list[int]:
+    """The numbers below ``count`` by their bits in reverse: of every few that follow each other, none is near."""
+    width = (count - 1).bit_length()
+    return sorted(range(count), key=lambda number: f"{number:0{width}b}"[::-1])

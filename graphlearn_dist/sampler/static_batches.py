@@ -281,6 +281,8 @@ def make_static_batches(
         edge_types = native_edge_types(plan, [graph.topo for graph in ordered])
         native = padded_plan(plan, edge_types, seeds, shapes.bounds(plan.schema))
         return HostStaticBatches(batches, plan, BatchSizes.of(native, config.batch_size))
+    if config.locality is not None:
+        raise InvalidArgumentError("locality: expected None with static_shapes on a GPU, which finds the seeds itself")
     stores = dataset.stores() if config.collect_features else {}
     topologies = [graph.on_device() for graph in ordered]
     if inputs.time is None and config.temporal_strategy is not None:  # the nodes' own

@@ -1,8 +1,8 @@
 """One oracle for all: every mode gives the bits of the loader in one process, whatever is sampled, how, and from where.
 
 {collocated, multiprocessing, remote} x {1, 2, 3 partitions} x {homogeneous, typed} x {nodes, links, subgraphs} x
-{uniform, weighted, temporal} x {in, out}, partitions of others asked for and read in place. Processes are dear, so that
-three workers run all of it in both of their modes, by turns, and three servers one job after another.
+{uniform, weighted, temporal, near seeds} x {in, out}, partitions of others asked for and read in place. Processes are
+dear, so that three workers run all of it in both of their modes, by turns, and three servers one job after another.
 """
 
 from __future__ import annotations
@@ -70,7 +70,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> MakeDirectory:
             kind = ("random", "range")[(sorted(GRAPHS).index(name) + DIRECTIONS.index(edge_dir) + num_parts) % 2]
             root = tmp_path_factory.mktemp("graph")
             own = num_parts == 3
-            made[key] = str(write_partitions(graph_of(name), root, kind, num_parts, edge_dir, own_feature_books=own))
+            made[key] = str(
+                write_partitions(
+                    graph_of(name), root, kind, num_parts, edge_dir, own_feature_books=own, with_order=True
+                )
+            )
         return made[key]
 
     return find

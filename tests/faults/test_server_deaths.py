@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from graphlearn_dist.cluster import LaunchPlan, launch
+from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.distributed import (
     DistNeighborLoader,
     RemoteDistSamplingWorkerOptions,
@@ -25,6 +26,7 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.distributed.session import closing_calls
 from graphlearn_dist.errors import LaunchError
 from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.partition import save_node_order
 from graphlearn_dist.rpc import Peer
 from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, shared_memory_names
 from tests.support.processes import ROOT, TestProcess, run_processes, start
@@ -44,47 +46,54 @@ from graphlearn_dist.distributed import init_client, rpc, shutdown_client
 from tests.faults.test_server_deaths import epoch, make_loader
 from tests.support.jobs import same_batches
 
-whole, faults = Path(sys.argv[1]), [fault.split(":") for fault in sys.argv[2:]]
+whole, locality, faults = Path(sys.argv[1]), int(sys.argv[2]) or None, [fault.split(":") for fault in sys.argv[3:]]
 context = LaunchContext.from_environ()
 init_client(
     context.num_servers, context.num_clients, context.rank, context.master_addr, context.master_port,
     connect_timeout_s=120,
 )
-with make_loader([0, 1], 120) as loader:
+with make_loader([0, 1], 120, locality) as loader:
     for number, (rank, name) in enumerate(faults):
         batches = iter(loader)
         seen = list(itertools.islice(batches, 5))
         (pid,) = [member.peer.pid for member in rpc.get_endpoint().members("server") if member.rank == int(rank)]
         print(name, rank, pid, flush=True)
         os.kill(pid, signal.Signals[name])
-        same_batches([*seen, *batches], epoch(whole, number))
+        same_batches([*seen, *batches], epoch(whole, number, locality))
         print("epoch", number, "is the same", flush=True)
 shutdown_client()
 """
 
 
+def with_order(directory: Path) -> Path:
+    """Near places are owned by one server."""
+    save_node_order(directory, ZoneOrder(torch.arange(NUM_NODES), torch.tensor([0, NUM_NODES])))
+    return directory
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_partitions(tmp_path_factory.mktemp("whole") / "graph", 1)
+    return with_order(make_partitions(tmp_path_factory.mktemp("whole") / "graph", 1))
 
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_partitions(tmp_path_factory.mktemp("halves") / "graph", 2)
+    return with_order(make_partitions(tmp_path_factory.mktemp("halves") / "graph", 2))
 
 
-def make_loader(server_rank: list[int], reconnect_timeout: float) -> DistNeighborLoader:
+def make_loader(server_rank: list[int], reconnect_timeout: float, locality: int | None = None) -> DistNeighborLoader:
     options = RemoteDistSamplingWorkerOptions(
         server_rank=server_rank, rpc_timeout=120, reconnect_timeout=reconnect_timeout
     )
     return DistNeighborLoader(
-        None, [3, 2], SEEDS, 4, True, edge_dir="in", collect_features=True, random_seed=1, worker_options=options
-    )
+        None, [3, 2], SEEDS, 4, True, edge_dir="in", collect_features=True, random_seed=1, worker_options=options,
+        locality=locality,
+    )  # fmt: skip
 
 
-def epoch(whole: Path, number: int) -> list[object]:
+def epoch(whole: Path, number: int, locality: int | None = None) -> list[object]:
     """The same batches, made in this process."""
-    loader = NeighborLoader(load(whole), [3, 2], SEEDS, batch_size=4, shuffle=True, seed=1)
+    loader = NeighborLoader(load(whole), [3, 2], SEEDS, batch_size=4, shuffle=True, seed=1, locality=locality)
     return [loader.batch(number, index) for index in range(len(loader))]
 
 
@@ -119,7 +128,7 @@ def launch_job(directory: str, halves: str, args: list[str], max_restarts: int) 
 
 def test_servers_that_the_launcher_starts_again(tmp_path: Path, halves: Path, whole: Path) -> None:
     """Rank 1, whose partition the other one's workers need; then rank 0, which hosts the registry, and freezes too."""
-    lines, error = run_job(tmp_path, halves, str(whole), "1:SIGKILL", "0:SIGKILL", "0:SIGSTOP", max_restarts=2)
+    lines, error = run_job(tmp_path, halves, str(whole), "0", "1:SIGKILL", "0:SIGKILL", "0:SIGSTOP", max_restarts=2)
     assert error == "", "\n".join(lines)
     assert [line for line in lines if "is the same" in line] == [
         f"[trainer 0] epoch {number} is the same" for number in range(3)
@@ -131,8 +140,17 @@ def test_servers_that_the_launcher_starts_again(tmp_path: Path, halves: Path, wh
     ]
 
 
+def test_a_server_that_owns_most_seeds_of_some_batches(tmp_path: Path, halves: Path, whole: Path) -> None:
+    """It makes those that it had not sent when it is back; three stretches fall to two servers as two and one."""
+    lines, error = run_job(tmp_path, halves, str(whole), "3", "1:SIGKILL", "0:SIGKILL", max_restarts=2)
+    assert error == "", "\n".join(lines)
+    assert [line for line in lines if "is the same" in line] == [
+        f"[trainer 0] epoch {number} is the same" for number in range(2)
+    ]
+
+
 def test_a_server_that_is_given_up(tmp_path: Path, halves: Path, whole: Path) -> None:
-    lines, error = run_job(tmp_path, halves, str(whole), "0:SIGKILL", max_restarts=0)
+    lines, error = run_job(tmp_path, halves, str(whole), "0", "0:SIGKILL", max_restarts=0)
     said = "\n".join(lines)
     assert error.startswith("server 0 was killed by SIGKILL")
     killed = re.search(r"SIGKILL 0 (\d+)", said)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.distributed import (
     DistDataset,
     DistLinkNeighborLoader,
@@ -17,7 +18,7 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.messages import SampledBatch, Subgraph
-from graphlearn_dist.partition import PermutedPartitionBook, RandomPartitioner, RangePartitioner
+from graphlearn_dist.partition import PermutedPartitionBook, RandomPartitioner, RangePartitioner, save_node_order
 from graphlearn_dist.sampler.base import NegativeSampling
 from graphlearn_dist.sampler.strategies import STRATEGIES
 from tests.support.graphs import (
@@ -52,6 +53,9 @@ SAMPLINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("link", "temporal"): {"neg_sampling": NegativeSampling("binary", 1), "temporal_strategy": "uniform"},
     ("subgraph", "uniform"): {},
     ("subgraph", "weighted"): {"with_weight": True},
+    ("node", "near"): {"locality": 4},
+    ("link", "near"): {"neg_sampling": NegativeSampling("binary", 1), "locality": 3},
+    ("subgraph", "near"): {"locality": 2, "drop_last": True},
 }
 NUM_LINKS = 120
 _LOCAL = {"node": NeighborLoader, "link": LinkNeighborLoader, "subgraph": SubGraphLoader}
@@ -80,6 +84,19 @@ def books_of_features(graph: TestGraph, num_parts: int) -> dict[str, Any]:
 def graph_of(name: str) -> TestGraph:
     """One of the graphs, with weights and times."""
     return with_times(with_weights(GRAPHS[name](), 3, some_zero=True), 4)
+
+
+def orders_of(graph: TestGraph) -> Any:
+    """An order of the nodes, or one for each type."""
+    seeds = enumerate(sorted(graph.num_nodes.items(), key=lambda item: item[0] or ""))
+    return graph.unwrap(
+        {
+            key: ZoneOrder(
+                torch.randperm(count, generator=torch.Generator().manual_seed(i)), torch.tensor([0, count // 3, count])
+            )
+            for i, (key, count) in seeds
+        }
+    )
 
 
 def _typed(kind: Any, tensor: torch.Tensor) -> Any:
@@ -136,7 +153,9 @@ def oracle_epochs(
     """The batches of the first epochs of the loader in one process, flat and by name."""
     graph = graph_of(name)
     arguments = _arguments(graph, sampling, part)
-    local = _LOCAL[sampling[0]](make_dataset(graph, edge_dir), seed=seed, prefetch=0, **arguments)
+    data = make_dataset(graph, edge_dir)
+    data.init_order(orders_of(graph))
+    local = _LOCAL[sampling[0]](data, seed=seed, prefetch=0, **arguments)
     return [[pyg_tensors(batch) for batch in local] for _ in range(count)]
 
 
@@ -152,11 +171,18 @@ def compare_epochs(loader: DistLoader, expected: list[list[dict[str, Any]]]) -> 
 
 
 def write_partitions(
-    graph: TestGraph, root: Path, kind: str, num_parts: int, edge_dir: Direction, *, own_feature_books: bool = False
+    graph: TestGraph,
+    root: Path,
+    kind: str,
+    num_parts: int,
+    edge_dir: Direction,
+    *,
+    own_feature_books: bool = False,
+    with_order: bool = False,
 ) -> Path:
     """The partition directory of a graph with the features and labels that ``make_dataset`` gives it.
 
-    ``own_feature_books``: with ``books_of_features``.
+    ``own_feature_books``: with ``books_of_features``; ``with_order``: with ``orders_of``.
     """
     partitioner = PARTITIONERS[kind](
         str(root / "partitions"),
@@ -175,7 +201,10 @@ def write_partitions(
         node_times=graph.unwrap(graph.node_times),
         **(books_of_features(graph, num_parts) if own_feature_books else {}),
     )
-    return partitioner.partition()
+    directory = partitioner.partition()
+    if with_order:
+        save_node_order(directory, orders_of(graph))
+    return directory
 
 
 def load_partitions(directory: Path, num_parts: int, **options: Any) -> list[DistDataset]:

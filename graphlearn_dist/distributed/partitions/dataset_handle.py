@@ -10,7 +10,7 @@ import torch
 
 from ...data import shared_memory
 from ...data.feature import Feature
-from ...data.handles import TopologyHandle, tensors_of
+from ...data.handles import OrderHandle, TopologyHandle, open_orders, tensors_of
 from ...data.schema import EdgeDirection, by_type
 from ...data.topology import Topology
 from ...messages import TensorHandle
@@ -92,7 +92,7 @@ class SplitHandle:
 class DatasetHandle:
     """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped.
 
-    ``cached_graphs`` are the graphs of other partitions that it keeps at hand.
+    ``cached_graphs`` are the graphs of other partitions that it keeps at hand, ``node_orders`` the orders of all nodes.
     """
 
     partition_idx: int
@@ -104,6 +104,7 @@ class DatasetHandle:
     splits: tuple[SplitHandle, ...] = ()
     constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
     table_columns: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    node_orders: dict[Any, OrderHandle] = field(default_factory=dict)
 
 
 def rows_handle(feature: Feature | None) -> TensorHandle | None:
@@ -204,6 +205,7 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
         edge_attrs={edge.edge_type: tensors_of(edge.attrs) for edge in edges if edge.attrs},
         constants=handle.constants,
         table_columns=handle.table_columns,
+        node_orders=open_orders(handle.node_orders),
     )
 
 

@@ -12,6 +12,7 @@ from ...data.dataset import Dataset
 from ...data.feature import Feature
 from ...data.schema import by_type
 from ...data.topology import Topology
+from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError
 from ...partition import GraphArrays, PartitionArrays, PartitionBook, PartitionLayout, RangePartitionBook
 from ...utils.tensor import load_tensor
@@ -39,6 +40,7 @@ class PartitionParts:
         edge_attrs: by name, its rows in the order of ``edge_books``.
         constants: by type and name, what has no rows.
         table_columns: of nodes and edges by type, what is known of the tables that the data set was built from.
+        node_orders: the orders of all nodes.
     """
 
     partition_idx: int
@@ -57,6 +59,7 @@ class PartitionParts:
     edge_attrs: Mapping[Any, Mapping[str, torch.Tensor]] = field(default_factory=dict)
     constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     table_columns: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    node_orders: Mapping[Any, ZoneOrder] = field(default_factory=dict)
 
     def graphs_of(self, partition_idx: int, graphs: Mapping[Any, Topology]) -> PartitionParts:
         """Another partition of the same data set: its graphs, and no rows of features, labels or times."""
@@ -119,6 +122,7 @@ def parts_in(layout: PartitionLayout, arrays: PartitionArrays, partition_idx: in
         node_attrs=arrays.node_attrs,
         edge_attrs=arrays.edge_attrs,
         constants=layout.constants,
+        node_orders={key: info.order for key, info in nodes.items() if info.order is not None},
         table_columns=layout.columns,
     )
 
@@ -148,6 +152,7 @@ def parts_of(dataset: Dataset) -> PartitionParts:
         node_attrs=dataset.node_attrs,
         edge_attrs=dataset.edge_attrs,
         constants=dataset.constants,
+        node_orders=dataset.node_orders,
         table_columns=dataset.table_columns,
     )
 

@@ -17,6 +17,7 @@ from ...rpc.wire.encoded import Encoded
 from ...sampler.base import SamplerInput, SamplingConfig
 from ...sampler.batches import with_own_times
 from ...sampler.fingerprint import Settings, input_settings
+from ...sampler.locality import order_of_seeds
 from ...sampler.schedule import BatchIndices
 from ...utils.coroutines import run_local
 from ..dist_context import get_context
@@ -38,6 +39,7 @@ class LocalProducer(BatchProducer):
     Args:
         dataset: this worker's partition.
         sampler_input: the loader's input.
+        config: how to sample.
         options: times, and where the other workers are.
         limit: most batches under way before the reader wants the first of them.
         thread_name: of the thread.
@@ -47,6 +49,7 @@ class LocalProducer(BatchProducer):
         self,
         dataset: DistDataset,
         sampler_input: SamplerInput,
+        config: SamplingConfig,
         options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions,
         limit: int,
         thread_name: str,
@@ -56,11 +59,12 @@ class LocalProducer(BatchProducer):
         named = resolve_here(sampler_input, dataset)
         self._holders = find_holders(dataset, options)
         self._input = resolve_among(named, dataset, self._holders, options.rpc_timeout)
+        self._near = order_of_seeds(config, self._input, dataset)
         self._thread = LoopThread(thread_name)
 
     @functools.cached_property
     def input_settings(self) -> Settings:  # long inputs take long
-        return input_settings(self._input)
+        return input_settings(self._input, self._near)
 
 
 class CollocatedProducer(LocalProducer):
@@ -85,10 +89,12 @@ class CollocatedProducer(LocalProducer):
         config: SamplingConfig,
         options: CollocatedDistSamplingWorkerOptions,
     ) -> None:
-        super().__init__(dataset, sampler_input, options, options.prefetch_size, "collocated sampling")
+        super().__init__(dataset, sampler_input, config, options, options.prefetch_size, "collocated sampling")
         services, self._peers = open_peers(dataset, options, self._holders)
         config = with_own_times(config, self._input, dataset)
-        self._batches = PartitionedBatches(dataset, self._input, config, services, self._peers, options.num_threads)
+        self._batches = PartitionedBatches(
+            dataset, self._input, config, services, self._peers, options.num_threads, self._near
+        )
         self.num_batches = self._batches.schedule.num_batches
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(self._peers, NoPeers)
@@ -136,7 +142,7 @@ class MpProducer(LocalProducer):
         config: SamplingConfig,
         options: MpDistSamplingWorkerOptions,
     ) -> None:
-        super().__init__(dataset, sampler_input, options, 2 * options.num_workers, "sampling processes")
+        super().__init__(dataset, sampler_input, config, options, 2 * options.num_workers, "sampling processes")
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {next(_numbers)}",
             dataset,
@@ -153,6 +159,7 @@ class MpProducer(LocalProducer):
                 start_timeout_s=options.start_timeout,
             ),
             self._holders,
+            near=self._near,
         )
         self.num_batches = self._producer.schedule.num_batches
         self._loans: Loans | None = None  # of the thread's loop

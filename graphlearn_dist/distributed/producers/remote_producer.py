@@ -28,6 +28,7 @@ from ..dist_context import assign_server_by_order
 from ..dist_options import ProducerInfo, RemoteDistSamplingWorkerOptions
 from ..dist_server import DistServer
 from ..session.launcher_messages import result_or_alarm
+from .batch_makers import BatchMakers
 from .batch_producer import BatchProducer, BatchRequest
 from .server_recovery import ServerRecovery
 
@@ -54,6 +55,9 @@ class _Server:
 class RemoteProducer(BatchProducer):
     """One producer on each of some servers; batch ``j`` of this loader comes from the ``j``-th of them in turn.
 
+    Batches of near seeds (``config.locality``) come from a server that owns the most of their seeds, see
+    ``BatchMakers``; unless the options name servers, all are used then.
+
     At most ``prefetch_size`` requests per server are under way, so a trainer that does not read holds nothing up but
     its own producers; and with every request goes which batch is read next, so that a server sends no more than its
     credit ahead.
@@ -79,7 +83,7 @@ class RemoteProducer(BatchProducer):
         config: SamplingConfig,
         options: RemoteDistSamplingWorkerOptions,
     ) -> None:
-        ranks, alarm = _server_ranks(options), rpc.get_alarm()
+        ranks, alarm = _server_ranks(options, use_all=config.locality is not None), rpc.get_alarm()
         super().__init__(options.prefetch_size * len(ranks), options.rpc_timeout, alarm)
         if isinstance(sampler_input, list):
             sampler_input = _concatenate(sampler_input, ranks, options.rpc_timeout)
@@ -94,6 +98,7 @@ class RemoteProducer(BatchProducer):
         self._recovery = ServerRecovery(options.reconnect_timeout, alarm, self._session_is_over)
         self._withdrawn = False
         self._servers = [_Server(rank, info) for rank, info in zip(ranks, self._open_producers(), strict=True)]
+        self._makers = BatchMakers(self._indices, [server.info for server in self._servers])
         info = self._servers[0].info
         self.schema, self.constants, self.num_batches = info.schema, info.constants, info.num_batches
 
@@ -105,7 +110,8 @@ class RemoteProducer(BatchProducer):
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._epoch = epoch
-        shares = [indices[place :: len(self._servers)] for place in range(len(self._servers))]
+        self._makers = BatchMakers(indices, [server.info for server in self._servers])
+        shares = [self._makers.share_of(place) for place in range(len(self._servers))]
         for server in self._servers:
             server.run = max(run, server.run + 1)
         begun = [self._begin_at(server, share) for server, share in zip(self._servers, shares, strict=True)]
@@ -128,6 +134,8 @@ class RemoteProducer(BatchProducer):
         )
 
     def _grant(self, position: int) -> None:
+        if position >= self._num_wanted:
+            return
         server, oldest = self._server_of(position), self._next_of(position)
         if oldest < self._num_wanted and oldest != server.oldest:
             server.oldest = oldest
@@ -138,11 +146,11 @@ class RemoteProducer(BatchProducer):
         return _server_at(server.rank, self._timeout_s, fail_fast=True)
 
     def _server_of(self, position: int) -> _Server:
-        return self._servers[position % len(self._servers)]
+        return self._servers[self._makers.maker_of(position)]
 
     def _next_of(self, position: int) -> int:
         """Position of the batch that is read next of those that the server of this one makes."""
-        return self._num_read + (position - self._num_read) % len(self._servers)
+        return self._makers.next_of(self._makers.maker_of(position), self._num_read)
 
     def _place_of(self, request: BatchRequest) -> str:
         return f"server {self._server_of(request.position).rank}"
@@ -150,7 +158,7 @@ class RemoteProducer(BatchProducer):
     # --- a server that was lost ----------------------------------------------------------------------------------
 
     def _recover(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
-        lacking = self._indices[request.position :: len(self._servers)]
+        lacking = self._makers.share_of(self._makers.maker_of(request.position), request.position)
         return self._begin_again(
             self._server_of(request.position),
             lacking,
@@ -274,9 +282,9 @@ def _server_at(
     return Remote(endpoint or rpc.get_endpoint(), ("server", rank), timeout_s=timeout_s, fail_fast=fail_fast)
 
 
-def _server_ranks(options: RemoteDistSamplingWorkerOptions) -> list[int]:
+def _server_ranks(options: RemoteDistSamplingWorkerOptions, *, use_all: bool) -> list[int]:
     context = client_context()
-    wanted = options.server_rank
+    wanted = list(range(context.num_servers())) if use_all and options.server_rank is None else options.server_rank
     ranks = assign_server_by_order() if wanted is None else [wanted] if isinstance(wanted, int) else list(wanted)
     for rank in ranks:
         if not 0 <= rank < context.num_servers():

@@ -81,9 +81,17 @@ class PartitionedSampler:
         wanted = names if config.collect_features else names & labels if config.collect_labels else ()
         self._stores = frozenset(wanted)
 
-    def maker(self, sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig) -> BatchMaker:
-        """Makes batches of an input, checked; ``config`` may differ from the sampler's in what is sampled."""
-        return BatchMaker(self._graph, self._schema, sampler_input, config)
+    def maker(
+        self,
+        sampler_input: NodeSamplerInput | EdgeSamplerInput,
+        config: SamplingConfig,
+        near: torch.Tensor | None = None,
+    ) -> BatchMaker:
+        """Makes batches of an input, checked; ``config`` may differ from the sampler's in what is sampled.
+
+        ``near``: see ``make_schedule``.
+        """
+        return BatchMaker(self._graph, self._schema, sampler_input, config, near)
 
     async def fill(self, batch: SampledBatch, place: Place) -> SampledBatch:
         """The batch with the rows that are looked up for it.
@@ -112,6 +120,7 @@ class PartitionedBatches:
         services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch; a batch does not depend on them.
+        near: see ``make_schedule``.
     """
 
     def __init__(
@@ -122,9 +131,10 @@ class PartitionedBatches:
         services: Sequence[PartitionService],
         peers: Peers,
         num_threads: int = 1,
+        near: torch.Tensor | None = None,
     ) -> None:
         self._sampler = PartitionedSampler(dataset, config, services, peers, num_threads)
-        self._maker = self._sampler.maker(sampler_input, config)
+        self._maker = self._sampler.maker(sampler_input, config, near)
         self.schedule = self._maker.schedule
 
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:

@@ -12,6 +12,8 @@ import contextlib
 import os
 from functools import partial
 
+import torch
+
 from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
 from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ...rpc.wire.codec import decode, encode
@@ -46,6 +48,7 @@ class SamplingProducer:
         request: how many workers.
         holders: who serves the other partitions.
         row_counts: of copies that its workers use; None where there will be none.
+        near: see ``make_schedule``.
     """
 
     def __init__(
@@ -58,10 +61,11 @@ class SamplingProducer:
         request: ProducerRequest,
         holders: PartitionHolders,
         row_counts: RowCounts | None = None,
+        near: torch.Tensor | None = None,
     ) -> None:
         config = with_own_times(config, sampler_input, dataset)
         self.plan = make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
-        self.schedule = make_schedule(sampler_input, config)
+        self.schedule = make_schedule(sampler_input, config, near)
         self._name = name
         self._request = request
         self._dataset = dataset
@@ -140,6 +144,7 @@ class SamplingProducer:
             reconnect_timeout_s=request.reconnect_timeout_s,
             copies=self._copies,
             row_counts=None if self._row_counts is None else self._row_counts.handle_of(rank),
+            near=self.schedule.near,
         )
 
     @property

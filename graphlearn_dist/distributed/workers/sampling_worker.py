@@ -190,7 +190,7 @@ class SamplingWorker:
             *open_partitions(setup.holders.shared, dataset, setup.num_threads),
         ]
         self._batches = PartitionedBatches(
-            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads
+            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads, setup.near
         )
         self._batches.use_copies(open_copies(setup.copies))
         if setup.row_counts is not None:

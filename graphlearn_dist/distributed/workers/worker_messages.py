@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import torch
+
 from ...messages import TensorHandle
 from ...rpc.peers.identity import PeerAddress
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
@@ -36,6 +38,7 @@ class WorkerSetup:
         reconnect_timeout_s: how long a peer that is gone may take to come back.
         copies: rows of other partitions that the host keeps, see ``UseCopies``.
         row_counts: where it counts their use, see ``RowCounts``; None where nobody wants to know.
+        near: int64 ``[num_inputs]``, see ``make_schedule``; None where batches are not of near seeds.
     """
 
     name: str
@@ -53,6 +56,7 @@ class WorkerSetup:
     reconnect_timeout_s: float
     copies: tuple[CacheHandle, ...] = ()
     row_counts: TensorHandle | None = None
+    near: torch.Tensor | None = None
 
 
 @register_message

@@ -1,0 +1,67 @@
+"""Which of a loader's servers makes which of its batches."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ...sampler.schedule import BatchIndices
+from ..dist_options import ProducerInfo
+
+
+class BatchMakers:
+    """Who makes each batch of one run: a server out of several, named by its place among them.
+
+    Batches of any seeds are made in turn. Of batches of near seeds each is made by a server that holds the partition
+    which owns the most of their seeds; where several do, by them in turn, and where none does, by all in turn.
+
+    Args:
+        indices: the batches of the run.
+        infos: of each server's producer.
+    """
+
+    def __init__(self, indices: BatchIndices, infos: Sequence[ProducerInfo]) -> None:
+        self._indices = indices
+        self._count = len(infos)
+        self._makers: list[int] | None = None
+        if infos[0].owners and self._count > 1:
+            self._makers = _by_owner(indices, infos)
+        self._positions: list[Sequence[int]] = [self._find_positions(place) for place in range(self._count)]
+
+    def _find_positions(self, place: int) -> Sequence[int]:
+        if self._makers is None:
+            return range(place, len(self._indices), self._count)
+        return [position for position, maker in enumerate(self._makers) if maker == place]
+
+    def maker_of(self, position: int) -> int:
+        """Who makes the batch that this many others of the run come before."""
+        return position % self._count if self._makers is None else self._makers[position]
+
+    def share_of(self, place: int, position: int = 0) -> BatchIndices:
+        """The batches that one of them makes, from a position of the run on."""
+        if self._makers is None:
+            return self._indices[position + (place - position) % self._count :: self._count]
+        own = self._positions[place]
+        return BatchIndices.of(self._indices[p] for p in own[bisect_left(own, position) :])
+
+    def next_of(self, place: int, position: int) -> int:
+        """The first position, from one on, whose batch one of them makes; the end of the run where there is none."""
+        own = self._positions[place]
+        at = bisect_left(own, position)
+        return own[at] if at < len(own) else len(self._indices)
+
+
+def _by_owner(indices: BatchIndices, infos: Sequence[ProducerInfo]) -> list[int]:
+    owners = infos[0].owners
+    holders: dict[int, list[int]] = {owner: [] for owner in owners}
+    for place, info in enumerate(infos):
+        holders.setdefault(info.partition_idx, []).append(place)
+    everyone = list(range(len(infos)))
+    turns = dict.fromkeys(holders, 0)
+    makers = []
+    for index in indices:
+        owner = owners[index % len(owners)]
+        able = holders[owner] or everyone
+        makers.append(able[turns[owner] % len(able)])
+        turns[owner] += 1
+    return makers

@@ -1,0 +1,53 @@
+"""The order of a data set in its partition directory: written beside the partitions, and read with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..data.schema import by_type
+from ..data.zone_order import ZoneOrder
+from ..errors import InvalidArgumentError
+from ..typing import NodeType
+from .layout import array_path, load_partition_layout, read_meta
+from .meta_entries import write_meta
+from .storage import ArrayFile, write_tensor
+
+
+def save_node_order(root_dir: str | Path, order: ZoneOrder | Mapping[NodeType, ZoneOrder]) -> None:
+    """Adds the order of the nodes to a partition directory, of whatever partitioner.
+
+    It becomes a part of the data set: of loaders with ``locality`` batches depend on it, and not on how the nodes are
+    partitioned. Every machine that serves a partition needs it.
+
+    Args:
+        root_dir: the directory.
+        order: a ``ZoneOrder``, or a dict by node type.
+
+    Raises:
+        InvalidArgumentError: an unknown type, an order of another number of nodes, or there is one already.
+        PartitionFormatError: this is no partition directory, or a damaged one.
+    """
+    root, orders = Path(root_dir), by_type(order)
+    nodes = load_partition_layout(root).nodes
+    for node_type, one in orders.items():
+        if node_type not in nodes:
+            raise InvalidArgumentError(f"order: unknown node type {node_type!r}; expected some of {list(nodes)}")
+        if len(one.place) != nodes[node_type].count:
+            raise InvalidArgumentError(
+                f"order: expected places of {nodes[node_type].count} nodes, got {len(one.place)} in {node_type!r}"
+            )
+        if nodes[node_type].order is not None:
+            raise InvalidArgumentError(f"root_dir: expected nodes without an order, got one of {node_type!r} in {root}")
+    meta, files = read_meta(root), []
+    for entry in meta["nodes"]:
+        if (found := orders.get(entry["type"])) is not None:
+            entry["order"] = {"num_groups": found.num_groups}
+            files += _write(root, entry["type"], found)
+    write_meta(root, {**meta, "files": [*meta["files"], *(file.to_dict() for file in files)]})
+
+
+def _write(root: Path, node_type: Any, order: ZoneOrder) -> list[ArrayFile]:
+    arrays = {"place": order.place, "bounds": order.bounds}
+    return [write_tensor(root, array_path("order", node_type, name), array) for name, array in arrays.items()]

@@ -1,0 +1,48 @@
+"""Which server makes which batch; no server is needed to decide it."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphlearn_dist.data.schema import GraphSchema
+from graphlearn_dist.distributed.dist_options import ProducerInfo
+from graphlearn_dist.distributed.producers.batch_makers import BatchMakers
+from graphlearn_dist.sampler.schedule import BatchIndices
+
+SCHEMA = GraphSchema((None,), (None,), (4,), "in")
+INDICES = BatchIndices(6, 20, 2, (1, 3))  # 1, 3, 6, 8, 10, 12, 14, 16, 18
+
+
+def makers(owners: tuple[int, ...], *partitions: int, indices: BatchIndices = INDICES) -> BatchMakers:
+    return BatchMakers(indices, [ProducerInfo(i, 20, SCHEMA, {}, {}, p, owners) for i, p in enumerate(partitions)])
+
+
+@pytest.mark.parametrize(
+    ("owners", "partitions", "expected"),
+    [
+        ((), (0, 1), [0, 1, 0, 1, 0, 1, 0, 1, 0]),  # any seeds: in turn
+        ((0, 1, 0), (0, 1), [1, 0, 0, 0, 1, 0, 0, 1, 0]),  # by index modulo 3: 1 0 0 2 1 0 2 1 0
+        ((0, 1, 0), (1, 0), [0, 1, 1, 1, 0, 1, 1, 0, 1]),
+        ((0, 1, 0), (1, 1, 0), [0, 2, 2, 2, 1, 2, 2, 0, 2]),  # two hold the same: in turn
+        ((2, 1, 2), (0, 1), [1, 0, 1, 0, 1, 1, 0, 1, 1]),  # nobody holds partition 2: all in turn
+        ((1, 0, 2), (0,), [0] * 9),
+    ],
+)
+def test_makers(owners: tuple[int, ...], partitions: tuple[int, ...], expected: list[int]) -> None:
+    found = makers(owners, *partitions)
+    assert [found.maker_of(position) for position in range(len(INDICES))] == expected
+    for place in range(len(partitions)):
+        own = [position for position, maker in enumerate(expected) if maker == place]
+        for start in range(len(INDICES) + 1):
+            left = [position for position in own if position >= start]
+            assert list(found.share_of(place, start)) == [INDICES[position] for position in left]
+            if left:
+                assert found.next_of(place, start) == left[0]
+            else:
+                assert found.next_of(place, start) >= len(INDICES)
+
+
+def test_nothing_to_make() -> None:
+    found = makers((0, 1), 0, 1, indices=BatchIndices(0, 0))
+    assert [list(found.share_of(place)) for place in (0, 1)] == [[], []]
+    assert found.next_of(0, 0) == 0
