@@ -82,7 +82,7 @@ def test_nobody_is_asked_where_all_is_cached(directory: Path) -> None:
 
 
 def test_a_cache_of_other_rows_is_refused(directory: Path) -> None:
-    meta = layout._read_meta(directory)
+    meta = layout.read_meta(directory)
     wrong = write_tensor(directory, "part0/node_feat/cache_x.npy", torch.zeros(15, 2, dtype=torch.float64))
     meta["files"] = [file if file["path"] != wrong.path else wrong.to_dict() for file in meta["files"]]
     meta_entries.write_meta(directory, meta)
