@@ -145,4 +145,12 @@ def buckets_of(
 
 def columns_of(records: Array, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
     """Fields of records, each as a tensor of its own."""
-    return {name: torch.from_numpy(np.ascontiguousarray(records[name])) for name in names}
+    return {name: torch.from_numpy(rows) for name, rows in fields_of(records, names).items()}
+
+
+def fields_of(records: Array, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """Fields of records (all unless named), each in memory of its own.
+
+    They are copied always: numpy takes a field of a single record for contiguous, whose strides torch refuses.
+    """
+    return {name: records[name].copy() for name in (records.dtype.names or () if names is None else names)}

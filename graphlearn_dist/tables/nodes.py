@@ -18,7 +18,7 @@ from ..partition.attributes import attr_path
 from ..partition.layout import AnyBook, array_path
 from ..partition.storage import ArrayFile, ArrayWriter
 from .arrays import FeatureArray, Scales, feature_arrays, scales_by_array
-from .buckets import Bucket, BucketWriter, Budget, Fields, buckets_of, choose_shift
+from .buckets import Bucket, BucketWriter, Budget, Fields, buckets_of, choose_shift, fields_of
 from .columns import Array, CheckedChunk, id_kind, is_time
 from .config import NodeTable
 from .ids import IdRows, IdSpace, NodeIds, id_rows
@@ -182,12 +182,12 @@ class NodeStage:
             with ExitStack() as stack:
                 writers = [stack.enter_context(w) for w in self._writers(root, p, size)]
                 for bucket in buckets_of(scratch / "rows", book, p, done["shift"], self.fields, done["counts"]):
-                    rows = rows_in_order(bucket)
+                    rows = fields_of(rows_in_order(bucket))
                     parts = [a.store(rows[f"f{i}"], scales[i]) for i, a in enumerate(self.arrays)]
                     if self.spec.time_column is not None:
-                        parts.append(torch.from_numpy(np.ascontiguousarray(rows["time"])))
+                        parts.append(torch.from_numpy(rows["time"]))
                     if label is not None:
-                        codes = np.ascontiguousarray(rows["label"])
+                        codes = rows["label"]
                         parts.append(torch.from_numpy(codes if final is None else final[codes]))
                     for writer, part in zip(writers, parts, strict=True):
                         writer.append(part)

@@ -141,7 +141,9 @@ class Table:
             found = schema.field(place[0]).type
             found = found.value_type if pa.types.is_dictionary(found) else found
             expected = self.types.setdefault(column, found)
-            if found != expected:
+            if pa.types.is_null(expected):  # nothing but nulls so far, or no rows: it may be any
+                expected = self.types[column] = found
+            if found != expected and not pa.types.is_null(found):
                 raise TableError(
                     f"{file}, column {column!r}: expected {expected}, as in {self.files[0]}, found {found}: a column "
                     "has one type in all files"
@@ -200,13 +202,14 @@ class Table:
         from pyarrow import csv
 
         given = {name: self._arrow_type(text) for name, text in self.spec.types.items()}
+        found = {name: dtype for name, dtype in self.types.items() if not pa.types.is_null(dtype)}
         return csv.open_csv(
             self._system.open(file, "rb") if self._system is not None else file,
             read_options=csv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK),
             parse_options=csv.ParseOptions(delimiter=self.spec.separator),
             convert_options=csv.ConvertOptions(
                 # An empty field is no text: an id or a label that is not there. Words such as NA may be ids.
-                column_types={**self.types, **given},
+                column_types={**found, **given},
                 strings_can_be_null=True,
                 null_values=[""],
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,23 @@ def test_reverse_edges_and_loops(tmp_path: Path, keys: dict[str, Any], edges_of:
     for p in range(2):
         found = layout.open_partition(p).node_attrs[None]["degree"]
         assert found.tolist() == degrees[layout.nodes[None].book.local_ids(p)].tolist()
+
+
+def test_partitions_of_one_node_and_one_edge(tmp_path: Path) -> None:
+    """Records of one row and of fields of several widths."""
+    pq.write_table(pa.table({"a": [0, 1], "b": [1, 0], "w": [0.5, 2.0], "t": [7, 8]}), tmp_path / "edges.parquet")
+    pq.write_table(pa.table({"id": [0, 1], "f": [0.25, 4.0], "y": [1, 0]}), tmp_path / "nodes.parquet")
+    nodes = {"files": "nodes.parquet", "node_id_col": "id", "labels": [{"label_col": "y"}]}
+    nodes["features"] = [{"feature_col": "f", "out_dtype": "float32"}]
+    edges = {"files": "edges.parquet", "source_id_col": "a", "dest_id_col": "b", "weight_col": "w", "time_col": "t"}
+    reference = RangePartitioner(
+        tmp_path / "r", 2, 2, torch.tensor([[0, 1], [1, 0]]), torch.tensor([[0.25], [4.0]]),
+        edge_weights=torch.tensor([0.5, 2.0], dtype=torch.float64), edge_times=torch.tensor([7, 8]),
+        node_labels=torch.tensor([1, 0]), edge_assign_strategy="by_dst",
+    ).partition()  # fmt: skip
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"nodes": [nodes], "edges": [edges]}))
+    assert_same_graph(make(config, tmp_path / "built", kind="range"), reference)
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])

@@ -200,6 +200,22 @@ def test_edges_of_nothing_but_looked_up_ids(tmp_path: Path, working: int) -> Non
     assert meta_of(built)["tables"]["edges"][0]["dropped"] == {"unknown_ids": 1, "nulls": 1}
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_files_without_a_value_have_the_type_of_the_others(tmp_path: Path, form: str) -> None:
+    """A part with a header alone says of no column what its type is, and neither does one of nulls."""
+    rows: list[dict[str, list[Any]]] = [{"a": [], "b": []}, {"a": ["x", "y"], "b": ["y", "x"]}, {"a": [], "b": []}]
+    for i, columns in enumerate(rows):
+        table = pa.table(columns) if columns["a"] else pa.table({name: pa.nulls(0) for name in columns})
+        if form == "csv":
+            pyarrow.csv.write_csv(table, tmp_path / f"{i}.csv")
+        else:
+            pq.write_table(table, tmp_path / f"{i}.parquet")
+    config = {"edges": [{"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/*.{form}"}]}
+    built = make(config, tmp_path / "graph")
+    assert IdMap(built).original_ids(torch.arange(2)).to_pylist() == ["x", "y"]
+    assert meta_of(built)["edges"][0]["count"] == 2
+
+
 def test_words_of_csv_that_mean_nothing_elsewhere_are_ids(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("a,b\nNA,null\nnull,NULL\n")
     built = make({"edges": [{"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/e.csv"}]}, tmp_path / "g")
