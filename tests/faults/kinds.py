@@ -223,7 +223,8 @@ def _raise_at(rng: random.Random) -> dict[str, str]:
 
 
 _KILLED = r"trainer \d was killed by SIGKILL"
-_NO_MEMORY = r"could not be started again: .*(File too large|EFBIG)"
+# It may be a worker of another loader that is just starting which needs one first.
+_NO_MEMORY = r"(could not be started again|stage set-up): .*(File too large|EFBIG)"
 
 FAULTS = (
     Fault("kill a sampling worker", _send(_worker, signal.SIGKILL)),

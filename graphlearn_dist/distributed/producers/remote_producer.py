@@ -44,10 +44,12 @@ class _Server:
         info: the producer that it has for the loader.
         run: the number by which that knows the run; a run that begins again there has another one.
         oldest: position of the batch that it was told is read next of those that it makes.
+        remote: the server, whose loss is told at once.
     """
 
     rank: int
     info: ProducerInfo
+    remote: Remote[DistServer]
     run: int = 0
     oldest: int = 0
 
@@ -97,7 +99,10 @@ class RemoteProducer(BatchProducer):
         self._closing_calls = rpc.get_closing_calls()
         self._recovery = ServerRecovery(options.reconnect_timeout, alarm, self._session_is_over)
         self._withdrawn = False
-        self._servers = [_Server(rank, info) for rank, info in zip(ranks, self._open_producers(), strict=True)]
+        self._servers = [
+            _Server(rank, info, _server_at(rank, self._timeout_s, fail_fast=True))
+            for rank, info in zip(ranks, self._open_producers(), strict=True)
+        ]
         self._makers = BatchMakers(self._indices, [server.info for server in self._servers])
         info = self._servers[0].info
         self.schema, self.constants, self.num_batches = info.schema, info.constants, info.num_batches
@@ -129,7 +134,7 @@ class RemoteProducer(BatchProducer):
     def _ask(self, request: BatchRequest) -> Future[Any]:
         server = self._server_of(request.position)
         server.oldest = self._next_of(request.position)
-        return self._at(server).ask(
+        return server.remote.ask(
             DistServer.fetch_batch, server.info.producer_id, server.run, request.index, self._indices[server.oldest]
         )
 
@@ -140,10 +145,7 @@ class RemoteProducer(BatchProducer):
         if oldest < self._num_wanted and oldest != server.oldest:
             server.oldest = oldest
             # where it fails, so do those under way
-            self._at(server).ask(DistServer.grant_batches, server.info.producer_id, server.run, self._indices[oldest])
-
-    def _at(self, server: _Server) -> Remote[DistServer]:
-        return _server_at(server.rank, self._timeout_s, fail_fast=True)
+            server.remote.ask(DistServer.grant_batches, server.info.producer_id, server.run, self._indices[oldest])
 
     def _server_of(self, position: int) -> _Server:
         return self._servers[self._makers.maker_of(position)]
