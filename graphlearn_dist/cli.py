@@ -104,18 +104,22 @@ def _partition(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> int:
     from .tables import build
 
-    build(
-        args.config,
-        args.out,
-        num_parts=args.parts,
-        memory=args.memory,
-        resume=args.resume,
-        kind=args.kind,
-        edge_dir=args.edge_dir,
-        seed=args.seed,
-        num_threads=args.threads,
-        progress=None if args.quiet else _show_progress,
-    )
+    try:
+        build(
+            args.config,
+            args.out,
+            num_parts=args.parts,
+            memory=args.memory,
+            resume=args.resume,
+            kind=args.kind,
+            edge_dir=args.edge_dir,
+            seed=args.seed,
+            num_threads=args.threads,
+            progress=None if args.quiet else _show_progress,
+        )
+    except KeyboardInterrupt:
+        print("graphlearn-dist: interrupted; --resume goes on with the last finished stage", file=sys.stderr)
+        return 130  # as a shell says it
     return 0
 
 

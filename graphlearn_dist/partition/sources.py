@@ -18,7 +18,7 @@ from .edge_book import OwnedEdgesBook
 from .layout import EdgeKey, NodeKey, PartitionArrays, array_path, load_partition_layout
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner
 from .piece_assembler import check_complete
-from .storage import ArrayFile
+from .storage import ArrayFile, check_checksum
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -116,6 +116,9 @@ def verify(root_dir: str | Path) -> str:
     check_complete(root_dir)
     layout = load_partition_layout(root_dir, verify=True)
     lines = [f"{layout.root}: {layout.num_parts} partitions, {layout.edge_dir}-neighbors"]
+    for about in layout.columns.get("nodes", {}).values():
+        if about.get("id_map") is not None:
+            check_checksum(layout.root / about["id_map"], about.get("id_map_crc32"))
     for index in range(layout.num_parts):
         if not (layout.root / f"part{index}").exists():
             lines.append(f"  partition {index}: not on this machine")

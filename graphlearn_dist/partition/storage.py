@@ -242,6 +242,16 @@ def checksum_of(path: Path) -> str:
     return f"{checksum:08x}"
 
 
+def check_checksum(path: Path, crc32: str) -> None:
+    """PartitionFormatError unless the file has the checksum that META.json says."""
+    try:
+        found = checksum_of(path)
+    except OSError as error:
+        raise PartitionFormatError(f"{path}: cannot be read: {error}") from error
+    if found != crc32:
+        raise PartitionFormatError(f"{path}: altered: expected CRC-32 {crc32}, found {found}")
+
+
 def check_size(root: Path, file: ArrayFile) -> None:
     """PartitionFormatError unless the file exists with the size that META.json says."""
     try:
@@ -266,8 +276,8 @@ def open_array(root: Path, file: ArrayFile, *, verify: bool) -> torch.Tensor:
     """
     path = root / file.path
     check_size(root, file)
-    if verify and (found := checksum_of(path)) != file.crc32:
-        raise PartitionFormatError(f"{path}: altered: expected CRC-32 {file.crc32}, found {found}")
+    if verify:
+        check_checksum(path, file.crc32)
     dtype = _DTYPES[file.dtype]
     try:
         with open(path, "rb") as opened:

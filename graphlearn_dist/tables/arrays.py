@@ -56,13 +56,13 @@ class FeatureArray:
         return self.spec.name == MAIN_FEATURE
 
     def raw(self, chunk: CheckedChunk) -> Array:
-        """The numbers of a chunk's rows, all of them."""
-        return chunk.matrix(self.spec.columns, self.widths, self.raw_dtype, allow_nonfinite=False)
+        """The numbers of a chunk's rows, all of them; each is finite as it is stored, or its row is rejected."""
+        return chunk.matrix(self.spec.columns, self.widths, self.raw_dtype, self.stored_dtype)
 
     def store(self, raw: Array, scale: Array | None) -> torch.Tensor:
         """Rows as they are stored: cast, or divided by the scale of their column and rounded, for int8."""
         if scale is not None:
-            return torch.from_numpy(np.rint(raw / scale).astype(np.int8))
+            return torch.from_numpy(np.clip(np.rint(raw / scale), -127, 127).astype(np.int8))
         return torch.from_numpy(np.ascontiguousarray(raw)).to(self.stored_dtype)
 
     def describe(self, scale: Array | None) -> dict[str, Any]:
@@ -100,7 +100,9 @@ class Scales:
 
 def scale_of(greatest: Array) -> Array:
     """Scales of columns with these greatest magnitudes; 1 for a column of zeros."""
-    scale: Array = np.where(greatest > 0, greatest / np.float32(127), np.float32(1)).astype(np.float32)
+    # A quotient that is subnormal has few bits, or none: multiples of it would be far from the numbers, or none.
+    least = np.finfo(np.float32).tiny
+    scale: Array = np.where(greatest > 0, np.maximum(greatest / np.float32(127), least), 1).astype(np.float32)
     return scale
 
 

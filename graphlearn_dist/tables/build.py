@@ -19,7 +19,7 @@ from ..partition.layout import META_FILE, AnyBook, EdgeKey, NodeKey, array_path
 from ..partition.meta_entries import make_meta, node_entry, write_meta
 from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
-from ..partition.storage import ArrayFile, ArrayWriter, new_directory, put_in_place
+from ..partition.storage import ArrayFile, ArrayWriter, checksum_of, new_directory, put_in_place
 from ..utils.directory_lock import locked_directory
 from ..utils.units import parse_size
 from .buckets import Budget
@@ -177,6 +177,7 @@ class _Build:
         self.files: list[ArrayFile] = []
         self.about: dict[str, list[dict[str, Any]]] = {"nodes": [], "edges": []}
         self.spaces: dict[NodeKey, IdSpace] = {}
+        self.checksums: dict[NodeKey, str | None] = {}  # of the maps of ids
         self.books: dict[NodeKey, AnyBook] = {}
         self.times: dict[NodeKey, Any] = {}
 
@@ -226,7 +227,7 @@ class _Build:
                     self.budget.working_bytes // 2, path.parent / "spill", self.budget.threads, source.database
                 )
                 connection.execute("SET file_search_path=" + quoted(str(self.config.root)))
-                connection.execute(f"COPY ({query}) TO {quoted(str(path))} (FORMAT parquet)")
+                connection.execute(f"COPY (\n{query}\n) TO {quoted(str(path))} (FORMAT parquet)")
             except Exception as error:
                 if type(error).__module__.split(".")[0] in ("duckdb", "_duckdb"):
                     raise TableError(f"{spec.label_name}: query: {str(error).strip():.500}") from error
@@ -253,11 +254,14 @@ class _Build:
             else:
                 space = self._ids_of_edges(spec, scratch / "sort", report)
             shutil.rmtree(scratch / "sort", ignore_errors=True)
-            return {"space": [space.count, space.kind, space.arrow_type, space.map_path], "dropped": dropped}
+            checksum = checksum_of(self.out / space.map_path) if space.map_path is not None else None
+            fields = [space.count, space.kind, space.arrow_type, space.map_path]
+            return {"space": fields, "checksum": checksum, "dropped": dropped}
 
         total = stage.table.num_rows if stage is not None else None
         done = self.stages.run(f"ids of {spec.label_name}", total, make)
         space = self.spaces[spec.key] = IdSpace(*done["space"])
+        self.checksums[spec.key] = done["checksum"]
         parts = self.options["num_parts"]
         self.books[spec.key] = (
             random_book(space.count, parts, self.options["seed"], spec.key)
@@ -274,11 +278,14 @@ class _Build:
             for column, key in zip((edge.source_column, edge.target_column), edge.ends, strict=True)
             if key == spec.key
         ]
-        types = {str(column): self.tables[edge.label_name].types[column] for edge, column in named}
-        if len({id_kind(dtype) for dtype in types.values()}) != 1 or None in map(id_kind, types.values()):
+        types = [self.tables[edge.label_name].types[column] for edge, column in named]
+        if len(kinds := set(map(id_kind, types))) != 1 or None in kinds:
             raise TableError(
                 f"{spec.label_name}: expected ids of one kind, integers or texts, in all tables of edges, found "
-                + ", ".join(f"{dtype} in column {column!r}" for column, dtype in types.items())
+                + ", ".join(
+                    f"{dtype} in column {column!r} of {edge.label_name}"
+                    for (edge, column), dtype in zip(named, types, strict=True)
+                )
             )
 
         def rows() -> Iterator[IdRows]:
@@ -287,8 +294,7 @@ class _Build:
                     report(chunk.num_rows)
                     yield from id_rows([CheckedChunk(chunk, edge.drop & {"nulls"})], column)
 
-        first = next(iter(types.values()))
-        ids = NodeIds(spec.label_name, named[0][1], rows, first, distinct=False)
+        ids = NodeIds(spec.label_name, named[0][1], rows, types[0], distinct=False)
         return ids.make(self.out, spec.key, scratch, self.budget)
 
     # --- nodes -------------------------------------------------------------------------------------------------
@@ -301,6 +307,7 @@ class _Build:
             "id_column": spec.id_column,
             "id_type": space.arrow_type,
             "id_map": space.map_path,
+            "id_map_crc32": self.checksums[spec.key],
             "features": [],
             "dropped": dropped,
         }
@@ -409,8 +416,5 @@ def _has_files(spec: NodeTable | EdgeTable) -> bool:
 def _open(spec: NodeTable | EdgeTable, root: Path, budget: Budget) -> Table:
     assert spec.source is not None
     stage = NodeStage if isinstance(spec, NodeTable) else EdgeStage
-    columns = stage.columns_of(spec)  # type: ignore[arg-type]
-    as_float = (
-        [c for f in spec.features for c in f.columns] if isinstance(spec, NodeTable) else EdgeStage.float_columns(spec)
-    )
+    columns, as_float = stage.columns_of(spec), stage.float_columns(spec)  # type: ignore[arg-type]
     return Table(spec.source, root, columns, as_float=as_float, chunk_bytes=budget.chunk_bytes)

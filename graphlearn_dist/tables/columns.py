@@ -52,6 +52,17 @@ class CheckedChunk:
         """Drops rows (bool ``[n]``) that nothing is wrong with."""
         self._dropped = rows if self._dropped is None else self._dropped | rows
 
+    def leave_out_kept(self, rows: Array) -> None:
+        """The same of rows that are kept so far, a bool for each of those."""
+        if self._dropped is None:
+            self._dropped = rows
+        else:
+            self._dropped[~self._dropped] = rows
+
+    def kept_place(self, row: int, column: str) -> str:
+        """The place of a row that is kept, given its number among those."""
+        return self.chunk.place.of(row if self.keep is None else int(np.flatnonzero(self.keep)[row]), column)
+
     @property
     def keep(self) -> Array | None:
         """bool ``[n]``: the rows that are kept; None: all."""
@@ -69,19 +80,24 @@ class CheckedChunk:
         """Ids of all rows; a null's is 0 or empty."""
         array = self.chunk.columns[column]
         self._reject_nulls(array, column, "an id")
-        return as_ids(array, lambda text: TableError(f"{self.chunk.place.of(0, column)}: {text}"))
+        return as_ids(array, lambda text, row: TableError(f"{self.chunk.place.of(row, column)}: {text}"))
 
     def times(self, column: str) -> Array:
         """int64 ``[n]``; timestamps and dates in their own unit."""
         array = self.chunk.columns[column]
         self._reject_nulls(array, column, "a time")
-        return _numpy(array.cast(pa.int64()))
+        if pa.types.is_date32(array.type):  # which Arrow turns to integers of as many bits only
+            array = array.cast(pa.int32())
+        elif pa.types.is_date64(array.type):
+            array = array.view(pa.int64())
+        place = self.chunk.place
+        return as_integers(array, lambda i: TableError(f"{place.of(i, column)}: expected a time, got {array[i]}"))
 
     def weights(self, column: str) -> Array:
         """Floats ``[n]``, finite and at least 0; whole numbers become float32."""
         array = self.chunk.columns[column]
         self._reject_nulls(array, column, "a weight")
-        weights = _numpy(array if pa.types.is_floating(array.type) else array.cast(pa.float32(), safe=False))
+        weights = _numpy(array) if pa.types.is_floating(array.type) else floats(array, np.float32)
         self.reject(~np.isfinite(weights), "nonfinite", column, lambda i: f"expected a finite weight, got {weights[i]}")
         negative = weights < 0
         if self._dropped is not None:
@@ -91,16 +107,18 @@ class CheckedChunk:
             raise TableError(f"{self.chunk.place.of(first, column)}: expected a weight >= 0, got {weights[first]}")
         return weights
 
-    def matrix(self, columns: Sequence[str], widths: Sequence[int], dtype: Any, *, allow_nonfinite: bool) -> Array:
-        """Numbers ``[n, sum(widths)]`` of columns of numbers, or of lists of as many numbers in each row."""
+    def matrix(self, columns: Sequence[str], widths: Sequence[int], dtype: Any, stored: torch.dtype) -> Array:
+        """Numbers ``[n, sum(widths)]`` of columns of numbers, or of lists of as many numbers in each row; finite, also
+        in the dtype in which they will be stored.
+        """
         out = np.empty((self.chunk.num_rows, sum(widths)), dtype)
         begin = 0
         for column, width in zip(columns, widths, strict=True):
-            self._fill(out[:, begin : begin + width], column, width, allow_nonfinite)
+            self._fill(out[:, begin : begin + width], column, width, stored)
             begin += width
         return out
 
-    def _fill(self, out: Array, column: str, width: int, allow_nonfinite: bool) -> None:
+    def _fill(self, out: Array, column: str, width: int, stored: torch.dtype) -> None:
         array = self.chunk.columns[column]
         self._reject_nulls(array, column, "numbers")
         if is_list(array.type):
@@ -113,37 +131,39 @@ class CheckedChunk:
                     f"{self.chunk.place.of(first, column)}: expected {width} numbers, as in the first row, got "
                     f"{lengths[first]}"
                 )
-            full = array.filter(array.is_valid()) if array.null_count else array
-            flat = full.flatten()
-            out[valid] = _floats(flat, out.dtype).reshape(-1, width)
-            if array.null_count:
-                out[~valid] = 0
+            flat = (array.filter(array.is_valid()) if array.null_count else array).flatten()
+            if flat.null_count:
+                holes = np.zeros(len(array), np.bool_)
+                holes[valid] = ~_numpy(flat.is_valid()).reshape(-1, width).all(axis=1)
+                self.reject(holes, "nulls", column, lambda i: f"expected numbers, got {array[i].as_py()!r:.200}")
+            out[valid] = floats(flat, out.dtype).reshape(int(valid.sum()), width)
+            out[~valid] = 0
         else:
-            out[:, 0] = _floats(array, out.dtype)
+            out[:, 0] = floats(array, out.dtype)
             if array.null_count:
                 out[~_numpy(array.is_valid()), 0] = 0
-        if not allow_nonfinite:
-            bad: Array = np.logical_not(np.isfinite(out).all(axis=1))
-            self.reject(
-                bad, "nonfinite", column, lambda i: f"expected finite numbers, got {out[i][~np.isfinite(out[i])][0]}"
-            )
+        finite = _is_finite(out, stored)
+
+        def message(row: int) -> str:
+            number = out[row][~finite[row]][0]
+            stored_as = f", which is infinite as {str(stored).split('.')[1]}" if np.isfinite(number) else ""
+            return f"expected finite numbers, got {number}{stored_as}"
+
+        self.reject(np.logical_not(finite.all(axis=1)), "nonfinite", column, message)
 
     def _reject_nulls(self, array: Any, column: str, what: str) -> None:
         if array.null_count:
             self.reject(~_numpy(array.is_valid()), "nulls", column, lambda i: f"expected {what}, got null")
 
 
-def as_ids(array: Any, error: Callable[[str], TableError]) -> Ids:
-    """A column of ids as int64 ``[n]`` or large strings; ``error`` makes what is raised where it is no such column."""
+def as_ids(array: Any, error: Callable[[str, int], Exception]) -> Ids:
+    """A column of ids as int64 ``[n]`` or large strings; ``error`` makes of a text and a row what is raised."""
     kind = id_kind(array.type)
     if kind is None:
-        raise error(f"expected ids that are integers or texts, got {array.type}")
+        raise error(f"expected ids that are integers or texts, got {array.type}", 0)
     if kind == "text":
         return array.cast(pa.large_string()).fill_null("")
-    try:
-        return _numpy(array.cast(pa.int64()))
-    except pa.ArrowInvalid as reason:
-        raise error(f"expected ids below 2**63: {reason}") from reason
+    return as_integers(array, lambda row: error(f"expected an id below 2**63, got {array[row]}", row))
 
 
 def id_kind(dtype: Any) -> str | None:
@@ -195,10 +215,27 @@ def one_array(column: Any) -> Any:
     return joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
 
 
-def _floats(array: Any, dtype: Any) -> Array:
+def floats(array: Any, dtype: Any) -> Array:
+    """Numbers as numpy's of a dtype of floats; a null is no number."""
     if pa.types.is_decimal(array.type) or pa.types.is_boolean(array.type):
         array = array.cast(pa.float64())
-    return np.asarray(array.to_numpy(zero_copy_only=False), dtype)  # a null is no number
+    with np.errstate(over="ignore"):  # infinite then, which is looked for
+        return np.asarray(array.to_numpy(zero_copy_only=False), dtype)
+
+
+def _is_finite(values: Array, stored: torch.dtype) -> Array:
+    is_short = stored in (torch.float16, torch.bfloat16)
+    found: Array = torch.from_numpy(values).to(stored).isfinite().numpy() if is_short else np.isfinite(values)
+    return found
+
+
+def as_integers(array: Any, error: Callable[[int], Exception]) -> Array:
+    """int64 ``[n]``, with anything in the place of nulls; raises ``error`` of the first row that is 2**63 or more."""
+    try:
+        return _numpy(array.cast(pa.int64()))
+    except pa.ArrowInvalid as reason:
+        too_large = pc.greater(array, pa.scalar(np.iinfo(np.int64).max, array.type))
+        raise error(pc.index(too_large, True).as_py()) from reason
 
 
 def _numpy(array: Any) -> Array:

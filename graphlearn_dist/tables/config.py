@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..errors import InvalidArgumentError
 from ..partition.layout import EdgeKey, NodeKey
-from ..typing import EdgeType, reverse_edge_type
+from ..typing import EdgeType, as_str, reverse_edge_type
 from .extra import load_yaml
 
 FORMATS = ("parquet", "csv", "orc", "arrow")
@@ -251,11 +252,18 @@ def _parse(content: Mapping[str, Any], root: Path) -> TablesConfig:
 
 
 def _check_types(nodes: Sequence[NodeTable], edges: Sequence[EdgeTable]) -> None:
-    seen: set[Any] = set()
+    seen: dict[Any, Any] = {}
     for key in [*(node.key for node in nodes), *(key for edge in edges for key in (edge.keys if edge.key else ()))]:
         if key in seen:
             raise InvalidArgumentError(f"config: expected one table for each type, got two for {key!r}")
-        seen.add(key)
+        seen[key] = key
+        # Edge types by the names of their files and of their stages.
+        for name in () if isinstance(key, (str, type(None))) else (("file", as_str(key)), ("stage", " ".join(key))):
+            if seen.setdefault(name, key) != key:
+                raise InvalidArgumentError(
+                    f"config: expected other names than {seen[name]!r} and {key!r}, which are the same when joined: "
+                    f"{name[1]!r}"
+                )
     unnamed = [node.key is None for node in nodes] + [edge.key is None for edge in edges]
     if any(unnamed) and (not all(unnamed) or len(edges) > 1 or len(nodes) > 1):
         raise InvalidArgumentError(
@@ -275,22 +283,39 @@ def _source(keys: _Keys) -> SourceSpec | None:
     database = keys.take("database", str)
     if files and query:
         raise InvalidArgumentError(f"{keys.where}: expected files or query, got both")
+    for key, value in (("format", given), ("storage_options", options)):
+        if value and not files:
+            raise keys.error(key, "none but beside files", value)
+    if database and not query:
+        raise keys.error("database", "none but beside query", database)
     if query:
         return SourceSpec(query=query, database=database)
     if not files:
         return None
     form = _Keys(f"{keys.where}: format", {"name": given} if isinstance(given, str) else given)
     name = form.choice("name", FORMATS, _format_of(files[0]))
-    separator, types = form.take("separator", str, ","), form.take("types", dict, {})
+    separator = form.take("separator", str, "\t" if _without_packing(files[0]).endswith(".tsv") else ",")
+    types = form.take("types", dict, {})
     form.finish()
     if len(separator.encode()) != 1:
         raise form.error("separator", "one character", separator)
+    if not all(isinstance(text, str) for entry in types.items() for text in entry):
+        raise form.error("types", "names of columns and of Arrow's types", types)
+    try:
+        json.dumps(options)
+    except (TypeError, ValueError) as error:
+        raise keys.error("storage_options", "texts, numbers, lists and mappings", options) from error
     return SourceSpec(files, name, separator, types, storage_options=options)
 
 
+def _without_packing(path: str) -> str:
+    """A path without the ending of a compression."""
+    return re.sub(r"\.(gz|bz2|zst|lz4)$", "", path.lower())
+
+
 def _format_of(path: str) -> str:
-    endings = {"csv": ("csv", "tsv", "txt", "csv.gz"), "orc": ("orc",), "arrow": ("arrow", "feather", "ipc")}
-    return next((name for name, ends in endings.items() if path.lower().endswith(tuple(ends))), "parquet")
+    endings = {"csv": (".csv", ".tsv", ".txt"), "orc": (".orc",), "arrow": (".arrow", ".feather", ".ipc")}
+    return next((name for name, ends in endings.items() if _without_packing(path).endswith(ends)), "parquet")
 
 
 def _nodes(where: str, content: Any) -> NodeTable:
@@ -314,8 +339,12 @@ def _nodes(where: str, content: Any) -> NodeTable:
     keys.finish()
     if source is None and (table.id_column or table.features or table.label or table.time_column):
         raise InvalidArgumentError(f"{where}: expected files or a query for its columns")
-    if source is not None and (table.id_column is None) and table.num_nodes is not None:
-        raise InvalidArgumentError(f"{where}: expected node_id_col, or num_nodes and no files")
+    if source is not None and num_nodes is not None:
+        raise keys.error("num_nodes", "none beside files or a query, which have the nodes", num_nodes)
+    if table.drop and table.id_column is None:
+        raise keys.error("drop", "node_id_col beside it: without, the n-th row is node n", sorted(table.drop))
+    if table.degree is not None and table.degree in (MAIN_FEATURE, *(spec.name for spec in table.features)):
+        raise keys.error("degree", "a name that no feature has", table.degree)
     return table
 
 
@@ -375,6 +404,8 @@ def _features(keys: _Keys) -> tuple[FeatureSpec, ...]:
         if not columns:
             raise own.error("feature_col", "a column or a list of columns", None)
         name = own.take("feature_name", str, MAIN_FEATURE)
+        if own.take("transform", (dict, str)) is not None:
+            raise own.error("transform", "none (SQL can compute columns: query)", content["transform"])
         spec = FeatureSpec(columns, name, own.choice("out_dtype", FEATURE_DTYPES, "float32"))
         own.finish()
         specs.append(spec)

@@ -138,15 +138,16 @@ class EdgeStage:
             shifts[key] = choose_shift(book, fields, expected, budget)
             writers[key] = BucketWriter(scratch / f"edges{i}", book, shifts[key], fields, budget)
         scales, num_edges = Scales(self.arrays), 0
-        with _Spools(scratch / "features", self, budget) as spools:
-            for source, target, ids, weights, times, raw in self._rows(counts, scratch, report):
-                num_edges += len(ids)
-                for i in range(len(self.arrays)):
-                    scales.see(i, raw[i])
-                self._put(writers, spec.key, (source, target), ids, weights, times, raw, spools)
-                if spec.has_reverse:
-                    back = -1 - ids if spec.is_symmetric else ids
-                    self._put(writers, spec.reverse_key, (target, source), back, weights, times, raw, spools)
+        spools = _Spools(scratch / "features", self, budget)
+        spools.clear()
+        for source, target, ids, weights, times, raw in self._rows(counts, scratch, report):
+            num_edges += len(ids)
+            for i in range(len(self.arrays)):
+                scales.see(i, raw[i])
+            self._put(writers, spec.key, (source, target), ids, weights, times, raw, spools)
+            if spec.has_reverse:
+                back = -1 - ids if spec.is_symmetric else ids
+                self._put(writers, spec.reverse_key, (target, source), back, weights, times, raw, spools)
         total = num_edges * (2 if spec.is_symmetric else 1)
         if spec.self_loops == "add":
             total += self._add_loops(writers[spec.key], total)
@@ -287,21 +288,15 @@ class _Spools:
 
     def __init__(self, folder: Path, stage: EdgeStage, budget: Budget) -> None:
         self._folder, self._stage, self._budget = folder, stage, budget
-        self._files: dict[str, Any] = {}
 
-    def __enter__(self) -> _Spools:
+    def clear(self) -> None:
+        """Empties the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for file in self._files.values():
-            file.close()
 
     def _append(self, name: str, rows: Array) -> None:
-        if name not in self._files:
-            self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115 (__exit__ closes)
-        self._files[name].write(np.ascontiguousarray(rows).data)
+        with open(self._folder / name, "ab") as file:  # no file stays open: there may be many partitions
+            file.write(np.ascontiguousarray(rows).data)
 
     def put(self, number: int, rows: Array, ids: Array, raw: Sequence[Array]) -> None:
         """Appends the features of edges whose rows these nodes are; ids below 0: reverse ones."""

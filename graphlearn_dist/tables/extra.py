@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingLibraryError
+from ..errors import InvalidArgumentError, MissingLibraryError
 
 
 def missing(name: str, error: ImportError) -> MissingLibraryError:
@@ -49,5 +49,10 @@ def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise missing("fsspec", error) from error
-    system, path = fsspec.core.url_to_fs(url, **options)
+    try:
+        system, path = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        raise MissingLibraryError(f"{url}: {error}") from error
+    except (ValueError, TypeError, OSError) as error:
+        raise InvalidArgumentError(f"files: {url}: {error}") from error
     return system, path

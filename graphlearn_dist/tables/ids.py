@@ -6,6 +6,7 @@ Integers that are already [0, n) are their own place, and need no list.
 from __future__ import annotations
 
 import bisect
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from .. import _C
 from ..core import to_tensor
 from ..errors import InvalidArgumentError, StorageError, TableError, UnknownIdError
-from ..partition.layout import NodeKey, array_path
+from ..partition.layout import NodeKey, array_path, load_partition_layout
 from .buckets import Budget
 from .columns import Array, CheckedChunk, Ids, as_ids, id_kind, native_ids, one_array
 from .extra import open_duckdb
@@ -89,20 +90,22 @@ class NodeIds:
 
     def make(self, root: Path, key: NodeKey, scratch: Path, budget: Budget) -> IdSpace:
         """Reads all ids, and writes their map where they are not dense."""
-        kind = id_kind(self._type)
-        if kind == "int":
-            space = self._by_marks(root, key)
-            if space is not None:
-                return space
-        path = root / map_path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        count = self._by_sorting(path, scratch, budget)
-        return IdSpace(count, str(kind), str(self._type), map_path(key))
+        scratch.mkdir(parents=True, exist_ok=True)
+        path, kind, name = scratch / "ids.parquet", id_kind(self._type), str(self._type)
+        found = self._by_marks(path, budget) if kind == "int" else None
+        if found is None:
+            found = self._by_sorting(path, scratch, budget)
+        if kind == "int" and found.is_dense:
+            return IdSpace(found.count, "dense", name)
+        place = root / map_path(key)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, place)
+        return IdSpace(found.count, str(kind), name, map_path(key))
 
     # --- integers near each other ------------------------------------------------------------------------------
 
-    def _by_marks(self, root: Path, key: NodeKey) -> IdSpace | None:
-        """The space of integers of a small range; None where they spread too far."""
+    def _by_marks(self, path: Path, budget: Budget) -> _Map | None:
+        """The map of integers of a small range; None where they spread too far."""
         least, greatest, count, in_order = 0, -1, 0, True
         for rows in self._rows():
             ids = rows.ids
@@ -111,34 +114,22 @@ class NodeIds:
             in_order = in_order and ids[0] == count and bool((np.diff(ids) == 1).all())
             least, greatest, count = min(least, int(ids.min())), max(greatest, int(ids.max())), count + len(ids)
         if in_order:
-            return IdSpace(count, "dense", str(self._type))
-        if least < 0 or greatest >= _SPARSE * count:
+            return _Map(count, is_dense=True)
+        if least < 0 or greatest >= min(_SPARSE * count, budget.working_bytes // 2):
             return None
         seen = np.zeros(greatest + 1, np.bool_)
         for rows in self._rows():
             if self._distinct:
-                self._find_doubles(rows, seen)
-            seen[rows.ids] = True
-        distinct = int(np.count_nonzero(seen))
-        if distinct == greatest + 1:
-            return IdSpace(distinct, "dense", str(self._type))
-        path = root / map_path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
+                self._on_doubles(find_again(rows.ids, seen), rows)
+            else:
+                seen[rows.ids] = True
+        if seen.all():
+            return _Map(len(seen), is_dense=True)
         pieces = (
             pa.array(np.flatnonzero(seen[first : first + _MAP_GROUP]) + first)
             for first in range(0, len(seen), _MAP_GROUP)
         )
-        _write_map(path, pa.int64(), pieces)
-        return IdSpace(distinct, "int", str(self._type), map_path(key))
-
-    def _find_doubles(self, rows: IdRows, seen: Array) -> None:
-        again = seen[rows.ids]
-        _, first = np.unique(rows.ids, return_index=True)
-        if len(first) < len(rows.ids):
-            is_first = np.zeros(len(rows.ids), np.bool_)
-            is_first[first] = True
-            again |= ~is_first
-        self._on_doubles(again, rows)
+        return _write_map(path, pa.int64(), pieces)
 
     def _on_doubles(self, again: Array, rows: IdRows) -> None:
         if not again.any():
@@ -146,7 +137,7 @@ class NodeIds:
         if not self._drop:
             at = int(again.argmax())
             row = at if rows.kept is None else int(np.flatnonzero(rows.kept)[at])
-            raise self._double(rows.ids[at], rows.place.of(row, self._column))
+            raise self._double(int(rows.ids[at]), rows.place.of(row, self._column))
         if self._counts is not None:
             self._counts["double_ids"] += int(again.sum())
 
@@ -155,8 +146,8 @@ class NodeIds:
 
     # --- any others --------------------------------------------------------------------------------------------
 
-    def _by_sorting(self, path: Path, scratch: Path, budget: Budget) -> int:
-        """Sorts ids on disk, by DuckDB, and writes the distinct ones; returns how many."""
+    def _by_sorting(self, path: Path, scratch: Path, budget: Budget) -> _Map:
+        """Sorts ids on disk, by DuckDB, and writes the distinct ones."""
         starts: list[tuple[int, Place, Array | None]] = []
         failed: list[BaseException] = []
         is_text = id_kind(self._type) == "text"
@@ -166,14 +157,15 @@ class NodeIds:
         def batches() -> Iterator[Any]:
             try:
                 for rows in self._rows():
-                    starts.append((int(rows.positions[0]) if len(rows.positions) else 0, rows.place, rows.kept))
+                    if not len(rows.positions):
+                        continue
+                    starts.append((int(rows.positions[0]), rows.place, rows.kept))
                     ids = rows.ids if is_text else pa.array(rows.ids)
                     yield pa.record_batch([ids, pa.array(rows.positions)], schema=schema)
             except BaseException as error:  # what passes through DuckDB loses its type
                 failed.append(error)
                 raise
 
-        scratch.mkdir(parents=True, exist_ok=True)
         query = (
             "SELECT id, position FROM given ORDER BY id, position"
             if self._distinct
@@ -218,6 +210,15 @@ class NodeIds:
         return place.of(row if kept is None else int(np.flatnonzero(kept)[row]), self._column)
 
 
+def find_again(ids: Array, seen: Array) -> Array:
+    """bool ``[n]``: which of ``ids`` (int ``[n]``) came before, among them or in ``seen`` (by id), which gets all."""
+    again = np.ones(len(ids), np.bool_)
+    again[np.unique(ids, return_index=True)[1]] = False
+    again |= seen[ids]
+    seen[ids] = True
+    return again
+
+
 def id_rows(chunks: Iterable[CheckedChunk], column: str) -> Iterator[IdRows]:
     """The ids of checked chunks that are kept, numbered through them."""
     position = 0
@@ -227,15 +228,38 @@ def id_rows(chunks: Iterable[CheckedChunk], column: str) -> Iterator[IdRows]:
         position += len(ids)
 
 
-def _write_map(path: Path, dtype: Any, pieces: Iterable[Any]) -> int:
+@dataclass(frozen=True)
+class _Map:
+    """What ``_write_map`` wrote. ``is_dense``: the ids are 0 to ``count - 1``, and the file is of no use."""
+
+    count: int
+    is_dense: bool
+
+
+def _write_map(path: Path, dtype: Any, pieces: Iterable[Any]) -> _Map:
+    """Writes ascending ids. The bytes are the same however they are divided into pieces."""
     import pyarrow.parquet as pq
 
     count = 0
+    ends: list[Any] = []
     with pq.ParquetWriter(path, pa.schema([("id", dtype)]), compression="zstd") as writer:
-        for ids in pieces:
-            writer.write_table(pa.table({"id": ids.cast(dtype)}), row_group_size=_MAP_GROUP)
+        for ids in _in_groups(pieces, dtype):
+            writer.write_table(pa.table({"id": ids}), row_group_size=_MAP_GROUP)
             count += len(ids)
-    return count
+            ends = [*ends[:1], ids[0].as_py(), ids[-1].as_py()]
+    return _Map(count, is_dense=[*ends[:1], *ends[-1:]] == ([0, count - 1] if count else []))
+
+
+def _in_groups(pieces: Iterable[Any], dtype: Any) -> Iterator[Any]:
+    """The same ids, ``_MAP_GROUP`` at a time; the last are fewer."""
+    held = pa.array([], dtype)
+    for ids in pieces:
+        held = pa.concat_arrays([held, ids.cast(dtype)])
+        while len(held) >= _MAP_GROUP:
+            yield held[:_MAP_GROUP]
+            held = held[_MAP_GROUP:]
+    if len(held):
+        yield held
 
 
 # --- looking ids up --------------------------------------------------------------------------------------------
@@ -277,7 +301,11 @@ def open_part(root: Path, space: IdSpace, part: MapPart) -> Any:
     path = root / str(space.map_path)
     with table_errors(str(path)):
         ids = pq.ParquetFile(path, memory_map=True).read_row_groups(list(part.groups), use_threads=False).column("id")
-    return _C.IdTable(native_ids(as_ids(one_array(ids), TableError)))
+    return _C.IdTable(native_ids(as_ids(one_array(ids), _as_read)))
+
+
+def _as_read(text: str, row: int) -> TableError:
+    return TableError(f"map of ids, row {row}: {text}")
 
 
 def _table_bytes(group: Any) -> int:
@@ -296,13 +324,16 @@ class IdMap:
     def __init__(self, directory: str | Path, node_type: NodeKey = None) -> None:
         import pyarrow.parquet as pq
 
-        path = Path(directory) / map_path(node_type)
-        self._dense = not path.exists()
+        layout = load_partition_layout(directory, verify=False)
+        if node_type not in layout.nodes:
+            raise InvalidArgumentError(f"node_type: expected one of {list(layout.nodes)}, got {node_type!r}")
+        self._num_nodes = layout.nodes[node_type].count
+        self._dense = layout.columns.get("nodes", {}).get(node_type, {}).get("id_map") is None
         if self._dense:
-            _check_has_type(Path(directory), node_type)
             return
-        with table_errors(str(path)):
-            self._file = pq.ParquetFile(path, memory_map=True)
+        self._path = Path(directory) / map_path(node_type)
+        with table_errors(str(self._path)):
+            self._file = pq.ParquetFile(self._path, memory_map=True)
         meta = self._file.metadata
         rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
@@ -315,11 +346,11 @@ class IdMap:
             UnknownIdError: a node id lies outside the type.
         """
         wanted = node_ids.detach().cpu().long().numpy()
-        if self._dense:
-            return pa.array(wanted)
-        total = int(self._starts[-1])
+        total = self._num_nodes
         if len(wanted) and (int(wanted.min()) < 0 or int(wanted.max()) >= total):
             raise UnknownIdError(f"node_ids: expected 0 <= id < {total}, got {wanted.min()} to {wanted.max()}")
+        if self._dense:
+            return pa.array(wanted)
         order = np.argsort(wanted, kind="stable")
         groups = np.searchsorted(self._starts, wanted[order], side="right") - 1
         found = []
@@ -338,31 +369,37 @@ class IdMap:
         Raises:
             UnknownIdError: no node has such an id.
         """
-        given = original_ids if isinstance(original_ids, pa.Array) else pa.array(original_ids)
-        if self._dense:
-            return torch.from_numpy(np.array(given.cast(pa.int64()).to_numpy(zero_copy_only=False)))
-        dtype = self._file.schema_arrow.field("id").type
+        dtype = pa.int64() if self._dense else self._file.schema_arrow.field("id").type
+        try:
+            given = original_ids if isinstance(original_ids, pa.Array) else pa.array(original_ids)
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise InvalidArgumentError(f"original_ids: expected ids as {dtype}: {error}") from error
         if len(given) and id_kind(given.type) != id_kind(dtype):
             raise InvalidArgumentError(f"original_ids: expected {dtype}, got {given.type}")
-        asked, out = native_ids(as_ids(given.cast(dtype), TableError)), np.full(len(given), -1, np.int64)
-        for group in range(len(self._starts) - 1):
-            table = _C.IdTable(native_ids(as_ids(self._read(group), TableError)))
-            found = to_tensor(table.find(asked)).numpy()
-            out = np.where(found >= 0, found + self._starts[group], out)
+        if not len(given):
+            return torch.empty(0, dtype=torch.int64)
+        asked = as_ids(given, lambda text, at: UnknownIdError(f"original_ids[{at}]: {text}"))
+        out = self._positions(asked)
+        out[~given.is_valid().to_numpy(zero_copy_only=False)] = -1
         if (out < 0).any():
             at = int((out < 0).argmax())
             raise UnknownIdError(f"original_ids[{at}]: no node has the id {given[at].as_py()!r}")
         return torch.from_numpy(out)
 
+    def _positions(self, asked: Ids) -> Array:
+        """Node ids of original ones, -1 of those that no node has."""
+        if self._dense:
+            return np.where((asked >= 0) & (asked < self._num_nodes), asked, -1)
+        out = np.full(len(asked), -1, np.int64)
+        for group in range(len(self._starts) - 1):
+            table = _C.IdTable(native_ids(as_ids(self._read(group), _as_read)))
+            found = to_tensor(table.find(native_ids(asked))).numpy()
+            out = np.where(found >= 0, found + self._starts[group], out)
+        return out
+
     def _read(self, group: int) -> Any:
         if self._group[0] != group:
-            self._group = (group, one_array(self._file.read_row_group(group, use_threads=False).column("id")))
+            with table_errors(str(self._path)):
+                ids = self._file.read_row_group(group, use_threads=False).column("id")
+            self._group = (group, one_array(ids))
         return self._group[1]
-
-
-def _check_has_type(directory: Path, node_type: NodeKey) -> None:
-    from ..partition import load_partition_layout
-
-    nodes = load_partition_layout(directory, verify=False).nodes
-    if node_type not in nodes:
-        raise InvalidArgumentError(f"node_type: expected one of {list(nodes)}, got {node_type!r}")

@@ -16,7 +16,7 @@ from ..core import to_tensor
 from ..errors import TableError
 from ..partition.layout import NodeKey, array_path
 from ..partition.storage import ArrayFile, ArrayWriter
-from .columns import Array, CheckedChunk, is_number
+from .columns import Array, CheckedChunk, as_integers, floats, is_number
 from .config import SPLITS, LabelSpec
 from .sources import Table
 
@@ -52,15 +52,22 @@ class LabelCoder:
         return np.float32 if self._is_regression else np.int64
 
     def codes(self, chunk: CheckedChunk) -> tuple[Array, Array]:
-        """For each row a number, preliminary for texts, and whether it has a label."""
-        array = chunk.chunk.columns[str(self._column)]
+        """For each row that is kept a number, preliminary for texts, and whether it has a label."""
+        column = str(self._column)
+        array = chunk.kept(chunk.chunk.columns[column])
+
+        def error(row: int) -> TableError:
+            what = "a label that is finite as float32" if self._is_regression else "a class below 2**63"
+            return TableError(f"{chunk.kept_place(row, column)}: expected {what}, got {array[row]}")
+
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         if self._is_regression:
-            values = np.asarray(array.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False), np.float32)
+            values = floats(array, np.float32)
+            if np.isinf(values).any():
+                raise error(int(np.isinf(values).argmax()))
             return values, valid & ~np.isnan(values)
         if self._are_integers:
-            codes = array.fill_null(_NO_LABEL).cast(pa.int64()).to_numpy(zero_copy_only=False)
-            codes = np.maximum(codes, _NO_LABEL)
+            codes = np.where(valid, np.maximum(as_integers(array, error), _NO_LABEL), _NO_LABEL)
             self._greatest = max(self._greatest, int(codes.max(initial=-1)))
             return codes, codes >= 0
         encoded = array.dictionary_encode()
@@ -83,8 +90,10 @@ class LabelCoder:
 
 
 def split_codes(chunk: CheckedChunk, column: str) -> Array:
-    """uint8 ``[n]``: 1, 2 or 3 for rows that train, validate or test, 0 for others."""
-    array = chunk.chunk.columns[column]
+    """uint8 ``[n]``: 1, 2 or 3 for rows that train, validate or test, 0 for others; of the rows that are kept."""
+    array = chunk.kept(chunk.chunk.columns[column])
+    if not (pa.types.is_integer(array.type) or pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        raise TableError(f"{chunk.chunk.place.of(0, column)}: expected texts or integers as parts, found {array.type}")
     encoded = array.cast(pa.string()).fill_null("").dictionary_encode()
     values = encoded.dictionary.to_pylist()
     known = [_SPLIT_CODES.get(value.strip().lower(), 255) for value in values]
@@ -92,7 +101,7 @@ def split_codes(chunk: CheckedChunk, column: str) -> Array:
     if (codes == 255).any():
         first = int((codes == 255).argmax())
         value = array[first].as_py()
-        raise TableError(f"{chunk.chunk.place.of(first, column)}: expected train, val or test, got {value!r}")
+        raise TableError(f"{chunk.kept_place(first, column)}: expected train, val or test, got {value!r}")
     return codes
 
 

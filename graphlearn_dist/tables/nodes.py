@@ -21,7 +21,7 @@ from .arrays import FeatureArray, Scales, feature_arrays, scales_by_array
 from .buckets import Bucket, BucketWriter, Budget, Fields, buckets_of, choose_shift, fields_of
 from .columns import Array, CheckedChunk, id_kind, is_time
 from .config import NodeTable
-from .ids import IdRows, IdSpace, NodeIds, id_rows
+from .ids import IdRows, IdSpace, NodeIds, find_again, id_rows
 from .labels import LabelCoder, Splits, split_codes
 from .resolve import NodeNumbers
 from .sources import Table, ahead
@@ -56,6 +56,13 @@ class NodeStage:
         names = [spec.id_column, spec.time_column, *(c for f in spec.features for c in f.columns)]
         names += [label.column, label.split_column] if label is not None else []
         return [name for name in names if name is not None]
+
+    @staticmethod
+    def float_columns(spec: NodeTable) -> list[str]:
+        """Of them, those that hold numbers which may have fractions."""
+        names = [c for f in spec.features for c in f.columns]
+        label = spec.label
+        return [*names, label.column] if label is not None and label.task == "regression" and label.column else names
 
     # --- ids ---------------------------------------------------------------------------------------------------
 
@@ -120,20 +127,22 @@ class NodeStage:
         writer = BucketWriter(scratch / "rows", book, shift, fields, budget)
         coder = LabelCoder(spec.label, self.table) if spec.label is not None and spec.label.column is not None else None
         splits = Splits(spec.label, space.count) if spec.label is not None else None
+        split_column = spec.label.split_column if spec.label is not None else None
         scales = Scales(self.arrays)
+        seen = np.zeros(space.count, np.bool_) if "double_ids" in spec.drop else None
         for chunk, ids in self._numbered(space, scratch, report):
             columns = self._check_values(chunk)
-            codes, labelled = coder.codes(chunk) if coder is not None else (None, None)
-            if codes is not None:
-                columns.append(codes)
-            if splits is not None:
-                column = spec.label.split_column if spec.label is not None else None
-                parts = chunk.kept(split_codes(chunk, column)) if column is not None else None
-                splits.see(chunk.kept(ids), parts, None if labelled is None else chunk.kept(labelled))
-            kept = [chunk.kept(column) for column in columns]
+            if seen is not None:
+                chunk.leave_out_kept(find_again(chunk.kept(ids), seen))
+            nodes, kept = chunk.kept(ids), [chunk.kept(column) for column in columns]
             for i in range(len(self.arrays)):
                 scales.see(i, kept[i])
-            writer.put(chunk.kept(ids), kept)
+            codes, labelled = coder.codes(chunk) if coder is not None else (None, None)
+            if codes is not None:
+                kept.append(codes)
+            if splits is not None:
+                splits.see(nodes, split_codes(chunk, split_column) if split_column is not None else None, labelled)
+            writer.put(nodes, kept)
         files = list(splits.write(root, spec.key, seed)) if splits is not None else []
         return {
             "shift": shift,
@@ -231,17 +240,16 @@ class NodeStage:
 
 
 def rows_in_order(bucket: Bucket) -> Array:
-    """A bucket's records by row, the first of each where doubles were allowed; StorageError where one is missing."""
+    """A bucket's records by row; StorageError unless each row has one."""
     records = bucket.read()
     out = np.empty(bucket.num_rows, bucket.dtype)
     there = np.zeros(bucket.num_rows, np.bool_)
     there[records["row"]] = True
-    if not there.all():
-        row = bucket.first_row + int((~there).argmax())
-        raise StorageError(f"{bucket.path}: no record of row {row}; did the tables change during the build?")
-    if len(records) > bucket.num_rows:
-        _, first = np.unique(records["row"], return_index=True)
-        records = records[first]
+    if len(records) != bucket.num_rows or not there.all():
+        raise StorageError(
+            f"{bucket.path}: expected one record for each of {bucket.num_rows} rows, found {len(records)} for "
+            f"{int(there.sum())}; did the tables change during the build?"
+        )
     out[records["row"]] = records
     return out
 

@@ -130,6 +130,9 @@ class NodeNumbers:
                 for name, space in self._columns.items():
                     if name in files:
                         ids = np.fromfile(files[name], np.int64, chunk.chunk.num_rows)
+                        if len(ids) < chunk.chunk.num_rows:
+                            place = chunk.chunk.place.of(len(ids))
+                            raise TableError(f"{place}: a row that was not there before; the table was changed")
                         chunk.reject(ids == NULL, "nulls", name, lambda i: "expected an id, got null")
                         chunk.reject(ids == UNKNOWN, "unknown_ids", name, lambda i: "no node has this id")
                     else:

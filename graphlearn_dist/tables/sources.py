@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def table_errors(file: str) -> Iterator[None]:
         yield
     except GraphLearnError:
         raise
-    except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, NotImplementedError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError, KeyError) as error:
         reason = str(error).strip() or type(error).__name__
         raise TableError(f"{file}: cannot be read: {reason.splitlines()[0]:.500}") from error
 
@@ -99,22 +100,26 @@ class Table:
 
     def _find(self, root: Path) -> list[str]:
         found: list[str] = []
+        protocols = {pattern.partition("://")[0] if "://" in pattern else "" for pattern in self.spec.files}
+        if len(protocols) > 1:
+            raise InvalidArgumentError(f"files: expected all in one file system, got {', '.join(self.spec.files)}")
         for pattern in self.spec.files:
-            if "://" in pattern:
-                self._system, path = file_system(pattern, dict(self.spec.storage_options))
-                with table_errors(pattern):
-                    matches = self._system.glob(path) if glob.has_magic(path) else [path]
-            else:
-                path = os.path.join(root, os.path.expanduser(pattern))
-                if os.path.isdir(path):
-                    path = os.path.join(path, "*")
-                matches = glob.glob(path, recursive=True) if glob.has_magic(path) else [path]
+            matches = self._find_remote(pattern) if "://" in pattern else _find_local(pattern, root)
             if not matches:
                 raise InvalidArgumentError(f"files: expected files for {pattern!r}, found none")
             found += sorted(matches)
-        if twice := sorted({file for file in found if found.count(file) > 1}) if len(found) < 10_000 else []:
+        if twice := [file for file, count in Counter(found).items() if count > 1]:
             raise InvalidArgumentError(f"files: expected each file once, got {twice[0]} twice")
         return found
+
+    def _find_remote(self, pattern: str) -> list[str]:
+        self._system, path = file_system(pattern, dict(self.spec.storage_options))
+        with table_errors(pattern):
+            if glob.has_magic(path):
+                return list(self._system.glob(path))
+            if not self._system.isdir(path):
+                return [path]
+            return [file for file in self._system.ls(path, detail=False) if _is_table(file)]
 
     def fingerprint(self) -> list[list[Any]]:
         """Path, size and time of change of each file, as far as they are known."""
@@ -192,6 +197,8 @@ class Table:
     def _schema_of_csv(self, file: str) -> tuple[Any, int | None, int]:
         with self._csv_errors(file), self._csv(file) as opened:
             schema = opened.schema
+        if unknown := sorted(set(self.spec.types) - set(schema.names)):
+            raise InvalidArgumentError(f"format: types: expected columns of {file}, got {unknown[0]!r}")
         for name in self._as_float.intersection(schema.names):
             if pa.types.is_integer(schema.field(name).type) and name not in self.spec.types:
                 at = schema.get_field_index(name)
@@ -203,10 +210,11 @@ class Table:
 
         given = {name: self._arrow_type(text) for name, text in self.spec.types.items()}
         found = {name: dtype for name, dtype in self.types.items() if not pa.types.is_null(dtype)}
+        opened = self._system.open(file, "rb", compression="infer") if self._system is not None else file
         return csv.open_csv(
-            self._system.open(file, "rb") if self._system is not None else file,
+            opened,
             read_options=csv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK),
-            parse_options=csv.ParseOptions(delimiter=self.spec.separator),
+            parse_options=csv.ParseOptions(delimiter=self.spec.separator, newlines_in_values=True),
             convert_options=csv.ConvertOptions(
                 # An empty field is no text: an id or a label that is not there. Words such as NA may be ids.
                 column_types={**found, **given},
@@ -291,6 +299,18 @@ class Table:
             raise TableError(f"{file}{_csv_place(str(error), file, self.spec.separator)}: {error}") from error
 
 
+def _find_local(pattern: str, root: Path) -> list[str]:
+    path = os.path.join(root, os.path.expanduser(pattern))
+    if os.path.isdir(path):
+        return [entry.path for entry in os.scandir(path) if _is_table(entry.path)]
+    return glob.glob(path, recursive=True) if glob.has_magic(path) else [path]
+
+
+def _is_table(path: str) -> bool:
+    """Whether a file of a folder has rows: marks such as _SUCCESS and hidden files have none."""
+    return not os.path.basename(path).startswith(("_", "."))
+
+
 def _width(dtype: Any) -> int:
     """Bytes of a value of a type that is always as wide; 0 of others."""
     if pa.types.is_fixed_size_list(dtype):
@@ -304,7 +324,7 @@ def _csv_place(text: str, file: str, separator: str) -> str:
     name = ""
     if column is not None:
         try:
-            with open(file, encoding="utf-8") as opened:
+            with open(file, encoding="utf-8-sig") as opened:
                 name = opened.readline().rstrip("\r\n").split(separator)[int(column[1])].strip('"')
         except (OSError, ValueError, IndexError):  # a remote file: the number says it too
             name = column[1]

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from graphlearn_dist import cli
 from graphlearn_dist.cli import main
 from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, StorageError, TableError
 from graphlearn_dist.partition import load_partition_layout
-from graphlearn_dist.tables import IdMap, TablesConfig, build
+from graphlearn_dist.tables import IdMap, StageProgress, TablesConfig, build
 
 from .shop import BUYS, Shop, make, meta_of
 
@@ -214,7 +215,7 @@ CONFIGS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda c: c["nodes"][0].update(node_type=3), r"nodes\[0\]: node_type: expected str, got 3"),
     (lambda c: c["nodes"][0]["labels"][0].update(split_pct=[1, 1, 1]), r"split_pct: expected three shares"),
     (lambda c: c["nodes"][0]["features"][0].update(out_dtype="int4"), r"out_dtype: expected one of float32"),
-    (lambda c: c["nodes"][0]["features"][0].update(transform={}), r"unknown key 'transform'"),
+    (lambda c: c["nodes"][0]["features"][0].update(transform={}), r"transform: expected none .SQL can compute"),
     (lambda c: c["nodes"].append(c["nodes"][0]), "expected one table for each type, got two for 'user'"),
     (lambda c: c["nodes"][0].pop("node_type"), "expected node_type and relation in all tables"),
     (lambda c: c["nodes"][0].update(format="avro"), "format: name: expected one of parquet"),
@@ -261,6 +262,26 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "x: 4 columns as float32: age, taste[0], taste[1], taste[2]" in shown
     assert main(command) == 1
     assert "nothing is overwritten" in capsys.readouterr().err
+
+
+def test_interrupted_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(progress: StageProgress) -> None:
+        if progress.stage == "read nodes item":
+            raise KeyboardInterrupt
+
+    _, config = shop_tables(tmp_path / "t")
+    path = tmp_path / "shop.json"
+    path.write_text(json.dumps(config))
+    command = ["build", str(path), "--out", str(tmp_path / "g"), "--parts", "2", "--memory", "2GB"]
+    with monkeypatch.context() as patched:
+        patched.setattr(cli, "_show_progress", interrupt)
+        assert main(command) == 130
+    assert "interrupted; --resume goes on" in capsys.readouterr().err
+    assert not (tmp_path / "g").exists()
+    assert main([*command, "--resume"]) == 0
+    assert "read nodes user" not in capsys.readouterr().err  # it was finished
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import subprocess
 import sys
@@ -19,8 +21,8 @@ import torch
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
 from graphlearn_dist.errors import InvalidArgumentError, TableError, UnknownIdError
-from graphlearn_dist.partition import RangePartitioner
-from graphlearn_dist.tables import IdMap, TablesConfig
+from graphlearn_dist.partition import RangePartitioner, load_partition_layout
+from graphlearn_dist.tables import IdMap, TablesConfig, sources
 from graphlearn_dist.tables.columns import native_ids
 from graphlearn_dist.tables.config import SourceSpec
 from graphlearn_dist.tables.sources import Table
@@ -102,7 +104,9 @@ def test_queries(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: P
     pq.write_table(tables[0], tmp_path / "n.parquet")
     numbered = tables[1].append_column("row", pa.array(np.arange(NUM_EDGES)))
     pq.write_table(numbered.take(np.random.default_rng(0).permutation(NUM_EDGES)), tmp_path / "e.parquet")
-    given = config({"query": "SELECT * FROM 'n.parquet'"}, {"query": "SELECT a, b, w FROM 'e.parquet' ORDER BY row;"})
+    given = config(
+        {"query": "SELECT * FROM 'n.parquet' -- all"}, {"query": "SELECT a, b, w FROM 'e.parquet' ORDER BY row;"}
+    )
     (tmp_path / "graph.json").write_text(json.dumps(given))
     assert_same_graph(make(tmp_path / "graph.json", tmp_path / "built", kind="range"), reference)
     given["edges"][0]["query"] = "SELECT nothing FROM 'e.parquet'"
@@ -119,6 +123,38 @@ def test_remote_files(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_pa
             pq.write_table(table, file)
     given = config({"files": "memory://gld-tables/n.parquet"}, {"files": "memory://gld-tables/e-*.parquet"})
     assert_same_graph(make(given, tmp_path / "built", kind="range"), reference)
+    given["edges"][0]["files"] = "memory://gld-tables/folder"
+    system.pipe("/gld-tables/folder/_SUCCESS", b"")
+    packed = io.BytesIO()
+    pyarrow.csv.write_csv(tables[1], packed)
+    system.pipe("/gld-tables/folder/e.csv.gz", gzip.compress(packed.getvalue()))
+    given["edges"][0]["format"] = "csv"
+    assert_same_graph(make(given, tmp_path / "packed", kind="range"), reference)
+
+
+def test_folder_of_files_and_marks(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
+    """What Spark leaves beside its parts is no table."""
+    for name, table in (("n", tables[0]), ("e", tables[1])):
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "part-0.parquet")
+        (tmp_path / name / "_SUCCESS").touch()
+        (tmp_path / name / ".part-0.parquet.crc").touch()
+    given = config({"files": f"{tmp_path}/n"}, {"files": f"{tmp_path}/e"})
+    assert_same_graph(make(given, tmp_path / "built", kind="range"), reference)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["e.parquet", "memory://e.parquet"], "files: expected all in one file system"),
+        ("nosuch://e.parquet", "files: nosuch://e.parquet: Protocol not known"),
+        ("memory://gld-tables/none.parquet", "none.parquet: cannot be read"),
+    ],
+)
+def test_addresses_of_nothing(tmp_path: Path, files: Any, words: str) -> None:
+    edges = {"source_id_col": "a", "dest_id_col": "b", "files": files, "format": "parquet"}
+    with pytest.raises((InvalidArgumentError, TableError), match=words):
+        make({"edges": [edges]}, tmp_path / "g")
 
 
 def test_yaml_file_with_relative_paths(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
@@ -220,6 +256,42 @@ def test_words_of_csv_that_mean_nothing_elsewhere_are_ids(tmp_path: Path) -> Non
     (tmp_path / "e.csv").write_text("a,b\nNA,null\nnull,NULL\n")
     built = make({"edges": [{"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/e.csv"}]}, tmp_path / "g")
     assert IdMap(built).original_ids(torch.arange(3)).to_pylist() == ["NA", "NULL", "null"]
+
+
+def test_values_of_several_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line's end in quotes is no row's end, wherever a block of the file ends."""
+    monkeypatch.setattr(sources, "_CSV_BLOCK", 100)
+    names = [f"n{i}\n{i % 7}" for i in range(90)]
+    rows = "".join(f'"{names[i]}";"{names[(7 * i) % 90]}"\n' for i in range(90))
+    (tmp_path / "e.csv").write_text("\ufeffa;b\n" + rows)
+    edges = {"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/e.csv"}
+    built = make({"edges": [edges | {"format": {"name": "csv", "separator": ";"}}]}, tmp_path / "g")
+    assert IdMap(built).original_ids(torch.arange(90)).to_pylist() == sorted(names)
+
+
+def test_columns_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_CSV_BLOCK", 100)
+    numbers = [*map(str, range(99)), "1.5"]  # what is whole first may have a fraction later
+    (tmp_path / "n.tsv").write_text("id\ty\n" + "".join(f"{i}\t{y}\n" for i, y in enumerate(numbers)))
+    (tmp_path / "e.csv").write_text("\ufeffa,b\n0,99\n")
+    given = {
+        "nodes": [
+            {
+                "node_id_col": "id",
+                "files": f"{tmp_path}/n.tsv",
+                "labels": {"label_col": "y", "task_type": "regression"},
+            }
+        ],
+        "edges": [{"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/e.csv"}],
+    }
+    assert load_partition_layout(make(given, tmp_path / "g", parts=1)).open_partition(0).node_labels[None][99] == 1.5
+    given["edges"][0]["format"] = {"name": "csv", "types": {"A": "string"}}
+    with pytest.raises(InvalidArgumentError, match=r"types: expected columns of .*e.csv, got 'A'"):
+        make(given, tmp_path / "h")
+    (tmp_path / "f.csv").write_text("\ufeffa,b\nx,99\n")
+    given["edges"][0] |= {"format": "csv", "files": [f"{tmp_path}/e.csv", f"{tmp_path}/f.csv"]}
+    with pytest.raises(TableError, match=r"f.csv, row 0, column 'a'"):
+        make(given, tmp_path / "h")
 
 
 def test_what_is_not_installed_is_named() -> None:
