@@ -17,10 +17,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from harness import cpu_seconds, power_law_edges, process_tree
+from harness import GROUPS, ZONES_OF_GROUP, cpu_seconds, planted_edges, power_law_edges, process_tree
 from line_programs import LineProgram
 
-from graphlearn_dist.partition import RandomPartitioner
+from graphlearn_dist.data import ZoneOrder
+from graphlearn_dist.partition import RandomPartitioner, TablePartitioner, number_parts, save_node_order
 from graphlearn_dist.utils.common import get_free_port
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +44,8 @@ def make_graph(directory: Path, graph: str, parts: int, args: argparse.Namespace
     nodes: Any
     edges: Any
     rows: Any
+    if graph.startswith("communities"):
+        return make_communities(directory, graph, parts, args, features=features)
     if graph == "one type":
         nodes, edges = args.nodes, torch.from_numpy(power_law_edges(args.nodes, args.edges))
         rows = torch.randn(nodes, args.features, generator=generator)
@@ -58,6 +61,35 @@ def make_graph(directory: Path, graph: str, parts: int, args: argparse.Namespace
     return directory
 
 
+def make_communities(directory: Path, graph: str, parts: int, args: argparse.Namespace, *, features: bool) -> Path:
+    """A graph of communities in random partitions; or in those of near nodes, with the order of the nodes."""
+    drawn, zones = map(torch.from_numpy, planted_edges(args.nodes, args.edges // 2))
+    edges, order = torch.cat([drawn, drawn.flip(0)], 1), ZoneOrder.of_zones(zones, GROUPS)
+    options: dict[str, Any] = {"edge_assign_strategy": "by_dst"}
+    if features:
+        options["node_feat"] = torch.randn(len(zones), args.features, generator=torch.Generator().manual_seed(0))
+    if graph == "communities":
+        RandomPartitioner(str(directory), parts, len(zones), edges, **options).partition()
+        return directory
+    owners = number_parts(zones * parts // (int(zones.max()) + 1), order)
+    TablePartitioner(str(directory), parts, len(zones), edges, node_owners=owners, **options).partition()
+    save_node_order(directory, order)
+    return directory
+
+
+def seeds_of_graph(graph: str, nodes: int) -> dict[str, Any]:
+    """How many seeds of which type a graph has, and whether batches of it are of near ones."""
+    whole = {"one type": nodes, "typed": nodes // 2}.get(
+        graph, nodes // (GROUPS * ZONES_OF_GROUP) * GROUPS * ZONES_OF_GROUP
+    )
+    return {
+        "seeds": whole,
+        "rounds": 10,
+        "seed_type": "user" if graph == "typed" else None,
+        "locality": GROUPS if graph == "communities, near" else None,
+    }
+
+
 class Graphs:
     """Partition directories, each made when it is first asked for."""
 
@@ -67,7 +99,7 @@ class Graphs:
 
     def get(self, graph: str, parts: int, *, features: bool = True) -> str:
         """That of a graph in so many partitions."""
-        directory = self._root / f"{graph.replace(' ', '-')}-{parts}-{int(features)}"
+        directory = self._root / f"{graph.replace(', ', '-').replace(' ', '-')}-{parts}-{int(features)}"
         if not directory.exists():
             make_graph(directory, graph, parts, self._args, features=features)
         return str(directory)
@@ -229,10 +261,9 @@ class Job(Readers):
         self.count = count
         self._clients = count + 1
         port = get_free_port() if isinstance(hosts, Loopback) else PORT
-        nodes = args.nodes if graph == "one type" else args.nodes // 2
         self._common = {
             "servers": count, "clients": self._clients, "master": hosts.address(0), "port": port,
-            "seeds": nodes, "rounds": 10, "seed_type": None if graph == "one type" else "user",
+            **seeds_of_graph(graph, args.nodes),
         }  # fmt: skip
         self._environment = {
             **os.environ, "GLD_TOKEN": secrets.token_hex(32), "GLD_SHARE_PARTITIONS": "0", "OMP_NUM_THREADS": "1",
@@ -336,11 +367,10 @@ class InProcess:
     def __init__(self, graph: str, graphs: Graphs, root: Path, args: argparse.Namespace) -> None:
         counter = root / f"{uuid.uuid4()}.count"
         np.zeros(1, np.int64).tofile(counter)
-        nodes = args.nodes if graph == "one type" else args.nodes // 2
         directories = {name: graphs.get(graph, 1, features=name == "features") for name in ("features", "bare")}
         job = {
             "role": "in process", "boot_id": "", "directories": directories, "counter": str(counter),
-            "seeds": nodes, "rounds": 10, "seed_type": None if graph == "one type" else "user",
+            **seeds_of_graph(graph, args.nodes),
         }  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         self.program = start_program(program(job), "in-process loader", environment)

@@ -65,16 +65,19 @@ def seeds_of(job: Job) -> Any:
 
 
 def train(job: Job) -> None:
-    """Reads from the server of its host."""
+    """Reads from the server of its host, or from that which owns the most seeds of a batch."""
     pretend_a_host(job)
     init_client(job["servers"], job["clients"], job["rank"], job["master"], job["port"], is_dynamic=True)
     answer(up=True)
 
     def open_loader(command: Job) -> Any:
-        options = RemoteDistSamplingWorkerOptions(server_rank=job["rank"], **job["options"])
+        is_near = job["locality"] is not None
+        ranks = None if is_near else job["rank"]  # batches of near seeds come from any server, mostly this host's
+        options = RemoteDistSamplingWorkerOptions(server_rank=ranks, **job["options"])
+        epoch = {"shard": (job["rank"], job["servers"]), "random_seed": 0} if is_near else {"random_seed": job["rank"]}
         return DistNeighborLoader(
             None, command["fanout"], seeds_of(job), command["batch_size"], True, edge_dir="in",
-            collect_features=command["features"], random_seed=job["rank"], worker_options=options,
+            collect_features=command["features"], worker_options=options, locality=job["locality"], **epoch,
         )  # fmt: skip
 
     reader = Reader(job)

@@ -48,7 +48,7 @@ class DistLinkNeighborLoader(DistLoader):
         drop_last: leave out an incomplete last batch.
         locality: cut the links into that many stretches in the order of the data set, and take each batch of one of
             them, so that its sources are near; None takes any. 8 is a good number, see ``docs/locality.md``.
-            Servers then make the batches of which they own most sources: all of them, unless ``server_rank`` is given.
+            A server then makes the batches of which it owns the most sources, any one unless ``server_rank`` is given.
         with_edge: batches carry ``e_id``.
         with_weight: sample by edge weight, along the edge types that have weights.
         edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.

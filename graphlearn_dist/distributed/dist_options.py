@@ -311,7 +311,6 @@ class ProducerInfo:
         schema: types of the data set.
         input_settings: its input, to recognize it in a saved state.
         constants: attributes of the data set that have no rows, see ``Dataset.init_attrs``.
-        partition_idx: the partition that the server holds.
         owners: of batches of near seeds, by turn, the partition that owns the most of their seeds; see
             ``SeedSchedule.owners``. Empty where batches are of any seeds.
     """
@@ -321,5 +320,4 @@ class ProducerInfo:
     schema: GraphSchema
     input_settings: Settings
     constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
-    partition_idx: int = 0
     owners: tuple[int, ...] = ()

@@ -243,9 +243,7 @@ class DistServer:
         if near is not None:
             node_type, nodes = place_nodes(seeds)
             owners = await loop.run_in_executor(None, lambda: schedule.owners(held.node_books()[node_type][nodes]))
-        return ProducerInfo(
-            producer_id, schedule.num_batches, held.schema, hashed, held.constants, held.partition_idx, owners
-        )
+        return ProducerInfo(producer_id, schedule.num_batches, held.schema, hashed, held.constants, owners)
 
     async def _start(self, producer: SamplingProducer, holders: PartitionHolders) -> None:
         """Starts a producer, which knows these holders; undone if it fails."""

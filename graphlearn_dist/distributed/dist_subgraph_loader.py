@@ -34,7 +34,7 @@ class DistSubGraphLoader(DistLoader):
         drop_last: leave out an incomplete last batch.
         locality: cut the seeds into that many stretches in the order of the data set, and take each batch of one of
             them, so that its seeds are near; None takes any. 8 is a good number, see ``docs/locality.md``.
-            Servers then make the batches of which they own most seeds: all of them, unless ``server_rank`` is given.
+            A server then makes the batches of which it owns the most seeds, any server unless ``server_rank`` is given.
         with_edge: batches carry ``e_id``.
         with_weight: sample by edge weight, along the edge types that have weights.
         edge_dir: sample ``"in"``- or ``"out"``-neighbors, which must be what the partitions hold; None samples those.

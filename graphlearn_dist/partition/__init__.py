@@ -21,6 +21,7 @@ from .edge_book import OwnedEdgesBook
 from .frequency_partitioner import FrequencyPartitioner
 from .layout import CachedRows, GraphArrays, PartitionArrays, PartitionLayout, load_partition_layout
 from .node_order import save_node_order
+from .part_numbers import number_parts
 from .partition_book import (
     GLTPartitionBook,
     OffsetId2Index,
@@ -55,6 +56,7 @@ __all__ = [
     "load_graph_partition_data",
     "load_partition",
     "load_partition_layout",
+    "number_parts",
     "partition_file",
     "partition_pyg",
     "partition_source",

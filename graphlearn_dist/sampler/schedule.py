@@ -16,6 +16,7 @@ from .. import _C
 from ..core import to_tensor
 from ..errors import InvalidArgumentError
 from ..utils.message_types import register_message
+from ..utils.turns import far_apart
 
 _INDEX_BITS = 63
 
@@ -182,7 +183,7 @@ class SeedSchedule:
         ]
         sizes[(num_batches - 1) % self.num_stretches] -= num_batches * self.batch_size - self.num_inputs
         stretches, end = [range(0)] * self.num_stretches, 0
-        for _, turn in sorted(zip(_far_apart(self.num_stretches), range(self.num_stretches), strict=True)):
+        for _, turn in sorted(zip(far_apart(self.num_stretches), range(self.num_stretches), strict=True)):
             stretches[turn] = range(end, end + sizes[turn])
             end += sizes[turn]
         return tuple(stretches)
@@ -195,9 +196,3 @@ class SeedSchedule:
         """
         in_order = owners if self.near is None else owners[self.near]
         return tuple(int(in_order[s.start : s.stop].bincount().argmax()) if s else 0 for s in self._stretches)
-
-
-def _far_apart(count: int) -> list[int]:
-    """The numbers below ``count`` by their bits in reverse: of every few that follow each other, none is near."""
-    width = (count - 1).bit_length()
-    return sorted(range(count), key=lambda number: f"{number:0{width}b}"[::-1])

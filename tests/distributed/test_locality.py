@@ -144,6 +144,20 @@ def test_batches_come_from_those_who_own_the_most_of_their_seeds(
             asked.clear()
 
 
+def test_servers_that_are_not_needed_open_nothing(job: Job, whole: Path, place: torch.Tensor) -> None:
+    """Of six stretches, those with the turns 2, 5, 2, ... are the middle third of the order."""
+    if place is not NEAR:
+        pytest.skip("everybody owns seeds of each stretch")
+    local = open_local(whole, locality=6)
+    with open_remote(locality=6, shard=(2, 3)) as loader:
+        same_batches(list(loader), [local.batch(0, index) for index in range(2, len(local), 3)])
+        assert isinstance(loader._producer, RemoteProducer)
+        servers = {server.rank for server in loader._producer._servers if server.info is not None}
+        made = {loader._producer._servers[place].rank for place in loader._producer._makers.busy}
+        assert len(made) < 3
+        assert servers == made | {0}  # the client's own, which says who owns what
+
+
 def test_servers_that_own_nothing_of_a_batch_make_it_all_the_same(job: Job, whole: Path) -> None:
     expected = [open_local(whole).batch(0, index) for index in range(len(open_local(whole)))]
     for ranks in ([1], [2, 0]):

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ...sampler.schedule import BatchIndices
-from ..dist_options import ProducerInfo
 
 
 class BatchMakers:
@@ -17,21 +16,27 @@ class BatchMakers:
 
     Args:
         indices: the batches of the run.
-        infos: of each server's producer.
+        partitions: of each server, the partition that it holds.
+        owners: of batches of near seeds, by turn, the partition that owns the most of their seeds; else empty.
     """
 
-    def __init__(self, indices: BatchIndices, infos: Sequence[ProducerInfo]) -> None:
+    def __init__(self, indices: BatchIndices, partitions: Sequence[int], owners: Sequence[int] = ()) -> None:
         self._indices = indices
-        self._count = len(infos)
+        self._count = len(partitions)
         self._makers: list[int] | None = None
-        if infos[0].owners and self._count > 1:
-            self._makers = _by_owner(indices, infos)
+        if owners and self._count > 1:
+            self._makers = _by_owner(indices, partitions, owners)
         self._positions: list[Sequence[int]] = [self._find_positions(place) for place in range(self._count)]
 
     def _find_positions(self, place: int) -> Sequence[int]:
         if self._makers is None:
             return range(place, len(self._indices), self._count)
         return [position for position, maker in enumerate(self._makers) if maker == place]
+
+    @property
+    def busy(self) -> list[int]:
+        """Those who make any of the batches; the first where there are none."""
+        return [place for place, own in enumerate(self._positions) if own] or [0]
 
     def maker_of(self, position: int) -> int:
         """Who makes the batch that this many others of the run come before."""
@@ -51,12 +56,11 @@ class BatchMakers:
         return own[at] if at < len(own) else len(self._indices)
 
 
-def _by_owner(indices: BatchIndices, infos: Sequence[ProducerInfo]) -> list[int]:
-    owners = infos[0].owners
+def _by_owner(indices: BatchIndices, partitions: Sequence[int], owners: Sequence[int]) -> list[int]:
     holders: dict[int, list[int]] = {owner: [] for owner in owners}
-    for place, info in enumerate(infos):
-        holders.setdefault(info.partition_idx, []).append(place)
-    everyone = list(range(len(infos)))
+    for place, partition in enumerate(partitions):
+        holders.setdefault(partition, []).append(place)
+    everyone = list(range(len(partitions)))
     turns = dict.fromkeys(holders, 0)
     makers = []
     for index in indices:

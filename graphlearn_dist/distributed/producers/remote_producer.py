@@ -41,24 +41,29 @@ class _Server:
 
     Attributes:
         rank: its rank.
-        info: the producer that it has for the loader.
+        remote: the server, whose loss is told at once.
+        info: the producer that it has for the loader; None while it has none.
         run: the number by which that knows the run; a run that begins again there has another one.
         oldest: position of the batch that it was told is read next of those that it makes.
-        remote: the server, whose loss is told at once.
     """
 
     rank: int
-    info: ProducerInfo
     remote: Remote[DistServer]
+    info: ProducerInfo | None = None
     run: int = 0
     oldest: int = 0
+
+    @property
+    def producer_id(self) -> int:
+        """That of its producer; 0, which is none's, while it has none."""
+        return 0 if self.info is None else self.info.producer_id
 
 
 class RemoteProducer(BatchProducer):
     """One producer on each of some servers; batch ``j`` of this loader comes from the ``j``-th of them in turn.
 
     Batches of near seeds (``config.locality``) come from a server that owns the most of their seeds, see
-    ``BatchMakers``; unless the options name servers, all are used then.
+    ``BatchMakers``; unless the options name servers, any may be used then, and has a producer when it is needed first.
 
     At most ``prefetch_size`` requests per server are under way, so a trainer that does not read holds nothing up but
     its own producers; and with every request goes which batch is read next, so that a server sends no more than its
@@ -99,28 +104,38 @@ class RemoteProducer(BatchProducer):
         self._closing_calls = rpc.get_closing_calls()
         self._recovery = ServerRecovery(options.reconnect_timeout, alarm, self._session_is_over)
         self._withdrawn = False
-        self._servers = [
-            _Server(rank, info, _server_at(rank, self._timeout_s, fail_fast=True))
-            for rank, info in zip(ranks, self._open_producers(), strict=True)
-        ]
-        self._makers = BatchMakers(self._indices, [server.info for server in self._servers])
-        info = self._servers[0].info
-        self.schema, self.constants, self.num_batches = info.schema, info.constants, info.num_batches
+        self._servers = [_Server(rank, _server_at(rank, self._timeout_s, fail_fast=True)) for rank in ranks]
+        self._is_near = config.locality is not None and len(ranks) > 1
+        first = self._servers
+        if self._is_near:
+            first = [next((server for server in self._servers if server.rank in assign_server_by_order()), first[0])]
+        try:
+            self._info = self._open_producers(first)
+            self._partitions = self._find_partitions() if self._is_near else [0] * len(ranks)
+        except BaseException:  # a Ctrl-C too
+            self._release()
+            raise
+        self._makers = BatchMakers(self._indices, self._partitions)
+        self.schema, self.constants = self._info.schema, self._info.constants
+        self.num_batches = self._info.num_batches
 
     @property
     def input_settings(self) -> Settings:
-        return self._servers[0].info.input_settings
+        return self._info.input_settings
 
     # --- batches -------------------------------------------------------------------------------------------------
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._epoch = epoch
-        self._makers = BatchMakers(indices, [server.info for server in self._servers])
-        shares = [self._makers.share_of(place) for place in range(len(self._servers))]
-        for server in self._servers:
+        self._makers = BatchMakers(indices, self._partitions, self._info.owners)
+        places = self._makers.busy if self._is_near else range(len(self._servers))
+        servers, shares = [self._servers[place] for place in places], list(map(self._makers.share_of, places))
+        self._open_producers([server for server in servers if server.info is None])
+        self._limit = self._options.prefetch_size * len(servers)
+        for server in servers:
             server.run = max(run, server.run + 1)
-        begun = [self._begin_at(server, share) for server, share in zip(self._servers, shares, strict=True)]
-        for server, share, future in zip(self._servers, shares, begun, strict=True):
+        begun = [self._begin_at(server, share) for server, share in zip(servers, shares, strict=True)]
+        for server, share, future in zip(servers, shares, begun, strict=True):
             try:
                 self._result(future)
             except (PeerLostError, ProducerGoneError) as lost:
@@ -128,14 +143,14 @@ class RemoteProducer(BatchProducer):
 
     def _begin_at(self, server: _Server, indices: BatchIndices) -> Future[Any]:
         """Tells a server which batches of the run it shall make."""
-        what = server.info.producer_id, self._epoch, server.run, indices, self._options.credit_bytes
+        what = server.producer_id, self._epoch, server.run, indices, self._options.credit_bytes
         return _server_at(server.rank, self._timeout_s).ask(DistServer.start_new_epoch_sampling, *what)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         server = self._server_of(request.position)
         server.oldest = self._next_of(request.position)
         return server.remote.ask(
-            DistServer.fetch_batch, server.info.producer_id, server.run, request.index, self._indices[server.oldest]
+            DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.oldest]
         )
 
     def _grant(self, position: int) -> None:
@@ -145,7 +160,7 @@ class RemoteProducer(BatchProducer):
         if oldest < self._num_wanted and oldest != server.oldest:
             server.oldest = oldest
             # where it fails, so do those under way
-            server.remote.ask(DistServer.grant_batches, server.info.producer_id, server.run, self._indices[oldest])
+            server.remote.ask(DistServer.grant_batches, server.producer_id, server.run, self._indices[oldest])
 
     def _server_of(self, position: int) -> _Server:
         return self._servers[self._makers.maker_of(position)]
@@ -203,24 +218,41 @@ class RemoteProducer(BatchProducer):
         limit_s = self._options.rpc_timeout + self._options.start_timeout
         return _server_at(rank, limit_s, self._endpoint).ask(DistServer.open_producer, *self._wanted)
 
-    def _open_producers(self) -> list[ProducerInfo]:
-        """One producer on each server, all at once; undone if one of them fails."""
-        try:
-            futures = [self._open(rank) for rank in self._server_ranks]
-            infos = [self._opened(rank, future) for rank, future in zip(self._server_ranks, futures, strict=True)]
-            if any(info.input_settings != infos[0].input_settings for info in infos):
-                found = {
-                    rank: "{num_inputs} ({inputs})".format(**info.input_settings)
-                    for rank, info in zip(self._server_ranks, infos, strict=True)
-                }
-                raise InvalidArgumentError(
-                    f"input_nodes: expected servers to find the same seeds, got counts and hashes {found} by server; "
-                    "seeds of each server's own are given as a list, one for each server"
-                )
-        except BaseException:  # a Ctrl-C too
-            self._release()
-            raise
-        return infos
+    def _open_producers(self, servers: Sequence[_Server]) -> ProducerInfo:
+        """One producer on each of these servers, all at once; what is known of any producer of the loader's."""
+        futures = [self._open(server.rank) for server in servers]
+        for server, future in zip(servers, futures, strict=True):
+            server.info = self._opened(server.rank, future)
+        infos = {server.rank: server.info for server in self._servers if server.info is not None}
+        first = next(iter(infos.values()))
+        if any(info.input_settings != first.input_settings for info in infos.values()):
+            found = {rank: "{num_inputs} ({inputs})".format(**info.input_settings) for rank, info in infos.items()}
+            raise InvalidArgumentError(
+                f"input_nodes: expected servers to find the same seeds, got counts and hashes {found} by server; "
+                "seeds of each server's own are given as a list, one for each server"
+            )
+        return first
+
+    def _find_partitions(self) -> list[int]:
+        """The partition that each server holds."""
+
+        def ask(rank: int, limit_s: float) -> Future[Any]:
+            return _server_at(rank, limit_s, self._endpoint).ask(DistServer.get_dataset_meta)
+
+        def ask_again(rank: int, lost: PeerLostError) -> Any:
+            peer = self._endpoint.describe("server", rank)
+            take_up: Callable[[float], Any] = lambda limit_s: self._result(ask(rank, limit_s))  # noqa: E731
+            return self._recovery.recover(peer, lost, take_up, lambda meta: meta, is_counted=False)
+
+        asked = [ask(rank, self._timeout_s) for rank in self._server_ranks]
+        found = []
+        for rank, future in zip(self._server_ranks, asked, strict=True):
+            try:
+                _, partition, *_ = self._result(future)
+            except PeerLostError as lost:
+                _, partition, *_ = ask_again(rank, lost)
+            found.append(partition)
+        return found
 
     def _opened(self, rank: int, future: Future[Any]) -> ProducerInfo:
         try:

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from graphlearn_dist.data.schema import GraphSchema
-from graphlearn_dist.distributed.dist_options import ProducerInfo
 from graphlearn_dist.distributed.producers.batch_makers import BatchMakers
 from graphlearn_dist.sampler.schedule import BatchIndices
 
-SCHEMA = GraphSchema((None,), (None,), (4,), "in")
 INDICES = BatchIndices(6, 20, 2, (1, 3))  # 1, 3, 6, 8, 10, 12, 14, 16, 18
-
-
-def makers(owners: tuple[int, ...], *partitions: int, indices: BatchIndices = INDICES) -> BatchMakers:
-    return BatchMakers(indices, [ProducerInfo(i, 20, SCHEMA, {}, {}, p, owners) for i, p in enumerate(partitions)])
 
 
 @pytest.mark.parametrize(
@@ -29,7 +22,8 @@ def makers(owners: tuple[int, ...], *partitions: int, indices: BatchIndices = IN
     ],
 )
 def test_makers(owners: tuple[int, ...], partitions: tuple[int, ...], expected: list[int]) -> None:
-    found = makers(owners, *partitions)
+    found = BatchMakers(INDICES, partitions, owners)
+    assert found.busy == sorted(set(expected))
     assert [found.maker_of(position) for position in range(len(INDICES))] == expected
     for place in range(len(partitions)):
         own = [position for position, maker in enumerate(expected) if maker == place]
@@ -43,6 +37,7 @@ def test_makers(owners: tuple[int, ...], partitions: tuple[int, ...], expected: 
 
 
 def test_nothing_to_make() -> None:
-    found = makers((0, 1), 0, 1, indices=BatchIndices(0, 0))
+    found = BatchMakers(BatchIndices(0, 0), (0, 1), (0, 1))
+    assert found.busy == [0]
     assert [list(found.share_of(place)) for place in (0, 1)] == [[], []]
     assert found.next_of(0, 0) == 0

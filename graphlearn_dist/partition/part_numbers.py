@@ -1,0 +1,42 @@
+"""Which number a part gets, where a trainer reads from the part of its own number: the one of its near seeds."""
+
+from __future__ import annotations
+
+import torch
+
+from ..data.zone_order import ZoneOrder
+from ..utils.turns import far_apart
+
+
+def number_parts(owners: torch.Tensor, order: ZoneOrder, seeds: torch.Tensor | None = None) -> torch.Tensor:
+    """The same parts with other numbers: part *p* has the near seeds of trainer *p*, as far as one part has them.
+
+    With ``locality`` and ``shard=(p, num_parts)``, batches of a trainer have seeds of one part of the order where their
+    number is a power of two (see ``SeedSchedule``). A trainer beside the part that owns these asks for least. Parts of
+    which there is another number keep theirs.
+
+    Args:
+        owners: int ``[num_nodes]``, the part of each node, from 0.
+        order: of these nodes.
+        seeds: int ``[num_seeds]``, on which the loaders train; all nodes unless given.
+
+    Returns:
+        int64 ``[num_nodes]``.
+    """
+    owners = owners.long()
+    num_parts = int(owners.max()) + 1 if len(owners) else 1
+    if num_parts & (num_parts - 1):
+        return owners
+    seeds = torch.arange(len(owners)) if seeds is None else seeds.long()
+    stretch = torch.empty(len(seeds), dtype=torch.int64)
+    stretch[torch.argsort(order.places_of(seeds), stable=True)] = (
+        torch.arange(len(seeds)) * num_parts // max(1, len(seeds))
+    )
+    counts = (stretch * num_parts + owners[seeds]).bincount(minlength=num_parts**2).view(num_parts, num_parts)
+    trainer_of = torch.tensor(far_apart(num_parts)).argsort()
+    numbers = torch.empty(num_parts, dtype=torch.int64)
+    for _ in range(num_parts):  # whoever has the most of a stretch gets it, one after the other
+        found = int(counts.argmax())
+        numbers[found % num_parts] = trainer_of[found // num_parts]
+        counts[found // num_parts] = counts[:, found % num_parts] = -1
+    return numbers[owners]
