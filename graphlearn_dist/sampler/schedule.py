@@ -165,9 +165,10 @@ class SeedSchedule:
         stretch = self._stretches[turn]
         begin = place * self.batch_size
         end = min(begin + self.batch_size, len(stretch))
-        places = torch.arange(begin, end)
         if self.shuffle:
             places = to_tensor(_C.take_shuffled(begin, end, len(stretch), self._key(epoch, turn)))
+        else:
+            places = torch.arange(begin, end)
         return places if self.near is None else self.near[stretch.start + places]
 
     def _key(self, epoch: int, turn: int) -> int:
