@@ -8,7 +8,9 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -95,23 +97,43 @@ def _exit_cleanly(signum: int, frame: FrameType | None) -> NoReturn:
 def _partition(args: argparse.Namespace) -> int:
     from . import partition
 
-    partition.partition_file(
-        args.data, args.out, num_parts=args.parts, kind=args.kind, edge_dir=args.edge_dir, seed=args.seed
+    began = time.monotonic()
+    directory = partition.partition_file(
+        args.data, args.out, num_parts=args.parts, kind=args.by, edge_dir=args.edge_dir, seed=args.seed
     )
+    _show_quality(directory, began)
     return 0
+
+
+def _repartition(args: argparse.Namespace) -> int:
+    from . import partition
+
+    began = time.monotonic()
+    done = partition.repartition(args.directory, args.out, num_parts=args.parts, by=args.by, seed=args.seed)
+    print(done)
+    _show_quality(done.path, began)
+    return 0
+
+
+def _show_quality(directory: Path, began: float) -> None:
+    from . import partition
+
+    took_s = time.monotonic() - began
+    print(f"{directory}: {took_s:.1f} s\n{partition.partition_quality(directory)}")
 
 
 def _build(args: argparse.Namespace) -> int:
     from .tables import build
 
+    began = time.monotonic()
     try:
-        build(
+        directory = build(
             args.config,
             args.out,
             num_parts=args.parts,
             memory=args.memory,
             resume=args.resume,
-            kind=args.kind,
+            kind=args.by,
             edge_dir=args.edge_dir,
             seed=args.seed,
             num_threads=args.threads,
@@ -120,6 +142,8 @@ def _build(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("graphlearn-dist: interrupted; --resume goes on with the last finished stage", file=sys.stderr)
         return 130  # as a shell says it
+    if not args.quiet:
+        _show_quality(directory, began)
     return 0
 
 
@@ -224,10 +248,22 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_partition)
 
 
+def _add_repartition(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="partition directory")
+    parser.add_argument("--parts", required=True, type=int, metavar="N", help="number of partitions")
+    parser.add_argument("--out", required=True, metavar="DIR", help="partition directory to make")
+    parser.add_argument("--by", choices=("kaminpar", "ldg"), help="finds the order of a data set that has none")
+    parser.add_argument("--seed", type=int, default=0, help="of that (default 0)")
+    parser.set_defaults(run=_repartition)
+
+
 def _add_assignment(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=("random", "range"), default="random", help="who owns a node")
+    kinds = ("random", "range", "kaminpar", "ldg")
+    parser.add_argument(
+        "--by", "--kind", choices=kinds, default="random", help="who owns a node (default random; docs/locality.md)"
+    )
     parser.add_argument("--edge-dir", choices=("in", "out"), default="in", help="neighbors to keep (default in)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random partition (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of random partitions, and of orders (default 0)")
 
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
@@ -249,6 +285,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands.add_parser("serve", help="serve one partition"))
     _add_partition(commands.add_parser("partition", help="split a graph into partitions"))
     _add_build(commands.add_parser("build", help="make partitions of tables, out of core"))
+    again = commands.add_parser("repartition", help="change the number of partitions by moving zones of an order")
+    _add_repartition(again)
     verify = commands.add_parser("verify", help="check a partition directory")
     verify.add_argument("directory", metavar="DIR")
     verify.set_defaults(run=_verify)

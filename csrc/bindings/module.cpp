@@ -56,5 +56,6 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_rpc(m);
   gld::bind_exchange(m);
   gld::bind_exchange_asking(m);
+  gld::bind_ordering(m);
   gld::bind_system(m);
 }

@@ -149,6 +149,16 @@ void bind_routing(py::module_& m) {
             return held(PartitionBook::table(owner_view, row_view, num_partitions));
           },
           py::arg("owners"), py::arg("rows"), py::arg("num_partitions"), "Any assignment; borrows both tensors.")
+      .def_static(
+          "zones",
+          [held](const py::object& place, const py::object& bounds, const py::object& owners, int num_partitions) {
+            const Tensor place_view = from_python(place, "place"), bound_view = from_python(bounds, "bounds"),
+                         owner_view = from_python(owners, "owners");
+            GilReleased release;
+            return held(PartitionBook::zones(place_view, bound_view, owner_view, num_partitions));
+          },
+          py::arg("place"), py::arg("bounds"), py::arg("owners"), py::arg("num_partitions"),
+          "Partition owners[z] has the places [bounds[z], bounds[z + 1]); borrows `place`.")
       .def_property_readonly("kind", &PartitionBook::kind)
       .def_property_readonly("num_ids", &PartitionBook::num_ids)
       .def_property_readonly("num_partitions", &PartitionBook::num_partitions)

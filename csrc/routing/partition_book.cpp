@@ -1,6 +1,7 @@
 #include "routing/partition_book.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/simd.h"
 
@@ -38,6 +39,17 @@ GLD_SIMD void find_range(const int64_t* bounds, size_t num_ranges, const int64_t
   }
 }
 
+// The range [offsets[k], offsets[k + 1]) that a place lies in: the last whose begin is not above it.
+inline size_t search_range(const std::vector<int64_t>& offsets, int64_t place) {
+  const int64_t* base = offsets.data();
+  for (size_t length = offsets.size() - 1; length > 1;) {
+    const size_t half = length / 2;
+    base += base[half] <= place ? half : 0;
+    length -= half;
+  }
+  return static_cast<size_t>(base - offsets.data());
+}
+
 // Owner and row of each place among the ranges [offsets[p], offsets[p + 1]).
 void locate_in_ranges(const std::vector<int64_t>& offsets, const int64_t* places, int64_t count, int32_t* owners,
                       int64_t* rows) {
@@ -45,15 +57,7 @@ void locate_in_ranges(const std::vector<int64_t>& offsets, const int64_t* places
   if (num_ranges <= kLinearSearch) {
     find_range(offsets.data(), num_ranges, places, count, owners);
   } else {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t* base = offsets.data();  // the last bound that is not above places[i]
-      for (size_t length = num_ranges; length > 1;) {
-        const size_t half = length / 2;
-        base += base[half] <= places[i] ? half : 0;
-        length -= half;
-      }
-      owners[i] = static_cast<int32_t>(base - offsets.data());
-    }
+    for (int64_t i = 0; i < count; ++i) owners[i] = static_cast<int32_t>(search_range(offsets, places[i]));
   }
   for (int64_t i = 0; i < count; ++i) rows[i] = places[i] - offsets[owners[i]];
 }
@@ -130,6 +134,57 @@ class TableBook final : public PartitionBook {
   Tensor owners_, rows_;
 };
 
+template <typename Place>
+class ZoneBook final : public PartitionBook {
+ public:
+  // `first_rows`: where each zone begins among its owner's rows.
+  ZoneBook(std::vector<int64_t> offsets, Tensor place, std::vector<int64_t> bounds, std::vector<int32_t> zone_owners,
+           std::vector<int64_t> first_rows)
+      : PartitionBook(std::move(offsets)),
+        place_(std::move(place)),
+        bounds_(std::move(bounds)),
+        zone_owners_(std::move(zone_owners)),
+        first_rows_(std::move(first_rows)) {}
+  const char* kind() const override { return "zones"; }
+  BookArrays arrays() const override {
+    BookArrays made{PartitionBook::arrays().offsets, empty({num_ids()}, kInt32), empty({num_ids()}, kInt64)};
+    int64_t* rows = made.rows.as<int64_t>();
+    std::iota(rows, rows + num_ids(), int64_t{0});  // ids, each replaced by its row
+    locate_block(rows, num_ids(), made.owners.as<int32_t>(), rows);
+    return made;
+  }
+
+ protected:
+  void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
+    const Place* place_of = place_.as<Place>();
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t place = static_cast<int64_t>(place_of[ids[i]]);
+      const size_t zone = search_range(bounds_, place);
+      owners[i] = zone_owners_[zone];
+      rows[i] = first_rows_[zone] + (place - bounds_[zone]);
+    }
+  }
+  void fill_global_ids(int partition, int64_t* out, ThreadPool* pool) const override {
+    parallel_for(pool, num_ids(), kGrain, [=, this](int64_t begin, int64_t end) {
+      int64_t ids[kBlock], rows[kBlock];
+      int32_t owners[kBlock];
+      for (int64_t first = begin; first < end; first += kBlock) {
+        const int64_t count = std::min(kBlock, end - first);
+        for (int64_t i = 0; i < count; ++i) ids[i] = first + i;
+        locate_block(ids, count, owners, rows);
+        for (int64_t i = 0; i < count; ++i)
+          if (owners[i] == partition) out[rows[i]] = first + i;
+      }
+    });
+  }
+
+ private:
+  Tensor place_;
+  std::vector<int64_t> bounds_;
+  std::vector<int32_t> zone_owners_;
+  std::vector<int64_t> first_rows_;
+};
+
 void check_num_partitions(int num_partitions) {
   if (num_partitions < 1 || num_partitions > kMaxPartitions)
     throw InvalidArgument(message("num_partitions: expected 1 to ", kMaxPartitions, ", got ", num_partitions));
@@ -165,6 +220,38 @@ void check_rows(const Owner* owners, const Row* rows, int64_t num_ids, const std
   }
 }
 
+std::vector<int64_t> read_indices(const Tensor& values, const char* name) {
+  check_index_vector(values, name);
+  std::vector<int64_t> out(static_cast<size_t>(values.numel()));
+  dispatch_index(values.dtype, name, [&](auto type) {
+    const auto* source = values.as<decltype(type)>();
+    std::copy(source, source + values.numel(), out.begin());
+  });
+  return out;
+}
+
+void check_ascending(const std::vector<int64_t>& bounds) {
+  if (bounds.empty() || bounds[0] != 0)
+    throw InvalidArgument(message("bounds[0]: expected 0, got ", bounds.empty() ? "none" : std::to_string(bounds[0])));
+  for (size_t p = 1; p < bounds.size(); ++p)
+    if (bounds[p] < bounds[p - 1])
+      throw InvalidArgument(
+          message("bounds[", p, "]=", bounds[p], ": expected ascending bounds, got ", bounds[p - 1], " before it"));
+}
+
+template <typename Place>
+void check_permutation(const Place* place, int64_t count) {
+  std::vector<bool> taken(static_cast<size_t>(count), false);
+  for (int64_t id = 0; id < count; ++id) {
+    const int64_t at = static_cast<int64_t>(place[id]);
+    if (at < 0 || at >= count)
+      throw InvalidArgument(message("place[", id, "]=", at, ": expected 0 <= place < ", count));
+    if (taken[static_cast<size_t>(at)])
+      throw InvalidArgument(message("place[", id, "]=", at, ": expected a permutation, and another id has this place"));
+    taken[static_cast<size_t>(at)] = true;
+  }
+}
+
 template <typename Body>
 auto dispatch_owner(DType dtype, Body&& body) {
   if (dtype == kUInt8) return body(uint8_t{});
@@ -176,18 +263,9 @@ auto dispatch_owner(DType dtype, Body&& body) {
 }  // namespace
 
 std::shared_ptr<const PartitionBook> PartitionBook::range(const Tensor& bounds) {
-  check_index_vector(bounds, "bounds");
-  std::vector<int64_t> offsets(static_cast<size_t>(bounds.numel()));
-  dispatch_index(bounds.dtype, "bounds", [&](auto type) {
-    const auto* source = bounds.as<decltype(type)>();
-    std::copy(source, source + bounds.numel(), offsets.begin());
-  });
+  std::vector<int64_t> offsets = read_indices(bounds, "bounds");
   check_num_partitions(static_cast<int>(std::min<size_t>(offsets.size(), size_t{1} << 30)) - 1);
-  if (offsets[0] != 0) throw InvalidArgument(message("bounds[0]: expected 0, got ", offsets[0]));
-  for (size_t p = 1; p < offsets.size(); ++p)
-    if (offsets[p] < offsets[p - 1])
-      throw InvalidArgument(
-          message("bounds[", p, "]=", offsets[p], ": expected ascending bounds, got ", offsets[p - 1], " before it"));
+  check_ascending(offsets);
   return std::make_shared<RangeBook>(std::move(offsets));
 }
 
@@ -216,6 +294,32 @@ std::shared_ptr<const PartitionBook> PartitionBook::table(const Tensor& owners, 
       check_rows(owners.as<Owner>(), rows.as<Row>(), rows.numel(), offsets);
       return std::make_shared<TableBook<Owner, Row>>(std::move(offsets), owners, rows);
     });
+  });
+}
+
+std::shared_ptr<const PartitionBook> PartitionBook::zones(const Tensor& place, const Tensor& bounds,
+                                                          const Tensor& owners, int num_partitions) {
+  check_num_partitions(num_partitions);
+  check_index_vector(place, "place");
+  std::vector<int64_t> ends = read_indices(bounds, "bounds");
+  const std::vector<int64_t> given = read_indices(owners, "owners");
+  check_ascending(ends);
+  if (ends.size() != given.size() + 1 || ends.size() < 2 || ends.back() != place.numel())
+    throw InvalidArgument(message("bounds: expected ", given.size() + 1, " of ", given.size(), " zones, to ",
+                                  place.numel(), ", got ", ends.size(), " to ", ends.back()));
+  count_owners(given.data(), owners.numel(), num_partitions);  // each is one
+  std::vector<int64_t> offsets(static_cast<size_t>(num_partitions) + 1, 0), first_rows(given.size());
+  for (size_t zone = 0; zone < given.size(); ++zone) {
+    int64_t& size = offsets[static_cast<size_t>(given[zone]) + 1];
+    first_rows[zone] = size;
+    size += ends[zone + 1] - ends[zone];
+  }
+  std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+  return dispatch_index(place.dtype, "place", [&](auto type) -> std::shared_ptr<const PartitionBook> {
+    using Place = decltype(type);
+    check_permutation(place.as<Place>(), place.numel());
+    return std::make_shared<ZoneBook<Place>>(std::move(offsets), place, std::move(ends),
+                                             std::vector<int32_t>(given.begin(), given.end()), std::move(first_rows));
   });
 }
 

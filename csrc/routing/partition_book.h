@@ -18,7 +18,7 @@ namespace gld {
 // What a book is made of, for who reads it elsewhere.
 struct BookArrays {
   Tensor offsets;       // int64 [num_partitions + 1], how many ids the partitions before each own
-  Tensor owners, rows;  // as in PartitionBook::table(); undefined in books that are formulas
+  Tensor owners, rows;  // as in PartitionBook::table(), which a book of zones makes anew; undefined in formulas
 };
 
 class PartitionBook {
@@ -32,6 +32,12 @@ class PartitionBook {
   // Any assignment. `owners` uint8, uint16 or int32 [num_ids]; `rows` int32 or int64 [num_ids]. Both are borrowed for
   // the life of the book, and read once in full to check that the rows of each partition are dense and distinct.
   static std::shared_ptr<const PartitionBook> table(const Tensor& owners, const Tensor& rows, int num_partitions);
+  // Zones of an order: zone z has the ids whose places lie in [bounds[z], bounds[z + 1]), and partition owners[z] has
+  // the zone; its rows are in the order of the places. `place` int32 or int64 [num_ids], a permutation, is borrowed for
+  // the life of the book and read once in full to check it; `bounds` int32 or int64 [num_zones + 1], ascending from 0
+  // to num_ids; `owners` int32 or int64 [num_zones].
+  static std::shared_ptr<const PartitionBook> zones(const Tensor& place, const Tensor& bounds, const Tensor& owners,
+                                                    int num_partitions);
 
   virtual ~PartitionBook() = default;
 

@@ -48,17 +48,18 @@ class ZoneOrder:
             )
 
     @classmethod
-    def of_zones(cls, zones: torch.Tensor, num_groups: int = 1) -> ZoneOrder:
+    def of_zones(cls, zones: torch.Tensor, num_groups: int = 1, num_zones: int = 0) -> ZoneOrder:
         """The order in which the zones stand by number, and the nodes of each by id.
 
         Args:
             zones: int ``[num_nodes]``, the zone of each node, such as the blocks of a graph partitioner.
             num_groups: of equally many consecutive zones.
+            num_zones: number of zones, where the last ones may have no nodes of this type; 0: up to the last that has.
         """
         by_zone = torch.argsort(zones, stable=True)
         place = torch.empty(len(zones), dtype=torch.int32 if len(zones) < 1 << 31 else torch.int64)
         place[by_zone] = torch.arange(len(zones), dtype=place.dtype)
-        return cls(place, torch.nn.functional.pad(zones.bincount().cumsum(0), (1, 0)), num_groups)
+        return cls(place, torch.nn.functional.pad(zones.bincount(minlength=num_zones).cumsum(0), (1, 0)), num_groups)
 
     def share_memory(self) -> ZoneOrder:
         """The same in memory that other processes can map; itself where it lies so already."""

@@ -21,6 +21,9 @@ from .edge_book import OwnedEdgesBook
 from .frequency_partitioner import FrequencyPartitioner
 from .layout import CachedRows, GraphArrays, PartitionArrays, PartitionLayout, load_partition_layout
 from .node_order import save_node_order
+from .ordering.quality import PartitionQuality, partition_quality
+from .ordering.repartition import Repartitioned, repartition
+from .ordering.zone_partitioner import KaMinParPartitioner, LDGPartitioner, ZonePartitioner
 from .part_numbers import number_parts
 from .partition_book import (
     GLTPartitionBook,
@@ -28,6 +31,7 @@ from .partition_book import (
     PermutedPartitionBook,
     RangePartitionBook,
     TablePartitionBook,
+    ZonePartitionBook,
 )
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner, TablePartitioner
 from .sources import describe, partition_file, partition_pyg, partition_source, verify
@@ -37,18 +41,24 @@ __all__ = [
     "FrequencyPartitioner",
     "GLTPartitionBook",
     "GraphArrays",
+    "KaMinParPartitioner",
+    "LDGPartitioner",
     "OffsetId2Index",
     "OwnedEdgesBook",
     "PartitionArrays",
     "PartitionBook",
     "PartitionLayout",
+    "PartitionQuality",
     "PartitionerBase",
     "PermutedPartitionBook",
     "RandomPartitioner",
     "RangePartitionBook",
     "RangePartitioner",
+    "Repartitioned",
     "TablePartitionBook",
     "TablePartitioner",
+    "ZonePartitionBook",
+    "ZonePartitioner",
     "build_partition_feature",
     "cat_feature_cache",
     "describe",
@@ -59,7 +69,9 @@ __all__ = [
     "number_parts",
     "partition_file",
     "partition_pyg",
+    "partition_quality",
     "partition_source",
+    "repartition",
     "save_edge_pb",
     "save_feature_partition",
     "save_feature_partition_cache",

@@ -10,16 +10,18 @@ import numpy as np
 import torch
 
 from .. import _C
+from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, StorageError
 from ..utils.values import check_distinct, label_of
 from .edge_book import EdgeBook, OwnedEdgesBook
-from .layout import AnyBook, EdgeKey, NodeKey, array_path
+from .layout import AnyBook, EdgeKey, NodeKey, array_path, table_paths
 from .partition_book import (
     GLTPartitionBook,
     PartitionBook,
     PermutedPartitionBook,
     RangePartitionBook,
     TablePartitionBook,
+    ZonePartitionBook,
 )
 from .storage import ArrayFile, checksum_of, dtype_name, stored_dtype, write_tensor
 
@@ -42,6 +44,7 @@ def as_stored_book(book: PartitionBook | torch.Tensor, num_parts: int) -> AnyBoo
         raise InvalidArgumentError(f"book: expected {num_parts} partitions, got {book.num_partitions}")
     if isinstance(book, (RangePartitionBook, PermutedPartitionBook, TablePartitionBook)):
         return book
+    # Those of zones too: only the book of the nodes themselves reads its places from the order.
     return TablePartitionBook.from_owners(book[torch.arange(book.num_ids)], num_parts)
 
 
@@ -55,10 +58,16 @@ def write_edge_ids(root: Path, key: EdgeKey, partition_idx: int, book: OwnedEdge
 
 def write_tables(root: Path, group: str, key: NodeKey | EdgeKey, book: EdgeBook) -> list[ArrayFile]:
     """Writes the tables of a book, if it has any; ``group`` is ``node_book``, ``node_feat_book`` or ``edge_book``."""
-    if not isinstance(book, TablePartitionBook):
-        return []
-    tables = (("owners", book.owners), ("rows", book.rows))
-    return [write_tensor(root, array_path(group, key, name), tensor) for name, tensor in tables]
+    if isinstance(book, ZonePartitionBook):
+        return write_order(root, key, book.order)
+    paths = table_paths(book.to_dict(), group, key)
+    return [write_tensor(root, path, tensor) for path, tensor in zip(paths, book.tables, strict=True)]
+
+
+def write_order(root: Path, key: NodeKey | EdgeKey, order: ZoneOrder) -> list[ArrayFile]:
+    """Writes the order of the nodes of a type."""
+    arrays = {"place": order.place, "bounds": order.bounds}
+    return [write_tensor(root, array_path("order", key, name), array) for name, array in arrays.items()]
 
 
 @dataclass(frozen=True)

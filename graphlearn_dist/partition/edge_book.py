@@ -16,6 +16,7 @@ from .partition_book import (
     PermutedPartitionBook,
     RangePartitionBook,
     TablePartitionBook,
+    ZonePartitionBook,
     check_partition_idx,
     from_dict,
 )
@@ -198,13 +199,15 @@ class OwnedEdgesBook(PartitionBook):
         return {**self.__dict__, "_open_ids": None, "_ids": ids, "_lists": {}}
 
 
-EdgeBook: TypeAlias = "RangePartitionBook | PermutedPartitionBook | TablePartitionBook | OwnedEdgesBook"
+EdgeBook: TypeAlias = (
+    "RangePartitionBook | PermutedPartitionBook | TablePartitionBook | ZonePartitionBook | OwnedEdgesBook"
+)
 
 
 def edge_book_from_dict(
     description: Mapping[str, Any],
     partition_idx: int = 0,
-    tables: tuple[torch.Tensor, torch.Tensor] | None = None,
+    tables: tuple[torch.Tensor, ...] = (),
     *,
     ids: Mapping[int, torch.Tensor] | None = None,
     open_ids: OpenIds | None = None,

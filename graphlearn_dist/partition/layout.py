@@ -24,6 +24,7 @@ from .partition_book import (
     PermutedPartitionBook,
     RangePartitionBook,
     TablePartitionBook,
+    ZonePartitionBook,
     check_partition_idx,
     from_dict,
 )
@@ -38,7 +39,7 @@ VERIFY_UP_TO_BYTES = 1 << 30
 # None is the one unnamed type of a homogeneous graph.
 NodeKey: TypeAlias = "NodeType | None"
 EdgeKey: TypeAlias = "EdgeType | None"
-AnyBook: TypeAlias = "RangePartitionBook | PermutedPartitionBook | TablePartitionBook"
+AnyBook: TypeAlias = "RangePartitionBook | PermutedPartitionBook | TablePartitionBook | ZonePartitionBook"
 
 
 def array_path(group: str, key: NodeKey | EdgeKey, name: str, partition_idx: int | None = None) -> str:
@@ -49,6 +50,17 @@ def array_path(group: str, key: NodeKey | EdgeKey, name: str, partition_idx: int
     if key is not None:
         parts.append(quote(as_str(key), safe="").replace(".", "%2E"))
     return "/".join([*parts, f"{name}.npy"])
+
+
+def table_paths(description: Mapping[str, Any], group: str, key: NodeKey | EdgeKey) -> list[str]:
+    """Where the ``tables`` of a book lie; ``group`` is ``node_book``, ``node_feat_book`` or ``edge_book``. The places
+    of zones are those of the data set's order."""
+    match description["kind"]:
+        case "table":
+            return [array_path(group, key, "owners"), array_path(group, key, "rows")]
+        case "zones":
+            return [array_path("order", key, "place")]
+    return []
 
 
 @dataclass(frozen=True)
@@ -197,6 +209,16 @@ class PartitionLayout:
         """Who owns which edge feature, seen from a partition."""
         book: PartitionBook = self.edges[etype].feature_book.for_partition(partition_idx)
         return book
+
+    def row_files(self, kind: str, key: NodeKey | EdgeKey) -> list[ArrayFile]:
+        """The files of a type's rows, beside the graph, in all partitions; ``kind`` is ``"node"`` or ``"edge"``."""
+        groups = ("feat", "label", "time", "attr")
+        folders = tuple(
+            array_path(f"{kind}_{group}", key, "", p).removesuffix(".npy")
+            for group in groups
+            for p in range(self.num_parts)
+        )
+        return [file for path, file in self.files.items() if path.startswith(folders)]
 
     def partition_files(self, partition_idx: int) -> list[ArrayFile]:
         """The files of one partition."""
@@ -478,10 +500,8 @@ def _read_book(
     verify: bool,
 ) -> AnyBook:
     meta_checks.check_book_entry(description, f"{group} of type {key}")
-    if description["kind"] != "table":
-        return from_dict(description)
-    owners, rows = (open_array(root, files[array_path(group, key, n)], verify=verify) for n in ("owners", "rows"))
-    return from_dict(description, tables=(owners, rows))
+    tables = tuple(open_array(root, files[path], verify=verify) for path in table_paths(description, group, key))
+    return from_dict(description, tables=tables)
 
 
 def _read_edge_book(

@@ -85,6 +85,12 @@ def check_book_entry(description: Any, name: str) -> None:
             whole_number(description["num_ids"], f"{name}: num_ids")
             sizes = description["sizes"]
             whole_numbers(sizes, f"{name}: sizes", len(sizes) if isinstance(sizes, list) else 1)
+        case "zones":
+            for field in ("num_partitions", "num_groups"):
+                whole_number(description[field], f"{name}: {field}", low=1)
+            for field in ("bounds", "owners"):
+                values = description[field]
+                whole_numbers(values, f"{name}: {field}", len(values) if isinstance(values, list) else 1)
         case "permuted" | "table":
             for field in ("num_ids", "num_partitions"):
                 whole_number(description[field], f"{name}: {field}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from .edge_book import EdgeBook
 from .layout import FORMAT_NAME, FORMAT_VERSION, META_FILE, AnyBook, EdgeKey, NodeKey
+from .partition_book import ZonePartitionBook
 from .storage import ArrayFile
 
 
@@ -24,6 +25,8 @@ def node_entry(
     entry = {"type": key, "count": book.num_ids, "part_counts": sizes, "book": book.to_dict()}
     if feature_book is not None:
         entry["feature_book"] = feature_book.to_dict()
+    if isinstance(book, ZonePartitionBook):
+        entry["order"] = {"num_groups": book.order.num_groups}
     return entry if earliest is None else {**entry, "earliest": earliest}
 
 

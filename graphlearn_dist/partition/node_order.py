@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..data.schema import by_type
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
-from .layout import array_path, load_partition_layout, read_meta
+from .assembly import write_order
+from .layout import load_partition_layout, read_meta
 from .meta_entries import write_meta
-from .storage import ArrayFile, write_tensor
 
 
 def save_node_order(root_dir: str | Path, order: ZoneOrder | Mapping[NodeType, ZoneOrder]) -> None:
@@ -44,10 +43,5 @@ def save_node_order(root_dir: str | Path, order: ZoneOrder | Mapping[NodeType, Z
     for entry in meta["nodes"]:
         if (found := orders.get(entry["type"])) is not None:
             entry["order"] = {"num_groups": found.num_groups}
-            files += _write(root, entry["type"], found)
+            files += write_order(root, entry["type"], found)
     write_meta(root, {**meta, "files": [*meta["files"], *(file.to_dict() for file in files)]})
-
-
-def _write(root: Path, node_type: Any, order: ZoneOrder) -> list[ArrayFile]:
-    arrays = {"place": order.place, "bounds": order.bounds}
-    return [write_tensor(root, array_path("order", node_type, name), array) for name, array in arrays.items()]

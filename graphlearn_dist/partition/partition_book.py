@@ -12,6 +12,8 @@ import torch
 
 from .. import _C
 from ..core import check_index_vector
+from ..data import shared_memory
+from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..utils.tensor import convert_to_tensor, plain_tensor
 from .tensor_use import OwnersAsTensor, ids_at, plain
@@ -69,6 +71,14 @@ class PartitionBook(OwnersAsTensor):
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """A description in JSON's types; ``partition_book.from_dict`` reads it. Tables are not part of it."""
+
+    @property
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """What ``from_dict`` needs beside the description: vectors by id, none where the book is a formula."""
+        return ()
+
+    def share_tables(self) -> None:
+        """Moves the tables to memory that other processes can map."""
 
     @property
     def num_ids(self) -> int:
@@ -319,8 +329,55 @@ class TablePartitionBook(_NativeBook):
     def _make_native(self) -> Any:
         return _C.PartitionBook.table(self.owners, self.rows, self._num_partitions)
 
+    @property
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """``(owners, rows)``."""
+        return self.owners, self.rows
+
+    def share_tables(self) -> None:
+        self.owners, self.rows = shared_memory.share(self.owners), shared_memory.share(self.rows)
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "table", "num_ids": len(self.owners), "num_partitions": self._num_partitions}
+
+
+class ZonePartitionBook(_NativeBook):
+    """Zones of an order of the nodes: each has one owner, so that zones move where the number of partitions changes.
+
+    Rows of a partition are in the order of the places.
+
+    Args:
+        order: the places of the ids and the bounds of the zones; borrowed, may be memory-mapped.
+        owners: the partition of each zone, integers ``[num_zones]``.
+        num_partitions: number of partitions.
+        partition_idx: the partition it is seen from.
+    """
+
+    def __init__(self, order: ZoneOrder, owners: torch.Tensor, num_partitions: int, partition_idx: int = 0) -> None:
+        super().__init__(num_partitions, partition_idx)
+        self.order = order
+        self.owners = check_index_vector(owners, "owners")
+        self._native = self._make_native()  # reads the places once and checks them
+
+    def _make_native(self) -> Any:
+        return _C.PartitionBook.zones(self.order.place, self.order.bounds, self.owners, self._num_partitions)
+
+    @property
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """``(place,)``."""
+        return (self.order.place,)
+
+    def share_tables(self) -> None:
+        self.order = self.order.share_memory()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "zones",
+            "num_partitions": self._num_partitions,
+            "num_groups": self.order.num_groups,
+            "bounds": self.order.bounds.tolist(),
+            "owners": self.owners.tolist(),
+        }
 
 
 class _TensorBookType(ABCMeta, torch._C._TensorMeta):
@@ -419,9 +476,9 @@ def as_book(value: Any, num_partitions: int, partition_idx: int = 0, *, name: st
 
 
 def from_dict(
-    description: Mapping[str, Any], partition_idx: int = 0, tables: tuple[torch.Tensor, torch.Tensor] | None = None
-) -> RangePartitionBook | PermutedPartitionBook | TablePartitionBook:
-    """The book that ``to_dict`` described; a table needs its ``(owners, rows)``.
+    description: Mapping[str, Any], partition_idx: int = 0, tables: tuple[torch.Tensor, ...] = ()
+) -> RangePartitionBook | PermutedPartitionBook | TablePartitionBook | ZonePartitionBook:
+    """The book that ``to_dict`` described; what has ``tables`` needs them.
 
     Raises:
         PartitionFormatError: the description is not one that this version knows.
@@ -433,11 +490,15 @@ def from_dict(
             case "permuted":
                 num_ids, num_partitions = description["num_ids"], description["num_partitions"]
                 return PermutedPartitionBook(num_ids, num_partitions, int(description["key"], 16), partition_idx)
-            case "table" if tables is not None:
-                return TablePartitionBook(*tables, description["num_partitions"], partition_idx)
             case "table":
-                raise InvalidArgumentError("tables: a table book needs its owners and rows, got None")
-    except (KeyError, TypeError, InvalidArgumentError) as error:
+                owners, rows = tables
+                return TablePartitionBook(owners, rows, description["num_partitions"], partition_idx)
+            case "zones":
+                (place,) = tables
+                order = ZoneOrder(place, torch.tensor(description["bounds"]), description["num_groups"])
+                owners = torch.tensor(description["owners"])
+                return ZonePartitionBook(order, owners, description["num_partitions"], partition_idx)
+    except (KeyError, TypeError, ValueError, InvalidArgumentError) as error:
         raise PartitionFormatError(f"partition book {dict(description)!r}: {error!r}") from error
-    kinds = "range, permuted or table"
+    kinds = "range, permuted, table or zones"
     raise PartitionFormatError(f"partition book: expected kind {kinds}, got {description['kind']!r}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +33,14 @@ from .ingest import (
 )
 from .layout import AnyBook, EdgeKey, NodeKey, array_path
 from .meta_entries import edge_entry, make_meta, node_entry, write_meta
-from .partition_book import PartitionBook, PermutedPartitionBook, RangePartitionBook, TablePartitionBook
-from .storage import ArrayFile, new_directory, put_in_place, row_chunks, write_array, write_tensor
+from .partition_book import (
+    PartitionBook,
+    PermutedPartitionBook,
+    RangePartitionBook,
+    TablePartitionBook,
+    ZonePartitionBook,
+)
+from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor, written_in_place
 
 EDGE_DIRS = {"by_src": "out", "by_dst": "in"}
 
@@ -161,10 +165,14 @@ class PartitionerBase(ABC):
         """For each partition the ids, int64, of other partitions' nodes whose features it keeps a copy of, or None."""
         return [None] * self.num_parts
 
+    def _write_beside(self, root: Path) -> list[ArrayFile]:
+        """Writes what a partitioner knows beside its books."""
+        return []
+
     def _node_book(self, key: NodeKey) -> AnyBook:
         ids, given = self._partition_node(key)
         name, count = label_of("_partition_node", key), self.nodes[key].count
-        book = as_stored_book(given, self.num_parts)
+        book = given if isinstance(given, ZonePartitionBook) else as_stored_book(given, self.num_parts)
         if book.num_ids != count:
             raise InvalidArgumentError(f"{name}: expected a book of {count} nodes, got one of {book.num_ids}")
         if ids is not None:
@@ -196,15 +204,8 @@ class PartitionerBase(ABC):
         Returns:
             ``output_dir``. An interrupted run leaves none, at most a hidden ``.<name>.partial-*`` directory.
         """
-        parent = self.output_dir.absolute().parent
-        temporary = parent / f".{self.output_dir.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
-        temporary.mkdir(parents=True)
-        try:
+        with written_in_place(self.output_dir) as temporary:
             write_meta(temporary, _Writer(self, temporary, with_feature).write())
-            put_in_place(temporary, self.output_dir)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         return self.output_dir
 
 
@@ -296,6 +297,7 @@ class _Writer:
         edges = [self._write_edges(key, edge) for key, edge in source.edges.items()]
         constants = list(write_constants(self.root, source.constants))
         self.files += [file for _, file in constants if file is not None]
+        self.files += source._write_beside(self.root)
         entries = [entry for entry, _ in constants]
         return make_meta(source.num_parts, source.edge_dir, nodes, edges, self.files, entries)
 

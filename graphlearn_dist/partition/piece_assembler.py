@@ -22,6 +22,7 @@ from .layout import (
     EdgeKey,
     array_path,
     open_edge_ids,
+    table_paths,
 )
 from .meta_entries import edge_entry, make_meta, node_entry, write_meta
 from .partition_book import from_dict
@@ -142,12 +143,12 @@ class PieceAssembler:
             "edge_book": draft.edge_books,
         }
         description = books[group][key]
-        if description is None or description["kind"] != "table":
-            open_ids = functools.partial(open_edge_ids, self.root, draft.files, key)
-            return None if description is None else edge_book_from_dict(description, open_ids=open_ids)
-        tables = [draft.files[array_path(group, key, name)] for name in ("owners", "rows")]
-        owners, rows = (open_array(self.root, file, verify=False) for file in tables)
-        return from_dict(description, tables=(owners, rows))
+        if description is None:
+            return None
+        paths = table_paths(description, group, key)
+        tables = tuple(open_array(self.root, draft.files[path], verify=False) for path in paths)
+        open_ids = functools.partial(open_edge_ids, self.root, draft.files, key)
+        return edge_book_from_dict(description, tables=tables, open_ids=open_ids)
 
     def _row_book(self, draft: Draft, group: str, key: Any) -> EdgeBook | None:
         """Who has the rows of a group: its feature book, else, for nodes, whoever has the node."""

@@ -16,6 +16,7 @@ from ..errors import InvalidArgumentError, PartitionFormatError
 from ..utils.values import count_not_finite, label_of
 from .edge_book import OwnedEdgesBook
 from .layout import EdgeKey, NodeKey, PartitionArrays, array_path, load_partition_layout
+from .ordering.zone_partitioner import KaMinParPartitioner, LDGPartitioner
 from .partitioner import PartitionerBase, RandomPartitioner, RangePartitioner
 from .piece_assembler import check_complete
 from .storage import ArrayFile, check_checksum
@@ -23,8 +24,13 @@ from .storage import ArrayFile, check_checksum
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
-Kind = Literal["random", "range"]
-_PARTITIONERS: dict[str, type[PartitionerBase]] = {"random": RandomPartitioner, "range": RangePartitioner}
+Kind = Literal["random", "range", "kaminpar", "ldg"]
+_PARTITIONERS: dict[str, type[PartitionerBase]] = {
+    "random": RandomPartitioner,
+    "range": RangePartitioner,
+    "kaminpar": KaMinParPartitioner,
+    "ldg": LDGPartitioner,
+}
 
 
 def partition_source(
@@ -43,9 +49,10 @@ def partition_source(
         source: the graph.
         output_dir: may exist, and have files, but no partitions.
         num_parts: number of partitions.
-        kind: ``"random"`` (a keyed permutation of the ids) or ``"range"`` (near-equal ranges of them).
+        kind: ``"random"`` (a keyed permutation of the ids), ``"range"`` (near-equal ranges of them), or ``"kaminpar"``
+            or ``"ldg"``: few cut edges, by zones of an order that the directory then has (docs/locality.md).
         edge_dir: keep in- or out-neighbors with each node; loaders must ask for the same.
-        seed: of the random assignment.
+        seed: of the random assignment, or of the search for an order.
         allow_nonfinite: take features that are infinite or no number as they are.
 
     Returns:

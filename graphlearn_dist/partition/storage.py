@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
+import secrets
+import shutil
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -113,6 +116,19 @@ def new_directory(path: str | os.PathLike[str]) -> Path:
             "nothing is overwritten"
         )
     return directory
+
+
+@contextmanager
+def written_in_place(directory: Path) -> Iterator[Path]:
+    """A folder beside ``directory`` to write into, which gets this name at the end, or is gone where writing fails."""
+    temporary = directory.absolute().parent / f".{directory.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        put_in_place(temporary, directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def put_in_place(written: Path, directory: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,8 +17,11 @@ from ..errors import InvalidArgumentError, StorageError, TableError
 from ..partition.attributes import attr_path
 from ..partition.layout import META_FILE, AnyBook, EdgeKey, NodeKey, array_path
 from ..partition.meta_entries import make_meta, node_entry, write_meta
+from ..partition.ordering.find_order import ORDERERS
+from ..partition.ordering.repartition import repartition
 from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
+from ..partition.sources import Kind
 from ..partition.storage import ArrayFile, ArrayWriter, checksum_of, new_directory, put_in_place
 from ..utils.directory_lock import locked_directory
 from ..utils.units import parse_size
@@ -36,7 +39,8 @@ _SLACK_BYTES = 160 << 20  # what libraries keep for themselves
 _LEAST_WORKING_BYTES = 64 << 20
 _AT_ONCE = 1 << 20
 _LOCK_TIMEOUT_S = 1.0
-_PLACING = "PLACING"  # in the folder of a build whose result is finished, and on its way to its place
+_NEAR = "near"  # the partitions of zones that were made of random ones
+_PLACING = "PLACING"  # there while a finished result is on its way to its place: the name of its folder
 Report = Callable[[int], None]
 
 
@@ -47,7 +51,7 @@ def build(
     num_parts: int,
     memory: int | str = "4GB",
     resume: bool = False,
-    kind: Literal["random", "range"] = "random",
+    kind: Kind = "random",
     edge_dir: Literal["in", "out"] = "in",
     seed: int = 0,
     num_threads: int | None = None,
@@ -65,7 +69,9 @@ def build(
         num_parts: number of partitions.
         memory: private memory that the process may take in all, page cache apart.
         resume: go on with the last finished stage of a build that was killed, or failed, at this place.
-        kind: ``"random"`` (a keyed permutation of the ids) or ``"range"`` (near-equal ranges of them).
+        kind: ``"random"`` (a keyed permutation of the ids), ``"range"`` (near-equal ranges of them), or ``"kaminpar"``
+            or ``"ldg"``: zones of an order that is found when everything is read; rows are then written once more.
+            ``"ldg"`` keeps to the memory but for some bytes a node, KaMinPar holds the graph besides.
         edge_dir: keep in- or out-neighbors with each node; loaders must ask for the same.
         seed: of the random assignment and of random splits.
         num_threads: None: as many as there are cores. Not part of the result.
@@ -82,8 +88,8 @@ def build(
     """
     if type(num_parts) is not int or num_parts < 1:
         raise InvalidArgumentError(f"num_parts: expected an int >= 1, got {num_parts!r}")
-    if kind not in ("random", "range"):
-        raise InvalidArgumentError(f"kind: expected random or range, got {kind!r}")
+    if kind not in get_args(Kind):
+        raise InvalidArgumentError(f"kind: expected one of {sorted(get_args(Kind))}, got {kind!r}")
     if edge_dir not in ("in", "out"):
         raise InvalidArgumentError(f"edge_dir: expected in or out, got {edge_dir!r}")
     tables = TablesConfig.load(config)
@@ -129,15 +135,23 @@ def build_with(
         if not goes_on:
             meta = _Build(config, work, options, budget, resume=resume, progress=progress).run()
             write_meta(work / "out", meta)
-            (work / _PLACING).touch()
+            finished = _bring_near(work, options) if options["kind"] in ORDERERS else "out"
+            (work / _PLACING).write_text(finished, encoding="utf-8")
         _place(work, directory, goes_on=goes_on)
         shutil.rmtree(work, ignore_errors=True)
     return directory
 
 
+def _bring_near(work: Path, options: Mapping[str, Any]) -> str:
+    """Finds an order of what is finished, and makes partitions of its zones of it; the name of their folder."""
+    shutil.rmtree(work / _NEAR, ignore_errors=True)  # of a build that was killed
+    repartition(work / "out", work / _NEAR, num_parts=options["num_parts"], by=options["kind"], seed=options["seed"])
+    return _NEAR
+
+
 def _place(work: Path, directory: Path, *, goes_on: bool) -> None:
     """Gives what is finished its name; ``goes_on``: a build was killed while it did that, and some may be in place."""
-    out = work / "out"
+    out = work / (work / _PLACING).read_text(encoding="utf-8")
     if not goes_on:
         try:
             put_in_place(out, directory)
@@ -264,9 +278,9 @@ class _Build:
         self.checksums[spec.key] = done["checksum"]
         parts = self.options["num_parts"]
         self.books[spec.key] = (
-            random_book(space.count, parts, self.options["seed"], spec.key)
-            if self.options["kind"] == "random"
-            else RangePartitionBook.near_equal(space.count, parts)
+            RangePartitionBook.near_equal(space.count, parts)
+            if self.options["kind"] == "range"
+            else random_book(space.count, parts, self.options["seed"], spec.key)
         )
         return dict(done["dropped"])
 

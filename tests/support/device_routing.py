@@ -9,8 +9,14 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_optional_tensor, to_tensor
+from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.partition.device_routing import DeviceBook, NeighborAnswer, RoutedIds, stitch_on_device
-from graphlearn_dist.partition.partition_book import PermutedPartitionBook, RangePartitionBook, TablePartitionBook
+from graphlearn_dist.partition.partition_book import (
+    PermutedPartitionBook,
+    RangePartitionBook,
+    TablePartitionBook,
+    ZonePartitionBook,
+)
 
 HOST = torch.device("cpu")
 NUM_IDS = 1000
@@ -26,6 +32,11 @@ BOOKS: dict[str, Callable[[], Any]] = {
     "range": lambda: RangePartitionBook([(0, 10), (10, 10), (10, 900), (900, 1000)], 0),
     "whole": lambda: RangePartitionBook([(0, 1000)], 0),
     "permuted": lambda: PermutedPartitionBook(NUM_IDS, 5, 77),
+    "zones": lambda: ZonePartitionBook(
+        ZoneOrder(torch.argsort(_OWNERS, stable=True), torch.tensor([0, 100, 101, 700, NUM_IDS])),
+        torch.tensor([1, 3, 0, 1]),
+        4,
+    ),
     "table8": lambda: _table(torch.uint8, torch.int32),
     "table16": lambda: _table(torch.uint16, torch.int64),
     "table32": lambda: _table(torch.int32, torch.int32),

@@ -18,7 +18,13 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.messages import SampledBatch, Subgraph
-from graphlearn_dist.partition import PermutedPartitionBook, RandomPartitioner, RangePartitioner, save_node_order
+from graphlearn_dist.partition import (
+    PermutedPartitionBook,
+    RandomPartitioner,
+    RangePartitioner,
+    ZonePartitioner,
+    save_node_order,
+)
 from graphlearn_dist.sampler.base import NegativeSampling
 from graphlearn_dist.sampler.strategies import STRATEGIES
 from tests.support.graphs import (
@@ -32,7 +38,7 @@ from tests.support.graphs import (
     with_weights,
 )
 
-PARTITIONERS = {"random": RandomPartitioner, "range": RangePartitioner}
+PARTITIONERS = {"random": RandomPartitioner, "range": RangePartitioner, "zones": ZonePartitioner}
 
 GRAPHS: dict[str, Any] = {
     "homogeneous": lambda: random_graph(500, 4000, 8, explicit_edge_ids=True),
@@ -87,16 +93,12 @@ def graph_of(name: str) -> TestGraph:
 
 
 def orders_of(graph: TestGraph) -> Any:
-    """An order of the nodes, or one for each type."""
-    seeds = enumerate(sorted(graph.num_nodes.items(), key=lambda item: item[0] or ""))
-    return graph.unwrap(
-        {
-            key: ZoneOrder(
-                torch.randperm(count, generator=torch.Generator().manual_seed(i)), torch.tensor([0, count // 3, count])
-            )
-            for i, (key, count) in seeds
-        }
-    )
+    """An order of the nodes, or one for each type, of five zones, one of which is empty."""
+    orders = {}
+    for i, (key, count) in enumerate(sorted(graph.num_nodes.items(), key=lambda item: item[0] or "")):
+        place = torch.randperm(count, generator=torch.Generator().manual_seed(i))
+        orders[key] = ZoneOrder(place, torch.tensor([0, count // 4, count // 4, count // 3, count * 3 // 4, count]))
+    return graph.unwrap(orders)
 
 
 def _typed(kind: Any, tensor: torch.Tensor) -> Any:
@@ -184,6 +186,7 @@ def write_partitions(
 
     ``own_feature_books``: with ``books_of_features``; ``with_order``: with ``orders_of``.
     """
+    zones = {"orders": orders_of(graph), "zone_owners": [i % num_parts for i in (2, 0, 1, 0, 1)]}
     partitioner = PARTITIONERS[kind](
         str(root / "partitions"),
         num_parts,
@@ -200,9 +203,10 @@ def write_partitions(
         edge_times=graph.unwrap(graph.times),
         node_times=graph.unwrap(graph.node_times),
         **(books_of_features(graph, num_parts) if own_feature_books else {}),
+        **(zones if kind == "zones" else {}),
     )
     directory = partitioner.partition()
-    if with_order:
+    if with_order and kind != "zones":
         save_node_order(directory, orders_of(graph))
     return directory
 

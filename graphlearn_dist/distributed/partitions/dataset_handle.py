@@ -16,7 +16,7 @@ from ...data.topology import Topology
 from ...messages import TensorHandle
 from ...partition import CachedRows, OwnedEdgesBook, PartitionBook
 from ...partition.edge_book import edge_book_from_dict
-from ...partition.partition_book import TablePartitionBook, from_dict
+from ...partition.partition_book import from_dict
 from ...typing import EdgeType, NodeType
 from ...utils.message_types import register_message
 from .partition_parts import PartitionParts
@@ -114,18 +114,13 @@ def rows_handle(feature: Feature | None) -> TensorHandle | None:
 
 def book_handle(book: PartitionBook) -> BookHandle:
     """Describes a book; its tables move to shared memory."""
-    if not isinstance(book, TablePartitionBook):
-        return BookHandle(book.to_dict(), ())
-    # The book keeps the shared tables: their handles are good while they live.
-    book.owners, book.rows = shared_memory.share(book.owners), shared_memory.share(book.rows)
-    return BookHandle(book.to_dict(), (shared_memory.to_handle(book.owners), shared_memory.to_handle(book.rows)))
+    book.share_tables()  # and it keeps them: their handles are good while they live
+    return BookHandle(book.to_dict(), tuple(map(shared_memory.to_handle, book.tables)))
 
 
 def open_book(handle: BookHandle, partition_idx: int) -> PartitionBook:
     """The book that ``book_handle`` described, seen from a partition."""
-    owners_and_rows = tuple(map(shared_memory.from_handle, handle.tables))
-    tables = (owners_and_rows[0], owners_and_rows[1]) if owners_and_rows else None
-    return from_dict(handle.description, partition_idx, tables)
+    return from_dict(handle.description, partition_idx, tuple(map(shared_memory.from_handle, handle.tables)))
 
 
 def edge_book_handle(book: PartitionBook, *, with_ids: bool) -> BookHandle:

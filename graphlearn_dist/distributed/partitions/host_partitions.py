@@ -16,7 +16,7 @@ import torch
 
 from ...errors import StorageError
 from ...messages import TensorHandle
-from ...partition import OwnedEdgesBook, PartitionBook, TablePartitionBook
+from ...partition import OwnedEdgesBook, PartitionBook
 from ...utils.message_types import register_message
 from ..dist_dataset import DistDataset
 from .dataset_handle import DatasetHandle
@@ -68,9 +68,7 @@ def same_rows(book: PartitionBook, other: PartitionBook | None) -> bool:
     """Whether two books put every id in the same row of the same partition; edges that know their own are no matter."""
     if other is None or isinstance(book, OwnedEdgesBook) or isinstance(other, OwnedEdgesBook):
         return type(book) is type(other)
-    if isinstance(book, TablePartitionBook) and isinstance(other, TablePartitionBook):
-        return torch.equal(book.owners, other.owners) and torch.equal(book.rows, other.rows)
-    return book.to_dict() == other.to_dict()
+    return book.to_dict() == other.to_dict() and all(map(torch.equal, book.tables, other.tables))
 
 
 def open_partition(shared: SharedPartition) -> DistDataset | None:

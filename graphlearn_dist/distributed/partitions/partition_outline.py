@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
-from ...partition import PartitionBook, TablePartitionBook
+from ...partition import PartitionBook
 from ...typing import EdgeType, NodeType
 from ...utils.message_types import register_message
 from ..dist_dataset import DistDataset
@@ -105,5 +105,4 @@ def _without_rows(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _outline(book: PartitionBook) -> BookOutline:
-    tables = (book.owners, book.rows) if isinstance(book, TablePartitionBook) else ()
-    return BookOutline(book.to_dict(), tables)
+    return BookOutline(book.to_dict(), book.tables)

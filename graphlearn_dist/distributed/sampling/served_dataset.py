@@ -179,8 +179,7 @@ class ServedDataset(AskedDataset):
 
 
 def _open_book(outline: BookOutline) -> PartitionBook:
-    tables = (outline.tables[0], outline.tables[1]) if outline.tables else None
-    return from_dict(outline.description, 0, tables)
+    return from_dict(outline.description, 0, outline.tables)
 
 
 def _open_edge_book(outline: BookOutline) -> PartitionBook:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from graphlearn_dist.partition import (
     GLTPartitionBook,
@@ -18,14 +20,19 @@ from graphlearn_dist.partition import (
     PermutedPartitionBook,
     RangePartitionBook,
     TablePartitionBook,
+    ZonePartitionBook,
 )
 from graphlearn_dist.partition.partition_book import from_dict
 
 OWNERS = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(5))
+ORDER = ZoneOrder(
+    torch.randperm(60, generator=torch.Generator().manual_seed(6)).int(), torch.tensor([0, 9, 9, 30, 41, 60])
+)
 MAKERS: dict[str, Callable[[int], PartitionBook]] = {
     "range": lambda p: RangePartitionBook([(0, 10), (10, 10), (10, 60)], p),
     "permuted": lambda p: PermutedPartitionBook(60, 3, 12345, p),
     "table": lambda p: TablePartitionBook.from_owners(OWNERS, 3, p),
+    "zones": lambda p: ZonePartitionBook(ORDER, torch.tensor([2, 0, 1, 2, 0]), 3, p),
     "glt": lambda p: GLTPartitionBook(OWNERS, p),
 }
 
@@ -59,11 +66,10 @@ def test_survives_pickle(kind: str) -> None:
     assert torch.equal(copy.local_ids(), book.local_ids())
 
 
-@pytest.mark.parametrize("kind", ["range", "permuted", "table"])
+@pytest.mark.parametrize("kind", ["range", "permuted", "table", "zones"])
 def test_description_gives_the_book_back(kind: str) -> None:
     book = MAKERS[kind](1)
-    tables = (book.owners, book.rows) if isinstance(book, TablePartitionBook) else None
-    copy = from_dict(book.to_dict(), 1, tables)
+    copy = from_dict(book.to_dict(), 1, book.tables)
     assert type(copy) is type(book)
     assert torch.equal(copy.local_ids(), book.local_ids())
 
@@ -132,3 +138,27 @@ def test_bad_arguments() -> None:
     for description in ({"kind": "odd"}, {"kind": "permuted"}, {}, {"kind": "table", "num_partitions": 2}):
         with pytest.raises(PartitionFormatError, match="partition book"):
             from_dict(description)
+
+
+def test_rows_of_zones_are_in_the_order_of_places() -> None:
+    by_place = torch.argsort(ORDER.place)
+    book = ZonePartitionBook(ORDER, torch.tensor([2, 0, 1, 2, 0]), 3)
+    zones = [by_place[begin:end] for begin, end in pairwise(ORDER.bounds.tolist())]
+    assert torch.equal(book.local_ids(0), torch.cat([zones[1], zones[4]]))
+    assert torch.equal(book.local_ids(1), zones[2])
+    assert torch.equal(book.local_ids(2), torch.cat([zones[0], zones[3]]))
+
+
+@pytest.mark.parametrize(
+    ("place", "bounds", "owners", "message"),
+    [
+        ([0, 1, 1], [0, 3], [0], r"place\[2\]=1: expected a permutation"),
+        ([0, 1, 3], [0, 3], [0], r"place\[2\]=3: expected 0 <= place < 3"),
+        ([0, 1, 2], [0, 2, 3], [0, 2], r"owners\[1\]=2: expected 0 <= owner < 2"),
+        ([0, 1, 2], [0, 2, 3], [0], r"bounds: expected 2 of 1 zones"),
+    ],
+)
+def test_bad_zones(place: list[int], bounds: list[int], owners: list[int], message: str) -> None:
+    order = ZoneOrder(torch.tensor(place), torch.tensor(bounds))
+    with pytest.raises(InvalidArgumentError, match=message):
+        ZonePartitionBook(order, torch.tensor(owners), 2)

@@ -125,7 +125,10 @@ EDITS: list[tuple[Edit, str]] = [
     (lambda meta: meta.update(num_parts=3), "expected a book of 53 ids in 3 partitions, found 53 in 2"),
     (lambda meta: meta.update(edge_dir="both"), "edge_dir 'both'"),
     (lambda meta: meta["nodes"][0].update(count=54), "expected a book of 54 ids"),
-    (lambda meta: meta["nodes"][0]["book"].update(kind="other"), "expected kind range, permuted or table, got 'other'"),
+    (
+        lambda meta: meta["nodes"][0]["book"].update(kind="other"),
+        "permuted, table or zones, got 'other'",
+    ),
     (lambda meta: meta["edges"][0].update(part_counts=[1, 1]), "do not add up"),
     (lambda meta: meta["files"][0].update(path="../x.npy"), "not a relative path"),
     (lambda meta: meta["files"][0].update(path="/x.npy"), "not a relative path"),

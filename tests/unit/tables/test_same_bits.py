@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.partition import RandomPartitioner, RangePartitioner, load_partition_layout, verify
+from graphlearn_dist.partition import LDGPartitioner, RandomPartitioner, RangePartitioner, load_partition_layout, verify
 from graphlearn_dist.tables import IdMap, build, ids
 
 from .shop import AMPLE, BOUGHT, BUYS, SCARCE, STRATEGY, Shop, arrays_of, assert_same_graph, make, meta_of
+
+PARTITIONERS = {"random": RandomPartitioner, "range": RangePartitioner, "ldg": LDGPartitioner}
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
@@ -48,11 +50,11 @@ def homogeneous(folder: Path, num_nodes: int = 40, num_edges: int = 300) -> tupl
     return {"nodes": [{"num_nodes": num_nodes}], "edges": [edges]}, ends
 
 
-@pytest.mark.parametrize("kind", ["random", "range"])
+@pytest.mark.parametrize("kind", ["random", "range", "ldg"])
 @pytest.mark.parametrize("working", [AMPLE, SCARCE])
 def test_homogeneous_graph_of_dense_ids(tmp_path: Path, kind: str, working: int) -> None:
     config, ends = homogeneous(tmp_path / "tables")
-    partitioner = {"random": RandomPartitioner, "range": RangePartitioner}[kind]
+    partitioner = PARTITIONERS[kind]
     reference = partitioner(tmp_path / "r", 3, 40, torch.from_numpy(ends), edge_assign_strategy="by_dst").partition()
     out = make(config, tmp_path / "built", parts=3, kind=kind, working=working)
     assert_same_graph(out, reference)

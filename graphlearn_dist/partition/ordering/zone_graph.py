@@ -1,0 +1,112 @@
+"""The graph of an order's zones: so small that it is partitioned in an instant, for any number of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ... import _C
+from ...data.zone_order import ZoneOrder
+from ...errors import InvalidArgumentError, PartitionFormatError
+from ..layout import NodeKey, PartitionLayout, array_path
+from ..storage import ArrayFile, open_array, write_tensor
+from .edge_stream import EdgeStream
+
+_TRIES = 6
+SLACK = 0.03
+
+
+@dataclass(frozen=True, eq=False)
+class ZoneGraph:
+    """What the zones of a data set are joined by, and what is in them, over all types.
+
+    Attributes:
+        edges: int64 ``[num_zones, num_zones]``, symmetric: how many edges join two zones; the diagonal has twice those
+            within a zone.
+        weights: int64 ``[num_zones, 2]``: bytes of rows and edges, training seeds.
+    """
+
+    edges: torch.Tensor
+    weights: torch.Tensor
+
+    @property
+    def num_zones(self) -> int:
+        """Number of zones."""
+        return len(self.weights)
+
+    def owners(self, num_parts: int, *, slack: float = SLACK) -> torch.Tensor:
+        """The partition of each zone, int64 ``[num_zones]``: few cut edges, bytes and seeds near equal.
+
+        Args:
+            num_parts: number of partitions, at most that of zones.
+            slack: how much more than its share a partition may have, where that can be had.
+
+        Raises:
+            InvalidArgumentError: more partitions than zones.
+        """
+        if not 1 <= num_parts <= self.num_zones:
+            raise InvalidArgumentError(
+                f"num_parts: expected 1 to {self.num_zones}, the number of zones of the order, got {num_parts}"
+            )
+        return torch.utils.dlpack.from_dlpack(_C.zone_parts(self.edges, self.weights, num_parts, slack, _TRIES, 0))
+
+    def cut(self, owners: torch.Tensor) -> float:
+        """The share of edges whose ends have different owners (int64 ``[num_zones]``)."""
+        total = int(self.edges.sum())
+        return int(self.edges[owners[:, None] != owners[None, :]].sum()) / total if total else 0.0
+
+    def balance(self, owners: torch.Tensor, num_parts: int) -> tuple[float, float]:
+        """Bytes and training seeds of the partition that has most of them, in shares: 1 is even."""
+        loads = torch.zeros(num_parts, 2, dtype=torch.int64).index_add_(0, owners, self.weights)
+        totals = loads.sum(0)
+        most = [int(loads[:, i].max()) * num_parts / int(totals[i]) if int(totals[i]) else 1.0 for i in (0, 1)]
+        return most[0], most[1]
+
+
+def zone_graph(stream: EdgeStream, orders: Mapping[NodeKey, ZoneOrder]) -> ZoneGraph:
+    """Counts what joins the zones of all types' orders and what is in them, in one pass over the edges.
+
+    Raises:
+        InvalidArgumentError: a type has no order, or orders have different numbers of zones.
+    """
+    counts = {key: orders[key].num_zones if key in orders else 0 for key in stream.nodes}
+    if len(set(counts.values())) != 1 or 0 in counts.values():
+        raise InvalidArgumentError(f"orders: expected one for each node type, of as many zones, got zones {counts}")
+    num_zones = next(iter(counts.values()))
+    zones = {key: order.zone_of(torch.arange(len(order.place))).to(torch.int32) for key, order in orders.items()}
+    edges = torch.zeros(num_zones * num_zones, dtype=torch.int64)
+    weights = torch.zeros(num_zones, 2, dtype=torch.int64)
+    for chunk in stream.edges():
+        rows, cols = zones[chunk.row_type][chunk.rows].long(), zones[chunk.col_type][chunk.cols]
+        weights[:, 0] += rows.bincount(minlength=num_zones) * chunk.edge_bytes
+        edges += (rows * num_zones + cols).bincount(minlength=len(edges))
+    for key, node in stream.nodes.items():
+        weights[:, 0] += orders[key].bounds.diff() * node.row_bytes
+        weights[:, 1] += orders[key].zone_of(node.seeds).bincount(minlength=num_zones)
+    both = edges.view(num_zones, num_zones)
+    return ZoneGraph(both + both.T, weights)
+
+
+def write_zone_graph(root: Path, graph: ZoneGraph) -> list[ArrayFile]:
+    """Writes it beside the orders."""
+    arrays: Sequence[tuple[str, torch.Tensor]] = (("edges", graph.edges), ("weights", graph.weights))
+    return [write_tensor(root, array_path("zones", None, name), array) for name, array in arrays]
+
+
+def read_zone_graph(layout: PartitionLayout) -> ZoneGraph | None:
+    """That of a partition directory; None where it has none.
+
+    Raises:
+        PartitionFormatError: it is damaged.
+    """
+    files = [layout.files.get(array_path("zones", None, name)) for name in ("edges", "weights")]
+    if files[0] is None or files[1] is None:
+        return None
+    edges, weights = (open_array(layout.root, file, verify=True) for file in files if file is not None)
+    num_zones = len(weights)
+    if edges.shape != (num_zones, num_zones) or weights.shape != (num_zones, 2) or edges.dtype != torch.int64:
+        raise PartitionFormatError(f"{layout.root / 'zones'}: expected int64 [n, n] and [n, 2]")
+    return ZoneGraph(edges, weights)

@@ -1,0 +1,267 @@
+"""Orders that are found, partitions of their zones, and other numbers of partitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist import _C, cli
+from graphlearn_dist.core import to_tensor
+from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError
+from graphlearn_dist.partition import (
+    LDGPartitioner,
+    RandomPartitioner,
+    ZonePartitionBook,
+    load_partition_layout,
+    partition_quality,
+    repartition,
+    verify,
+)
+from graphlearn_dist.partition.ordering import edge_stream, union_graph
+from graphlearn_dist.partition.ordering.find_order import find_order, shape_of
+from graphlearn_dist.partition.ordering.zone_graph import ZoneGraph, read_zone_graph, zone_graph
+from tests.support.graphs import TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
+from tests.support.oracle import write_partitions
+
+NUM_CLUSTERS = 8
+CLUSTER = 64
+
+
+def clusters(seed: int = 0) -> torch.Tensor:
+    """Edges of eight clusters, node v in cluster v % 8: nine in ten lie within one."""
+    draw = torch.Generator().manual_seed(seed)
+    count = NUM_CLUSTERS * CLUSTER
+    rows = torch.arange(count).repeat_interleave(10)
+    near = (rows + NUM_CLUSTERS * torch.randint(0, CLUSTER, (len(rows),), generator=draw)) % count
+    far = torch.randint(0, count, (len(rows),), generator=draw)
+    return torch.stack([rows, torch.where(torch.rand(len(rows), generator=draw) < 0.9, near, far)])
+
+
+def clustered(partitioner: Any, directory: Path, parts: int, **options: Any) -> Path:
+    seeds = torch.arange(0, NUM_CLUSTERS * CLUSTER, 3)
+    inputs = {"node_feat": torch.arange(NUM_CLUSTERS * CLUSTER).float()[:, None], "node_split": (seeds, None, None)}
+    return partitioner(directory, parts, NUM_CLUSTERS * CLUSTER, clusters(), **inputs, **options).partition()
+
+
+# --- zones to partitions ------------------------------------------------------------------------------------------
+
+
+def ring(num_zones: int, weights: torch.Tensor | None = None) -> ZoneGraph:
+    edges = torch.zeros(num_zones, num_zones, dtype=torch.int64)
+    for zone in range(num_zones):
+        edges[zone, (zone + 1) % num_zones] = edges[(zone + 1) % num_zones, zone] = 5
+    even = torch.ones(num_zones, 2, dtype=torch.int64)
+    return ZoneGraph(edges, even if weights is None else weights)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4, 6, 8, 24])
+def test_a_ring_is_cut_once_for_each_partition(num_parts: int) -> None:
+    graph = ring(24)
+    owners = graph.owners(num_parts)
+    assert owners.bincount(minlength=num_parts).tolist() == [24 // num_parts] * num_parts
+    assert graph.balance(owners, num_parts) == (1.0, 1.0)
+    assert graph.cut(owners) == (num_parts / 24 if num_parts > 1 else 0)
+    assert torch.equal(owners, graph.owners(num_parts))
+
+
+def test_both_weights_are_balanced() -> None:
+    """Training seeds lie in one half of the ring, so that the halves may not be the partitions."""
+    weights = torch.ones(24, 2, dtype=torch.int64)
+    weights[12:, 1] = 0
+    graph = ring(24, weights)
+    assert graph.balance(graph.owners(2), 2) == (1.0, 1.0)
+
+
+def test_more_partitions_than_zones() -> None:
+    with pytest.raises(InvalidArgumentError, match="num_parts: expected 1 to 3, the number of zones"):
+        ring(3).owners(4)
+    with pytest.raises(InvalidArgumentError, match="num_parts: expected 1 to 3"):
+        _C.zone_parts(torch.zeros(3, 3, dtype=torch.int64), torch.ones(3, 1, dtype=torch.int64), 4, 0.03, 1, 0)
+    with pytest.raises(InvalidArgumentError, match=r"weights: expected int64 \[3, num_constraints\]"):
+        _C.zone_parts(torch.zeros(3, 3, dtype=torch.int64), torch.ones(3, dtype=torch.int64), 2, 0.03, 1, 0)
+
+
+# --- streaming ------------------------------------------------------------------------------------------------------
+
+
+def test_streamed_blocks_are_balanced_and_within_their_groups() -> None:
+    edges = torch.cat([clusters(), clusters().flip(0)], 1)
+    rows, order = edges[0].sort(stable=True)
+    offsets = torch.nn.functional.pad(rows.bincount().cumsum(0), (1, 0))
+    count = len(offsets) - 1
+    groups = (torch.arange(count) % 2).int()
+    weights = torch.full((count,), 3)
+    blocks = to_tensor(_C.stream_blocks(offsets, edges[1][order].int(), weights, groups, 2, 4, 4, 0.05))
+    assert torch.equal(blocks // 4, groups)
+    assert int(blocks.bincount(minlength=8).max()) <= 1.05 * count / 8
+    with pytest.raises(InvalidArgumentError, match=r"groups\[1\]=1: expected 0 <= group < 1"):
+        _C.stream_blocks(offsets, edges[1].int(), weights, groups, 1, 4, 1, 0.05)
+
+
+# --- orders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_nodes", "shape"), [(1, (1, 1)), (40, (8, 8)), (1000, (8, 128)), (10**6, (8, 512))])
+def test_small_graphs_have_few_zones(num_nodes: int, shape: tuple[int, int]) -> None:
+    assert shape_of(num_nodes) == shape
+
+
+def test_the_union_has_each_edge_once_from_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of buckets and chunks."""
+    graph = typed_graph(40, 16, 300, 1)
+    directory = write_partitions(graph, tmp_path, "random", 3, "in")
+    stream = edge_stream.stream_of_directory(load_partition_layout(directory))
+    starts = union_graph.first_ids({key: node.count for key, node in stream.nodes.items()})
+    expected = set()
+    for (source, _, target), (rows, cols) in graph.edges.items():
+        ends = list(zip((rows + starts[source]).tolist(), (cols + starts[target]).tolist(), strict=True))
+        expected |= {(a, b) for a, b in ends if a != b} | {(b, a) for a, b in ends if a != b}
+    for bucket in (1 << 24, 100):
+        monkeypatch.setattr(union_graph, "_BUCKET_PAIRS", bucket)
+        monkeypatch.setattr(edge_stream, "CHUNK_EDGES", 64)
+        made = union_graph.union_graph(stream, torch.ones(56, dtype=torch.int64), tmp_path)
+        found = [pair for rows, cols in union_graph.edges_of(made) for pair in torch.stack([rows, cols], 1).tolist()]
+        assert found == sorted(map(list, expected))
+
+
+@pytest.mark.parametrize("by", ["kaminpar", "ldg"])
+def test_an_order_finds_the_clusters(by: Any, tmp_path: Path) -> None:
+    if by == "kaminpar":
+        pytest.importorskip("kaminpar")
+    stream = edge_stream.stream_of_directory(load_partition_layout(clustered(RandomPartitioner, tmp_path / "r", 3)))
+    found, again = (find_order(stream, by, seed=1, scratch_dir=tmp_path) for _ in range(2))
+    order = found.orders[None]
+    assert torch.equal(order.place, again.orders[None].place)
+    assert (order.num_groups, order.num_zones) == shape_of(NUM_CLUSTERS * CLUSTER)
+    cut = found.graph.cut(found.graph.owners(4))
+    assert cut < (0.15 if by == "kaminpar" else 0.6)  # 0.075 at best, 0.75 at random
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_what_is_asked_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = edge_stream.stream_of_directory(load_partition_layout(clustered(RandomPartitioner, tmp_path / "r", 2)))
+    with pytest.raises(InvalidArgumentError, match=r"by: expected one of \['kaminpar', 'ldg'\], got 'metis'"):
+        find_order(stream, "metis")  # type: ignore[arg-type]
+    monkeypatch.setitem(__import__("sys").modules, "kaminpar", None)
+    with pytest.raises(MissingLibraryError, match=r"pip install 'graphlearn_dist\[partition\]'"):
+        find_order(stream, "kaminpar")
+
+
+# --- partitioners -----------------------------------------------------------------------------------------------------
+
+
+def test_a_partitioner_writes_its_order(tmp_path: Path) -> None:
+    directory = clustered(LDGPartitioner, tmp_path / "zones", 4)
+    verify(directory)
+    layout = load_partition_layout(directory)
+    book, order = layout.nodes[None].book, layout.nodes[None].order
+    assert isinstance(book, ZonePartitionBook)
+    assert order is not None
+    for p in range(4):
+        ids = book.local_ids(p)
+        assert bool((order.place[ids].diff() > 0).all())
+        assert torch.equal(layout.open_partition(p).node_feats[None].view(-1).long(), ids)
+    graph, owners = read_zone_graph(layout), book.owners.long()
+    assert graph is not None
+    found = zone_graph(edge_stream.stream_of_directory(layout), {None: order})
+    assert torch.equal(found.edges, graph.edges)
+    quality = partition_quality(directory)
+    assert quality.cut == pytest.approx(graph.cut(owners))
+    assert quality.seeds_balance == pytest.approx(graph.balance(owners, 4)[1])
+    assert quality.cut < partition_quality(clustered(RandomPartitioner, tmp_path / "r", 4)).cut
+
+
+# --- repartitioning -----------------------------------------------------------------------------------------------
+
+
+def same_data(directory: Path, other: Path) -> None:
+    """What two directories say of each node and of each edge."""
+    found = [everything(path) for path in (directory, other)]
+    assert found[0].keys() == found[1].keys()
+    for name, values in found[0].items():
+        assert torch.equal(values, found[1][name]), name
+
+
+def everything(directory: Path) -> dict[str, torch.Tensor]:
+    layout, said = load_partition_layout(directory), {}
+    parts = [layout.open_partition(p, verify=True) for p in range(layout.num_parts)]
+    for key, info in layout.nodes.items():
+        ids = torch.cat([info.book.local_ids(p) for p in range(layout.num_parts)])
+        feat_ids = torch.cat([info.feature_book.local_ids(p) for p in range(layout.num_parts)])
+        arrays = {"feats": (feat_ids, [part.node_feats.get(key) for part in parts])}
+        arrays["labels"] = (ids, [part.node_labels.get(key) for part in parts])
+        arrays["times"] = (ids, [part.node_times.get(key) for part in parts])
+        for name, (of, rows) in arrays.items():
+            if rows[0] is not None:
+                said[f"{key} {name}"] = torch.cat(rows)[of.argsort()]
+        said.update({f"{key} {name}": values for name, values in info.split.items()})
+        said[f"{key} earliest"] = torch.tensor([-1 if info.earliest is None else info.earliest])
+    for key, edges in layout.edges.items():
+        row_ids = torch.cat([layout.nodes[layout.row_type(key)].book.local_ids(p) for p in range(layout.num_parts)])
+        graphs = [part.graphs[key] for part in parts]
+        degrees = torch.cat([graph.indptr.diff() for graph in graphs])
+        rows, ids = row_ids.repeat_interleave(degrees), torch.cat([graph.edge_ids for graph in graphs])
+        by_row = torch.argsort(rows, stable=True)
+        said[f"{key} rows"], said[f"{key} ids"] = rows[by_row], ids[by_row]
+        for name in ("indices", "weights", "times"):
+            if getattr(graphs[0], name) is not None:
+                said[f"{key} {name}"] = torch.cat([getattr(graph, name) for graph in graphs])[by_row]
+        feats = [part.edge_feats.get(key) for part in parts]
+        if feats[0] is not None:
+            of = torch.cat([edges.feature_book.local_ids(p) for p in range(layout.num_parts)])
+            kept = torch.isin(of, ids)
+            said[f"{key} feats"] = torch.cat(feats)[kept][of[kept].argsort()]
+    return said
+
+
+def graphs() -> list[tuple[TestGraph, Any]]:
+    homogeneous = with_times(with_weights(random_graph(300, 2000, 1, explicit_edge_ids=True), 2, some_zero=True), 3)
+    return [(homogeneous, "out"), (with_node_times(typed_graph(200, 80, 700, 4, explicit_edge_ids=True), 7), "in")]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("own_feature_books", [False, True])
+def test_repartition_of_random_partitions_and_of_zones(number: int, own_feature_books: bool, tmp_path: Path) -> None:
+    graph, edge_dir = graphs()[number]
+    first = write_partitions(graph, tmp_path, "random", 3, edge_dir, own_feature_books=own_feature_books)
+    with pytest.raises(InvalidArgumentError, match="root_dir: expected a data set with an order"):
+        repartition(first, tmp_path / "four", num_parts=4)
+    done = repartition(first, tmp_path / "four", num_parts=4, by="ldg")
+    assert (done.moved_zones, done.moved_share) == (done.num_zones, 1.0)
+    previous = first
+    for num_parts in (4, 6, 1, 3):
+        directory = tmp_path / str(num_parts)
+        repartition(tmp_path / "four" if previous == first else previous, directory, num_parts=num_parts)
+        verify(directory)
+        same_data(first, directory)
+        previous = directory
+
+
+def test_zones_stay_where_they_can(tmp_path: Path) -> None:
+    four = clustered(LDGPartitioner, tmp_path / "4", 4)
+    again = repartition(four, tmp_path / "again", num_parts=4)
+    assert (again.moved_zones, again.moved_share) == (0, 0.0)
+    six = repartition(four, tmp_path / "6", num_parts=6)
+    before, after = (load_partition_layout(path).nodes[None].book for path in (four, tmp_path / "6"))
+    assert isinstance(before, ZonePartitionBook)
+    assert isinstance(after, ZonePartitionBook)
+    assert six.moved_zones == int((before.owners != after.owners).sum())
+    assert 0.3 < six.moved_share < 0.7  # a third at least has to go to the two that are new
+    with pytest.raises(InvalidArgumentError, match="num_parts: expected 1 to 128"):
+        repartition(four, tmp_path / "none", num_parts=129)
+    assert not (tmp_path / "none").exists()
+
+
+def test_commands_say_what_to_expect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = clustered(LDGPartitioner, tmp_path / "4", 4)
+    assert cli.main(["repartition", str(directory), "--parts", "2", "--out", str(tmp_path / "2")]) == 0
+    said = capsys.readouterr().out
+    quality = partition_quality(tmp_path / "2")
+    assert "moved " in said
+    assert f"cut {quality.cut:.2%} of edges" in said
+    assert "50% of seeds from everywhere" in said
+    assert replace(quality, cut=0.5).remote_share(2) == 0.75
