@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from .. import _C
 from ..core import to_tensor
 from .buckets import Bucket, Budget, columns_of
 from .columns import Array
+
+# A field of records, its least value, and one more than its greatest; None: any.
+Range: TypeAlias = "tuple[str, int | None, int | None]"
 
 
 @dataclass(frozen=True)
@@ -105,25 +108,49 @@ class BucketSorter:
         return np.concatenate(found) if found else np.empty(0, bucket.dtype)
 
     def _one_row(self, bucket: Bucket, most: int, row: int, size: int) -> Iterator[SortedRows]:
-        """A row by ranges of what it is sorted by first: its times, or its neighbors."""
-        key = "time" if "time" in self._names else "col"
-        step = max(size >> 16, 1)
-        sample = np.sort(
-            np.concatenate([records[key][records["row"] == row][::step] for records in bucket.pieces(most)])
-        )
-        parts = -(-2 * size // most)
-        cuts = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
-        bounds = [None, *cuts.tolist(), None]
-        for number, (low, high) in enumerate(pairwise(bounds)):
-            found = []
-            for records in bucket.pieces(most):
-                is_in = records["row"] == row
-                is_in &= (records[key] >= low) if low is not None else True
-                is_in &= (records[key] < high) if high is not None else True
-                found.append(records[is_in])
-            part = np.concatenate(found)
+        """A row by ranges of what it is sorted by."""
+        keys = ["time", "col", "eid"] if "time" in self._names else ["col", "eid"]
+        for number, part in enumerate(self._by_keys(bucket, most, size, [("row", row, row + 1)], keys)):
             part["row"] = 0
             yield self._sorted(part, 1, continues=number > 0)
+
+    def _by_keys(
+        self, bucket: Bucket, most: int, size: int, ranges: list[Range], keys: Sequence[str]
+    ) -> Iterator[Array]:
+        """The records within all ``ranges``, ``size`` of them, in parts of at most ``most`` that ascend by ``keys``."""
+        if size <= most:
+            yield np.concatenate(list(self._within(bucket, most, ranges)))
+            return
+        key, step, parts = keys[0], max(size >> 16, 1), -(-2 * size // most)
+        sample = np.sort(np.concatenate([self._key(r, key)[::step] for r in self._within(bucket, most, ranges)]))
+        cuts = sample[np.arange(1, parts) * len(sample) // parts]
+        bounds = np.unique(np.concatenate([cuts, cuts[cuts < np.iinfo(cuts.dtype).max] + 1]))  # each cut by itself
+        counts = np.zeros(len(bounds) + 1, np.int64)
+        for records in self._within(bucket, most, ranges):
+            counts += np.bincount(np.searchsorted(bounds, self._key(records, key), side="right"), minlength=len(counts))
+        ends = [None, *bounds.tolist(), None]
+        begin = 0
+        while begin < len(counts):
+            end = begin + max(int(np.searchsorted(np.cumsum(counts[begin:]), most, side="right")), 1)
+            low, high, count = ends[begin], ends[end], int(counts[begin:end].sum())
+            # What has one value here, and is still too much, is told apart by the next key.
+            is_one = low is not None and (high == low + 1 or low == np.iinfo(cuts.dtype).max)
+            if count:
+                yield from self._by_keys(bucket, most, count, [*ranges, (key, low, high)], keys[1:] if is_one else keys)
+            begin = end
+
+    def _within(self, bucket: Bucket, most: int, ranges: Sequence[Range]) -> Iterator[Array]:
+        for records in bucket.pieces(most):
+            is_in = np.ones(len(records), np.bool_)
+            for key, low, high in ranges:
+                values = self._key(records, key)
+                is_in &= (values >= low) if low is not None else True
+                is_in &= (values < high) if high is not None else True
+            yield records[is_in]
+
+    def _key(self, records: Array, name: str) -> Array:
+        values: Array = records[name]
+        return np.where(values < 0, self._num_edges - 1 - values, values) if name == "eid" else values
 
 
 def joined_offsets(pieces: Iterator[SortedRows]) -> Iterator[tuple[torch.Tensor, Mapping[str, torch.Tensor]]]:

@@ -14,7 +14,7 @@ import torch
 
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.partition import LDGPartitioner, RandomPartitioner, RangePartitioner, load_partition_layout, verify
-from graphlearn_dist.tables import IdMap, build, ids
+from graphlearn_dist.tables import IdMap, build, ids, sorting
 
 from .shop import AMPLE, BOUGHT, BUYS, SCARCE, STRATEGY, Shop, arrays_of, assert_same_graph, make, meta_of
 
@@ -104,6 +104,39 @@ def test_partitions_of_one_node_and_one_edge(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"nodes": [nodes], "edges": [edges]}))
     assert_same_graph(make(config, tmp_path / "built", kind="range"), reference)
+
+
+@pytest.mark.parametrize("times", [[0], [0, 2**63 - 1], [-(2**63), 5, 6]])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_row_of_edges_that_are_alike(
+    tmp_path: Path, times: list[int], reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that no memory holds is sorted by parts though most of its edges have one time, and one neighbor."""
+    random, count = np.random.default_rng(4), 1500
+    ends = np.stack([np.where(random.random(count) < 0.7, 3, random.integers(0, 9, count)), np.full(count, 3)])
+    given = random.choice(np.array(times), count)
+    pq.write_table(pa.table({"a": ends[0], "b": ends[1], "t": given}), tmp_path / "e.parquet")
+    edges = {"source_id_col": "a", "dest_id_col": "b", "files": f"{tmp_path}/e.parquet", "time_col": "t"}
+    config = {"nodes": [{"num_nodes": 9}], "edges": [edges | {"reverse": reverse}]}
+    both, copies = (np.concatenate([ends, ends[::-1]], axis=1), 2) if reverse else (ends, 1)
+    reference = RandomPartitioner(
+        tmp_path / "r",
+        2,
+        9,
+        torch.from_numpy(both),
+        edge_times=torch.from_numpy(np.tile(given, copies)),
+        edge_assign_strategy="by_dst",
+    ).partition()
+    sizes: list[int] = []
+    whole = sorting.BucketSorter._sorted
+
+    def counted(self: Any, records: Any, num_rows: int, continues: bool = False) -> Any:
+        sizes.append(len(records))
+        return whole(self, records, num_rows, continues)
+
+    monkeypatch.setattr(sorting.BucketSorter, "_sorted", counted)
+    assert_same_graph(make(config, tmp_path / "built", working=SCARCE), reference)
+    assert max(sizes) <= SCARCE // 16 // 20  # bytes of a record
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
