@@ -11,11 +11,12 @@ from typing import Any, Literal, get_args
 import torch
 
 from ... import _C
+from ...core import to_tensor
 from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError, MissingLibraryError
 from ..layout import NodeKey
 from .edge_stream import EdgeStream
-from .union_graph import UnionGraph, first_ids, induced_graphs, union_graph
+from .union_graph import UnionGraph, edges_of, first_ids, induced_graphs, union_graph
 from .zone_graph import SLACK, ZoneGraph, zone_graph
 
 Orderer = Literal["kaminpar", "ldg"]
@@ -63,8 +64,9 @@ def find_order(stream: EdgeStream, by: Orderer, *, seed: int = 0, scratch_dir: P
     with tempfile.TemporaryDirectory(dir=scratch_dir, prefix=".order-") as scratch:
         graph = union_graph(stream, _weights(stream, starts), Path(scratch))
         zones = zones_in(graph, num_groups, num_zones // num_groups, Path(scratch))
+        zones = _near_first(graph, zones.long(), num_groups, num_zones)[zones.long()]
     orders = {
-        key: ZoneOrder.of_zones(zones[starts[key] : starts[key] + count].long(), num_groups, num_zones)
+        key: ZoneOrder.of_zones(zones[starts[key] : starts[key] + count], num_groups, num_zones)
         for key, count in counts.items()
     }
     return FoundOrder(orders, zone_graph(stream, orders))
@@ -90,6 +92,33 @@ def _weights(stream: EdgeStream, starts: Mapping[NodeKey, int]) -> torch.Tensor:
     scale = min(_MEAN_WEIGHT * num_nodes, _WEIGHT_END)
     mean = torch.stack(shares).mean(0) if shares else loads[0]
     return (mean * scale).round().long().clamp(min=1)
+
+
+def _near_first(graph: UnionGraph, zones: torch.Tensor, num_groups: int, num_zones: int) -> torch.Tensor:
+    """New numbers of zones, int64 ``[num_zones]``: groups, and zones in each, in the order of repeated bisections.
+
+    So halves, quarters and eighths of the order are near too.
+    """
+    joined = torch.zeros(num_zones * num_zones, dtype=torch.int64)
+    for rows, cols in edges_of(graph):
+        joined += (zones[rows] * num_zones + zones[cols]).bincount(minlength=len(joined))
+    inner = num_zones // num_groups
+    edges = joined.view(num_groups, inner, num_groups, inner)
+    groups = _bisected(edges.sum((1, 3)))
+    by_turn = torch.cat([g * inner + _bisected(edges[g, :, g].contiguous()) for g in groups.tolist()])
+    numbers = torch.empty_like(by_turn)
+    numbers[by_turn] = torch.arange(num_zones)
+    return numbers
+
+
+def _bisected(edges: torch.Tensor) -> torch.Tensor:
+    """The numbers of ``2**k`` vertices so that each half, quarter, ... has near ones, int64."""
+    count = len(edges)
+    if count == 1:
+        return torch.zeros(1, dtype=torch.int64)
+    sides = to_tensor(_C.zone_parts(edges, torch.ones(count, 1, dtype=torch.int64), 2, 0.0, 2, 0))
+    halves = [(sides == side).nonzero().view(-1) for side in (0, 1)]
+    return torch.cat([half[_bisected(edges[half][:, half].contiguous())] for half in halves])
 
 
 Zones = Callable[[UnionGraph, int, int, Path], torch.Tensor]

@@ -22,7 +22,7 @@ from graphlearn_dist.partition import (
     verify,
 )
 from graphlearn_dist.partition.ordering import edge_stream, union_graph
-from graphlearn_dist.partition.ordering.find_order import find_order, shape_of
+from graphlearn_dist.partition.ordering.find_order import _bisected, find_order, shape_of
 from graphlearn_dist.partition.ordering.zone_graph import ZoneGraph, read_zone_graph, zone_graph
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
 from tests.support.oracle import write_partitions
@@ -265,3 +265,14 @@ def test_commands_say_what_to_expect(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"cut {quality.cut:.2%} of edges" in said
     assert "50% of seeds from everywhere" in said
     assert replace(quality, cut=0.5).remote_share(2) == 0.75
+
+
+def test_halves_and_quarters_of_an_order_are_near() -> None:
+    """A path of eight, whose vertices are numbered in another order: each half and quarter is a piece of it."""
+    numbers = torch.tensor([3, 6, 0, 5, 1, 7, 4, 2])
+    edges = torch.zeros(8, 8, dtype=torch.int64)
+    edges[numbers[:-1], numbers[1:]] = edges[numbers[1:], numbers[:-1]] = 1
+    places = torch.argsort(numbers)[_bisected(edges)]
+    for size in (4, 2):
+        for piece in places.split(size):
+            assert int(piece.max() - piece.min()) == size - 1

@@ -1,0 +1,160 @@
+"""Partitions of zones of one order (KaMinPar, streaming) beside a partition made anew for each number of parts.
+
+Cuts are shares of the edges, between distinct nodes and each pair once; balance is the largest part in shares.
+KaMinPar and METIS (``pip install kaminpar pymetis``) partition the same graph with the same weights of nodes: half
+bytes, half training seeds. Memory is what the process takes beside the graph that it was given.
+
+    python benchmarks/bench_locality.py [--parts 2 3 4 6 8] [--graphs NAME=FILE.npz ...]
+
+A file has ``num_nodes`` and ``edge_index`` (int ``[2, edges]``, each edge once), and perhaps ``train`` (ids of seeds).
+Without, the graph has communities (see ``planted_edges``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import planted_edges, print_table, write_json
+
+from graphlearn_dist.partition.ordering import find_order
+from graphlearn_dist.partition.ordering.edge_stream import EdgeChunk, EdgeStream, NodeStream
+from graphlearn_dist.partition.ordering.union_graph import UnionGraph, edges_of, union_graph
+
+ROW_BYTES, EDGE_BYTES, STEP = 408, 12, 1 << 21
+
+
+def read_graph(path: Path | None, nodes: int, edges: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Number of nodes, edges in both directions, seeds."""
+    if path is None:
+        once, zones = planted_edges(nodes, edges)
+        count, seeds = len(zones), np.arange(0, len(zones), 10)
+    else:
+        with np.load(path) as file:
+            count, once = int(file["num_nodes"]), file["edge_index"].astype(np.int64)
+            seeds = file["train"].astype(np.int64) if "train" in file else np.arange(count)
+    both = np.concatenate([once, once[::-1]], axis=1)
+    return count, torch.from_numpy(both), torch.from_numpy(seeds)
+
+
+def stream_of(count: int, edges: torch.Tensor, seeds: torch.Tensor) -> EdgeStream:
+    def chunks() -> Any:
+        for begin in range(0, edges.size(1), STEP):
+            rows, cols = edges[:, begin : begin + STEP]
+            yield EdgeChunk(None, rows, None, cols, EDGE_BYTES)
+
+    return EdgeStream({None: NodeStream(count, ROW_BYTES, seeds)}, chunks)
+
+
+def private_bytes() -> int:
+    """Memory of this process that is no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def measured(body: Callable[[], Any]) -> tuple[Any, float, int]:
+    """What it gives, its seconds, and the private bytes that it took at most beside what there was."""
+    most, ended, before = [0], threading.Event(), private_bytes()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            most[0] = max(most[0], private_bytes() - before)
+
+    watcher, began = threading.Thread(target=watch), time.monotonic()
+    watcher.start()
+    try:
+        found = body()
+    finally:
+        seconds = time.monotonic() - began
+        ended.set()
+        watcher.join()
+    return found, seconds, most[0]
+
+
+def zones_of(stream: EdgeStream, by: Any, parts: list[int]) -> dict[int, np.ndarray]:
+    """The owner of each node, by the number of parts."""
+    found = find_order.find_order(stream, by)
+    zones = found.orders[None].zone_of(torch.arange(stream.nodes[None].count))
+    return {p: found.graph.owners(p)[zones].numpy() for p in parts}
+
+
+def anew(name: str, graph: UnionGraph, parts: int) -> np.ndarray:
+    """The same of a partition that is made for this number of parts."""
+    if name == "KaMinPar":
+        import kaminpar
+
+        kaminpar.reseed(0)
+        opened = kaminpar.load_graph(str(graph.path), kaminpar.GraphFileFormat.PARHIP)
+        return np.array(kaminpar.KaMinPar(1, kaminpar.default_context()).compute_partition(opened, parts, 0.03))
+    import pymetis
+
+    adjacency = pymetis.CSRAdjacency(graph.offsets.numpy(), graph.neighbors.numpy())
+    options = pymetis.Options(seed=0, ufactor=30)
+    return np.array(pymetis.part_graph(parts, adjacency, vweights=graph.weights.numpy(), options=options)[1])
+
+
+def quality(owners: np.ndarray, stream: EdgeStream, graph: UnionGraph, num_bytes: torch.Tensor) -> dict[str, float]:
+    owner, parts = torch.from_numpy(owners).long(), int(owners.max()) + 1
+    cut = sum(int((owner[rows] != owner[cols]).sum()) for rows, cols in edges_of(graph))
+    loads = torch.zeros(parts, dtype=torch.int64).index_add_(0, owner, num_bytes)
+    seeds = owner[stream.nodes[None].seeds].bincount(minlength=parts)
+    shares = [float(load.max()) * parts / float(load.sum()) for load in (loads, seeds)]
+    return {"cut": cut / max(int(graph.offsets[-1]), 1), "bytes": shares[0], "seeds": shares[1]}
+
+
+def measure(stream: EdgeStream, edges: torch.Tensor, parts: list[int]) -> dict[str, Any]:
+    count = stream.nodes[None].count
+    num_bytes = edges[0].bincount(minlength=count) * EDGE_BYTES + ROW_BYTES
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        graph = union_graph(stream, find_order._weights(stream, {None: 0}), Path(scratch))
+        for by in ("kaminpar", "ldg"):
+            owners, seconds, taken = measured(lambda by=by: zones_of(stream, by, parts))  # type: ignore[misc]
+            cuts = {p: quality(owners[p], stream, graph, num_bytes) for p in parts}
+            results[f"zones, {by}"] = {"seconds": seconds, "bytes an edge": taken / edges.size(1), "parts": cuts}
+        for name in ("KaMinPar", "METIS"):
+            runs = {p: measured(lambda p=p, name=name: anew(name, graph, p)) for p in parts}  # type: ignore[misc]
+            cuts = {p: quality(found[0], stream, graph, num_bytes) for p, found in runs.items()}
+            taken, seconds = max(run[2] for run in runs.values()), float(np.median([run[1] for run in runs.values()]))
+            results[f"anew, {name}"] = {"seconds": seconds, "bytes an edge": taken / edges.size(1), "parts": cuts}
+    return results
+
+
+def show(name: str, results: dict[str, Any], parts: list[int]) -> None:
+    rows = []
+    for how, found in results.items():
+        cuts = [f"{100 * found['parts'][p]['cut']:.2f}" for p in parts]
+        worst = [max(found["parts"][p][of] for p in parts) for of in ("bytes", "seeds")]
+        rows.append(
+            [how, *cuts, *(f"{w:.3f}" for w in worst), f"{found['seconds']:.1f}", f"{found['bytes an edge']:.0f}"]
+        )
+    header = ["", *(f"cut {p}" for p in parts), "bytes", "seeds", "s", "B/edge"]
+    print_table(f"{name}: edges cut in %, the largest part, seconds, peak memory by directed edge", header, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="*", default=[], metavar="NAME=FILE", help="else a graph with communities")
+    parser.add_argument("--nodes", type=int, default=256_000)
+    parser.add_argument("--num-edges", type=int, default=4_000_000)
+    parser.add_argument("--parts", type=int, nargs="+", default=[2, 3, 4, 6, 8])
+    parser.add_argument("--name", default="locality", help="of the file of results")
+    args = parser.parse_args()
+    files = dict(graph.split("=", 1) for graph in args.graphs) or {"communities": None}
+    results = {}
+    for name, file in files.items():
+        count, edges, seeds = read_graph(Path(file) if file else None, args.nodes, args.num_edges)
+        results[name] = measure(stream_of(count, edges, seeds), edges, args.parts)
+        show(name, results[name], args.parts)
+    write_json(args.name, {"arguments": {k: str(v) for k, v in vars(args).items()}, "results": results})
+
+
+if __name__ == "__main__":
+    main()
