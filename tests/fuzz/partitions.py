@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from graphlearn_dist.data.schema import GraphSchema, by_type
+from graphlearn_dist.data.zone_order import ZoneOrder
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
@@ -20,6 +21,7 @@ from graphlearn_dist.partition import (
     FrequencyPartitioner,
     RandomPartitioner,
     TablePartitioner,
+    ZonePartitioner,
     load_partition,
     load_partition_layout,
 )
@@ -81,6 +83,8 @@ def write_directories(root: Path) -> None:
         root / "tables",
         node_owners=torch.arange(60) * 7 % 2,
     )
+    zones = {"orders": ZoneOrder.of_zones(torch.arange(60) * 7 % 5), "zone_owners": torch.tensor([1, 0, 0, 1, 1])}
+    _write(ZonePartitioner, replace(homogeneous, times={}), root / "zones", **zones)
     split = {"user": (torch.arange(0, 40, 3), torch.arange(1, 40, 9), None)}
     _write(RandomPartitioner, typed, root / "split", node_split=split, seed=3)
 
