@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import channel, cluster, data, distributed, glt, loader, partition, sampler, typing, utils
+    from . import channel, cluster, data, distributed, glt, inference, loader, partition, sampler, typing, utils
     from ._C import __version__
     from .core import show_config
     from .typing import (
@@ -28,7 +28,19 @@ if TYPE_CHECKING:
         reverse_edge_type,
     )
 
-_SUBPACKAGES = ("channel", "cluster", "data", "distributed", "glt", "loader", "partition", "sampler", "typing", "utils")
+_SUBPACKAGES = (
+    "channel",
+    "cluster",
+    "data",
+    "distributed",
+    "glt",
+    "inference",
+    "loader",
+    "partition",
+    "sampler",
+    "typing",
+    "utils",
+)
 _OF_TYPING = (
     "EDGE_TYPE_STR_SPLIT",
     "EdgeIndexTensor",
@@ -64,6 +76,7 @@ __all__ = [
     "data",
     "distributed",
     "glt",
+    "inference",
     "loader",
     "partition",
     "reverse_edge_type",

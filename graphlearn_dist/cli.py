@@ -18,7 +18,7 @@ from .config import DEFAULT_SSH, LaunchContext
 from .errors import GraphLearnError, InvalidArgumentError, LaunchError
 
 if TYPE_CHECKING:
-    from .tables import StageProgress
+    from .utils.progress import StageProgress
 
 
 def _launch(args: argparse.Namespace) -> int:
@@ -144,6 +144,35 @@ def _build(args: argparse.Namespace) -> int:
         return 130  # as a shell says it
     if not args.quiet:
         _show_quality(directory, began)
+    return 0
+
+
+def _infer(args: argparse.Namespace) -> int:
+    import numpy as np
+    import torch
+
+    from .inference import InferenceOptions, infer, score_pairs
+    from .inference.model_file import load_model
+    from .utils.units import parse_size
+
+    options = InferenceOptions(
+        fanout=args.fanout,
+        weights=args.weights,
+        block_size=args.block_size,
+        num_threads=args.threads,
+        dtype=getattr(torch, args.dtype),
+        node_types=tuple(args.node_type) or None,
+        seed=args.seed,
+        format=args.format,
+        file_bytes=parse_size(args.file_size, name="file-size"),
+        resume=args.resume,
+    )
+    model = load_model(args.model, args.checkpoint)
+    results = infer(model, args.data, args.out, options=options, progress=None if args.quiet else _show_progress)
+    if args.pairs:
+        types = args.pair_types or (None, None)
+        pairs = torch.from_numpy(np.load(args.pairs, allow_pickle=False))
+        np.save(os.path.join(args.out, "pair_scores.npy"), score_pairs(results, pairs, node_types=types).numpy())
     return 0
 
 
@@ -278,6 +307,27 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_build)
 
 
+def _add_infer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", required=True, metavar="DIR", help="partition directory")
+    parser.add_argument("--model", required=True, metavar="FILE:FUNCTION", help="function that makes the model")
+    parser.add_argument("--checkpoint", metavar="FILE", help="its parameters, as torch.save wrote them")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the rows, new or empty")
+    parser.add_argument("--fanout", type=int, default=-1, metavar="N", help="neighbors of each node (default: all)")
+    parser.add_argument("--weights", action="store_true", help="hand the weights of edges to the model")
+    parser.add_argument("--node-type", action="append", default=[], metavar="T", help="rows of these types only")
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the stored rows")
+    parser.add_argument("--format", choices=("npy", "parquet"), default="npy", help="parquet has the original ids")
+    parser.add_argument("--file-size", default="1GB", metavar="SIZE", help="rows of one file at most (default 1GB)")
+    parser.add_argument("--block-size", type=int, default=65536, metavar="N", help="nodes computed at once")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws of --fanout (default 0)")
+    parser.add_argument("--resume", action="store_true", help="go on with the last finished block")
+    parser.add_argument("--pairs", metavar="FILE", help="int64 [2, n] as .npy: score these pairs of nodes, too")
+    parser.add_argument("--pair-types", nargs=2, metavar="T", help="node types of the pairs' sources and targets")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.set_defaults(run=_infer)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="graphlearn-dist", description="Distributed graph sampling for GNN training.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -287,6 +337,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_build(commands.add_parser("build", help="make partitions of tables, out of core"))
     again = commands.add_parser("repartition", help="change the number of partitions by moving zones of an order")
     _add_repartition(again)
+    _add_infer(commands.add_parser("infer", help="compute the rows of all nodes by a trained model, layer by layer"))
     verify = commands.add_parser("verify", help="check a partition directory")
     verify.add_argument("directory", metavar="DIR")
     verify.set_defaults(run=_verify)

@@ -22,6 +22,7 @@ LAYERS: dict[str, int] = {
     "tables": 4,
     "distributed": 4,
     "loader": 5,
+    "inference": 5,
     "cluster": 6,
     "glt": 7,
     **dict.fromkeys(("cli", "__main__"), 7),

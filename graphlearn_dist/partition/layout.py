@@ -48,7 +48,7 @@ def array_path(group: str, key: NodeKey | EdgeKey, name: str, partition_idx: int
     parts = [] if partition_idx is None else [f"part{partition_idx}"]
     parts.append(group)
     if key is not None:
-        parts.append(quote(as_str(key), safe="").replace(".", "%2E"))
+        parts.append(type_folder(key))
     return "/".join([*parts, f"{name}.npy"])
 
 
@@ -61,6 +61,11 @@ def table_paths(description: Mapping[str, Any], group: str, key: NodeKey | EdgeK
         case "zones":
             return [array_path("order", key, "place")]
     return []
+
+
+def type_folder(key: NodeType | EdgeType) -> str:
+    """The name of a type as that of a folder or file, percent-encoded."""
+    return quote(as_str(key), safe="").replace(".", "%2E")
 
 
 @dataclass(frozen=True)

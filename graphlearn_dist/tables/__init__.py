@@ -11,9 +11,9 @@ try:
 except ImportError as error:
     raise missing("pyarrow", error) from error
 
+from ..utils.progress import StageProgress
 from .build import build
 from .config import TablesConfig
 from .ids import IdMap
-from .stages import StageProgress
 
 __all__ = ["IdMap", "StageProgress", "TablesConfig", "build"]

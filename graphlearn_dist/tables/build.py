@@ -24,6 +24,7 @@ from ..partition.partitioner import random_book
 from ..partition.sources import Kind
 from ..partition.storage import ArrayFile, ArrayWriter, checksum_of, new_directory, put_in_place
 from ..utils.directory_lock import locked_directory
+from ..utils.progress import Progress
 from ..utils.units import parse_size
 from .buckets import Budget
 from .columns import CheckedChunk, id_kind
@@ -33,7 +34,7 @@ from .extra import open_duckdb, quoted
 from .ids import IdRows, IdSpace, NodeIds, id_rows
 from .nodes import NodeStage, earliest_of, times_by_node
 from .sources import Table, ahead, disk_errors
-from .stages import Progress, Stages
+from .stages import Stages
 
 _SLACK_BYTES = 160 << 20  # what libraries keep for themselves
 _LEAST_WORKING_BYTES = 64 << 20

@@ -38,12 +38,17 @@ class DirectoryDataset(AskedDataset):
             other = DistDataset()
             other.load(root_dir, partition, verify=verify)
             self._others.append(other)
-        self._services = [PartitionService(one) for one in (self, *self._others)]
+        self._services = [PartitionService(one) for one in self.partitions]
         self._collector = FeatureCollector(self, self._services, NoPeers())
+
+    @property
+    def partitions(self) -> tuple[DistDataset, ...]:
+        """Every partition, in the order of their numbers."""
+        return (self, *self._others)
 
     def edge_index(self, edge_type: EdgeType | None) -> torch.Tensor:
         """See ``AskedDataset``."""
-        return torch.cat([torch.stack(one.edges(edge_type)[1:]) for one in (self, *self._others)], dim=1)
+        return torch.cat([torch.stack(one.edges(edge_type)[1:]) for one in self.partitions], dim=1)
 
     def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> GraphAccess:
         """See ``AskedDataset``."""

@@ -1,0 +1,207 @@
+"""A model as layers, each of which computes the rows of a block of nodes from those of the block and its neighbors."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch_geometric.nn import GCNConv, GINConv, SAGEConv
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.utils import add_remaining_self_loops
+
+from ..errors import InvalidArgumentError
+
+Rows = dict[Any, torch.Tensor]
+_REDUCTIONS = ("sum", "add", "mean", "min", "max")
+_NORMS_BY_ROW = ("BatchNorm", "LayerNorm")
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """A block's nodes, their neighbors, and what is known of them.
+
+    Attributes:
+        node_type: of the block.
+        num_nodes: of the block.
+        x: by node type, float32 rows; of ``node_type`` the block's nodes come first, then neighbors.
+        edge_index: by edge type that leads to ``node_type``, int64 ``[2, E]``, neighbors and nodes of the block by
+            their rows in ``x``; sorted by the latter.
+        weights: by edge type, float32 ``[E]``; empty unless asked for.
+        whole: by node type, float32 rows of all nodes by id, where neighbors in ``edge_index`` are ids; else empty.
+        scales: float32 ``[rows of x]``, what ``NodeScales`` made; None without it.
+    """
+
+    node_type: Any
+    num_nodes: int
+    x: Rows
+    edge_index: dict[Any, torch.Tensor]
+    weights: dict[Any, torch.Tensor]
+    whole: Rows
+    scales: torch.Tensor | None = None
+
+
+class Layer(ABC):
+    """One layer of a model.
+
+    Attributes:
+        reads_rows: whether it reads rows of the layer before.
+        only_adds: neighbors' rows are only summed up, so that it may be given those of all nodes.
+        wants_all_types: edges of all types, without any where these do not lead to the block, as `to_hetero` does.
+    """
+
+    reads_rows = True
+    only_adds = False
+    wants_all_types = False
+
+    @abstractmethod
+    def __call__(self, block: Neighborhood) -> Rows:
+        """Rows by node type; those of the block's nodes come first."""
+
+
+class NodeScales(Layer):
+    """1 / sqrt(degree) of each node, float32 ``[n, 1]``: what ``GCNConv`` takes from the whole graph (Kipf & Welling,
+    ICLR 2017, section 2), with the self loops that ``conv`` adds."""
+
+    reads_rows = False
+
+    def __init__(self, conv: GCNConv) -> None:
+        self._conv = conv
+
+    def __call__(self, block: Neighborhood) -> Rows:
+        edge_index, weights = with_self_loops(block, self._conv)
+        degrees = torch.zeros(block.num_nodes).scatter_add_(0, edge_index[1], weights)
+        scales = degrees.pow(-0.5)
+        return {block.node_type: scales.masked_fill(scales.isinf(), 0)[:, None]}
+
+
+def with_self_loops(block: Neighborhood, conv: GCNConv) -> tuple[torch.Tensor, torch.Tensor]:
+    """Edges and float32 weights as ``GCNConv`` has them: with the self loops of the block's nodes, if it adds them."""
+    edge_index = block.edge_index[None]
+    weights = block.weights.get(None)
+    if conv.add_self_loops:
+        fill = 2.0 if conv.improved else 1.0  # PyG, too, weighs the loops so only where edges have weights
+        edge_index, weights = add_remaining_self_loops(edge_index, weights, fill, num_nodes=block.num_nodes)
+    return edge_index, torch.ones(edge_index.size(1)) if weights is None else weights
+
+
+class BasicLayer(Layer):
+    """A layer of PyG's ``BasicGNN``, computed by its own ``inference_per_layer``."""
+
+    def __init__(self, model: BasicGNN, index: int) -> None:
+        self._model, self._index = model, index
+        conv = model.convs[index]
+        self._sums = isinstance(conv, (SAGEConv, GINConv)) and conv.fuse and conv.aggr in _REDUCTIONS
+        self._scaled = isinstance(conv, GCNConv) and conv.normalize
+        self._weighted = model.supports_edge_weight
+        self.only_adds = self._sums and not getattr(conv, "project", False)
+
+    def __call__(self, block: Neighborhood) -> Rows:
+        x, edges = block.x[block.node_type], block.edge_index[None]
+        arguments: Any
+        if self._sums:
+            neighbors = block.whole.get(None, x)
+            adjacency = compress(edges, None, (block.num_nodes, len(neighbors)))
+            arguments = (neighbors, x[: block.num_nodes]), adjacency
+        elif self._scaled:
+            arguments = x, self._scaled_edges(block)
+        else:
+            arguments = x, edges
+        return {None: self._model.inference_per_layer(self._index, *arguments, block.num_nodes)}
+
+    def _scaled_edges(self, block: Neighborhood) -> torch.Tensor:
+        assert block.scales is not None
+        (rows, cols), weights = with_self_loops(block, self._model.convs[self._index])
+        order = cols.argsort(stable=True)
+        rows, cols, weights = rows[order], cols[order], weights[order]
+        values = block.scales[rows] * weights * block.scales[cols]
+        return compress(torch.stack([rows, cols]), values, (len(block.x[None]),) * 2)
+
+
+def compress(edges: torch.Tensor, values: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
+    """Edges that are sorted by target as a sparse matrix ``[targets, sources]``, whose rows torch adds up in order."""
+    indptr = torch.zeros(shape[0] + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(edges[1], minlength=shape[0]), 0, out=indptr[1:])
+    values = torch.ones(edges.size(1)) if values is None else values
+    return torch.sparse_csr_tensor(indptr, edges[0].long(), values, shape, check_invariants=False)
+
+
+class CallableLayer(Layer):
+    """A layer of the caller's: ``(x by type, edge_index by type) -> x by type``.
+
+    With weights, it has a third argument, the weights by edge type. Of a homogeneous graph, all of them are bare.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, with_weights: bool) -> None:
+        self._function, self._with_weights = function, with_weights
+        self.wants_all_types = isinstance(function, torch.fx.GraphModule)
+
+    def __call__(self, block: Neighborhood) -> Rows:
+        arguments: list[Any] = [block.x, block.edge_index, *([block.weights] if self._with_weights else [])]
+        if block.node_type is None:
+            arguments = [by_type.get(None) for by_type in arguments]
+        found = self._function(*arguments)
+        found = found if isinstance(found, Mapping) else {block.node_type: found}
+        return {key: rows for key, rows in found.items() if rows is not None}
+
+
+def layers_of(model: Any, *, with_weights: bool) -> list[Layer]:
+    """The layers of a model; see ``infer``.
+
+    Raises:
+        InvalidArgumentError: they cannot be computed block by block, or are not known.
+    """
+    if isinstance(model, BasicGNN):
+        return _basic_layers(model, with_weights)
+    given = model.inference_layers() if hasattr(model, "inference_layers") else model
+    if not isinstance(given, Sequence) and not isinstance(given, torch.nn.ModuleList):
+        raise InvalidArgumentError(
+            "model: expected PyG's BasicGNN, a list of layers (x, edge_index) -> x, or a model whose "
+            f"inference_layers() gives one, got {type(model).__name__}"
+        )
+    if not len(given) or not all(map(callable, given)):
+        raise InvalidArgumentError("model: expected at least one layer, each of them callable")
+    for module in modules_of(list(given)):
+        for part in module.modules():
+            if isinstance(part, GCNConv) and part.normalize:
+                raise InvalidArgumentError(
+                    "model: a layer has a GCNConv, whose degrees are of the whole graph and not of a block: expected "
+                    "GCNConv(normalize=False) with weights, or PyG's GCN, whose degrees are counted here"
+                )
+    return [CallableLayer(each, with_weights=with_weights) for each in given]
+
+
+def _basic_layers(model: BasicGNN, with_weights: bool) -> list[Layer]:
+    if model.jk_mode not in (None, "last"):
+        raise InvalidArgumentError(f"model: expected jk=None or 'last', got {model.jk_mode!r}: it reads all layers")
+    if with_weights and not model.supports_edge_weight:
+        raise InvalidArgumentError(f"weights: {type(model).__name__} takes no weights of edges")
+    for norm in model.norms or ():
+        if type(norm).__name__ not in (*_NORMS_BY_ROW, "Identity") or getattr(norm, "mode", "node") != "node":
+            raise InvalidArgumentError(f"model: expected norms of single rows, got {norm}")
+    convs = [conv for conv in model.convs if isinstance(conv, GCNConv) and conv.normalize]
+    if not convs:
+        return [BasicLayer(model, i) for i in range(model.num_layers)]
+    if len({(conv.improved, conv.add_self_loops) for conv in convs}) > 1:
+        raise InvalidArgumentError("model: expected all GCNConvs to add the same self loops")
+    scaled = copy.copy(model)  # the weights of its edges come scaled; parameters are those of the model
+    scaled._modules = dict(model._modules)
+    scaled.convs = torch.nn.ModuleList(model.convs)
+    layers: list[Layer] = [NodeScales(convs[0])]
+    for i, conv in enumerate(model.convs):
+        layer = BasicLayer(scaled, i)
+        layers.append(layer)
+        if isinstance(conv, GCNConv) and conv.normalize:
+            plain = copy.copy(conv)
+            plain.normalize = False
+            scaled.convs[i] = plain
+    return layers
+
+
+def modules_of(model: Any) -> list[torch.nn.Module]:
+    """The modules of a model, or of a list of layers."""
+    given = model if isinstance(model, (list, tuple)) else [model]
+    return [each for each in given if isinstance(each, torch.nn.Module)]

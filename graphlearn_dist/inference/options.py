@@ -1,0 +1,63 @@
+"""How rows of all nodes are computed and stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ..core import available_cores
+from ..errors import InvalidArgumentError
+from ..typing import NodeType
+
+RESULT_DTYPES = {torch.float32: "float32", torch.float16: "float16"}
+
+
+@dataclass(frozen=True)
+class InferenceOptions:
+    """Settings of ``infer``.
+
+    Attributes:
+        fanout: neighbors of each node, drawn without replacement as a loader draws them; -1 takes all.
+        weights: hand the weights of the edges to layers.
+        block_size: nodes of one block, which is computed at once. The rows do not depend on it.
+        num_threads: blocks that are computed at once; None: as many as cores. The rows do not depend on it.
+        dtype: of the stored rows of every layer, float32 or float16. Layers compute in float32.
+        node_types: whose rows are wanted of the last layer; None: all that it gives.
+        seed: of the draws of ``fanout``.
+        format: of the files of ``out``: ``"npy"``, or ``"parquet"`` with the original ids.
+        file_bytes: a file of ``out`` holds at most so many bytes of rows, and at least one row.
+        resume: go on with the last finished block of an earlier call with the same arguments that was killed.
+    """
+
+    fanout: int = -1
+    weights: bool = False
+    block_size: int = 65536
+    num_threads: int | None = None
+    dtype: torch.dtype = torch.float32
+    node_types: tuple[NodeType, ...] | None = None
+    seed: int = 0
+    format: Literal["npy", "parquet"] = "npy"
+    file_bytes: int = 1 << 30
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fanout < -1 or self.fanout == 0:
+            raise InvalidArgumentError(f"fanout: expected -1 (all neighbors) or more than 0, got {self.fanout}")
+        for name in ("block_size", "file_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.num_threads is not None and self.num_threads < 1:
+            raise InvalidArgumentError(f"num_threads: expected at least 1, or None, got {self.num_threads}")
+        if self.dtype not in RESULT_DTYPES:
+            raise InvalidArgumentError(f"dtype: expected torch.float32 or torch.float16, got {self.dtype}")
+        if self.format not in ("npy", "parquet"):
+            raise InvalidArgumentError(f"format: expected 'npy' or 'parquet', got {self.format!r}")
+        if self.weights and self.fanout != -1:
+            raise InvalidArgumentError("weights: expected all neighbors (fanout=-1), got a fanout")
+
+    @property
+    def threads(self) -> int:
+        """How many blocks are computed at once."""
+        return available_cores() if self.num_threads is None else self.num_threads

@@ -1,0 +1,222 @@
+"""Rows of nodes in files: ``.npy`` by node id, or Parquet with the ids of the user's tables; and their reader."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ..errors import InvalidArgumentError, StorageError
+from ..partition.layout import type_folder
+from ..typing import NodeType
+
+_META = "RESULTS.json"
+_FORMAT = "graphlearn-dist-results"
+ResultFormat = Literal["npy", "parquet"]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The rows of a node type: in memory, or in files one behind the other."""
+
+    rows: torch.Tensor | None
+    files: tuple[Path, ...] = ()
+
+
+class Results:
+    """Rows of all nodes of some types.
+
+    ``open_results`` reads them from a directory; ``infer`` gives them.
+    """
+
+    def __init__(self, stored: Mapping[Any, _Stored], directory: Path | None = None) -> None:
+        self._stored: dict[Any, _Stored] = dict(stored)
+        self._directory = directory
+
+    @classmethod
+    def in_memory(cls, rows: Mapping[Any, torch.Tensor], directory: Path | None = None) -> Results:
+        """Of tensors ``[num_nodes, width]`` by node type; ``directory``: of the partitions."""
+        return cls({key: _Stored(tensor) for key, tensor in rows.items()}, directory)
+
+    @property
+    def node_types(self) -> list[NodeType | None]:
+        """The types that have rows; ``[None]`` of a homogeneous graph."""
+        return list(self._stored)
+
+    def rows(self, node_type: NodeType | None = None) -> torch.Tensor:
+        """``[num_nodes, width]``, the row of a node at its id; one ``.npy`` file is mapped, else they are read.
+
+        Raises:
+            InvalidArgumentError: the type has no rows.
+        """
+        stored = self._of(node_type)
+        if stored.rows is not None:
+            return stored.rows
+        parts = [_read(path)[1] for path in stored.files]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def batches(self, node_type: NodeType | None = None) -> Iterator[tuple[Any, torch.Tensor]]:
+        """(ids, rows ``[n, width]``), file by file.
+
+        Ids are int64 arrays; of Parquet files, Arrow arrays of the ids that they have.
+        """
+        stored = self._of(node_type)
+        if stored.rows is not None:
+            yield np.arange(len(stored.rows)), stored.rows
+        first = 0
+        for path in stored.files:
+            ids, rows = _read(path)
+            yield np.arange(first, first + len(rows)) if ids is None else ids, rows
+            first += len(rows)
+
+    def write(self, out: str | Path, *, format: ResultFormat = "npy", file_bytes: int = 1 << 30) -> Results:
+        """Writes the rows to another directory, new or empty; see ``write_results``."""
+        check_free(Path(out))
+        rows = {key: self.rows(key) for key in self._stored}
+        write_results(out, rows, directory=self._directory, format=format, file_bytes=file_bytes)
+        return open_results(out)
+
+    def _of(self, node_type: NodeType | None) -> _Stored:
+        if node_type not in self._stored:
+            raise InvalidArgumentError(f"node_type: expected one of {self.node_types}, got {node_type!r}")
+        return self._stored[node_type]
+
+
+def _read(path: Path) -> tuple[Any, torch.Tensor]:
+    """(ids or None, rows) of a file."""
+    try:
+        if path.suffix == ".npy":
+            return None, torch.from_numpy(np.load(path, mmap_mode="c"))
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path}: cannot be read ({error})") from error
+    column = table.column("embedding").combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    rows = torch.from_numpy(np.array(flat)).view(len(column), column.type.list_size)
+    return table.column("id").combine_chunks(), rows
+
+
+def write_results(
+    out: str | Path,
+    rows: Mapping[Any, torch.Tensor],
+    *,
+    directory: str | Path | None = None,
+    format: ResultFormat = "npy",
+    file_bytes: int = 1 << 30,
+    fingerprint: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes rows by node type, ``[num_nodes, width]``, in files of at most ``file_bytes`` bytes of rows.
+
+    Args:
+        out: the directory.
+        rows: float32 or float16.
+        directory: of the partitions, whose id maps give the ids of Parquet files; None: node ids.
+        format: ``"npy"`` (rows by node id), or ``"parquet"`` (columns ``id`` and ``embedding``).
+        file_bytes: see above; a file has at least one row.
+        fingerprint: what the rows were made of, to be kept beside them.
+
+    Raises:
+        MissingLibraryError: Parquet is asked for, and the extra ``tables`` is not installed.
+    """
+    out = Path(out)
+    entries = []
+    for node_type, of_type in rows.items():
+        folder = out if node_type is None else out / type_folder(node_type)
+        folder.mkdir(parents=True, exist_ok=True)
+        step = max(file_bytes // max(of_type.size(1) * of_type.element_size(), 1), 1)
+        ids = _ids_of(directory, node_type) if format == "parquet" else None
+        files = []
+        for number, first in enumerate(range(0, max(len(of_type), 1), step)):
+            path = folder / f"part-{number:05}.{format}"
+            part = of_type[first : first + step]
+            if ids is None:
+                np.save(path, part.numpy())
+            else:
+                _write_parquet(path, ids(torch.arange(first, first + len(part))), part)
+            files.append(path.relative_to(out).as_posix())
+        entries.append(
+            {"type": node_type, "count": len(of_type), "width": of_type.size(1), "dtype": str(of_type.dtype)[6:],
+             "files": files}
+        )  # fmt: skip
+    meta = {"format": _FORMAT, "version": 1, "nodes": entries, "made_of": dict(fingerprint or {})}
+    temporary = out / f".{_META}.new"
+    temporary.write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    os.replace(temporary, out / _META)
+
+
+def _ids_of(directory: str | Path | None, node_type: NodeType | None) -> Any:
+    """From node ids to an Arrow array of ids."""
+    from ..tables import IdMap
+
+    if directory is not None:
+        return IdMap(directory, node_type).original_ids
+    import pyarrow as pa
+
+    return lambda node_ids: pa.array(node_ids.numpy())
+
+
+def _write_parquet(path: Path, ids: Any, rows: torch.Tensor) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    flat = pa.array(np.ascontiguousarray(rows.numpy()).reshape(-1))
+    embedding = pa.FixedSizeListArray.from_arrays(flat, rows.size(1))
+    pq.write_table(pa.table({"id": ids, "embedding": embedding}), path, compression="zstd")
+
+
+def open_results(directory: str | Path) -> Results:
+    """Opens what ``infer`` or ``write_results`` wrote.
+
+    Raises:
+        StorageError: it is none, is not complete, or its files are gone.
+    """
+    root = Path(directory)
+    meta = _read_meta(root)
+    if meta is None:
+        raise StorageError(f"{root}: expected {_META}, found none: no results, or not complete")
+    stored = {}
+    for entry in meta["nodes"]:
+        files = tuple(root / name for name in entry["files"])
+        for path in files:
+            if not path.is_file():
+                raise StorageError(f"{path}: expected a file, found none")
+        stored[entry["type"]] = _Stored(None, files)
+    return Results(stored)
+
+
+def _read_meta(root: Path) -> dict[str, Any] | None:
+    path = root / _META
+    if not path.is_file():
+        return None
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        known = meta["format"] == _FORMAT and meta["version"] == 1
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path}: cannot be read ({error})") from error
+    if not known:
+        raise StorageError(f"{path}: expected {_FORMAT} of version 1, got {meta['format']!r} of {meta['version']!r}")
+    return dict(meta)
+
+
+def is_complete(root: Path, fingerprint: Mapping[str, Any]) -> bool:
+    """Whether the results of such a fingerprint are there."""
+    meta = _read_meta(root)
+    return meta is not None and meta["made_of"] == json.loads(json.dumps(fingerprint))
+
+
+def check_free(root: Path, but: str = "") -> None:
+    """InvalidArgumentError if there is a file in the directory, unless ``but`` is: a write that was not finished."""
+    if _read_meta(root) is not None or (root.exists() and not root.is_dir()):
+        raise InvalidArgumentError(f"out: expected a new or empty directory, got {root}, which has results")
+    if not root.is_dir() or (but and (root / but).exists()):
+        return
+    if any(root.iterdir()):
+        raise InvalidArgumentError(f"out: expected a new or empty directory, got {root}, which has files")

@@ -1,0 +1,330 @@
+"""Layer-wise inference: one pass over all edges for each layer, block by block of nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import InvalidArgumentError
+from ..partition.layout import type_folder
+from ..utils.progress import Progress, StageProgress
+from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of
+from .options import RESULT_DTYPES, InferenceOptions
+from .results import Results, check_free, is_complete, open_results, write_results
+from .rows import LayerRows
+from .source import Block, GraphSource
+from .steady import SteadyRows
+
+_WORK, _STATE = ".partial", "STATE.json"
+_TELL_EVERY_S = 0.5
+_DEFAULT = InferenceOptions()
+
+
+def infer(
+    model: Any,
+    data: Any,
+    out: str | Path | None = None,
+    *,
+    options: InferenceOptions = _DEFAULT,
+    progress: Progress | None = None,
+) -> Results:
+    """Computes the rows that a model gives for all nodes, layer by layer.
+
+    The rows are the same bits for any size of blocks, number of threads, of partitions and of servers, on one machine
+    (docs/inference.md). While it runs, torch computes with one thread in this process.
+
+    Args:
+        model: one of PyG's ``BasicGNN``; a list of callables ``(x by type, edge_index by type) -> x by type``; or a
+            model whose ``inference_layers()`` gives such a list. Modules are put into evaluation mode meanwhile.
+        data: a partition directory, a ``data.Dataset``, a ``ServedDataset``, or PyG's ``Data`` or ``HeteroData``;
+            sampled by in-neighbors.
+        out: directory of the results, new or empty; None keeps them in memory.
+        options: see there.
+        progress: is told now and then how far a layer is.
+
+    Returns:
+        The rows of the last layer.
+
+    Raises:
+        InvalidArgumentError: an argument does not fit; the error names it.
+        DeadlineExceededError, PeerLostError: a server did not answer. With ``out``, ``resume`` goes on from there.
+    """
+    source = GraphSource(data, options.fanout, options.seed)
+    layers = layers_of(model, with_weights=options.weights)
+    _check(source, layers, options, out)
+    if out is None:
+        return Results.in_memory(_Run(source, layers, options, None, progress).run(model), source.directory)
+    folder = Path(out)
+    fingerprint = _fingerprint(model, source, options, len(layers))
+    if options.resume and is_complete(folder, fingerprint):
+        return open_results(folder)
+    check_free(folder, but=_WORK)
+    work = _begin(folder / _WORK, fingerprint, resume=options.resume)
+    rows = _Run(source, layers, options, work, progress).run(model)
+    write_results(
+        folder, rows, directory=source.directory, format=options.format, file_bytes=options.file_bytes,
+        fingerprint=fingerprint,
+    )  # fmt: skip
+    del rows
+    shutil.rmtree(work)
+    return open_results(folder)
+
+
+def _check(source: GraphSource, layers: list[Layer], options: InferenceOptions, out: str | Path | None) -> None:
+    if source.without_features():
+        raise InvalidArgumentError(
+            f"data: expected features of all node types, got none of {source.without_features()}"
+        )
+    if options.fanout != -1 and isinstance(layers[0], NodeScales):
+        raise InvalidArgumentError("fanout: expected -1 (all neighbors) for PyG's GCN, which counts them")
+    if options.weights:
+        source.check_weights()
+    if out is None and options.resume:
+        raise InvalidArgumentError("out: expected a directory, which resume=True goes on with, got None")
+    for node_type in options.node_types or ():
+        source.schema.node_type_index(node_type, "node_types")
+
+
+def _fingerprint(model: Any, source: GraphSource, options: InferenceOptions, num_layers: int) -> dict[str, Any]:
+    """Whatever the rows, or their blocks, depend on."""
+    crc = 0
+    for module in modules_of(model):
+        for name, tensor in module.state_dict().items():
+            crc = zlib.crc32(name.encode(), crc)
+            if isinstance(tensor, torch.Tensor):
+                crc = zlib.crc32(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), crc)
+    names = ("fanout", "weights", "block_size", "seed", "format", "file_bytes")
+    found: dict[str, Any] = {name: getattr(options, name) for name in names}
+    return {
+        **found,
+        "dtype": RESULT_DTYPES[options.dtype],
+        "node_types": None if options.node_types is None else list(options.node_types),
+        "num_layers": num_layers,
+        "parameters": crc,
+        "num_nodes": list(source.schema.num_nodes),
+        "blocks": [len(source.blocks(i, options.block_size)) for i in range(len(source.schema.node_types))],
+    }
+
+
+def _begin(work: Path, fingerprint: dict[str, Any], *, resume: bool) -> Path:
+    state = work / _STATE
+    if resume and state.exists():
+        begun = json.loads(state.read_text(encoding="utf-8"))
+        for name, value in json.loads(json.dumps(fingerprint)).items():
+            if begun.get(name) != value:
+                raise InvalidArgumentError(
+                    f"resume: expected what {work.parent} was begun with, but {name} differs: {begun.get(name)}, now "
+                    f"{value}"
+                )
+        return work
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    temporary = work / f"{_STATE}.new"
+    temporary.write_text(json.dumps(fingerprint), encoding="utf-8")
+    os.replace(temporary, state)
+    return work
+
+
+@dataclass
+class _Teller:
+    """Tells how many nodes of a layer are done."""
+
+    progress: Progress | None
+    stage: str
+    total: int
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self._begin = self._told = time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self.done += count
+            now = time.monotonic()
+            if self.progress is not None and now - self._told >= _TELL_EVERY_S:
+                self._told = now
+                self.progress(StageProgress(self.stage, self.done, self.total, now - self._begin))
+
+    def end(self) -> None:
+        if self.progress is not None:
+            elapsed = time.monotonic() - self._begin
+            self.progress(StageProgress(self.stage, self.done, self.total, elapsed, finished=True))
+
+
+class _Run:
+    """One inference: its layers, over the blocks that are not done."""
+
+    def __init__(
+        self,
+        source: GraphSource,
+        layers: list[Layer],
+        options: InferenceOptions,
+        work: Path | None,
+        progress: Progress | None,
+    ) -> None:
+        self._source, self._layers, self._options, self._work = source, layers, options, work
+        self._progress = progress
+        self._types = source.schema.node_types
+        self._scales: LayerRows | None = None
+        self._rows: dict[int, LayerRows] = {}  # of the layer before, by node type; empty: the features
+
+    def run(self, model: Any) -> dict[Any, torch.Tensor]:
+        """By node type, the rows of the last layer."""
+        with _computing(model), ThreadPoolExecutor(self._options.threads, "inference") as threads:
+            try:
+                for number, layer in enumerate(self._layers):
+                    made = self._run_layer(number, layer, threads)
+                    if isinstance(layer, NodeScales):
+                        self._scales = made[0]
+                        continue
+                    self._rows = made
+                    self._forget(number - 1)
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)  # after an error no further block begins
+        return {self._types[i]: rows.tensor for i, rows in self._rows.items()}
+
+    def _forget(self, number: int) -> None:
+        """Deletes the rows of a layer that nobody reads any more."""
+        if self._work is not None and number >= 0 and not isinstance(self._layers[number], NodeScales):
+            for file in self._work.glob(f"layer{number}-*.npy"):
+                file.unlink()
+
+    def _run_layer(self, number: int, layer: Layer, threads: ThreadPoolExecutor) -> dict[int, LayerRows]:
+        is_last = number == len(self._layers) - 1
+        wanted = [
+            i
+            for i, name in enumerate(self._types)
+            if not is_last or self._options.node_types is None or name in self._options.node_types
+        ]
+        blocks = {i: self._source.blocks(i, self._options.block_size) for i in wanted}
+        total = sum(self._source.schema.num_nodes[i] for i in wanted)
+        teller = _Teller(self._progress, f"layer {number + 1} of {len(self._layers)}", total)
+        made = {}
+        for node_type in wanted:
+            rows = self._open_rows(number, node_type, len(blocks[node_type]))
+            self._run_type(number, layer, blocks[node_type], rows, teller, threads)
+            if rows.is_there:
+                made[node_type] = rows
+        teller.end()
+        return made
+
+    def _open_rows(self, number: int, node_type: int, num_blocks: int) -> LayerRows:
+        name = self._types[node_type]
+        count = self._source.schema.num_nodes[node_type]
+        is_scale = isinstance(self._layers[number], NodeScales)
+        dtype = torch.float32 if is_scale else self._options.dtype
+        return LayerRows(
+            count, num_blocks, dtype, self._work, f"layer{number}-{'all' if name is None else type_folder(name)}"
+        )
+
+    def _run_type(
+        self,
+        number: int,
+        layer: Layer,
+        blocks: list[Block],
+        rows: LayerRows,
+        teller: _Teller,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        def compute(index: int) -> None:
+            block = blocks[index]
+            if not rows.done[index]:
+                self._run_block(number, layer, block, index, rows)
+            teller.add(block.last - block.first)
+
+        if blocks:
+            threads.submit(compute, 0).result()  # makes the store
+        for finished in [threads.submit(compute, index) for index in range(1, len(blocks))]:
+            finished.result()
+
+    def _run_block(self, number: int, layer: Layer, block: Block, index: int, rows: LayerRows) -> None:
+        torch.set_num_threads(1)
+        ids = self._source.local_ids(block.node_type, block.partition)[block.first : block.last]
+        with torch.inference_mode(), SteadyRows():
+            found = layer(self._neighborhood(number, layer, block, ids)).get(self._types[block.node_type])
+            if found is not None:
+                rows.write(index, ids, found[: len(ids)])
+
+    # --- what a layer is given ---------------------------------------------------------------------------------
+
+    def _neighborhood(self, number: int, layer: Layer, block: Block, ids: torch.Tensor) -> Neighborhood:
+        whole = self._whole_rows() if layer.only_adds and self._source.has_rows else None
+        return self._sampled(number, layer, block, ids) if whole is None else self._in_place(block, ids, whole)
+
+    def _whole_rows(self) -> torch.Tensor | None:
+        if not self._source.schema.is_homogeneous:
+            return None
+        return self._rows[0].whole() if self._rows else self._source.whole_features(0)
+
+    def _in_place(self, block: Block, ids: torch.Tensor, whole: torch.Tensor) -> Neighborhood:
+        """A block whose layer adds up rows where they lie: no neighbor is numbered anew, and no row is copied."""
+        edges = self._source.edges(block, 0)
+        cols = torch.repeat_interleave(torch.arange(len(ids)), edges.indptr.diff())
+        pair = torch.stack([edges.neighbors.long(), cols])
+        return Neighborhood(None, len(ids), {None: self._read({0: ids})[0]}, {None: pair}, {}, {None: whole})
+
+    def _sampled(self, number: int, layer: Layer, block: Block, ids: torch.Tensor) -> Neighborhood:
+        graph = self._source.sample(block.node_type, ids, number)
+        edge_types = self._source.edge_types_to(block.node_type)
+        if layer.wants_all_types:
+            edge_types = list(range(len(self._source.schema.edge_types)))
+        names = self._source.schema.edge_types
+        ends = {self._source.schema.edge_specs[i] for i in edge_types}
+        wanted = {i: graph.nodes[i] for i in sorted({block.node_type, *(i for pair in ends for i in pair)})}
+        rows = self._read(wanted) if layer.reads_rows else {}
+        weights = {
+            names[i]: found
+            for i in (edge_types if self._options.weights else ())
+            for found in [self._source.weights(block, i)]
+            if found is not None
+        }
+        return Neighborhood(
+            node_type=self._types[block.node_type],
+            num_nodes=len(ids),
+            x={self._types[i]: found for i, found in rows.items()},
+            edge_index={names[i]: graph.edge_index[i] for i in edge_types},
+            weights=weights,
+            whole={},
+            scales=None if self._scales is None else self._scales.gather(graph.nodes[0])[:, 0],
+        )
+
+    def _read(self, wanted: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        if self._rows:
+            return {i: self._rows[i].gather(ids) for i, ids in wanted.items() if i in self._rows}
+        return self._source.features(wanted)
+
+
+@contextmanager
+def _computing(model: Any) -> Iterator[None]:
+    """Modules in evaluation mode, and torch with one thread: the blocks are what is computed at once."""
+    threads = torch.get_num_threads()
+    modules = [part for module in modules_of(model) for part in module.modules()]
+    were_training = [module.training for module in modules]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
+        none = torch.zeros(0, dtype=torch.int64)  # torch warns of what `compress` does once a process: here
+        torch.sparse_csr_tensor(torch.zeros(1, dtype=torch.int64), none, none.float(), (0, 0))
+    try:
+        for module in modules:
+            module.eval()
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        for module, was_training in zip(modules, were_training, strict=True):
+            module.training = was_training

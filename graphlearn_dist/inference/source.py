@@ -1,0 +1,219 @@
+"""The data set of an inference: blocks of its nodes, their edges and their rows, wherever these lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.dataset import Dataset
+from ..data.feature import Feature
+from ..data.pyg_graphs import is_pyg_data
+from ..data.schema import NODE_FEATURE, edge_ends, store_name
+from ..data.topology import Topology
+from ..distributed import DistDataset
+from ..distributed.partitions.partition_service import PartitionService
+from ..distributed.sampling.asked_dataset import AskedDataset
+from ..distributed.sampling.batches import NoPeers
+from ..distributed.sampling.feature_collector import FeatureCollector
+from ..distributed.sampling.partition_directory import DirectoryDataset
+from ..distributed.whole_partition import open_partition
+from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
+from ..messages import Subgraph
+from ..sampler.local_graph import LocalGraph
+from ..sampler.plan import SamplingPlan, build_plan
+from ..sampler.tasks import GraphAccess, SeedList
+from ..utils.coroutines import run_local
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of one partition, of one node type (by its number)."""
+
+    node_type: int
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class BlockEdges:
+    """The edges that lead to a block's nodes, compressed by node, of one edge type; neighbors are global ids.
+
+    Attributes:
+        indptr: int64 ``[nodes + 1]``, from 0.
+        neighbors: int32 or int64 ``[edges]``.
+        weights: float ``[edges]``, or None.
+    """
+
+    indptr: torch.Tensor
+    neighbors: torch.Tensor
+    weights: torch.Tensor | None
+
+
+class GraphSource:
+    """Reads a data set for inference. Thread-safe.
+
+    Args:
+        data: see ``infer``.
+        fanout: of each node; -1 takes all neighbors.
+        seed: of the draws.
+
+    Raises:
+        InvalidArgumentError: data are of another kind, a part of a data set, or sampled by out-neighbors.
+    """
+
+    def __init__(self, data: Any, fanout: int, seed: int) -> None:
+        self.directory = Path(data) if isinstance(data, (str, Path)) else None
+        self._dataset = _open(data)
+        self.schema = self._dataset.schema
+        if self.schema.edge_dir != "in":
+            raise InvalidArgumentError(
+                "data: expected a data set that is sampled by in-neighbors (edge_dir='in'), got 'out'; a layer passes "
+                "messages along the edges"
+            )
+        self._parts = _parts(self._dataset)
+        self._books = [self._dataset.node_books()[node_type] for node_type in self.schema.node_types]
+        self._collector = (
+            FeatureCollector(self._dataset, [PartitionService(part) for part in self._parts], NoPeers())
+            if self._parts
+            else None
+        )
+        self._is_full = fanout == -1
+        self._access = [
+            self._open_graph(self._plan(node_type, fanout, seed)) for node_type in range(len(self.schema.node_types))
+        ]
+
+    def _plan(self, node_type: int, fanout: int, seed: int) -> SamplingPlan:
+        """One hop along the edges that lead to nodes of this type."""
+        hops = {
+            edge_type: [fanout if spec[0] == node_type else 0]
+            for edge_type, spec in zip(self.schema.edge_types, self.schema.edge_specs, strict=True)
+        }
+        return build_plan(self.schema, hops[None] if self.schema.is_homogeneous else hops, seed=seed)
+
+    def _open_graph(self, plan: SamplingPlan) -> GraphAccess:
+        if isinstance(self._dataset, AskedDataset):
+            return self._dataset.graph_access(plan)
+        return LocalGraph(self._dataset, plan)
+
+    # --- nodes -------------------------------------------------------------------------------------------------
+
+    def blocks(self, node_type: int, block_size: int) -> list[Block]:
+        """All nodes of a type in blocks, in the order of the partitions' rows."""
+        book = self._books[node_type]
+        return [
+            Block(node_type, partition, first, min(first + block_size, size))
+            for partition in range(book.num_partitions)
+            for size in [book.partition_size(partition)]
+            for first in range(0, size, block_size)
+        ]
+
+    def local_ids(self, node_type: int, partition: int) -> torch.Tensor:
+        """Ids of a partition's nodes in the order of its rows."""
+        return self._books[node_type].local_ids(partition)
+
+    # --- edges -------------------------------------------------------------------------------------------------
+
+    def sample(self, node_type: int, ids: torch.Tensor, layer: int) -> Subgraph:
+        """One hop of nodes; the draws depend on the layer and the node alone."""
+        graph = self._access[node_type]
+        subgraph, _ = run_local(graph.sample([SeedList(node_type, ids)], epoch=0, index=layer))
+        return subgraph
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether all edges of a block lie one behind the other here."""
+        return bool(self._parts) and self._is_full
+
+    def edges(self, block: Block, edge_type: int) -> BlockEdges:
+        """All edges of an edge type that lead to a block's nodes, where they lie; only if ``has_rows``.
+
+        Raises:
+            PartitionFormatError, UnknownIdError: the files are damaged.
+        """
+        topology = self._topology(block.partition, edge_type)
+        indptr = topology.indptr[block.first : block.last + 1]
+        begin, end = int(indptr[0]), int(indptr[-1])
+        if not 0 <= begin <= end <= topology.edge_count or bool((indptr.diff() < 0).any()):
+            raise PartitionFormatError(f"indptr: rows {block.first} to {block.last} of partition {block.partition}")
+        neighbors, weights = topology.indices[begin:end], topology.edge_weights
+        count = self.schema.num_nodes[self.schema.edge_specs[edge_type][1]]
+        if neighbors.numel() and not 0 <= int(neighbors.min()) <= int(neighbors.max()) < count:
+            raise UnknownIdError(f"indices: expected 0 <= id < {count} in partition {block.partition}")
+        return BlockEdges(indptr - begin, neighbors, None if weights is None else weights[begin:end])
+
+    def weights(self, block: Block, edge_type: int) -> torch.Tensor | None:
+        """float32, weights of the edges of ``edges``, in their order; None where the edge type has none."""
+        weights = self.edges(block, edge_type).weights
+        return None if weights is None else weights.float()
+
+    def check_weights(self) -> None:
+        """InvalidArgumentError unless weights of edges can be read."""
+        if not self._parts:
+            raise InvalidArgumentError("weights: expected data that are held here, got a data set on servers")
+        if all(self._topology(0, i).edge_weights is None for i in range(len(self.schema.edge_types))):
+            raise InvalidArgumentError("weights: expected edge weights in the data set, which has none")
+
+    def _topology(self, partition: int, edge_type: int) -> Topology:
+        return self._parts[partition].graphs()[self.schema.edge_types[edge_type]].topo
+
+    def edge_types_to(self, node_type: int) -> list[int]:
+        """Numbers of the edge types that lead to a node type."""
+        name = self.schema.node_types[node_type]
+        return [i for i, each in enumerate(self.schema.edge_types) if edge_ends(each, "in")[0] == name]
+
+    # --- features ----------------------------------------------------------------------------------------------
+
+    def without_features(self) -> list[Any]:
+        """The node types that have no features."""
+        stores = self._dataset.stores()
+        return [name for i, name in enumerate(self.schema.node_types) if store_name(NODE_FEATURE, i) not in stores]
+
+    def features(self, wanted: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """float32 rows of nodes, by node type, asked for at once."""
+        by_store = {store_name(NODE_FEATURE, node_type): ids for node_type, ids in wanted.items()}
+        found = self._dataset.look_up(by_store) if self._collector is None else self._collect(by_store)  # type: ignore[attr-defined]
+        return {node_type: found[store_name(NODE_FEATURE, node_type)].float() for node_type in wanted}
+
+    def _collect(self, wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        assert self._collector is not None
+        lookup = self._collector.start(wanted)
+        found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
+        run_local(lookup.fill(found))
+        return found
+
+    def whole_features(self, node_type: int) -> torch.Tensor | None:
+        """float32 rows by id, where they lie here one behind the other; else None."""
+        if len(self._parts) != 1 or not self._dataset.is_whole:
+            return None
+        feature: Feature = self._dataset.stores()[store_name(NODE_FEATURE, node_type)]
+        parts = feature.unified.parts
+        return parts[0] if len(parts) == 1 and parts[0].dtype == torch.float32 else None
+
+
+def _open(data: Any) -> DistDataset:
+    if isinstance(data, (str, Path)):
+        return DirectoryDataset(data)
+    if is_pyg_data(data):
+        opened = open_partition(data, "in", "edge_weight" if "edge_weight" in data else None)
+        assert opened is not None
+        return opened
+    if isinstance(data, DistDataset):
+        if isinstance(data, AskedDataset) or data.is_whole:
+            return data
+        raise InvalidArgumentError("data: expected the whole data set, got one of its partitions")
+    if isinstance(data, Dataset):
+        return DistDataset.from_dataset(data)
+    raise InvalidArgumentError(
+        f"data: expected a partition directory, a data set, a ServedDataset or PyG's data, got {type(data).__name__}"
+    )
+
+
+def _parts(dataset: DistDataset) -> Sequence[DistDataset]:
+    if isinstance(dataset, DirectoryDataset):
+        return dataset.partitions
+    return (dataset,) if dataset.holds_rows else ()

@@ -1,0 +1,97 @@
+"""Inference on real graphs is PyG's full-batch forward pass: homogeneous, weighted, typed.
+
+Cora, Tolokers and Debian's typed graph are read from `GLD_SHARED_DATA`, by default `../shared/data` beside the
+repository, and skipped where they are absent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GCN, GraphSAGE
+
+from graphlearn_dist.inference import InferenceOptions, infer
+from tests.support.inference import far, full_typed, typed_layers
+
+ROOT = Path(__file__).resolve().parents[3]
+ARCHIVES = Path(os.environ.get("GLD_SHARED_DATA", ROOT.parent / "shared" / "data"))
+CLOSE = 1e-5
+
+
+def archive(name: str) -> Any:
+    path = ARCHIVES / f"{name}.npz"
+    if not path.is_file():
+        pytest.skip(f"{name}.npz is not in {ARCHIVES} (GLD_SHARED_DATA names another directory)")
+    return np.load(path, allow_pickle=False)
+
+
+def both_ways(pairs: Any) -> torch.Tensor:
+    edges = torch.from_numpy(pairs.astype(np.int64))
+    return torch.cat([edges, edges.flip(0)], dim=1)
+
+
+def features(arrays: Any) -> torch.Tensor:
+    if "x" in arrays:
+        return torch.from_numpy(arrays["x"]).float()
+    x = torch.zeros(*arrays["x_shape"].tolist())
+    sizes = torch.from_numpy(np.diff(arrays["x_indptr"].astype(np.int64)))
+    x[torch.repeat_interleave(sizes), torch.from_numpy(arrays["x_indices"].astype(np.int64))] = 1
+    return x
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["cora", "tolokers"])
+def test_homogeneous(name: str, weighted: bool) -> None:
+    arrays = archive(name)
+    data = Data(x=features(arrays), edge_index=both_ways(arrays["edge_index"]))
+    arguments = [data.x, data.edge_index]
+    if weighted:
+        data.edge_weight = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(1))
+        arguments.append(data.edge_weight)
+    for kind in (GCN,) if weighted else (GCN, GraphSAGE):
+        torch.manual_seed(0)
+        model = kind(data.x.size(1), 32, 2, 7).eval()
+        with torch.no_grad():
+            expected = model(*arguments)
+        sizes = ((1 << 20, 1), (1000, 2))
+        found = [infer(model, data, options=InferenceOptions(block_size=b, num_threads=t, weights=weighted)).rows()
+                 for b, t in sizes]  # fmt: skip
+        assert far(found[0], expected) < CLOSE
+        assert torch.equal(found[1], found[0])
+
+
+def debian() -> HeteroData:
+    """Packages, their sources and tags, with the features of packages and a few numbers of the others."""
+    arrays = archive("debian_core")
+    data = HeteroData()
+    data["package"].x = torch.from_numpy(arrays["x_package"]).float()
+    counts = {"source": len(arrays["source_names"]), "tag": len(arrays["tag_names"])}
+    for key, count in counts.items():
+        data[key].x = torch.randn(count, 8, generator=torch.Generator().manual_seed(count))
+    ends = {
+        ("package", "depends", "package"): arrays["edge_depends"].astype(np.int64),
+        ("package", "recommends", "package"): arrays["edge_recommends"].astype(np.int64),
+        ("package", "has", "tag"): arrays["edge_has_tag"].astype(np.int64),
+        ("source", "needs", "package"): arrays["edge_build_depends"].astype(np.int64),
+    }
+    for (source, relation, target), pairs in ends.items():
+        edges = torch.from_numpy(pairs)
+        data[source, relation, target].edge_index = edges
+        data[target, f"rev_{relation}", source].edge_index = edges.flip(0)
+    return data
+
+
+def test_typed() -> None:
+    data = debian()
+    layers = typed_layers(data)
+    expected = full_typed(layers, data)
+    found = [infer(layers, data, options=InferenceOptions(block_size=size, num_threads=2)) for size in (1 << 20, 5000)]
+    for key, rows in expected.items():
+        assert far(found[0].rows(key), rows) < CLOSE
+        assert torch.equal(found[1].rows(key), found[0].rows(key))

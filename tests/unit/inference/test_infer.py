@@ -1,0 +1,328 @@
+"""Layer-wise inference is the full-batch forward pass; its bits depend on neither blocks, threads nor partitions."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GAT, GCN, GIN, EdgeCNN, GCNConv, GraphSAGE, SAGEConv, to_hetero
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from graphlearn_dist.data import Dataset
+from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.inference import InferenceOptions, infer, infer_by_batches, open_results, score_pairs
+from graphlearn_dist.inference.steady import SteadyRows
+from graphlearn_dist.loader import NeighborLoader
+from tests.support.graphs import random_graph, typed_graph, with_weights
+from tests.support.inference import (
+    WIDTH,
+    WeightedLayer,
+    basic,
+    dataset_of,
+    far,
+    features,
+    full_typed,
+    partitions_of,
+    pyg_of,
+    typed_layers,
+)
+
+GRAPH = random_graph(300, 2500, 1)
+TYPED = typed_graph(130, 70, 900, 2)
+SIZES = ((100_000, 1), (64, 2), (7, 1))
+CLOSE = 1e-5
+
+MODELS: dict[str, tuple[type[BasicGNN], dict[str, Any]]] = {
+    "sage": (GraphSAGE, {}),
+    "sage max, norm, lin": (GraphSAGE, {"aggr": "max", "norm": "BatchNorm", "jk": "last"}),
+    "sage, project": (GraphSAGE, {"project": True}),
+    "gcn": (GCN, {}),
+    "gcn improved": (GCN, {"improved": True}),
+    "gcn, no loops": (GCN, {"add_self_loops": False}),
+    "gin": (GIN, {}),
+    "gat": (GAT, {"heads": 2}),
+    "edge cnn": (EdgeCNN, {}),
+}
+
+
+def options(block_size: int, num_threads: int, **others: Any) -> InferenceOptions:
+    return InferenceOptions(block_size=block_size, num_threads=num_threads, **others)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_basic_models(name: str) -> None:
+    model = basic(MODELS[name][0], **MODELS[name][1])
+    data = pyg_of(GRAPH)
+    with torch.no_grad():
+        expected = model(data.x, data.edge_index)
+    found = [infer(model, dataset_of(GRAPH), options=options(*size)).rows() for size in SIZES]
+    assert far(found[0], expected) < CLOSE
+    for other in found[1:]:
+        assert torch.equal(other, found[0])
+    assert torch.equal(infer(model, data, options=options(50, 2)).rows(), found[0])
+
+
+def test_degrees_with_weights() -> None:
+    graph = with_weights(GRAPH, 3, some_zero=True)
+    model, data = basic(GCN), pyg_of(graph)
+    with torch.no_grad():
+        expected = model(data.x, data.edge_index, data.edge_weight)
+    found = [infer(model, dataset_of(graph), options=options(*size, weights=True)).rows() for size in SIZES]
+    assert far(found[0], expected) < CLOSE
+    for other in found[1:]:
+        assert torch.equal(other, found[0])
+
+
+def test_weights_of_layers(tmp_path: Path) -> None:
+    graph = with_weights(GRAPH, 3, some_zero=False)
+    torch.manual_seed(0)
+    layers, data = [WeightedLayer(WIDTH, 8), WeightedLayer(8, 4)], pyg_of(graph)
+    x = data.x
+    with torch.no_grad():
+        for layer in layers:
+            x = layer(x, data.edge_index, data.edge_weight)
+    found = infer(layers, dataset_of(graph), options=options(64, 2, weights=True)).rows()
+    assert far(found, x) < CLOSE
+
+
+def test_typed_layers() -> None:
+    data = pyg_of(TYPED)
+    layers = typed_layers(data)
+    expected = full_typed(layers, data)
+    found = [infer(layers, dataset_of(TYPED), options=options(*size)) for size in SIZES]
+    assert set(found[0].node_types) == set(expected) == {"item", "user"}
+    for key, rows in expected.items():
+        assert far(found[0].rows(key), rows) < CLOSE
+        assert all(torch.equal(other.rows(key), found[0].rows(key)) for other in found[1:])
+    only = infer(layers, dataset_of(TYPED), options=options(64, 1, node_types=("item",)))
+    assert only.node_types == ["item"]
+    assert torch.equal(only.rows("item"), found[0].rows("item"))
+
+
+def test_layers_of_to_hetero() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self, width_in: int, width_out: int) -> None:
+            super().__init__()
+            self.conv = SAGEConv((width_in, width_in), width_out)
+
+        def forward(self, x: Any, edge_index: Any) -> Any:
+            return self.conv(x, edge_index).relu()
+
+    data = pyg_of(TYPED)
+    torch.manual_seed(0)
+    layers = [to_hetero(Block(*widths), data.metadata()).eval() for widths in ((WIDTH, 8), (8, 4))]
+    x = data.x_dict
+    with torch.no_grad():
+        for layer in layers:
+            x = layer(x, data.edge_index_dict)
+    found = infer(layers, dataset_of(TYPED), options=options(20, 2))
+    for key, rows in x.items():
+        assert far(found.rows(key), rows) < CLOSE
+
+
+def test_one_row_of_a_product_does_not_depend_on_the_others() -> None:
+    x, weight, bias = features(300, 77), features(10, 77, 1), features(1, 10, 2)[0]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with SteadyRows():
+        whole = F.linear(x, weight, bias)
+        for first, last in ((0, 1), (5, 8), (64, 300), (299, 300)):
+            assert torch.equal(F.linear(x[first:last], weight, bias), whole[first:last])
+        assert torch.equal(x[7:9] @ weight.t(), (x @ weight.t())[7:9])
+        stack = torch.stack([features(300, 77, seed) for seed in range(7)])
+        for reduce in (torch.sum, torch.mean):
+            assert torch.equal(reduce(stack[:, 5:9], dim=0), reduce(stack, dim=0)[5:9])
+    torch.set_num_threads(before)
+    assert far(whole, F.linear(x, weight, bias)) < CLOSE
+
+
+def test_fanouts_are_drawn_by_node() -> None:
+    model = basic(GraphSAGE)
+    found = [infer(model, dataset_of(GRAPH), options=options(*size, fanout=3)).rows() for size in SIZES]
+    assert all(torch.equal(other, found[0]) for other in found)
+    all_neighbors = infer(model, dataset_of(GRAPH), options=options(64, 1)).rows()
+    assert not torch.equal(all_neighbors, found[0])
+    assert torch.equal(infer(model, dataset_of(GRAPH), options=options(64, 1, fanout=2500)).rows(), all_neighbors)
+
+
+@pytest.mark.parametrize(("kind", "num_parts"), [("range", 1), ("range", 2), ("random", 3)])
+@pytest.mark.parametrize("typed", [False, True])
+def test_partitions(kind: str, num_parts: int, typed: bool, tmp_path: Path) -> None:
+    graph = TYPED if typed else with_weights(GRAPH, 3, some_zero=False)
+    directory = partitions_of(graph, tmp_path, kind, num_parts)
+    model: Any = typed_layers(pyg_of(TYPED)) if typed else basic(GCN)
+    expected = infer(model, dataset_of(graph), options=options(1000, 1, weights=not typed))
+    found = infer(model, directory, options=options(40, 2, weights=not typed))
+    for key in expected.node_types:
+        assert torch.equal(found.rows(key), expected.rows(key))
+
+
+def test_float16_rows() -> None:
+    model = basic(GraphSAGE)
+    found = [infer(model, dataset_of(GRAPH), options=options(*size, dtype=torch.float16)).rows() for size in SIZES]
+    assert found[0].dtype == torch.float16
+    assert all(torch.equal(other, found[0]) for other in found)
+    assert far(found[0], infer(model, dataset_of(GRAPH)).rows()) < 5e-3
+
+
+def test_modules_and_threads_are_as_before() -> None:
+    model = basic(GraphSAGE).train()
+    threads = torch.get_num_threads()
+    told = []
+    infer(model, dataset_of(GRAPH), options=options(64, 2), progress=told.append)
+    assert model.training
+    assert torch.get_num_threads() == threads
+    assert [(each.stage, each.done, each.total) for each in told if each.finished] == [
+        ("layer 1 of 2", 300, 300),
+        ("layer 2 of 2", 300, 300),
+    ]
+
+
+def test_inference_by_a_loader() -> None:
+    model = basic(GraphSAGE)
+    loader = NeighborLoader(pyg_of(GRAPH), [-1, -1], batch_size=50, shuffle=True)
+    found = infer_by_batches(model, loader).rows()
+    assert far(found, infer(model, dataset_of(GRAPH)).rows()) < CLOSE
+    some = NeighborLoader(pyg_of(GRAPH), [-1, -1], torch.arange(5, 9), batch_size=50)
+    with pytest.raises(InvalidArgumentError, match="loader: expected all nodes"):
+        infer_by_batches(model, some)
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+class Dying(torch.nn.Module):
+    """A layer that kills its process in a call."""
+
+    def __init__(self, conv: torch.nn.Module, after: int) -> None:
+        super().__init__()
+        self.conv, self._left = conv, after
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.conv(x, edge_index)  # type: ignore[no-any-return]
+
+
+def dying_layers(after: tuple[int, int]) -> list[Dying]:
+    convs = basic(GraphSAGE).convs
+    return [Dying(conv, count) for conv, count in zip(convs, after, strict=True)]
+
+
+def run_and_die(out: str, after: tuple[int, int], resume: bool) -> None:
+    infer(dying_layers(after), dataset_of(GRAPH), out, options=options(50, 1, resume=resume))
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    """Each time later than before: in the first layer, at its end, and in the second one."""
+    expected = infer(dying_layers((0, 0)), dataset_of(GRAPH), options=options(700, 1)).rows()
+    context = multiprocessing.get_context("fork" if torch.get_num_threads() == 1 else "spawn")
+    for number, after in enumerate(((3, 0), (4, 0), (0, 1), (0, 4))):
+        process = context.Process(target=run_and_die, args=(str(tmp_path / "out"), after, number > 0))
+        process.start()
+        process.join(120)
+        assert process.exitcode == -signal.SIGKILL
+    calls = dying_layers((-1, -1))
+    found = infer(calls, dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
+    assert torch.equal(found.rows(), expected)
+    assert [-1 - layer._left for layer in calls] == [0, 6 - 3]  # of 6 blocks
+    again = infer(dying_layers((1, 1)), dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
+    assert torch.equal(again.rows(), expected)
+    assert not (tmp_path / "out" / ".partial").exists()
+
+
+def test_resuming_something_else(tmp_path: Path) -> None:
+    class Failing(torch.nn.Module):
+        def forward(self, *_: Any) -> Any:
+            raise RuntimeError("no rows")
+
+    with pytest.raises(RuntimeError, match="no rows"):
+        infer([Failing()], dataset_of(GRAPH), tmp_path / "out")
+    with pytest.raises(InvalidArgumentError, match=r"resume: expected .* parameters differs"):
+        infer(
+            list(basic(GraphSAGE).convs)[:1],
+            dataset_of(GRAPH),
+            tmp_path / "out",
+            options=options(65536, 1, resume=True),
+        )
+    infer(basic(GraphSAGE), dataset_of(GRAPH), tmp_path / "out")
+    with pytest.raises(InvalidArgumentError, match="out: expected a new or empty directory"):
+        infer(basic(GraphSAGE), dataset_of(GRAPH), tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("file_format", ["npy", "parquet"])
+@pytest.mark.parametrize("file_bytes", [1 << 30, 1000, 1])
+def test_files(dtype: torch.dtype, file_format: Any, file_bytes: int, tmp_path: Path) -> None:
+    layers, data = typed_layers(pyg_of(TYPED)), dataset_of(TYPED)
+    expected = infer(layers, data, options=options(64, 1, dtype=dtype))
+    out = tmp_path / "out"
+    infer(layers, data, out, options=options(64, 1, dtype=dtype, format=file_format, file_bytes=file_bytes))
+    found = open_results(out)
+    for key, count in TYPED.num_nodes.items():
+        assert torch.equal(found.rows(key), expected.rows(key))
+        ids = [one for batch, _ in found.batches(key) for one in batch.tolist()]
+        assert [int(one) for one in ids] == list(range(count))
+        row_bytes = expected.rows(key).size(1) * dtype.itemsize
+        assert len(list((out / key).iterdir())) == -(-count // max(file_bytes // row_bytes, 1))
+
+
+def test_scores_of_pairs() -> None:
+    results = infer(typed_layers(pyg_of(TYPED)), dataset_of(TYPED))
+    pairs = torch.stack([torch.randint(0, 130, (90,)), torch.randint(0, 70, (90,))])
+    users, items = results.rows("user")[pairs[0]], results.rows("item")[pairs[1]]
+    found = score_pairs(results, pairs, node_types=("user", "item"))
+    torch.testing.assert_close(found, (users * items).sum(1))
+    far_apart = score_pairs(results, pairs, node_types=("user", "item"), score=lambda a, b: (a - b).norm(dim=1))
+    torch.testing.assert_close(far_apart, (users - items).norm(dim=1))
+    with pytest.raises(InvalidArgumentError, match="pairs: expected 0 <= id < 70"):
+        score_pairs(results, torch.tensor([[0], [70]]), node_types=("user", "item"))
+
+
+# --- bad input ---------------------------------------------------------------------------------------------------
+
+
+def by_out_neighbors() -> Dataset:
+    dataset = Dataset(edge_dir="out")
+    dataset.init_graph(GRAPH.edges[None])
+    dataset.init_node_features(features(300))
+    return dataset
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "chosen", "message"),
+    [
+        (lambda: basic(GraphSAGE), by_out_neighbors, {}, "data: expected .* in-neighbors"),
+        (lambda: basic(GraphSAGE), lambda: 5, {}, "data: expected a partition directory"),
+        (lambda: basic(GraphSAGE, jk="cat"), lambda: dataset_of(GRAPH), {}, "jk=None or 'last'"),
+        (lambda: basic(GraphSAGE, norm="PairNorm"), lambda: dataset_of(GRAPH), {}, "norms of single rows"),
+        (lambda: basic(GCN), lambda: dataset_of(GRAPH), {"weights": True}, "weights: expected edge weights"),
+        (lambda: basic(GIN), lambda: dataset_of(GRAPH), {"weights": True}, "weights: GIN takes no weights"),
+        (lambda: basic(GCN), lambda: dataset_of(GRAPH), {"fanout": 2}, "fanout: expected -1"),
+        (lambda: [GCNConv(WIDTH, 4)], lambda: dataset_of(GRAPH), {}, "GCNConv, whose degrees"),
+        (lambda: torch.nn.Linear(3, 4), lambda: dataset_of(GRAPH), {}, "model: expected PyG's BasicGNN"),
+        (lambda: [lambda x, edges: x[:1]], lambda: dataset_of(GRAPH), {}, r"expected \[300, width\] of a layer"),
+        (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"node_types": ("user",)}, "node_types: unknown"),
+        (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"resume": True}, "out: expected a directory"),
+    ],
+)  # fmt: skip
+def test_bad_input(model: Any, data: Any, chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        infer(model(), data(), options=InferenceOptions(**chosen))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"fanout": 0}, {"block_size": 0}, {"file_bytes": 0}, {"num_threads": 0}, {"dtype": torch.int64},
+     {"format": "csv"}, {"fanout": 3, "weights": True}],
+)  # fmt: skip
+def test_bad_options(chosen: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        InferenceOptions(**chosen)
