@@ -1,7 +1,7 @@
 """Types of the native core. Tensors go in as anything with ``__dlpack__`` and come out as DLPack capsules."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 Capsule = Any
 
@@ -344,7 +344,11 @@ class RowBuckets:
     def counts(self) -> list[int]: ...
 
 class IdTable:
+    @overload
     def __init__(self, ids: Any) -> None: ...
+    @overload
+    def __init__(self, *, max_ids: int, text_bytes: int) -> None: ...
+    def add(self, ids: Any) -> None: ...
     def find(self, asked: Any, pool: ThreadPool | None = None) -> Capsule: ...
 
 class PartitionBook:

@@ -74,6 +74,20 @@ void bind_ingest(py::module_& m) {
              return std::make_shared<IdTable>(column);
            }),
            py::arg("ids"))
+      .def(py::init([](int64_t max_ids, int64_t text_bytes) {
+             GilReleased release;
+             return std::make_shared<IdTable>(max_ids, text_bytes);
+           }),
+           py::kw_only(), py::arg("max_ids"), py::arg("text_bytes"),
+           "Room for ids that `add` brings; text_bytes: of all texts at most, -1 where the ids are integers.")
+      .def(
+          "add",
+          [](IdTable& self, const py::object& ids) {
+            const IdColumn column = id_column(ids, "ids");
+            GilReleased release;
+            self.add(column);
+          },
+          py::arg("ids"), "More ids; their positions follow those of the ids before them.")
       .def(
           "find",
           [](const IdTable& self, const py::object& asked, ThreadPool* pool) {

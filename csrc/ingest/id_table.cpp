@@ -40,14 +40,44 @@ constexpr int kPlaceBits = 40;
 constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
 uint64_t tag_of(uint64_t hash) { return hash << kPlaceBits; }  // the lowest bits: the highest say which slot
 
+// What lies there: the position, a byte of the length, 4 more where that is kLong, and the text.
+constexpr uint8_t kLong = 255;
+
+size_t record_bytes(size_t length) { return 5 + (length < kLong ? 0 : 4) + length; }
+
 struct TextRecord {
-  uint32_t position, length;
+  uint32_t position;
+  std::string_view text;
 };
 
-TextRecord record_at(const char* texts, uint64_t slot) {
+TextRecord record_at(const char* place) {
   TextRecord record;
-  std::memcpy(&record, texts + (slot & kPlaceMask) - 1, sizeof(record));
+  std::memcpy(&record.position, place, 4);
+  uint32_t length = static_cast<uint8_t>(place[4]);
+  place += 5;
+  if (length == kLong) {
+    std::memcpy(&length, place, 4);
+    place += 4;
+  }
+  record.text = {place, length};
   return record;
+}
+
+void write_record(char* place, const TextRecord& record) {
+  const auto length = static_cast<uint32_t>(record.text.size());
+  std::memcpy(place, &record.position, 4);
+  place[4] = static_cast<char>(length < kLong ? length : kLong);
+  place += 5;
+  if (length >= kLong) {
+    std::memcpy(place, &length, 4);
+    place += 4;
+  }
+  if (length > 0) std::memcpy(place, record.text.data(), length);
+}
+
+const IdColumn& checked(const IdColumn& ids) {
+  check_id_column(ids, "ids");
+  return ids;
 }
 
 }  // namespace
@@ -70,47 +100,67 @@ void check_id_column(const IdColumn& column, const char* name) {
     throw InvalidArgument(message(name, ": expected ascending offsets within ", column.bytes.numel(), " bytes"));
 }
 
-IdTable::IdTable(const IdColumn& ids) {
-  check_id_column(ids, "ids");
-  is_text_ = ids.is_text();
-  size_ = ids.size();
-  if (size_ >= int64_t{1} << 32) throw InvalidArgument(message("ids: expected fewer than 2^32, got ", size_));
-  num_slots_ = static_cast<uint64_t>(size_) * 3 / 2 + 16;
-  if (is_text_)
-    build_texts(ids);
-  else
-    build_integers(ids);
+IdTable::IdTable(int64_t max_ids, int64_t text_bytes) : is_text_(text_bytes >= 0), max_size_(max_ids) {
+  if (max_ids < 0 || max_ids >= int64_t{1} << 32)
+    throw InvalidArgument(message("ids: expected fewer than 2^32, got ", max_ids));
+  num_slots_ = static_cast<uint64_t>(max_ids) * 3 / 2 + 16;
+  if (!is_text_) {
+    slots_ = empty({static_cast<int64_t>(num_slots_), 2}, kInt64);
+    std::fill_n(slots_.as<IntegerSlot>(), num_slots_, IntegerSlot{0, -1});
+    return;
+  }
+  const uint64_t total = static_cast<uint64_t>(text_bytes) + static_cast<uint64_t>(max_ids) * record_bytes(0) +
+                         static_cast<uint64_t>(text_bytes) / kLong * 4;
+  if (total >= kPlaceMask) throw InvalidArgument(message("ids: expected fewer bytes than ", total));
+  slots_ = empty({static_cast<int64_t>(num_slots_)}, kInt64);
+  std::memset(slots_.as<char>(), 0, slots_.nbytes());
+  texts_ = empty({static_cast<int64_t>(total)}, kUInt8);
 }
 
-void IdTable::build_integers(const IdColumn& ids) {
-  slots_ = empty({static_cast<int64_t>(num_slots_), 2}, kInt64);
+IdTable::IdTable(const IdColumn& ids) : IdTable(checked(ids).size(), ids.text_bytes()) { add(ids); }
+
+void IdTable::add(const IdColumn& ids) {
+  check_kind(ids, "ids");
+  if (ids.size() > max_size_ - size_)
+    throw InvalidArgument(message("ids: expected at most ", max_size_ - size_, " more, got ", ids.size()));
+  if (is_text_)
+    add_texts(ids);
+  else
+    add_integers(ids);
+  size_ += ids.size();
+}
+
+void IdTable::check_kind(const IdColumn& column, const char* name) const {
+  check_id_column(column, name);
+  if (column.is_text() != is_text_)
+    throw InvalidArgument(message(name, ": expected ", is_text_ ? "texts" : "integers", ", as the list has"));
+}
+
+void IdTable::add_integers(const IdColumn& ids) {
   auto* const slots = slots_.as<IntegerSlot>();
-  std::fill_n(slots, num_slots_, IntegerSlot{0, -1});
   uint64_t at[kAhead];
-  for (int64_t first = 0; first < size_; first += kAhead) {
-    const int64_t count = std::min(kAhead, size_ - first);
+  for (int64_t first = 0; first < ids.size(); first += kAhead) {
+    const int64_t count = std::min(kAhead, ids.size() - first);
     for (int64_t i = 0; i < count; ++i)
       __builtin_prefetch(slots + (at[i] = slot_of(hash_of(ids.integer(first + i)))), 1);
     for (int64_t i = 0; i < count; ++i) {
       while (slots[at[i]].position >= 0) at[i] = next(at[i]);
-      slots[at[i]] = {ids.integer(first + i), first + i};
+      slots[at[i]] = {ids.integer(first + i), size_ + first + i};
     }
   }
 }
 
-void IdTable::build_texts(const IdColumn& ids) {
-  slots_ = empty({static_cast<int64_t>(num_slots_)}, kInt64);
+void IdTable::add_texts(const IdColumn& ids) {
+  uint64_t total = 0;
+  for (int64_t i = 0; i < ids.size(); ++i) total += record_bytes(ids.text(i).size());
+  if (total > texts_.nbytes() - texts_end_)
+    throw InvalidArgument(message("ids: expected texts and their heads in ", texts_.nbytes() - texts_end_,
+                                  " bytes, got ", total));
   auto* const slots = slots_.as<uint64_t>();
-  std::memset(slots, 0, slots_.nbytes());
-  int64_t total = 0;
-  for (int64_t i = 0; i < size_; ++i) total += static_cast<int64_t>(sizeof(TextRecord) + ids.text(i).size());
-  if (static_cast<uint64_t>(total) >= kPlaceMask)
-    throw InvalidArgument(message("ids: expected fewer bytes than ", total));
-  texts_ = empty({total}, kUInt8);
   char* const texts = texts_.as<char>();
-  uint64_t at[kAhead], tags[kAhead], place = 0;
-  for (int64_t first = 0; first < size_; first += kAhead) {
-    const int64_t count = std::min(kAhead, size_ - first);
+  uint64_t at[kAhead], tags[kAhead];
+  for (int64_t first = 0; first < ids.size(); first += kAhead) {
+    const int64_t count = std::min(kAhead, ids.size() - first);
     for (int64_t i = 0; i < count; ++i) {
       const uint64_t hash = hash_of(ids.text(first + i));
       at[i] = slot_of(hash);
@@ -120,11 +170,9 @@ void IdTable::build_texts(const IdColumn& ids) {
     for (int64_t i = 0; i < count; ++i) {
       const std::string_view text = ids.text(first + i);
       while (slots[at[i]] != 0) at[i] = next(at[i]);
-      slots[at[i]] = tags[i] | (place + 1);
-      const TextRecord record{static_cast<uint32_t>(first + i), static_cast<uint32_t>(text.size())};
-      std::memcpy(texts + place, &record, sizeof(record));
-      std::memcpy(texts + place + sizeof(record), text.data(), text.size());
-      place += sizeof(record) + text.size();
+      slots[at[i]] = tags[i] | (texts_end_ + 1);
+      write_record(texts + texts_end_, {static_cast<uint32_t>(size_ + first + i), text});
+      texts_end_ += record_bytes(text.size());
     }
   }
 }
@@ -168,9 +216,8 @@ void IdTable::find_texts(const IdColumn& asked, int64_t begin, int64_t end, int6
       const std::string_view text = asked.text(first + i);
       int64_t found = -1;
       for (; slots[at[i]] != 0 && found < 0; at[i] = next(at[i]), seek(i)) {
-        const TextRecord record = record_at(texts, slots[at[i]]);
-        const char* const bytes = texts + (slots[at[i]] & kPlaceMask) - 1 + sizeof(record);
-        if (std::string_view(bytes, record.length) == text) found = record.position;
+        const TextRecord record = record_at(texts + (slots[at[i]] & kPlaceMask) - 1);
+        if (record.text == text) found = record.position;
       }
       out[first + i] = found;
     }
@@ -178,9 +225,7 @@ void IdTable::find_texts(const IdColumn& asked, int64_t begin, int64_t end, int6
 }
 
 Tensor IdTable::find(const IdColumn& asked, ThreadPool* pool) const {
-  check_id_column(asked, "asked");
-  if (asked.is_text() != is_text_)
-    throw InvalidArgument(message("asked: expected ", is_text_ ? "texts" : "integers", ", as the list has"));
+  check_kind(asked, "asked");
   Tensor out = empty({asked.size()}, kInt64);
   int64_t* const found = out.as<int64_t>();
   parallel_for(pool, asked.size(), kGrain, [&](int64_t begin, int64_t end) {

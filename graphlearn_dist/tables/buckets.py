@@ -48,6 +48,11 @@ class Budget:
         return max(self.working_bytes // 16, 1 << 12)
 
     @property
+    def table_bytes(self) -> int:
+        """A table of ids, beside the chunks whose ids are looked up in it."""
+        return max((self.working_bytes - 6 * self.chunk_bytes) * 9 // 10, 1 << 12)
+
+    @property
     def chunk_bytes(self) -> int:
         """Rows of a table that are read at once: three chunks are there, and copies of one."""
         return max(min(32 << 20, self.working_bytes // 32), 1 << 12)

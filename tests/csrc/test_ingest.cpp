@@ -112,7 +112,7 @@ TEST("ingest: a table finds the ids that a list has, and no others") {
     std::vector<std::string> names;
     for (int64_t i = 0; i < size; ++i) {
       known.push_back((i * 7919 - 3000) * 1000003);
-      names.push_back(std::string(i % 23, 'x') + std::to_string(i));
+      names.push_back(std::string(i % 23 == 22 ? 300 - i % 90 : i % 23, 'x') + std::to_string(i));
     }
     std::vector<int64_t> asked = known, expected(size);
     std::vector<std::string> asked_names = names;
@@ -126,7 +126,27 @@ TEST("ingest: a table finds the ids that a list has, and no others") {
     CHECK(values<int64_t>(IdTable(integers(known)).find(integers(asked), &pool)) == expected);
     CHECK(values<int64_t>(IdTable(texts(names)).find(texts(asked_names), nullptr)) == expected);
     CHECK_THROWS(InvalidArgument, IdTable(texts(names)).find(integers(asked), nullptr));
+
+    // Made piece by piece, with more room than is needed.
+    int64_t text_bytes = 0;
+    for (const std::string& name : names) text_bytes += static_cast<int64_t>(name.size());
+    IdTable numbers(size + 3, -1), strings(size, text_bytes);
+    for (int64_t first = 0; first < size; first += 30011) {
+      const int64_t last = std::min(first + 30011, size);
+      numbers.add(integers({known.begin() + first, known.begin() + last}));
+      strings.add(texts({names.begin() + first, names.begin() + last}));
+    }
+    CHECK_EQUAL(numbers.size(), size);
+    CHECK(values<int64_t>(numbers.find(integers(asked), &pool)) == expected);
+    CHECK(values<int64_t>(strings.find(texts(asked_names), &pool)) == expected);
+    CHECK_THROWS(InvalidArgument, numbers.add(integers({1, 2, 3, 4})));
+    CHECK_THROWS(InvalidArgument, strings.add(texts({"y"})));
+    CHECK_THROWS(InvalidArgument, numbers.add(texts({"y"})));
   }
+  IdTable narrow(2, 3);
+  CHECK_THROWS(InvalidArgument, narrow.add(texts({"ab", "cd"})));
+  narrow.add(texts({"", "cde"}));
+  CHECK(values<int64_t>(narrow.find(texts({"cd", "cde", ""}), nullptr)) == (std::vector<int64_t>{-1, 1, 0}));
   IdColumn damaged = texts({"a", "b"});
   damaged.offsets = ids({0, 3, 2});
   CHECK_THROWS(InvalidArgument, IdTable{damaged});

@@ -15,6 +15,7 @@ import torch
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.partition import LDGPartitioner, RandomPartitioner, RangePartitioner, load_partition_layout, verify
 from graphlearn_dist.tables import IdMap, build, ids, sorting
+from graphlearn_dist.tables.buckets import Budget
 
 from .shop import AMPLE, BOUGHT, BUYS, SCARCE, STRATEGY, Shop, arrays_of, assert_same_graph, make, meta_of
 
@@ -294,7 +295,7 @@ def test_public_function_and_what_is_known_afterwards(tmp_path: Path) -> None:
 def test_maps_that_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids are looked up in parts, a pass each; original ids come from many row groups."""
     monkeypatch.setattr(ids, "_MAP_GROUP", 8)
-    monkeypatch.setattr(ids, "_table_bytes", lambda group: 1 << 40)
+    monkeypatch.setattr(Budget, "table_bytes", 1)
     shop = Shop.make()
     shop.write(tmp_path / "t", files=2, group=100)
     reference = shop.partitioner(tmp_path / "reference", 2, "in").partition()
