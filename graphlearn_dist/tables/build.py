@@ -33,7 +33,7 @@ from .edges import EdgeStage, Graph
 from .extra import open_duckdb, quoted
 from .ids import IdRows, IdSpace, NodeIds, id_rows
 from .nodes import NodeStage, earliest_of, times_by_node
-from .sources import Table, ahead, disk_errors
+from .sources import Table, ahead, disk_errors, file_mark
 from .stages import Stages
 
 _SLACK_BYTES = 160 << 20  # what libraries keep for themselves
@@ -184,7 +184,7 @@ class _Build:
         fingerprint = {
             **options,
             "config": config.to_dict(),
-            "files": {name: table.fingerprint() for name, table in opened.items()},
+            "files": {name: table.fingerprint() for name, table in opened.items()} | self._databases(),
         }
         self.stages = Stages(work, fingerprint, resume=resume, progress=progress)
         self.out.mkdir(exist_ok=True)
@@ -199,6 +199,14 @@ class _Build:
     def _specs(self) -> Iterator[NodeTable | EdgeTable]:
         yield from self.config.nodes
         yield from self.config.edges
+
+    def _databases(self) -> dict[str, list[list[Any]]]:
+        """Of tables that are queried from a database, the mark of its file."""
+        return {
+            spec.label_name: [file_mark(self.config.root / spec.source.database)]
+            for spec in self._specs()
+            if spec.source is not None and spec.source.database is not None
+        }
 
     def run(self) -> dict[str, Any]:
         """Runs all stages; what META.json will say."""
@@ -237,9 +245,10 @@ class _Build:
             shutil.rmtree(path.parent, ignore_errors=True)
             path.parent.mkdir()
             connection = None
+            database = None if source.database is None else str(self.config.root / source.database)
             try:
                 connection = open_duckdb(
-                    self.budget.working_bytes // 2, path.parent / "spill", self.budget.threads, source.database
+                    self.budget.working_bytes // 2, path.parent / "spill", self.budget.threads, database
                 )
                 connection.execute("SET file_search_path=" + quoted(str(self.config.root)))
                 connection.execute(f"COPY (\n{query}\n) TO {quoted(str(path))} (FORMAT parquet)")

@@ -64,6 +64,15 @@ def table_errors(file: str) -> Iterator[None]:
         raise TableError(f"{file}: cannot be read: {reason.splitlines()[0]:.500}") from error
 
 
+def file_mark(path: str | Path) -> list[Any]:
+    """Path, size and time of change of a local file; the path alone where there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return [str(path)]
+    return [str(path), found.st_size, found.st_mtime_ns]
+
+
 class Table:
     """The rows of a source. Opening it checks that all files have the columns, of one type each.
 
@@ -131,7 +140,7 @@ class Table:
                 [file, info.get("size"), *(str(info[mark]) for mark in marks if mark in info)]
                 for file, info in zip(self.files, infos, strict=True)
             ]
-        return [[file, (found := os.stat(file)).st_size, found.st_mtime_ns] for file in self.files]
+        return [file_mark(file) for file in self.files]
 
     # --- what is there -----------------------------------------------------------------------------------------
 

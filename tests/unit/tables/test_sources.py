@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -23,6 +24,7 @@ from graphlearn_dist.core import to_tensor
 from graphlearn_dist.errors import InvalidArgumentError, TableError, UnknownIdError
 from graphlearn_dist.partition import RangePartitioner, load_partition_layout
 from graphlearn_dist.tables import IdMap, TablesConfig, sources
+from graphlearn_dist.tables.buckets import BucketWriter
 from graphlearn_dist.tables.columns import native_ids
 from graphlearn_dist.tables.config import SourceSpec
 from graphlearn_dist.tables.sources import Table
@@ -112,6 +114,36 @@ def test_queries(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: P
     given["edges"][0]["query"] = "SELECT nothing FROM 'e.parquet'"
     (tmp_path / "graph.json").write_text(json.dumps(given))
     with pytest.raises(TableError, match=r"edges: query: .*nothing"):
+        make(tmp_path / "graph.json", tmp_path / "other")
+
+
+def test_a_database_that_changes_before_a_build_is_resumed(
+    tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database lies where the config does, and is known by size and time of change."""
+    with duckdb.connect(str(tmp_path / "g.db")) as connection:
+        for name, table in zip(("n", "e"), tables, strict=True):
+            connection.register("given", table)
+            connection.execute(f"CREATE TABLE {name} AS SELECT * FROM given")
+    sources = [{"query": f"SELECT * FROM {name}", "database": "g.db"} for name in ("n", "e")]
+    (tmp_path / "graph.json").write_text(json.dumps(config(*sources)))
+    assert_same_graph(make(tmp_path / "graph.json", tmp_path / "built", kind="range"), reference)
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BucketWriter, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make(tmp_path / "graph.json", tmp_path / "left", kind="range")
+    with duckdb.connect(str(tmp_path / "g.db")) as connection:
+        connection.execute("DELETE FROM n")
+        connection.execute("CHECKPOINT")
+    with pytest.raises(InvalidArgumentError, match=r"resume: .* but files differs"):
+        make(tmp_path / "graph.json", tmp_path / "left", kind="range", resume=True)
+    sources[0]["database"] = "none.db"
+    (tmp_path / "graph.json").write_text(json.dumps(config(*sources)))
+    with pytest.raises(TableError, match=r"nodes: query: .*none\.db"):
         make(tmp_path / "graph.json", tmp_path / "other")
 
 
