@@ -1,6 +1,7 @@
 #include "bindings/dlpack.h"
 #include "bindings/gil.h"
 #include "bindings/module.h"
+#include "sampling/drop_edges.h"
 #include "sampling/negative.h"
 #include "sampling/ppr.h"
 #include "subgraph/induced.h"
@@ -22,6 +23,18 @@ void bind_subgraph(py::module_& m) {
       py::arg("csr"), py::arg("ids"), py::arg("rows"), py::arg("members"), py::arg("with_edge_ids"), py::arg("pool"),
       "Edges to members: (counts int64 [n], positions in members int64 [sum], edge_ids int64 [sum] or None), grouped "
       "by node in the order asked.");
+  m.def(
+      "drop_edges",
+      [](py::object edge_index, py::object edge_ids, py::object excluded) {
+        const Tensor pairs = from_python(edge_index, "edge_index"), ids = from_python(edge_ids, "edge_ids");
+        const Tensor without = from_python(excluded, "excluded");
+        KeptEdges out = without_gil([&] { return drop_edges(pairs, ids, without); });
+        return py::make_tuple(std::move(out.edge_index), std::move(out.edge_ids), std::move(out.dropped));
+      },
+      py::arg("edge_index"), py::arg("edge_ids"), py::arg("excluded"),
+      "Edges without those of excluded ids: (edge_index int64 [2, kept], edge_ids int64 [kept], positions of the "
+      "others "
+      "int64).");
   m.def(
       "has_edges",
       [](const Csr& csr, py::object rows, py::object cols, ThreadPool& pool) {

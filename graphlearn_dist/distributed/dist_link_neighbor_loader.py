@@ -17,7 +17,8 @@ from ..sampler.base import (
     is_induced,
     time_settings,
 )
-from ..sampler.inputs import has_negatives, has_times, to_remote_link_input
+from ..sampler.exclusion import ReverseIds, ReverseTypes
+from ..sampler.inputs import has_exclusion, has_negatives, has_times, to_remote_link_input
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dist_loader import DistLoader
@@ -74,6 +75,8 @@ class DistLinkNeighborLoader(DistLoader):
         weight_attr: of PyG's data, the attribute that holds weights of edges, by which is sampled then.
         time_attr: of PyG's data, the attribute that holds times of nodes or of edges.
         neg_sampling_ratio: PyG's older way to ask for that many binary negatives for each link.
+        exclude: which edges no message passes along in a batch: ``"self"``, ``"reverse_id"`` or ``"reverse_types"``;
+            with ``edge_label_id``, ``reverse_eids`` and ``reverse_etypes``. See ``loader.LinkNeighborLoader``.
 
     Yields:
         ``Data`` (``HeteroData`` for typed graphs), see ``loader.transform.to_pyg``.
@@ -110,11 +113,21 @@ class DistLinkNeighborLoader(DistLoader):
         weight_attr: str | None = None,
         time_attr: str | None = None,
         neg_sampling_ratio: float | None = None,
+        exclude: str | None = None,
+        edge_label_id: torch.Tensor | None = None,
+        reverse_eids: ReverseIds = None,
+        reverse_etypes: ReverseTypes = None,
     ) -> None:
         data = open_partition(data, edge_dir, weight_attr, time_attr)
         if neg_sampling_ratio:  # as in PyG, 0 asks for nothing
             neg_sampling = ("binary", neg_sampling_ratio)
-        links = _links(edge_label_index, edge_label, neg_sampling, edge_label_time)
+        excluding = {
+            "exclude": exclude,
+            "edge_label_id": edge_label_id,
+            "reverse_eids": reverse_eids,
+            "reverse_etypes": reverse_etypes,
+        }
+        links = _links(edge_label_index, edge_label, neg_sampling, edge_label_time, excluding)
         config = SamplingConfig(
             sampling_type=SamplingType.LINK,
             num_neighbors=check_num_neighbors(num_neighbors),
@@ -122,7 +135,7 @@ class DistLinkNeighborLoader(DistLoader):
             shuffle=shuffle,
             drop_last=drop_last,
             locality=locality,
-            with_edge=with_edge,
+            with_edge=with_edge or has_exclusion(links),
             collect_features=collect_features,
             with_neg=has_negatives(links),
             with_weight=with_weight or weight_attr is not None,
@@ -139,12 +152,16 @@ class DistLinkNeighborLoader(DistLoader):
 
 
 def _links(
-    edge_label_index: Any, edge_label: torch.Tensor | None, neg_sampling: Any, edge_label_time: torch.Tensor | None
+    edge_label_index: Any,
+    edge_label: torch.Tensor | None,
+    neg_sampling: Any,
+    edge_label_time: torch.Tensor | None,
+    excluding: dict[str, Any],
 ) -> SamplerInput | list[SamplerInput]:
     entries = edge_label_index if isinstance(edge_label_index, list) and edge_label_index else [edge_label_index]
     if not all(isinstance(entry, (EdgeSamplerInput, RemoteSamplerInput)) for entry in entries):
-        return to_remote_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time)
-    beside = {"edge_label": edge_label, "neg_sampling": neg_sampling, "edge_label_time": edge_label_time}
+        return to_remote_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time, **excluding)
+    beside = {"edge_label": edge_label, "neg_sampling": neg_sampling, "edge_label_time": edge_label_time, **excluding}
     given = [name for name, value in beside.items() if value is not None]
     if given:
         raise InvalidArgumentError(f"{', '.join(given)}: expected None beside an EdgeSamplerInput, which has its own")

@@ -25,6 +25,7 @@ from ..sampler.base import (
 )
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
+from ..sampler.exclusion import with_excluded
 from ..sampler.inputs import check_input
 from ..sampler.local_graph import LocalGraph
 from ..sampler.negative_sampling import negatives_of
@@ -196,7 +197,13 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         return self._output(batch, (positions, inputs.time))
 
     def sample_from_edges(
-        self, index: Any, neg_sampling: Any = None, *, place: tuple[int, int] | None = None, **_: Any
+        self,
+        index: Any,
+        neg_sampling: Any = None,
+        *,
+        place: tuple[int, int] | None = None,
+        excluding: EdgeSamplerInput | None = None,
+        **_: Any,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """The multi-hop neighborhood of the ends of links, and of negatives that are drawn for them.
 
@@ -204,6 +211,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             index: PyG's ``EdgeSamplerInput``.
             neg_sampling: PyG's ``NegativeSampling``, or None.
             place: see ``sample_from_nodes``.
+            excluding: the links with the edges that the batch leaves out, or None; ``with_edge`` has to be True then.
 
         Returns:
             As ``sample_from_nodes``; ``metadata`` is (positions of the links, edge_label_index, edge_label, times), or
@@ -211,6 +219,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         """
         sampling = negatives_of(neg_sampling, strict=self._strict)
         inputs = EdgeSamplerInput(index.row, index.col, index.label, index.input_type, sampling, index.time)
+        inputs = with_excluded(inputs, excluding)
         batch, positions = self._sample(inputs, SamplingType.LINK, index.input_id, place)
         links = batch.links
         assert links is not None  # links were sampled

@@ -9,11 +9,12 @@ import torch
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..sampler.base import BaseSampler, SamplingType
-from ..sampler.inputs import get_edge_label_index, to_link_input
+from ..sampler.exclusion import ReverseIds, ReverseTypes, to_exclusion
+from ..sampler.inputs import get_edge_label_index, to_remote_link_input
 from .dataloader_keywords import check_keywords, drawn_seed
 from .local_loader import LocalLoader, Transform
 from .node_loader import check_sampler
-from .pyg_source import PygSource, cast_negatives, for_pyg, link_input
+from .pyg_source import PygSource, cast_negatives, excluding_links, for_pyg, link_input
 
 __all__ = ["LinkLoader", "get_edge_label_index"]
 
@@ -38,6 +39,8 @@ class LinkLoader(LocalLoader):
         drop_last: leave out an incomplete last batch.
         locality: cut the links into that many stretches in the order of the data set, and take each batch of one of
             them, so that its sources are near; None takes any. 8 is a good number, see ``docs/locality.md``.
+        exclude: which edges of a batch's links it does not pass messages along, see ``LinkNeighborLoader``; with
+            ``edge_label_id``, ``reverse_eids`` and ``reverse_etypes``.
         edge_label_time: int64 ``[n]``, times of the links; None where they have none.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
@@ -68,6 +71,10 @@ class LinkLoader(LocalLoader):
         num_threads: int = 1,
         prefetch: int = 2,
         locality: int | None = None,
+        exclude: str | None = None,
+        edge_label_id: torch.Tensor | None = None,
+        reverse_eids: ReverseIds = None,
+        reverse_etypes: ReverseTypes = None,
         **keywords: Any,
     ) -> None:
         check_keywords(keywords)
@@ -75,9 +82,18 @@ class LinkLoader(LocalLoader):
         self.edge_label_index = edge_label_index
         if edge_dir not in (None, data.edge_dir):
             raise InvalidArgumentError(f"edge_dir: the data set holds {data.edge_dir!r}-neighbors, got {edge_dir!r}")
-        links = get_edge_label_index(data, edge_label_index)
-        sampler_input = to_link_input(links, edge_label, neg_sampling, edge_label_time)
-        config = check_sampler(link_sampler, "link_sampler").config_of(
+        sampler_input = to_remote_link_input(
+            edge_label_index,
+            edge_label,
+            neg_sampling,
+            edge_label_time,
+            edge_label_id,
+            exclude=exclude,
+            reverse_eids=reverse_eids,
+            reverse_etypes=reverse_etypes,
+        )
+        sampler = check_sampler(link_sampler, "link_sampler")
+        config = sampler.config_of(
             SamplingType.LINK,
             timed=edge_label_time is not None,
             batch_size=batch_size,
@@ -86,6 +102,7 @@ class LinkLoader(LocalLoader):
             locality=locality,
             collect_features=True,
             with_neg=sampler_input.neg_sampling is not None,
+            with_edge=sampler.config.with_edge or exclude is not None,
         )
         super().__init__(
             data,
@@ -114,6 +131,10 @@ class LinkLoader(LocalLoader):
         custom_cls: Any = None,
         input_id: torch.Tensor | None = None,
         *,
+        exclude: str | None = None,
+        edge_label_id: torch.Tensor | None = None,
+        reverse_eids: ReverseIds = None,
+        reverse_etypes: ReverseTypes = None,
         seed: int | None = None,
         device: torch.device | None = None,
         num_threads: int = 1,
@@ -126,10 +147,12 @@ class LinkLoader(LocalLoader):
         self.edge_label_index, self.custom_cls = edge_label_index, custom_cls
         self.neg_sampling, _ = cast_negatives(neg_sampling, neg_sampling_ratio)
         self.input_data = link_input(data, edge_label_index, edge_label, edge_label_time, self.neg_sampling, input_id)
+        exclusion = to_exclusion(exclude, self.input_data.input_type, reverse_eids, reverse_etypes)
         source = PygSource(
             data,
             link_sampler,
             self.input_data,
+            excluding=excluding_links(self.input_data, exclusion, edge_label_id, edge_label_index),
             neg_sampling=self.neg_sampling,
             custom_cls=custom_cls,
             num_threads=num_threads,

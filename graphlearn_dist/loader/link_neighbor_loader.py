@@ -8,6 +8,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
+from ..sampler.exclusion import ReverseIds, ReverseTypes
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
@@ -52,6 +53,13 @@ class LinkNeighborLoader(LinkLoader):
         disjoint: both ends of each link grow trees of their own; ``batch`` says which link each node belongs to.
         edge_label_time: int64 ``[n]``, times of the links: no later edge is sampled for them, in disjoint batches.
             Where the data set has times, they are needed.
+        exclude: which edges no message passes along in a batch, by DGL's names: ``"self"``, those of the batch's links;
+            ``"reverse_id"``, their reverses by ``reverse_eids`` too; ``"reverse_types"``, those of another type by
+            ``reverse_etypes`` too. Negatives exclude nothing. Batches carry ``e_id`` then. See ``docs/links.md``.
+        edge_label_id: int64 ``[n]``, with ``exclude`` the ids of links that are given as pairs, -1 for one that is no
+            edge of the graph.
+        reverse_eids: int64 ``[num_edges]``, the id of each edge's reverse (-1: it has none), or a dict of such by type.
+        reverse_etypes: by edge type the type whose edge of the same id is an edge's reverse.
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
             None looks at no times.
         transform: called with each batch, in the thread that iterates.
@@ -93,6 +101,10 @@ class LinkNeighborLoader(LinkLoader):
         num_threads: int = 1,
         prefetch: int = 2,
         locality: int | None = None,
+        exclude: str | None = None,
+        edge_label_id: torch.Tensor | None = None,
+        reverse_eids: ReverseIds = None,
+        reverse_etypes: ReverseTypes = None,
         **keywords: Any,
     ) -> None:
         if neighbor_sampler is None:
@@ -122,6 +134,10 @@ class LinkNeighborLoader(LinkLoader):
             num_threads=num_threads,
             prefetch=prefetch,
             locality=locality,
+            exclude=exclude,
+            edge_label_id=edge_label_id,
+            reverse_eids=reverse_eids,
+            reverse_etypes=reverse_etypes,
             **keywords,
         )
 

@@ -15,7 +15,9 @@ from ..data.pyg_adjacency import edges_of
 from ..data.pyg_graphs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
+from ..sampler.exclusion import Exclusion, with_excluded
 from ..sampler.fingerprint import Settings, config_settings, input_settings
+from ..sampler.inputs import to_link_input
 from .pyg_filter import PygFilter, set_links, set_seeds
 
 _THREADS = 2  # in the background, as loaders have them
@@ -61,6 +63,7 @@ class PygSource:
         data: PyG's data; looked at anew for every batch.
         sampler: a ``PyGSampler``, or any other sampler of PyG's kind.
         input_data: all seeds or links, as PyG's ``NodeSamplerInput`` or ``EdgeSamplerInput``.
+        excluding: the links with the edges that their batches leave out, or None.
         neg_sampling: of links, PyG's ``NegativeSampling`` or None.
         custom_cls: what batches of stores are made as, instead of ``Data`` or ``HeteroData``.
         num_threads: threads of one lookup.
@@ -75,6 +78,7 @@ class PygSource:
         sampler: Any,
         input_data: Any,
         *,
+        excluding: EdgeSamplerInput | None = None,
         neg_sampling: Any = None,
         custom_cls: Any = None,
         num_threads: int = 1,
@@ -86,6 +90,11 @@ class PygSource:
         self._is_ours = isinstance(sampler, PyGSampler)
         self._input = input_data
         self._is_links = hasattr(input_data, "row")
+        self._excluding = excluding
+        if excluding is not None and not self._is_ours:
+            raise InvalidArgumentError(
+                f"exclude: expected None with a sampler that knows nothing of it, got one and {type(sampler).__name__}"
+            )
         self._neg_sampling = neg_sampling
         self._custom_cls = custom_cls
         self._filter = PygFilter(num_threads)
@@ -97,8 +106,11 @@ class PygSource:
 
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """The sampler's output for the seeds at some positions, with the draws of a batch (epoch, index)."""
-        inputs, options = self._input[positions], {"place": place} if self._is_ours else {}
+        inputs = self._input[positions]
+        options: dict[str, Any] = {"place": place} if self._is_ours else {}
         if self._is_links:
+            if self._excluding is not None:
+                options["excluding"] = self._excluding[positions]
             return self._sampler.sample_from_edges(inputs, neg_sampling=self._neg_sampling, **options)
         return self._sampler.sample_from_nodes(inputs, **options)
 
@@ -116,9 +128,8 @@ class PygSource:
         """What the batches are a function of, besides epoch, index and the order of the seeds, which a loader knows."""
         given = self._input
         if self._is_links:
-            inputs = input_settings(
-                EdgeSamplerInput(given.row, given.col, given.label, given.input_type, None, given.time)
-            )
+            links = EdgeSamplerInput(given.row, given.col, given.label, given.input_type, None, given.time)
+            inputs = input_settings(with_excluded(links, self._excluding))
             inputs["neg_sampling"] = self._described_negatives()
         else:
             inputs = input_settings(NodeSamplerInput(given.node, given.input_type, given.time))
@@ -248,6 +259,24 @@ def link_input(
         if edge_label.numel() and edge_label.min() == 0:
             edge_label = edge_label + 1
     return PygInput(input_id, links[0], links[1], edge_label, edge_label_time, edge_type)
+
+
+def excluding_links(
+    links: Any, exclusion: Exclusion | None, edge_label_id: Any, edge_label_index: Any
+) -> EdgeSamplerInput | None:
+    """PyG's links with the edges that their batches leave out; None where nothing is excluded.
+
+    The id of an edge is its position among the edges of the data.
+
+    Raises:
+        InvalidArgumentError: links that are given as pairs have no ids.
+    """
+    named = edge_label_index[1] if isinstance(edge_label_index, (tuple, list)) else edge_label_index
+    if exclusion is not None and edge_label_id is None and (named is None or isinstance(named, str)):
+        edge_label_id = torch.arange(len(links.row))
+    pairs = links.input_type, torch.stack([links.row, links.col])
+    made = to_link_input(pairs, exclusion=exclusion, edge_label_id=edge_label_id)
+    return None if exclusion is None else made
 
 
 def link_index(data: Any, edge_label_index: Any) -> tuple[Any, torch.Tensor]:

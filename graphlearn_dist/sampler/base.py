@@ -130,6 +130,10 @@ class EdgeSamplerInput(_InputTensors):
         input_type: edge type of the links; None where the graph has one unnamed type.
         neg_sampling: which negatives are drawn; None draws none.
         time: int64 ``[num_links]``: no edge that is later is sampled for the link; None samples all edges.
+        excluded: int64 ``[num_links]``: the edge of the links' type (its id) that no batch with this link passes
+            messages along, -1 for none; None excludes nothing. Batches need edge ids for that.
+        excluded_reverse: int64 ``[num_links]``: likewise an edge of ``reverse_type``.
+        reverse_type: see there; None where the graph has one unnamed type.
     """
 
     row: torch.Tensor
@@ -138,6 +142,9 @@ class EdgeSamplerInput(_InputTensors):
     input_type: EdgeType | None = None
     neg_sampling: NegativeSampling | None = None
     time: torch.Tensor | None = None
+    excluded: torch.Tensor | None = None
+    excluded_reverse: torch.Tensor | None = None
+    reverse_type: EdgeType | None = None
 
     def __len__(self) -> int:
         return self.row.numel()

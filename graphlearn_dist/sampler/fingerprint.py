@@ -57,6 +57,8 @@ def _listed(fanouts: NumNeighbors | None) -> object:
 def input_settings(sampler_input: NodeSamplerInput | EdgeSamplerInput, near: torch.Tensor | None = None) -> Settings:
     """The input of a loader, as a count and a hash; and a hash of its order where batches are of near seeds."""
     parts: list[object] = [sampler_input.input_type]
+    if (reverse_type := getattr(sampler_input, "reverse_type", None)) is not None:
+        parts.append(reverse_type)
     for field in fields(sampler_input):
         value = getattr(sampler_input, field.name)
         if isinstance(value, torch.Tensor) and field.name != "input_id":  # it changes no draw

@@ -26,6 +26,7 @@ from .base import (
     RemoteSamplerInput,
     SamplerInput,
 )
+from .exclusion import Exclusion, check_edge_ids, to_exclusion
 from .negative_sampling import negatives_of
 
 _FILE_SUFFIXES = (".npy", ".pt")
@@ -143,6 +144,12 @@ def has_times(sampler_input: SamplerInput | list[SamplerInput]) -> bool:
     return getattr(one, "time", None) is not None
 
 
+def has_exclusion(sampler_input: SamplerInput | list[SamplerInput]) -> bool:
+    """Whether batches leave out edges of their links (the first of a list)."""
+    one = sampler_input[0] if isinstance(sampler_input, list) and sampler_input else sampler_input
+    return any(getattr(one, name, None) is not None for name in ("exclusion", "excluded", "excluded_reverse"))
+
+
 def has_negatives(sampler_input: SamplerInput | list[SamplerInput]) -> bool:
     """Whether negatives are drawn for links (the first of a list)."""
     one = sampler_input[0] if isinstance(sampler_input, list) and sampler_input else sampler_input
@@ -162,6 +169,8 @@ def to_link_input(
     edge_label: torch.Tensor | None = None,
     neg_sampling: Any = None,
     edge_label_time: Any = None,
+    exclusion: Exclusion | None = None,
+    edge_label_id: Any = None,
 ) -> EdgeSamplerInput:
     """Makes links of ``edge_label_index`` int ``[2, n]``, or ``(edge type, that)``.
 
@@ -173,9 +182,13 @@ def to_link_input(
         edge_label: ``[n, ...]``, or None.
         neg_sampling: a ``NegativeSampling`` (PyG's, too), its mode, or a tuple or dict of its arguments; None: none.
         edge_label_time: int64 ``[n]``, or None.
+        exclusion: which edges batches leave out, or None.
+        edge_label_id: int64 ``[n]``, the ids of the links among the edges of their type, -1 for a link that is none;
+            there where edges are left out.
 
     Raises:
-        InvalidArgumentError: wrong types, shapes or lengths, or labels together with triplets.
+        InvalidArgumentError: wrong types, shapes or lengths, labels together with triplets, or an exclusion of links
+            whose ids are not known.
         UnknownIdError: a negative id.
     """
     edge_type, index = _split_edge_type(edge_label_index)
@@ -195,7 +208,13 @@ def to_link_input(
         if sampling is not None and edge_label.numel() and edge_label.min() == 0:
             edge_label = edge_label + 1
     times = _checked_times(edge_label_time, row.numel(), "edge_label_time")
-    return EdgeSamplerInput(row, col, edge_label, edge_type, sampling, times)
+    made = EdgeSamplerInput(row, col, edge_label, edge_type, sampling, times)
+    if (exclusion is None) != (edge_label_id is None):
+        raise InvalidArgumentError(
+            "edge_label_id: expected the ids of the links with exclude, and None without, as edges are known by their "
+            f"ids; got {'none' if edge_label_id is None else 'some'}"
+        )
+    return made if exclusion is None else exclusion.of(made, check_edge_ids(edge_label_id, "edge_label_id", len(made)))
 
 
 @register_message
@@ -208,19 +227,21 @@ class RemoteAllEdgesSamplerInput(RemoteSamplerInput):
         label: ``[num_edges, ...]``, labels in that order, or None; see ``to_link_input``.
         neg_sampling: which negatives are drawn.
         time: int64 ``[num_edges]``, or None.
+        exclusion: which edges batches leave out, or None.
     """
 
     input_type: EdgeType | None = None
     label: torch.Tensor | None = None
     neg_sampling: NegativeSampling | None = None
     time: torch.Tensor | None = None
+    exclusion: Exclusion | None = None
 
     def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> EdgeSamplerInput:
-        """The links, from a data set that has all edges; or with all of them given as ``edge_index`` ``[2, n]``."""
-        edge_index = kwargs.get("edge_index")
-        if edge_index is None:
-            _, edge_index = get_edge_label_index(dataset, (self.input_type, None))
-        return to_link_input((self.input_type, edge_index), self.label, self.neg_sampling, self.time)
+        """The links, from a data set that has all edges; or of these as ``edges``: ids, sources, targets."""
+        edge_type_index(dataset.schema, self.input_type, "edge_label_index")
+        edge_ids, links = by_edge_id(*(kwargs.get("edges") or dataset.edges(self.input_type)))
+        ids = None if self.exclusion is None else edge_ids
+        return to_link_input((self.input_type, links), self.label, self.neg_sampling, self.time, self.exclusion, ids)
 
 
 def to_remote_link_input(
@@ -228,12 +249,23 @@ def to_remote_link_input(
     edge_label: torch.Tensor | None = None,
     neg_sampling: Any = None,
     edge_label_time: Any = None,
+    edge_label_id: Any = None,
+    *,
+    exclude: str | None = None,
+    reverse_eids: Any = None,
+    reverse_etypes: Any = None,
 ) -> EdgeSamplerInput | RemoteAllEdgesSamplerInput:
-    """As ``to_link_input``; an edge type alone, or None, names all its edges, which are looked up where they are."""
+    """As ``to_link_input``; an edge type alone, or None, names all its edges, which are looked up where they are.
+
+    ``exclude`` and what belongs to it are the arguments of ``to_exclusion``.
+    """
     edge_type, index = _split_edge_type(edge_label_index)
+    exclusion = to_exclusion(exclude, edge_type, reverse_eids, reverse_etypes)
     if index is not None:
-        return to_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time)
-    return RemoteAllEdgesSamplerInput(edge_type, edge_label, negatives_of(neg_sampling), edge_label_time)
+        return to_link_input(edge_label_index, edge_label, neg_sampling, edge_label_time, exclusion, edge_label_id)
+    if edge_label_id is not None:
+        raise InvalidArgumentError("edge_label_id: expected None, as all edges of a type know theirs, got some")
+    return RemoteAllEdgesSamplerInput(edge_type, edge_label, negatives_of(neg_sampling), edge_label_time, exclusion)
 
 
 def get_edge_label_index(data: Dataset, edge_label_index: Any) -> tuple[EdgeType | None, torch.Tensor]:
@@ -251,13 +283,13 @@ def get_edge_label_index(data: Dataset, edge_label_index: Any) -> tuple[EdgeType
     edge_type_index(data.schema, edge_type, "edge_label_index")
     if index is not None:
         return edge_type, index
-    return edge_type, by_edge_id(*data.edges(edge_type))
+    return edge_type, by_edge_id(*data.edges(edge_type))[1]
 
 
-def by_edge_id(edge_ids: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Edges as int ``[2, n]``, in the order of their ids."""
-    order = torch.argsort(edge_ids)
-    return torch.stack([source[order], target[order]])
+def by_edge_id(edge_ids: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids int ``[n]`` and edges int ``[2, n]``, in the order of the ids."""
+    edge_ids, order = torch.sort(edge_ids)
+    return edge_ids, torch.stack([source[order], target[order]])
 
 
 def _split_edge_type(edge_label_index: Any) -> tuple[EdgeType | None, Any]:
@@ -335,6 +367,9 @@ def check_input(
             f"{sampler_input.col.numel()}"
         )
     _checked_times(sampler_input.time, len(sampler_input), "edge_label_time")
+    for name in ("excluded", "excluded_reverse"):
+        if (edge_ids := getattr(sampler_input, name)) is not None:
+            check_edge_ids(edge_ids, name, len(sampler_input))
     return sampler_input
 
 

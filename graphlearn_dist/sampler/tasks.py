@@ -17,6 +17,7 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from .exclusion import without_edges
 from .inputs import edge_type_index
 from .negative_pool import NegativePool, negative_key
 from .negative_slots import FilledSlots, NegativeSlots, TimeLimit
@@ -178,6 +179,11 @@ class LinkTask:
         if inputs.neg_sampling is not None:
             counts = (schema.num_nodes[self.seed_type], schema.num_nodes[self._target_type])
             self._negatives = NegativePool.of(*counts, inputs.neg_sampling)
+        self._reverse_type: int | None = None
+        if inputs.excluded_reverse is not None:
+            self._reverse_type = edge_type_index(schema, inputs.reverse_type, "reverse_etypes")
+        if not config.with_edge and (inputs.excluded is not None or inputs.excluded_reverse is not None):
+            raise InvalidArgumentError("with_edge: expected True where edges of links are excluded, got False")
 
     async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
         inputs = self._inputs[positions].to(graph.device)
@@ -192,10 +198,19 @@ class LinkTask:
         subgraph, (sources, targets) = await graph.sample(seeds, epoch=epoch, index=index)
         if self._config.induced:
             subgraph = await _with_induced_edges(graph, subgraph)
+        subgraph = self._without_excluded(subgraph, inputs)
         if disjoint:
             link_of_tree = torch.cat([ends.source_links, ends.target_links])
             subgraph = replace(subgraph, trees=tuple(None if t is None else link_of_tree[t] for t in subgraph.trees))
         return TaskResult(subgraph, source_times, self._labels(inputs, sources, targets))
+
+    def _without_excluded(self, subgraph: Subgraph, inputs: EdgeSamplerInput) -> Subgraph:
+        """A batch without the edges that its links exclude: what is predicted passes no messages."""
+        if inputs.excluded is not None:
+            subgraph = without_edges(subgraph, self._edge_type, inputs.excluded)
+        if inputs.excluded_reverse is not None and self._reverse_type is not None:
+            subgraph = without_edges(subgraph, self._reverse_type, inputs.excluded_reverse)
+        return subgraph
 
     async def _with_negatives(self, graph: GraphAccess, inputs: EdgeSamplerInput, epoch: int, index: int) -> LinkEnds:
         sampling, links = inputs.neg_sampling, torch.arange(len(inputs), device=graph.device)

@@ -28,6 +28,7 @@ from graphlearn_dist.partition import (
 from graphlearn_dist.sampler.base import NegativeSampling
 from graphlearn_dist.sampler.strategies import STRATEGIES
 from tests.support.graphs import (
+    EDGE_TYPES,
     MAX_TIME,
     Direction,
     TestGraph,
@@ -60,6 +61,7 @@ SAMPLINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("subgraph", "uniform"): {},
     ("subgraph", "weighted"): {"with_weight": True},
     ("node", "near"): {"locality": 4},
+    ("link", "excluding"): {"neg_sampling": NegativeSampling("triplet", 1)},
     ("link", "near"): {"neg_sampling": NegativeSampling("binary", 1), "locality": 3},
     ("subgraph", "near"): {"locality": 2, "drop_last": True},
 }
@@ -105,6 +107,13 @@ def _typed(kind: Any, tensor: torch.Tensor) -> Any:
     return tensor if kind is None else (kind, tensor)
 
 
+def _excluded(graph: TestGraph, edge_type: Any) -> dict[str, Any]:
+    """Reverses: of another type, or of the same one with whatever edge of another id."""
+    if edge_type is not None:
+        return {"exclude": "reverse_types", "reverse_etypes": {edge_type: EDGE_TYPES[1]}}
+    return {"exclude": "reverse_id", "reverse_eids": torch.arange(graph.num_edge_ids(edge_type)).flip(0)}
+
+
 def _arguments(graph: TestGraph, sampling: tuple[str, str], part: tuple[int, int]) -> dict[str, Any]:
     """What all loaders of a kind have in common; their input is every ``part[1]``-th of all, from ``part[0]``."""
     arguments, (task, draw) = {**LOADER, **SAMPLINGS[sampling]}, sampling
@@ -115,6 +124,10 @@ def _arguments(graph: TestGraph, sampling: tuple[str, str], part: tuple[int, int
         links[1, ::7] = 1
         links = links[:, every]
         arguments["edge_label_index"], count = _typed(edge_type, links), links.size(1)
+        if draw == "excluding":
+            edge_ids = graph.ids_of(edge_type)[:NUM_LINKS].clone()
+            edge_ids[::7] = -1
+            arguments |= {"edge_label_id": edge_ids[every], **_excluded(graph, edge_type)}
     else:
         seed_type = None if graph.is_homogeneous else "user"
         seeds = torch.cat([torch.arange(graph.num_nodes[seed_type]), torch.arange(20)])[every]

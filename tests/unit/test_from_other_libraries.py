@@ -1,4 +1,4 @@
-"""The programs in the pages for users of other libraries run, and print what they say."""
+"""The programs in the pages for users of other libraries, and of links, run, and print what they say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.document_programs import Program, programs
 from tests.support.processes import run_program
 
 DEADLINE_S = 300.0  # only ever reached by a hang
-PROGRAMS = [program for name in ("from_glt.md", "from_pyg.md", "from_dgl.md") for program in programs(name)]
+PROGRAMS = [program for name in ("from_glt.md", "from_pyg.md", "from_dgl.md", "links.md") for program in programs(name)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: f"{program.document}:{program.line}")

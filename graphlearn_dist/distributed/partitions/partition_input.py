@@ -17,7 +17,7 @@ from ...sampler.base import (
     RemoteSamplerInput,
     SamplerInput,
 )
-from ...sampler.inputs import RemoteAllEdgesSamplerInput, by_edge_id, edge_type_index, resolve_input
+from ...sampler.inputs import RemoteAllEdgesSamplerInput, edge_type_index, resolve_input
 from ...typing import EdgeType
 from .. import rpc
 from ..dist_dataset import DistDataset
@@ -56,15 +56,15 @@ def resolve_among(
         PeerLostError, DeadlineExceededError: another partition did not answer.
     """
     if isinstance(sampler_input, RemoteAllEdgesSamplerInput):
-        edge_index = _all_edges(dataset, holders, sampler_input.input_type, timeout_s)
-        sampler_input = sampler_input.to_local_sampler_input(dataset, edge_index=edge_index)
+        edges = _all_edges(dataset, holders, sampler_input.input_type, timeout_s)
+        sampler_input = sampler_input.to_local_sampler_input(dataset, edges=edges)
     return resolve_input(sampler_input, dataset)
 
 
 def _all_edges(
     dataset: DistDataset, holders: PartitionHolders, edge_type: EdgeType | None, timeout_s: float
-) -> torch.Tensor:
-    """All edges of a type over all partitions, int64 ``[2, n]``, in the order of their ids."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All edges of a type over all partitions: ids, sources and targets, int64 ``[n]``, in no particular order."""
     request = EdgeListRequest(edge_type_index(dataset.schema, edge_type, "edge_label_index"))
     at_hand = {part.partition_idx: part for part in (dataset, *dataset.cached_graphs)}
     asked = [
@@ -78,7 +78,8 @@ def _all_edges(
     for answer in asked:
         reply = answer.result()
         parts.append((reply.edge_ids, reply.sources, reply.targets))
-    return by_edge_id(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    ids, sources, targets = (torch.cat(column) for column in zip(*parts, strict=True))
+    return ids, sources, targets
 
 
 def own_input(sampler_input: RemoteSamplerInput, dataset: DistDataset) -> NodeSamplerInput | EdgeSamplerInput:
