@@ -23,6 +23,7 @@ LAYERS: dict[str, int] = {
     "distributed": 4,
     "loader": 5,
     "inference": 5,
+    "metrics": 5,
     "cluster": 6,
     "glt": 7,
     **dict.fromkeys(("cli", "__main__"), 7),
