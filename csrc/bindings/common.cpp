@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "bindings/buffers.h"
 #include "bindings/dlpack.h"
 #include "bindings/gil.h"
@@ -31,6 +35,34 @@ void copy_parts(const py::sequence& parts, const py::buffer& destination) {
   }
 }
 
+// Of the segments of a message (rpc/wire/encoded.py).
+constexpr size_t kSegmentAlignment = 64;
+
+std::vector<int64_t> copy_segments(const py::sequence& segments, const py::buffer& destination,
+                                   const std::vector<uintptr_t>& left_out) {
+  const BufferViews views(segments);
+  const py::buffer_info target = destination.request(/*writable=*/true);
+  const auto room = static_cast<size_t>(target.size * target.itemsize);
+  std::vector<int64_t> starts(left_out.size(), -1);
+  std::vector<std::pair<size_t, const Py_buffer*>> copied;
+  size_t at = 0;
+  for (const Py_buffer& view : views.get()) {
+    const auto nbytes = static_cast<size_t>(view.len);
+    if (at + nbytes > room)
+      throw InvalidArgument(message("destination: expected at least ", at + nbytes, " bytes, got ", room));
+    const auto found = std::find(left_out.begin(), left_out.end(), reinterpret_cast<uintptr_t>(view.buf));
+    if (nbytes == 0 || found == left_out.end())
+      copied.emplace_back(at, &view);
+    else
+      starts[found - left_out.begin()] = static_cast<int64_t>(at);
+    at += (nbytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
+  }
+  GilReleased no_gil;  // the views pin the memory
+  for (const auto& [start, view] : copied)
+    copy_bytes(static_cast<char*>(target.ptr) + start, view->buf, static_cast<size_t>(view->len));
+  return starts;
+}
+
 void lock_pool_pages() {
   if (!cuda_is_built()) throw CudaError("lock_pool_pages: this build has no CUDA");
   const auto lock = [](void* memory, size_t bytes) {
@@ -60,6 +92,11 @@ void bind_common(py::module_& m) {
 
   m.def("copy_parts", &copy_parts, py::arg("parts"), py::arg("destination"),
         "Copies buffers, one after the other, into a writable one; large ones past the caches. Releases the GIL.");
+
+  m.def("copy_segments", &copy_segments, py::arg("segments"), py::arg("destination"), py::arg("left_out"),
+        "Copies buffers to consecutive multiples of 64 bytes of a writable one, but for those that begin at an address "
+        "in `left_out`: gives where the place of each of these begins, -1 of one that is not among the buffers. "
+        "Releases the GIL.");
 
   m.def(
       "pool_stats",

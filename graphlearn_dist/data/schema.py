@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -29,6 +30,7 @@ def bare(values: dict[Any, T]) -> Any:
     return values.get(None, values) if values else None
 
 
+@functools.cache
 def store_name(kind: str, type_index: int) -> str:
     """The name under which processes ask each other for rows, such as ``"node_feature:0"``."""
     return f"{kind}:{type_index}"

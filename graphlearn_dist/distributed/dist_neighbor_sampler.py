@@ -27,7 +27,7 @@ from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
 from .partitions.partition_peers import EndpointPeers
 from .rpc import RpcCalleeBase
-from .sampling.batches import NoPeers, PartitionedSampler, place_in_pool
+from .sampling.batches import NoPeers, PartitionedSampler
 from .session.group_peers import find_holders, open_peers
 from .workers.worker_failure import describe_failure
 
@@ -241,7 +241,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
     async def _make(
         self, sampler: PartitionedSampler, maker: BatchMaker, positions: torch.Tensor, epoch: int, index: int
     ) -> SampledBatch:
-        return await sampler.fill(await maker.make_of(positions, epoch, index), place_in_pool)
+        return await sampler.fill(await maker.make_of(positions, epoch, index))
 
     @staticmethod
     async def _send(channel: ChannelBase, sampling: Coroutine[Any, Any, SampledBatch], epoch: int, index: int) -> None:

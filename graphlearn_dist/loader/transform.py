@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,7 @@ _ONLY_EDGE = ("node", "to", "node")
 
 
 Constants = Mapping[Any, Mapping[str, Any]]
+Stores = defaultdict[Any, dict[str, Any]]
 
 
 def to_pyg(batch: SampledBatch, schema: GraphSchema, constants: Constants = MappingProxyType({})) -> Data | HeteroData:
@@ -45,8 +47,7 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, constants: Constants = Mapp
       edges, constants as they are; names above are the batch's own.
     - Induced subgraphs: ``mapping`` are the local ids of the seeds; edges belong to no hop.
     """
-    typed = _to_hetero_data(batch, schema, constants)
-    return _single_type(typed) if schema.is_homogeneous else typed
+    return _to_data(_stores_of(batch, schema, constants), schema)
 
 
 def padded_to_pyg(
@@ -58,115 +59,120 @@ def padded_to_pyg(
     ``batch_size`` nodes are seeds: all of them but in a short last batch. ``num_sampled_nodes`` and
     ``num_sampled_edges`` are tensors where the batch lies.
     """
-    typed = _to_hetero_data(padded.batch, schema, constants)
+    stores = _stores_of(padded.batch, schema, constants)
     for index, node_type in enumerate(schema.node_types):
-        store = typed[node_type or _ONLY_NODE]
-        store.node_mask, store.num_sampled_nodes = padded.node_masks[index], padded.num_sampled_nodes[index]
+        stores[node_type or _ONLY_NODE] |= {
+            "node_mask": padded.node_masks[index],
+            "num_sampled_nodes": padded.num_sampled_nodes[index],
+        }
     for index, edge_type in enumerate(schema.edge_types):
-        store = typed[_message_type(schema, edge_type)]
-        store.edge_mask, store.num_sampled_edges = padded.edge_masks[index], padded.num_sampled_edges[index]
-    seeds = typed[schema.node_types[padded.batch.seed_type] or _ONLY_NODE]
-    seeds.seed_mask = padded.seed_mask
-    return _single_type(typed) if schema.is_homogeneous else typed
+        stores[_message_type(schema, edge_type)] |= {
+            "edge_mask": padded.edge_masks[index],
+            "num_sampled_edges": padded.num_sampled_edges[index],
+        }
+    stores[schema.node_types[padded.batch.seed_type] or _ONLY_NODE]["seed_mask"] = padded.seed_mask
+    return _to_data(stores, schema)
 
 
 def _message_type(schema: GraphSchema, edge_type: EdgeType | None) -> EdgeType:
     return _ONLY_EDGE if edge_type is None else message_type(edge_type, schema.edge_dir)
 
 
-def _to_hetero_data(batch: SampledBatch, schema: GraphSchema, constants: Constants) -> HeteroData:
-    from torch_geometric.data import HeteroData
+def _to_data(stores: Stores, schema: GraphSchema) -> Data | HeteroData:
+    """PyG's object with these attributes, given at once: setting one after the other takes longer than all else."""
+    from torch_geometric.data import Data, HeteroData
 
+    if schema.is_homogeneous:
+        single = Data()
+        store = single.node_stores[0]
+        for attributes in stores.values():
+            store.update(attributes)
+        return single
     data = HeteroData()
-    if batch.columns or constants:
-        _fill_attributes(data, batch, schema, constants)
-    for index, node_type in enumerate(schema.node_types):
-        _fill_nodes(data[node_type or _ONLY_NODE], batch, index)
-    for index, edge_type in enumerate(schema.edge_types):
-        _fill_edges(data[_message_type(schema, edge_type)], batch, index)
-    if batch.links is None:
-        _fill_seeds(data[schema.node_types[batch.seed_type] or _ONLY_NODE], batch)
-    else:
-        _fill_links(data, schema.edge_types[batch.links.edge_type] or _ONLY_EDGE, batch, batch.links)
+    for key, attributes in stores.items():
+        if key is not None:
+            data[key].update(attributes)
+    for name, value in stores.get(None, {}).items():
+        data[name] = value
     return data
 
 
-def _fill_attributes(data: HeteroData, batch: SampledBatch, schema: GraphSchema, constants: Constants) -> None:
-    """What the data set has beside features and labels; the batch's own names are filled in later, and stand."""
-    for column in columns_among(frozenset(batch.columns)):
-        if column.kind == NODE_COLUMN:
-            store = data[schema.node_types[column.type_index] or _ONLY_NODE]
-        else:
-            store = data[_message_type(schema, schema.edge_types[column.type_index])]
-        rows = batch.columns[column.store]
-        store[column.name] = rows.movedim(0, -1) if last_dimension_counts(column.name) else rows
-    for key, named in constants.items():
-        if key is None:
-            store = data[_ONLY_NODE] if schema.is_homogeneous else data
-        else:
-            store = data[key if isinstance(key, str) else _message_type(schema, key)]
-        for name, value in named.items():
-            store[name] = value
+def _stores_of(batch: SampledBatch, schema: GraphSchema, constants: Constants) -> Stores:
+    """A batch's attributes by node type and edge type, and those of the whole (None)."""
+    stores: Stores = defaultdict(dict)
+    if batch.columns or constants:
+        _fill_attributes(stores, batch, schema, constants)
+    for index, node_type in enumerate(schema.node_types):
+        _fill_nodes(stores[node_type or _ONLY_NODE], batch, index)
+    for index, edge_type in enumerate(schema.edge_types):
+        _fill_edges(stores[_message_type(schema, edge_type)], batch, index)
+    if batch.links is not None:
+        _fill_links(stores, schema.edge_types[batch.links.edge_type] or _ONLY_EDGE, batch, batch.links)
+        return stores
+    seeds = stores[schema.node_types[batch.seed_type] or _ONLY_NODE]
+    seeds["batch_size"], seeds["input_id"] = batch.input_positions.numel(), batch.input_positions
+    if batch.mapping is not None:
+        seeds["mapping"] = batch.mapping
+    if batch.seed_times is not None:
+        seeds["seed_time"] = batch.seed_times
+    return stores
 
 
-def _fill_nodes(store: Any, batch: SampledBatch, index: int) -> None:
-    store.n_id = store.node = batch.subgraph.nodes[index]
-    store.num_nodes = store.n_id.numel()
-    store.num_sampled_nodes = list(batch.subgraph.num_sampled_nodes[index])
+def _fill_nodes(store: dict[str, Any], batch: SampledBatch, index: int) -> None:
+    nodes = batch.subgraph.nodes[index]
+    store["node"] = store["n_id"] = nodes
+    store["num_nodes"] = nodes.numel()
+    store["num_sampled_nodes"] = list(batch.subgraph.num_sampled_nodes[index])
     if (trees := batch.subgraph.trees[index]) is not None:
-        store.batch = trees
+        store["batch"] = trees
     if (features := batch.node_features[index]) is not None:
-        store.x = features
+        store["x"] = features
     if (labels := batch.node_labels[index]) is not None:
-        store.y = labels
+        store["y"] = labels
 
 
-def _fill_edges(store: Any, batch: SampledBatch, index: int) -> None:
+def _fill_edges(store: dict[str, Any], batch: SampledBatch, index: int) -> None:
     subgraph = batch.subgraph
-    store.edge_index = subgraph.edge_index[index]
+    store["edge_index"] = subgraph.edge_index[index]
     if batch.mapping is None:
-        store.num_sampled_edges = list(subgraph.num_sampled_edges[index])
+        store["num_sampled_edges"] = list(subgraph.num_sampled_edges[index])
     # Where features of edges were looked up, their ids are there.
     if (edge_ids := subgraph.edge_ids[index]) is not None:
-        store.e_id = store.edge = edge_ids
+        store["edge"] = store["e_id"] = edge_ids
     if (features := batch.edge_features[index]) is not None:
-        store.edge_attr = features
+        store["edge_attr"] = features
 
 
-def _fill_seeds(store: Any, batch: SampledBatch) -> None:
-    store.batch_size = batch.input_positions.numel()
-    store.input_id = batch.input_positions
-    if batch.mapping is not None:
-        store.mapping = batch.mapping
-    if batch.seed_times is not None:
-        store.seed_time = batch.seed_times
+def _fill_attributes(stores: Stores, batch: SampledBatch, schema: GraphSchema, constants: Constants) -> None:
+    """What the data set has beside features and labels; the batch's own names are filled in later, and stand."""
+    for column in columns_among(frozenset(batch.columns)):
+        key: Any
+        if column.kind == NODE_COLUMN:
+            key = schema.node_types[column.type_index] or _ONLY_NODE
+        else:
+            key = _message_type(schema, schema.edge_types[column.type_index])
+        rows = batch.columns[column.store]
+        stores[key][column.name] = rows.movedim(0, -1) if last_dimension_counts(column.name) else rows
+    for key, named in constants.items():
+        if key is None:
+            stores[_ONLY_NODE if schema.is_homogeneous else None].update(named)
+        else:
+            stores[key if isinstance(key, str) else _message_type(schema, key)].update(named)
 
 
-def _fill_links(data: HeteroData, edge_type: EdgeType, batch: SampledBatch, links: LinkLabels) -> None:
-    store = data[edge_type]
-    store.batch_size = batch.input_positions.numel()
-    store.input_id = batch.input_positions
+def _fill_links(stores: Stores, edge_type: EdgeType, batch: SampledBatch, links: LinkLabels) -> None:
+    store = stores[edge_type]
+    store["batch_size"], store["input_id"] = batch.input_positions.numel(), batch.input_positions
     if links.src_index is None:
-        store.update(link_attributes(links))
+        store |= link_attributes(links)
         if batch.seed_times is not None:
-            store.edge_label_time = batch.seed_times
+            store["edge_label_time"] = batch.seed_times
         return
-    source, target = data[edge_type[0]], data[edge_type[2]]
-    source.src_index, target.dst_pos_index = links.src_index, links.dst_pos_index
-    target.dst_neg_index = links.dst_neg_index
+    source, target = stores[edge_type[0]], stores[edge_type[2]]
+    source["src_index"], target["dst_pos_index"] = links.src_index, links.dst_pos_index
+    target["dst_neg_index"] = links.dst_neg_index
     if batch.seed_times is not None:
-        source.seed_time = target.seed_time = batch.seed_times
-
-
-def _single_type(typed: HeteroData) -> Data:
-    """The one node type and the one edge type of a typed batch, as plain ``Data``."""
-    from torch_geometric.data import Data
-
-    data = Data()
-    for store in (typed[_ONLY_NODE], typed[_ONLY_EDGE]):
-        for key, value in store.items():
-            data[key] = value
-    return data
+        source["seed_time"] = target["seed_time"] = batch.seed_times
 
 
 def to_data(

@@ -62,7 +62,7 @@ class BatchIndices(Sequence[int]):
         end = single[-1] + 1 if single else 0
         return cls(end, end, 1, single)
 
-    @property
+    @functools.cached_property
     def _range(self) -> range:
         return range(self.start, self.stop, self.step)
 
@@ -82,6 +82,8 @@ class BatchIndices(Sequence[int]):
             in_range = first - num_single if first >= num_single else (first - num_single) % step
             rest = self._range[in_range : max(stop - num_single, 0) : step]
             return BatchIndices(rest.start, rest.stop, rest.step, self.single[first:stop:step])
+        if num_single == 0:
+            return self._range[at]
         at = range(len(self))[at]
         return self.single[at] if at < num_single else self._range[at - num_single]
 
@@ -143,7 +145,7 @@ class SeedSchedule:
         if self.num_inputs < 0:
             raise InvalidArgumentError(f"num_inputs: expected at least 0, got {self.num_inputs}")
 
-    @property
+    @functools.cached_property
     def num_batches(self) -> int:
         """Batches of one epoch."""
         full, rest = divmod(self.num_inputs, self.batch_size)

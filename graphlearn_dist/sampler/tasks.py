@@ -111,8 +111,9 @@ class NodeTask:
         self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
 
     async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
-        inputs = self._inputs[positions]
-        nodes, times = inputs.node, inputs.time
+        nodes, times = self._inputs.node[positions], self._inputs.time
+        if times is not None:
+            times = times[positions]
         if self._own_times:
             times = await graph.node_times(self.seed_type, nodes)
         subgraph, _ = await graph.sample((SeedList(self.seed_type, nodes, times),), epoch=epoch, index=index)

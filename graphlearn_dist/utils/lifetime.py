@@ -77,7 +77,8 @@ class Home:
             NotInitializedError: the process is about to end, and its threads have been stopped. Only where that is
                 done by an atexit handler; a daemon thread that comes so late is stopped too.
         """
-        self.check_own()
+        if os.getpid() != self._pid:
+            self.check_own()
         if threads.are_stopped:
             threads.stop_late_comer()
             raise NotInitializedError(

@@ -85,7 +85,7 @@ def make_all(batches: PartitionedBatches, peers: DirectPeers) -> list[tuple[Any,
     async def run() -> None:
         for index in range(batches.schedule.num_batches):
             peers.asked.clear()
-            batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
+            batch = await batches.make(0, index)
             store = next(i for i, rows in enumerate(batch.edge_features) if rows is not None)
             made.append((batch, asked_for(peers, f"edge_feature:{store}")))
 

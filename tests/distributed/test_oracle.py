@@ -65,7 +65,7 @@ def make_all(batches: PartitionedBatches, epoch: int, count: int | None = None) 
 
     async def run() -> None:
         for index in range(batches.schedule.num_batches if count is None else count):
-            made.append(await batches.make(epoch, index, 0, lambda batch: batch))
+            made.append(await batches.make(epoch, index))
 
     asyncio.run(run())  # returns nothing: what it returns is printed, for an error that Python's enum drops
     return made

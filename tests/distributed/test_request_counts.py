@@ -65,7 +65,7 @@ def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> N
             peers = EndpointPeers(asker, holders, SETTINGS.request_timeout_s)
             batches = PartitionedBatches(parts[0], seeds, config, [PartitionService(parts[0])], peers)
             for index in range(batches.schedule.num_batches):
-                batch = await batches.make(0, index, 0, lambda unplaced: unplaced)
+                batch = await batches.make(0, index)
                 assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
                 for other in others.values():
                     assert other.asked() == +Counter({"hop": num_asked, "rows": 1})

@@ -60,11 +60,11 @@ def _advertise_proxy(port: int) -> None:
 def _raise_at(epoch: int, index: int) -> None:
     from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 
-    make = PartitionedBatches.make
+    make = PartitionedBatches.make_in
 
     async def make_or_raise(self: PartitionedBatches, *args: object) -> object:
         if args[:2] == (epoch, index):
             raise ValueError(INJECTED)
         return await make(self, *args)  # type: ignore[arg-type]
 
-    PartitionedBatches.make = make_or_raise  # type: ignore[method-assign,assignment]
+    PartitionedBatches.make_in = make_or_raise  # type: ignore[method-assign,assignment]

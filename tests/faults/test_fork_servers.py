@@ -193,14 +193,14 @@ PRINTING = """
 import os
 from graphlearn_dist.distributed.workers import fork_server_main, sampling_worker
 
-make = sampling_worker.PartitionedBatches.make
+make = sampling_worker.PartitionedBatches.make_in
 
 async def make_and_print(self, epoch, index, run, place):
     if index == 0:
         print("seen", os.environ["GLD_SEEN"], "OPENBLAS_NUM_THREADS" in os.environ, os.getcwd(), flush=True)
     return await make(self, epoch, index, run, place)
 
-sampling_worker.PartitionedBatches.make = make_and_print
+sampling_worker.PartitionedBatches.make_in = make_and_print
 os._exit(fork_server_main.main())
 """
 

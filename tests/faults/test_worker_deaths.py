@@ -116,14 +116,14 @@ DEADLY = """
 import os, signal
 from graphlearn_dist.distributed.workers import fork_server_main, sampling_worker
 
-make = sampling_worker.PartitionedBatches.make
+make = sampling_worker.PartitionedBatches.make_in
 
 async def make_or_die(self, epoch, index, run, place):
     if index == 7:
         os.kill(os.getpid(), signal.SIGSEGV)
     return await make(self, epoch, index, run, place)
 
-sampling_worker.PartitionedBatches.make = make_or_die
+sampling_worker.PartitionedBatches.make_in = make_or_die
 os._exit(fork_server_main.main())
 """
 

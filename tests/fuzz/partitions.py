@@ -186,7 +186,7 @@ def _use_all(datasets: list[DistDataset], attempts: Attempts) -> None:
         for name, inputs, config in _ways(datasets[-1], only_few=where == "mapped"):
             with attempts.one(f"{where}, {name}"):
                 batches = PartitionedBatches(datasets[-1], inputs, config, at_hand, DirectPeers(services))
-                run_local(batches.make(0, 0, 0, lambda batch: batch))
+                run_local(batches.make(0, 0))
     if len(datasets) == 1:
         _use_whole(datasets[0], attempts)
 

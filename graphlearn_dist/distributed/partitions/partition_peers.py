@@ -253,12 +253,14 @@ class EndpointPeers:
 
     def attempt(self, exchange: AnyExchange) -> Awaitable[AnyExchange]:
         """Begins an exchange, to be awaited; that raises ``HolderLost`` where a holder is lost."""
-        engine = self._endpoint.native_engine
-        if self._in_python or engine is None:
+        if self._in_python:
             return self._rounds(exchange)
         loop = asyncio.get_running_loop()
         driver = self._drivers.get(loop)
         if driver is None:
+            engine = self._endpoint.native_engine
+            if engine is None:
+                return self._rounds(exchange)
             driver = self._drivers[loop] = _Driver(engine, loop)
         count = max(self._addresses, default=-1) + 1
         streams = [self._open_stream(partition) for partition in range(count)]

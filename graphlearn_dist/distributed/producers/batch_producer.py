@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...messages import EndOfEpoch, SampledBatch
 from ...sampler.fingerprint import Settings
 from ...sampler.schedule import BatchIndices
 from ...utils.lifetime import Home
-from ..session.launcher_messages import result_or_alarm
+from ..session.launcher_messages import raise_alarm
 from ..workers.worker_failure import failure_error
 
 
@@ -67,6 +68,11 @@ class BatchProducer(ABC):
         self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()  # at most ``limit``
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
+        self._awaited: Future[Any] | None = None
+        self._was_error = False  # instead of the last batch
+        if alarm is not None:
+            give_up = weakref.WeakMethod(self._give_up)  # the alarm outlives the loader
+            alarm.add_done_callback(lambda _: (method := give_up()) and method())
 
     # --- what a mode says ----------------------------------------------------------------------------------------
 
@@ -125,11 +131,14 @@ class BatchProducer(ABC):
             ChannelClosedError: the producer was closed.
         """
         self._check_open()
-        self._grant(self._num_read)  # the last one may have been an error
+        if self._was_error:
+            self._grant(self._num_read)
+        self._was_error = True
         if not self._under_way:
             # After an error, too, there may be more: that must not look like the end.
             self._ask_ahead(max(1, self._limit))
         if not self._under_way:
+            self._was_error = False
             return self._end
         request, future = self._under_way.popleft()
         try:
@@ -141,6 +150,7 @@ class BatchProducer(ABC):
         self._ask_ahead(self._limit)
         if isinstance(item, SampledBatch):
             self._grant(request.position)
+            self._was_error = False
             return item
         if isinstance(item, EndOfEpoch):
             raise ChannelClosedError(
@@ -190,8 +200,13 @@ class BatchProducer(ABC):
         return future
 
     def _wait_for(self, request: BatchRequest, future: Future[Any]) -> Any:
+        self._awaited = future  # from now on the alarm ends the wait
         try:
-            return result_or_alarm(future, self._alarm, self._timeout_s)
+            raise_alarm(self._alarm)
+            return future.result(self._timeout_s)
+        except CancelledError:
+            raise_alarm(self._alarm)
+            raise
         except DeadlineExceededError:
             raise
         except TimeoutError as error:
@@ -199,6 +214,13 @@ class BatchProducer(ABC):
             raise DeadlineExceededError(
                 f"batch {request.index}: nothing from {self._place_of(request)} within {self._timeout_s:g} s"
             ) from error
+        finally:
+            self._awaited = None
+
+    def _give_up(self) -> None:
+        """The alarm went off. On any thread."""
+        if (awaited := self._awaited) is not None:
+            awaited.cancel()
 
     def _wait_again(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
         try:

@@ -25,7 +25,7 @@ from ..dist_dataset import DistDataset
 from ..dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
 from ..event_loop import LoopThread
 from ..partitions.partition_input import resolve_among, resolve_here
-from ..sampling.batches import NoPeers, PartitionedBatches, place_in_pool
+from ..sampling.batches import NoPeers, PartitionedBatches
 from ..session.group_peers import find_holders, open_peers
 from ..workers.sampling_producer import SamplingProducer
 from .batch_producer import BatchProducer, BatchRequest
@@ -104,7 +104,7 @@ class CollocatedProducer(LocalProducer):
             self._thread.start()
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
-        making = self._batches.make(request.epoch, request.index, request.run, place_in_pool)
+        making = self._batches.make(request.epoch, request.index, request.run)
         if not self._is_synchronous:
             return self._thread.submit(making)
         made: Future[Any] = Future()

@@ -44,7 +44,7 @@ class _Server:
         remote: the server, whose loss is told at once.
         info: the producer that it has for the loader; None while it has none.
         run: the number by which that knows the run; a run that begins again there has another one.
-        oldest: position of the batch that it was told is read next of those that it makes.
+        oldest: position of the batch that it was told is read next, of those that it makes.
     """
 
     rank: int
@@ -147,8 +147,9 @@ class RemoteProducer(BatchProducer):
         return _server_at(server.rank, self._timeout_s).ask(DistServer.start_new_epoch_sampling, *what)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
-        server = self._server_of(request.position)
-        server.oldest = self._next_of(request.position)
+        place = self._makers.maker_of(request.position)
+        server = self._servers[place]
+        server.oldest = self._makers.next_of(place, self._num_read)
         return server.remote.ask(
             DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.oldest]
         )
@@ -156,7 +157,8 @@ class RemoteProducer(BatchProducer):
     def _grant(self, position: int) -> None:
         if position >= self._num_wanted:
             return
-        server, oldest = self._server_of(position), self._next_of(position)
+        place = self._makers.maker_of(position)
+        server, oldest = self._servers[place], self._makers.next_of(place, self._num_read)
         if oldest < self._num_wanted and oldest != server.oldest:
             server.oldest = oldest
             # where it fails, so do those under way
@@ -164,10 +166,6 @@ class RemoteProducer(BatchProducer):
 
     def _server_of(self, position: int) -> _Server:
         return self._servers[self._makers.maker_of(position)]
-
-    def _next_of(self, position: int) -> int:
-        """Position of the batch that is read next of those that the server of this one makes."""
-        return self._makers.next_of(self._makers.maker_of(position), self._num_read)
 
     def _place_of(self, request: BatchRequest) -> str:
         return f"server {self._server_of(request.position).rank}"

@@ -12,7 +12,7 @@ from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
 from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
-from ...sampler.batch_maker import BatchMaker, rows_by_store, wanted_rows, with_rows
+from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
 from ...sampler.batches import make_plan
 from ...sampler.local_graph import LocalGraph
 from ...sampler.tasks import GraphAccess
@@ -22,7 +22,9 @@ from ..partitions.partition_service import PartitionService
 from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
 
-Place = Callable[[SampledBatch], SampledBatch]
+Rows = Mapping[str, torch.Tensor]
+# Given a batch with looked-up rows, and these by store, still to be written: where those of each store are wanted.
+Place = Callable[[SampledBatch, Rows], Rows]
 
 
 class NoPeers:
@@ -93,20 +95,18 @@ class PartitionedSampler:
         """
         return BatchMaker(self._graph, self._schema, sampler_input, config, near)
 
-    async def fill(self, batch: SampledBatch, place: Place) -> SampledBatch:
-        """The batch with the rows that are looked up for it.
+    async def fill(self, batch: SampledBatch) -> SampledBatch:
+        """A batch with the rows that are looked up for it."""
+        return with_rows(batch, await self.look_up(batch, place_in_pool))
 
-        Args:
-            batch: without them.
-            place: given the batch with looked-up rows still unwritten, returns the same batch in the memory where it
-                is wanted; the rows are then written there, once.
-        """
+    async def look_up(self, batch: SampledBatch, place: Place) -> Rows:
+        """The rows that are looked up for a batch, by store, written once, where ``place`` says they are wanted."""
         wanted = wanted_rows(batch, self._stores)
         lookup = self.collector.start(wanted, self.collector.places_in(batch.subgraph, wanted))
         # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
         unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        placed = place(with_rows(batch, unwritten))
-        await lookup.fill(rows_by_store(placed))
+        placed = place(with_rows(batch, unwritten) if unwritten else batch, unwritten)
+        await lookup.fill(placed)
         return placed
 
 
@@ -145,12 +145,16 @@ class PartitionedBatches:
         """``FeatureCollector.counts`` are added to these."""
         self._sampler.collector.counts = counts
 
-    async def make(self, epoch: int, index: int, run: int, place: Place) -> SampledBatch:
-        """Batch ``index`` of ``epoch`` for the iteration ``run``; see ``PartitionedSampler.fill`` for ``place``."""
-        return await self._sampler.fill(await self._maker.make(epoch, index, run), place)
+    async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
+        """Batch ``index`` of ``epoch`` for the iteration ``run``."""
+        return await self._sampler.fill(await self._maker.make(epoch, index, run))
+
+    async def make_in(self, epoch: int, index: int, run: int, place: Place) -> tuple[SampledBatch, Rows]:
+        """The same batch without the rows that were looked up for it, and these, see ``look_up``."""
+        batch = await self._maker.make(epoch, index, run)
+        return batch, await self._sampler.look_up(batch, place)
 
 
-def place_in_pool(batch: SampledBatch) -> SampledBatch:
-    """The batch with rows in warm memory of this process, still to be written."""
-    rows = rows_by_store(batch).items()
-    return with_rows(batch, {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows})
+def place_in_pool(batch: SampledBatch, rows: Rows) -> Rows:
+    """Warm memory of this process."""
+    return {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows.items()}

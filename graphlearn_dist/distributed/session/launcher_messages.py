@@ -23,11 +23,19 @@ def result_or_alarm(future: Future[Any], alarm: Future[None] | None, timeout_s: 
     if alarm is not None:
         if not future.done():
             wait((future, alarm), timeout_s, FIRST_COMPLETED)
-        if alarm.done() and (error := alarm.exception()) is not None:
+        try:
+            raise_alarm(alarm)
+        except Exception:
             future.cancel()
-            raise type(error)(*error.args)  # a new one each time, with a traceback of its own
+            raise
         timeout_s = 0
     return future.result(timeout_s)
+
+
+def raise_alarm(alarm: Future[None] | None) -> None:
+    """Raises what the alarm says, if it went off: a new error each time, with a traceback of its own."""
+    if alarm is not None and alarm.done() and (error := alarm.exception()) is not None:
+        raise type(error)(*error.args)
 
 
 class LauncherMessages:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 from ...errors import SamplingWorkerError
 
@@ -25,23 +23,29 @@ class ByteCredit:
         self._asked: list[int] = []  # for which batches, ascending; they were not sent
         self._sent: list[tuple[int, int]] = []  # index, bytes, ascending; as long as the reader has requests under way
         self._sent_bytes = 0
-        self._changed = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], int] = {}  # for which batch each
         self._why_closed = ""
 
-    @asynccontextmanager
-    async def turn(self, index: int) -> AsyncIterator[None]:
-        """Entered when no earlier batch is asked for; one batch at a time is on its way from its worker to ``send``.
+    async def enter(self, index: int) -> None:
+        """Returns when no earlier batch is asked for; one batch at a time is on its way from its worker to ``send``.
 
         An earlier batch that is asked for later, since its request was overtaken, need not wait for the end of this
-        turn: its worker has no room for later batches as long as it is there.
+        turn: its worker has no room for later batches as long as it is there. ``leave`` is due, unless this fails.
+
+        Raises:
+            SamplingWorkerError: the run was ended meanwhile.
         """
         insort(self._asked, index)
         try:
-            await self._until(lambda: self._asked[0] == index)
-            yield
-        finally:
-            self._asked.remove(index)
-            self._changed.set()
+            await self._until_first(index)
+        except BaseException:
+            self.leave(index)
+            raise
+
+    def leave(self, index: int) -> None:
+        """The turn that ``enter`` gave is over."""
+        self._asked.remove(index)
+        self._wake()
 
     async def send(self, index: int, nbytes: int) -> None:
         """Waits until a batch may be sent, and counts it; within its turn.
@@ -49,33 +53,37 @@ class ByteCredit:
         Raises:
             SamplingWorkerError: the run was ended meanwhile.
         """
-        await self._until(lambda: self._asked[0] == index and self._has_room(index, nbytes))
+        await self._until_first(index, nbytes)
         insort(self._sent, (index, nbytes))
         self._sent_bytes += nbytes
 
-    def _has_room(self, index: int, nbytes: int) -> bool:
-        is_next = not self._sent or index < self._sent[0][0]
-        return is_next or self._sent_bytes + nbytes <= self._limit_bytes
-
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        while True:
-            self._check_open()
-            if is_so():
+    async def _until_first(self, index: int, nbytes: int | None = None) -> None:
+        """Returns when no earlier batch is asked for, and there is room for so many bytes, if any are given."""
+        while not self._why_closed:
+            is_free = nbytes is None or not self._sent or index < self._sent[0][0]
+            if self._asked[0] == index and (is_free or self._sent_bytes + (nbytes or 0) <= self._limit_bytes):
                 return
-            self._changed.clear()
-            await self._changed.wait()
+            changed = asyncio.get_running_loop().create_future()
+            self._waiting[changed] = index
+            try:
+                await changed
+            finally:
+                del self._waiting[changed]
+        raise SamplingWorkerError(self._why_closed)
+
+    def _wake(self) -> None:
+        """Lets those look again that can go on: the first batch's, all where nothing more is sent."""
+        for changed, index in self._waiting.items():
+            if not changed.done() and (self._why_closed or index == self._asked[0]):
+                changed.set_result(None)
 
     def grant(self, oldest: int) -> None:
         """The reader says which batch it reads next: it has read all before."""
         while self._sent and self._sent[0][0] < oldest:
             self._sent_bytes -= self._sent.pop(0)[1]
-        self._changed.set()
+        self._wake()
 
     def close(self, why: str) -> None:
         """Nothing more is sent; who waits fails with ``why``."""
         self._why_closed = why
-        self._changed.set()
-
-    def _check_open(self) -> None:
-        if self._why_closed:
-            raise SamplingWorkerError(self._why_closed)
+        self._wake()

@@ -217,7 +217,8 @@ class SamplingProducer:
         if oldest is None or credit is None:
             return await worker.item(run, index)
         credit.grant(oldest)
-        async with credit.turn(index):
+        await credit.enter(index)
+        try:
             encoded = await worker.item(run, index)
             try:
                 await credit.send(index, encoded.nbytes)
@@ -225,6 +226,8 @@ class SamplingProducer:
                 release(encoded)
                 raise
             return encoded
+        finally:
+            credit.leave(index)
 
     async def fetch_next(self) -> SampledBatch | None:
         """The first batch of the run that was not given before, decoded; None when all were.

@@ -13,27 +13,26 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy
 import torch
 
 from ... import _C
-from ...core import pooled_empty
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch
 from ...rpc.shm.arena import SendingArena
-from ...rpc.wire.codec import byte_array, encode
-from ...rpc.wire.encoded import Encoded, padded
-from ...sampler.batch_maker import rows_by_store, with_rows
+from ...rpc.wire.codec import encode
+from ...rpc.wire.encoded import Encoded
+from ...sampler.batch_maker import with_rows
 from ..dist_dataset import DistDataset
 from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
-from ..sampling.batches import NoPeers, PartitionedBatches
+from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
@@ -63,32 +62,6 @@ class BatchSlot:
     head: bytes = b""
 
 
-def _place_segments(encoded: Encoded, slot: memoryview, unwritten: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Copies a message's segments into a slot, but for those that are still to be written.
-
-    Args:
-        encoded: the message.
-        slot: ``encoded.nbytes`` of memory.
-        unwritten: tensors of the message whose values do not matter yet.
-
-    Returns:
-        For each of them that is not empty, by its address, a tensor of its shape and dtype in its place in the slot.
-    """
-    by_address = {tensor.data_ptr(): tensor for tensor in unwritten if tensor.numel()}
-    views = {}
-    at = 0
-    for segment in encoded.segments:
-        source = byte_array(segment)
-        tensor = by_address.get(source.ctypes.data)
-        if tensor is None:
-            numpy.copyto(byte_array(slot[at : at + segment.nbytes]), source)
-        else:
-            view = torch.frombuffer(slot, dtype=tensor.dtype, count=tensor.numel(), offset=at)
-            views[tensor.data_ptr()] = view.reshape(tensor.shape)
-        at += padded(segment.nbytes)
-    return views
-
-
 class BatchSender:
     """Where finished batches go.
 
@@ -103,17 +76,22 @@ class BatchSender:
         self._region = region
         self._control = control
 
-    def place(self, batch: SampledBatch, slot: BatchSlot) -> SampledBatch:
-        """The batch with looked-up rows in a slot of the region, still to be written; all else is copied there."""
+    def place(self, slot: BatchSlot, batch: SampledBatch, rows: Rows) -> Rows:
+        """Places for looked-up rows in a slot of the region, into which all else is copied; see ``Place``."""
         encoded = encode(batch)
         offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
-        rows = rows_by_store(batch)
         if offset is None:
-            return with_rows(batch, {name: pooled_empty(tuple(t.shape), t.dtype) for name, t in rows.items()})
+            return place_in_pool(batch, rows)
         slot.offset, slot.nbytes, slot.head = offset, encoded.nbytes, encoded.head
-        views = _place_segments(encoded, self._region.view(offset, encoded.nbytes), rows.values())
-        rows = {name: views.get(tensor.data_ptr(), tensor) for name, tensor in rows.items()}
-        return with_rows(batch, rows)
+        memory = self._region.view(offset, encoded.nbytes)
+        addresses = [tensor.data_ptr() for tensor in rows.values()]
+        starts = _C.copy_segments(encoded.segments, memory, addresses)
+        return {
+            name: tensor
+            if start < 0  # it has no bytes
+            else torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start).view(tensor.shape)
+            for start, (name, tensor) in zip(starts, rows.items(), strict=True)
+        }
 
     def check_room(self, slot: BatchSlot, encoded: Encoded) -> None:
         """Raises ``MessageTooLargeError`` for a batch that can lie neither in the region nor in the ring."""
@@ -269,10 +247,8 @@ class SamplingWorker:
     async def _make(self, start: StartRun, index: int) -> tuple[ItemHeader, Encoded]:
         slot = BatchSlot()
         try:
-            batch = await self._batches.make(
-                start.epoch, index, start.run, lambda unplaced: self._sender.place(unplaced, slot)
-            )
-            encoded = Encoded(slot.head, (), 0) if slot.offset else encode(batch)
+            made = await self._batches.make_in(start.epoch, index, start.run, partial(self._sender.place, slot))
+            encoded = Encoded(slot.head, (), 0) if slot.offset else encode(with_rows(*made))
             self._sender.check_room(slot, encoded)
         except BaseException as error:
             if slot.offset:

@@ -21,9 +21,12 @@ class Sender:
         self.tasks = [asyncio.create_task(self._send(at, nbytes)) for at, nbytes in enumerate(sizes)]
 
     async def _send(self, at: int, nbytes: int) -> None:
-        async with self.credit.turn(2 * at):
+        await self.credit.enter(2 * at)
+        try:
             await self.credit.send(2 * at, nbytes)
             self.sent.append(at)
+        finally:
+            self.credit.leave(2 * at)
 
     async def after(self, num_read: int) -> int:
         """How many are sent when the reader has had so many and everybody had time to act."""
@@ -91,10 +94,13 @@ def test_a_request_that_was_overtaken() -> None:
         is_there = {index: asyncio.Event() for index in (2, 4, 6)}
 
         async def fetch(index: int) -> None:
-            async with credit.turn(index):
+            await credit.enter(index)
+            try:
                 await is_there[index].wait()
                 await credit.send(index, 60)
                 sent.append(index)
+            finally:
+                credit.leave(index)
 
         async def all_had_time() -> list[int]:
             for _ in range(20):
