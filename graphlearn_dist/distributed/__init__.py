@@ -54,6 +54,7 @@ from .rpc import (
     shutdown_rpc,
 )
 from .sampling.served_dataset import ServedDataset
+from .walks import random_walk
 
 if TYPE_CHECKING:
     from .batched_data_dict import BatchedDataDict, SlicedDataDict
@@ -120,6 +121,7 @@ __all__ = [
     "init_rpc",
     "init_server",
     "init_worker_group",
+    "random_walk",
     "register_function",
     "rendezvous_store",
     "request_server",

@@ -21,6 +21,7 @@ from ..sampler.batch_maker import BatchMaker
 from ..sampler.inputs import resolve_input
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.outputs import NeighborOutput
+from ..sampler.walks import RandomWalks, WalkSettings, walk_plan
 from ..typing import NumNeighbors
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
@@ -216,6 +217,20 @@ class DistNeighborSampler(ConcurrentEventLoop):
     def subgraph(self, inputs: NodeSamplerInput, **kwargs: Any) -> SampledBatch | None:
         """All edges between nodes and their sampled neighborhood; else as ``sample_from_nodes``."""
         return self._sample(NodeSamplerInput.cast(inputs), SamplingType.SUBGRAPH, **kwargs)
+
+    def random_walk(self, seeds: torch.Tensor, settings: WalkSettings, *, first: int = 0) -> torch.Tensor:
+        """A random walk from each seed; see ``distributed.random_walk``, whose arguments the settings have.
+
+        Raises:
+            NotInitializedError: before ``start_loop``.
+            InvalidArgumentError: settings that do not fit the data set.
+            UnknownIdError: a seed is outside the graph.
+            PeerLostError: a worker whose partition is needed is gone.
+        """
+        if self._sampler is None:
+            raise NotInitializedError("the sampler does not run: call start_loop() first")
+        graph = self._sampler.graph_access(walk_plan(self._data, settings.with_weight, settings.seed))
+        return self.run_task(RandomWalks(graph, settings).walk(seeds, first), self._options.rpc_timeout)
 
     def _sample(
         self,

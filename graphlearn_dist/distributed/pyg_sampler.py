@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from ..data.dataset import Dataset
-from ..data.pyg_graphs import graph_of_pyg, is_pyg_data
+from ..data.pyg_graphs import is_pyg_data
 from ..data.schema import EdgeDirection, GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
@@ -27,16 +25,13 @@ from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
 from ..sampler.exclusion import with_excluded
 from ..sampler.inputs import check_input
-from ..sampler.local_graph import LocalGraph
 from ..sampler.negative_sampling import negatives_of
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
 from ..sampler.schedule import batch_index
 from ..sampler.tasks import GraphAccess
 from ..utils.coroutines import run_local
-from .dist_dataset import DistDataset
 from .pyg_stores import ServerGraphStore
-from .sampling.asked_dataset import AskedDataset
-from .sampling.partition_directory import DirectoryDataset
+from .sampling.known_graph import graph_access, graph_for
 
 __all__ = ["PyGSampler", "batch_index"]
 
@@ -115,6 +110,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         self.sample_direction = sample_direction
         self.subgraph_type = _subgraph_type(subgraph_type, directed)
         self.keep_orig_edges = False
+        if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], ServerGraphStore):
+            data = data[1].data
         self._data = graph_for(data, _DIRECTIONS[sample_direction], weight_attr=weight_attr, time_attr=time_attr)
         self._settings: dict[str, Any] = {
             "batch_size": 1,
@@ -256,10 +253,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         key = config.temporal_strategy
         if key not in self._graphs:
             plan = self._plan(config)
-            if isinstance(self._data, AskedDataset):
-                self._graphs[key] = self._data.graph_access(plan, self._num_threads)
-            else:
-                self._graphs[key] = LocalGraph(self._data, plan, self._num_threads)
+            self._graphs[key] = graph_access(self._data, plan, self._num_threads)
         return self._graphs[key]
 
     def _sample(
@@ -351,25 +345,3 @@ def _subgraph_type(given: SubgraphType | str, directed: bool) -> SubgraphType:
     except ValueError:
         names = [one.value for one in SubgraphType]
         raise InvalidArgumentError(f"subgraph_type: expected one of {names}, got {given!r}") from None
-
-
-def graph_for(
-    data: Any, edge_dir: EdgeDirection, *, weight_attr: str | None = None, time_attr: str | None = None
-) -> Dataset:
-    """The graph of what a ``PyGSampler`` is given, see there."""
-    if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], ServerGraphStore):
-        data = data[1].data
-    if isinstance(data, (str, Path)):
-        data = DirectoryDataset(data)
-    if is_pyg_data(data):
-        return graph_of_pyg(data, edge_dir, weight_attr=weight_attr, time_attr=time_attr)
-    if not isinstance(data, Dataset) or data.graph is None:
-        raise InvalidArgumentError(
-            f"data: expected PyG's Data, HeteroData or (FeatureStore, GraphStore), a Dataset with a graph, a "
-            f"ServedDataset or a partition directory, got {type(data).__name__}"
-        )
-    if isinstance(data, DistDataset) and not isinstance(data, AskedDataset) and not data.is_whole:
-        raise InvalidArgumentError(
-            f"data: expected a data set that is whole or on servers, got one of {data.num_partitions} partitions"
-        )
-    return data

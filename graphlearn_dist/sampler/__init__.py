@@ -18,6 +18,7 @@ from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutp
 from .plan import SamplingPlan, build_plan
 from .ppr import personalized_pagerank
 from .schedule import SeedSchedule
+from .walks import WalkSettings
 
 __all__ = [
     "BaseSampler",
@@ -38,6 +39,7 @@ __all__ = [
     "SamplingPlan",
     "SamplingType",
     "SeedSchedule",
+    "WalkSettings",
     "build_plan",
     "personalized_pagerank",
 ]

@@ -122,6 +122,16 @@ class LocalGraph:
         rows, cols = (sources, targets) if self.plan.schema.edge_dir == "out" else (targets, sources)
         return to_tensor(_C.has_edges(self._graphs[edge_type], rows, cols, self._pool)).to(torch.bool)
 
+    async def draw_neighbors(
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``HostGraph``."""
+        draw = self.plan.draws[edge_type].native
+        counts, neighbors, _ = _C.sample_neighbors(
+            self._graphs[edge_type], ids, None, fanout, draw, key, False, self._pool, trees
+        )
+        return to_tensor(counts), to_tensor(neighbors).long()
+
     async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
         """See ``GraphAccess``."""
         return await fill_by_asking(slots, functools.partial(self.has_edges, edge_type))

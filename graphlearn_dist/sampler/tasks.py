@@ -21,6 +21,7 @@ from .exclusion import without_edges
 from .inputs import edge_type_index
 from .negative_pool import NegativePool, negative_key
 from .negative_slots import FilledSlots, NegativeSlots, TimeLimit
+from .plan import SamplingPlan
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,25 @@ class GraphAccess(Protocol):
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
         """By edge type, all edges between nodes (by node type int64 ``[n]``, distinct)."""
+
+
+class HostGraph(GraphAccess, Protocol):
+    """A graph that answers for single hops too.
+
+    Attributes:
+        plan: how neighbors are drawn.
+    """
+
+    plan: SamplingPlan
+
+    async def draw_neighbors(
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Neighbors of nodes (int64 ``[n]``) as the plan draws them, each in a tree (int64 ``[n]``) of its own draws.
+
+        Returns:
+            Counts int64 ``[n]``, and neighbors int64 ``[sum]``, grouped by node in the order asked.
+        """
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from ...sampler.plan import SamplingPlan
-from ...sampler.tasks import GraphAccess
+from ...sampler.tasks import HostGraph
 from ...typing import EdgeType
 from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
@@ -43,5 +43,5 @@ class AskedDataset(DistDataset):
         """All edges of a type, int64 ``[2, num_edges]``, sources and targets, in no particular order."""
 
     @abstractmethod
-    def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> GraphAccess:
+    def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> HostGraph:
         """The graph as batches are made from it. It never waits in a coroutine."""

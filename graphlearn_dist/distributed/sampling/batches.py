@@ -15,7 +15,8 @@ from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
 from ...sampler.batches import make_plan
 from ...sampler.local_graph import LocalGraph
-from ...sampler.tasks import GraphAccess
+from ...sampler.plan import SamplingPlan
+from ...sampler.tasks import HostGraph
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
@@ -68,20 +69,21 @@ class PartitionedSampler:
         peers: Peers,
         num_threads: int = 1,
     ) -> None:
-        plan = make_plan(dataset, config)
+        self._dataset, self._services, self._peers, self._num_threads = dataset, services, peers, num_threads
         self._schema = dataset.schema
-        self._graph: GraphAccess
-        if dataset.is_whole:
-            self._graph = LocalGraph(dataset, plan, num_threads)
-        else:
-            self._graph = PartitionedGraph(
-                dataset, plan, with_cached_graphs(dataset, services, num_threads), peers, num_threads
-            )
+        self._graph = self.graph_access(make_plan(dataset, config))
         self.collector = FeatureCollector(dataset, services, peers, num_threads)
         names = self.collector.store_names
         labels = {store_name(NODE_LABEL, index) for index in range(len(self._schema.node_types))}
         wanted = names if config.collect_features else names & labels if config.collect_labels else ()
         self._stores = frozenset(wanted)
+
+    def graph_access(self, plan: SamplingPlan) -> HostGraph:
+        """The graph, its neighbors drawn by a plan."""
+        if self._dataset.is_whole:
+            return LocalGraph(self._dataset, plan, self._num_threads)
+        services = with_cached_graphs(self._dataset, self._services, self._num_threads)
+        return PartitionedGraph(self._dataset, plan, services, self._peers, self._num_threads)
 
     def maker(
         self,

@@ -9,7 +9,7 @@ import torch
 from ...partition import load_partition_layout
 from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
-from ...sampler.tasks import GraphAccess
+from ...sampler.tasks import HostGraph
 from ...typing import EdgeType
 from ..dist_dataset import DistDataset
 from ..partitions.partition_service import PartitionService
@@ -50,7 +50,7 @@ class DirectoryDataset(AskedDataset):
         """See ``AskedDataset``."""
         return torch.cat([torch.stack(one.edges(edge_type)[1:]) for one in self.partitions], dim=1)
 
-    def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> GraphAccess:
+    def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> HostGraph:
         """See ``AskedDataset``."""
         if self.is_whole:
             return LocalGraph(self, plan, num_threads)

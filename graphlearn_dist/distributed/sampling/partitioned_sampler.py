@@ -175,6 +175,32 @@ class PartitionedGraph:
             edge_ids = torch.empty(0, dtype=torch.int64)
         return counts, neighbors.long(), None if edge_ids is None else edge_ids.long()
 
+    async def draw_neighbors(
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``HostGraph``: one request for each peer that owns some of the nodes."""
+        draw, split = self.plan.draws[edge_type], split_by_owner(self._books[edge_type], ids, self._pool)
+        trees = trees[split.positions]
+        asked = [p for p in range(self._num_partitions) if p not in self._services and split.count(p)]
+        questions = []
+        for p in asked:
+            part = (edge_type, split.part(split.ids, p), fanout, draw.native, key, split.part(trees, p), None)
+            lengths = [split.count(p), _C.SingleRound.ANY_LENGTH, _C.SingleRound.MAY_BE_ABSENT]
+            questions.append((p, _C.hop_query([part], False), lengths))
+        under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
+        parts: list[SampledPart | None] = [None] * self._num_partitions
+        for partition, service in self._at_hand(split):
+            graph = service.native_graph(edge_type, draw)
+            here, rows, theirs = (split.part(of, partition) for of in (split.ids, split.rows, trees))
+            found = _C.sample_neighbors(graph, here, rows, fanout, draw.native, key, False, self._pool, theirs)
+            parts[partition] = to_tensor(found[0]), to_tensor(found[1]), None
+        for partition, (counts, neighbors, _) in zip(asked, await _answers(under_way), strict=True):
+            parts[partition] = to_tensor(counts), to_tensor(neighbors), None
+        stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool, fanout)
+        neighbors = to_tensor(stitched[1]).long()
+        _check_places(neighbors, self.plan.schema.num_nodes[self.plan.schema.edge_specs[edge_type][1]])
+        return to_tensor(stitched[0]), neighbors
+
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``GraphAccess``: one request for each peer that owns some of the rows."""
         ids, neighbors = (sources, targets) if self.plan.schema.edge_dir == "out" else (targets, sources)

@@ -18,7 +18,7 @@ from ...partition.edge_book import edge_book_from_dict
 from ...partition.partition_book import from_dict
 from ...rpc.calls.remote import Remote
 from ...sampler.plan import SamplingPlan
-from ...sampler.tasks import GraphAccess
+from ...sampler.tasks import HostGraph
 from ...typing import EdgeType
 from ...utils.coroutines import run_local
 from ...utils.lifetime import Home
@@ -173,7 +173,7 @@ class ServedDataset(AskedDataset):
 
         return run_local(gather())
 
-    def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> GraphAccess:
+    def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> HostGraph:
         """The graph, asked of the servers hop by hop: one request a partition and hop. Never waits in a coroutine."""
         return PartitionedGraph(self, plan, (), self._servers, num_threads)
 
