@@ -18,11 +18,12 @@ from .config import DEFAULT_SSH, LaunchContext
 from .errors import GraphLearnError, InvalidArgumentError, LaunchError
 
 if TYPE_CHECKING:
+    from .cluster import Host
     from .utils.progress import StageProgress
 
 
 def _launch(args: argparse.Namespace) -> int:
-    from .cluster import LaunchPlan, launch, read_hosts
+    from .cluster import LaunchPlan, launch
     from .cluster.jobs.checks import misplaced_options
 
     plan = LaunchPlan(
@@ -32,7 +33,7 @@ def _launch(args: argparse.Namespace) -> int:
         num_servers=args.servers,
         num_trainers=args.trainers,
         backend=args.on,
-        hosts=read_hosts(args.hosts) if args.hosts else (),
+        hosts=_hosts(args),
         ssh=args.ssh,
         port=args.port,
         port_range=args.port_range,
@@ -49,6 +50,15 @@ def _launch(args: argparse.Namespace) -> int:
         note = f"{option} stands after {args.script} and is the script's; the launcher's options stand before it"
         print(f"graphlearn-dist: {note}", file=sys.stderr)
     return launch(plan)
+
+
+def _hosts(args: argparse.Namespace) -> Sequence[Host]:
+    from .cluster import read_hosts
+    from .cluster.jobs.slurm import slurm_hosts
+
+    if args.hosts:
+        return read_hosts(args.hosts)
+    return slurm_hosts() if args.on == "ssh" else ()
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -227,7 +237,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--servers", type=int, default=1, metavar="N", help="servers to start (default 1)")
     parser.add_argument("--trainers", type=int, default=1, metavar="N", help="trainers to start (default 1)")
     parser.add_argument("--on", choices=("local", "ssh", "ray"), default="local", help="where they run (default local)")
-    parser.add_argument("--hosts", metavar="FILE", help="for ssh: one host to a line, optionally 'slots=N'")
+    parser.add_argument("--hosts", metavar="FILE", help="for ssh: one host to a line, 'slots=N' (default: Slurm's)")
     parser.add_argument("--ssh", default=DEFAULT_SSH, metavar="COMMAND", help="ssh with its options")
     parser.add_argument("--port", type=int, metavar="N", help="for ssh: the registry's, on the first host (29400)")
     parser.add_argument(

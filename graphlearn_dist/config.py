@@ -30,6 +30,11 @@ def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
         raise InvalidArgumentError(f"environment variable {name}: expected an integer, got {text!r}") from None
 
 
+def slurm_nodelist(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The hosts of the Slurm allocation that this process is in, as Slurm writes them; None outside of one."""
+    return environ.get("SLURM_JOB_NODELIST") or None
+
+
 @dataclass(frozen=True)
 class LaunchContext:
     """What the launcher tells a process it started, through the environment.

@@ -112,7 +112,9 @@ class LaunchPlan:
         if self.data is None and self.server_script is None:
             raise InvalidArgumentError("data: expected a partition directory (or a server_script), got None")
         if self.backend == "ssh" and not self.hosts:
-            raise InvalidArgumentError("hosts: expected at least one host for ssh, got none")
+            raise InvalidArgumentError(
+                "hosts: expected at least one host for ssh (a file, or a Slurm allocation), got none"
+            )
 
     @property
     def registry_port(self) -> int:
