@@ -25,7 +25,7 @@ using namespace exchange;
 using rpc::OutgoingValue;
 
 // In the order of exchange::Query.
-constexpr const char* kKindNames[] = {"hop", "rows", "owned", "has_edges", "induced"};
+constexpr const char* kKindNames[] = {"hop", "rows", "owned", "has_edges", "induced", "degrees"};
 static_assert(std::size(kKindNames) == std::variant_size_v<Query>);
 
 // --- bytes -----------------------------------------------------------------------------------------------------------
@@ -222,6 +222,14 @@ OutgoingValue has_edges_query(int edge_type, const py::object& ids, const py::ob
   });
 }
 
+OutgoingValue degrees_query(int edge_type, const py::object& ids) {
+  DegreesQuery query{edge_type, from_python(ids, "ids")};
+  return without_gil([&] {
+    query.ids = to_send(query.ids);
+    return encode_query(std::move(query));
+  });
+}
+
 OutgoingValue induced_query(const std::vector<std::tuple<int, int, py::object>>& parts,
                             const std::vector<py::object>& members, bool with_edge_ids) {
   InducedQuery query;
@@ -267,6 +275,8 @@ py::tuple arguments_of(const InducedQuery& query) {
   return py::make_tuple(parts, query.members, query.with_edge_ids);
 }
 
+py::tuple arguments_of(const DegreesQuery& query) { return py::make_tuple(query.edge_type, query.ids); }
+
 }  // namespace
 
 void bind_exchange(py::module_& m) {
@@ -305,6 +315,7 @@ void bind_exchange(py::module_& m) {
   m.def("owned_query", &stores_query<OwnedQuery>, py::arg("stores"), py::arg("ids"), "Which ids of each store it has.");
   m.def("has_edges_query", &has_edges_query, py::arg("edge_type"), py::arg("ids"), py::arg("neighbors"),
         "Whether nodes have an edge to others.");
+  m.def("degrees_query", &degrees_query, py::arg("edge_type"), py::arg("ids"), "How many neighbors nodes have.");
   m.def("induced_query", &induced_query, py::arg("parts"), py::arg("members"), py::arg("with_edge_ids"),
         "Edges to members; each part is (edge type, which of members, ids).");
   m.def(

@@ -1,6 +1,7 @@
 #include "bindings/dlpack.h"
 #include "bindings/gil.h"
 #include "bindings/module.h"
+#include "graph/row_offsets.h"
 #include "sampling/drop_edges.h"
 #include "sampling/negative.h"
 #include "sampling/ppr.h"
@@ -55,6 +56,45 @@ void bind_subgraph(py::module_& m) {
       "Ids below bound, int64 [n], the i-th a function of (key, positions[i]); uniform, or by weights and their sums "
       "as "
       "of one row (sum_weights).");
+  py::class_<PprPushes>(m, "PprPushes", "PageRank of a graph whose rows lie elsewhere; see csrc/sampling/ppr.h.")
+      .def(py::init([](py::object seeds, int64_t num_nodes, double alpha, double epsilon) {
+             return std::make_unique<PprPushes>(from_python(seeds, "seeds"), num_nodes, alpha, epsilon);
+           }),
+           py::arg("seeds"), py::arg("num_nodes"), py::arg("alpha"), py::arg("epsilon"))
+      .def(
+          "advance",
+          [](PprPushes& self, ThreadPool& pool) {
+            PprPushes::Lacking lacking = without_gil([&] { return self.advance(pool); });  // its one caller waits
+            return py::make_tuple(std::move(lacking.degrees), std::move(lacking.rows));
+          },
+          py::arg("pool"), "Pushes; then ids whose degrees, and ids whose rows are missing, int64. None of both: done.")
+      .def(
+          "give_degrees",
+          [](PprPushes& self, py::object ids, py::object degrees) {
+            self.give_degrees(from_python(ids, "ids"), from_python(degrees, "degrees"));
+          },
+          py::arg("ids"), py::arg("degrees"), "int64 [n] each.")
+      .def(
+          "give_rows",
+          [](PprPushes& self, py::object ids, py::object counts, py::object neighbors) {
+            self.give_rows(from_python(ids, "ids"), from_python(counts, "counts"), from_python(neighbors, "neighbors"));
+          },
+          py::arg("ids"), py::arg("counts"), py::arg("neighbors"), "int64 [n], [n] and [sum of counts].")
+      .def(
+          "best",
+          [](PprPushes& self, int64_t top_k, ThreadPool& pool) {
+            PprScores out = without_gil([&] { return self.best(top_k, pool); });
+            return py::make_tuple(std::move(out.counts), std::move(out.nodes), std::move(out.scores));
+          },
+          py::arg("top_k"), py::arg("pool"), "As ppr_topk.");
+  m.def(
+      "degrees_of",
+      [](const Csr& csr, py::object rows) {
+        const Tensor at = from_python(rows, "rows");
+        check_int64_vector(at, at.numel(), "rows");
+        return degrees_of(csr, at);
+      },
+      py::arg("csr"), py::arg("rows"), "Edges of rows, which exist, int64 [n].");
   m.def(
       "ppr_topk",
       [](const Csr& csr, py::object seeds, double alpha, double epsilon, int64_t top_k, ThreadPool& pool) {

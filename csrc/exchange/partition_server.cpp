@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "graph/row_offsets.h"
 #include "routing/narrowed.h"
 #include "sampling/methods.h"
 #include "sampling/negative.h"
@@ -181,6 +182,11 @@ std::vector<Answered> PartitionServer::answer_body(const InducedQuery& query) co
 std::vector<Answered> PartitionServer::answer_body(const HasEdgesQuery& query) const {
   const HeldEdges& edges = edges_of(query.edge_type);
   return {{has_edges(*edges.graph, rows_of(*edges.book, query.ids), query.neighbors, *held_.pool), nullptr}};
+}
+
+std::vector<Answered> PartitionServer::answer_body(const DegreesQuery& query) const {
+  const HeldEdges& edges = edges_of(query.edge_type);
+  return {{narrowed_or_same(degrees_of(*edges.graph, rows_of(*edges.book, query.ids))), nullptr}};
 }
 
 // --- rows ------------------------------------------------------------------------------------------------------------

@@ -109,6 +109,7 @@ class PartitionServer : public rpc::Answerer {
   std::vector<Answered> answer_body(const OwnedQuery& query) const;
   std::vector<Answered> answer_body(const HasEdgesQuery& query) const;
   std::vector<Answered> answer_body(const InducedQuery& query) const;
+  std::vector<Answered> answer_body(const DegreesQuery& query) const;
 
   const HeldEdges& edges_of(int edge_type) const;
   Tensor rows_of(const PartitionBook& book, const Tensor& ids) const;

@@ -151,8 +151,13 @@ void encode_body(const InducedQuery& query, Encoder& out) {
   for (const Tensor& members : query.members) out.tensor(members);
 }
 
+void encode_body(const DegreesQuery& query, Encoder& out) {
+  out.integer(query.edge_type);
+  out.tensor(query.ids);
+}
+
 // Items of the list that a query is: its kind, which is its place among those of Query, and its body.
-constexpr size_t kItems[] = {3, 2, 2, 4, 4};
+constexpr size_t kItems[] = {3, 2, 2, 4, 4, 3};
 static_assert(std::size(kItems) == std::variant_size_v<Query>);
 
 // --- decoding --------------------------------------------------------------------------------------------------------
@@ -341,6 +346,11 @@ void decode_body(Decoder& in, InducedQuery& query) {
     query.parts.push_back(std::move(part));
   }
   for (size_t left = in.list(); left > 0; --left) query.members.push_back(in.index_vector("members"));
+}
+
+void decode_body(Decoder& in, DegreesQuery& query) {
+  query.edge_type = in.type();
+  query.ids = in.index_vector("ids");
 }
 
 template <size_t kKind = 0>

@@ -62,7 +62,13 @@ struct InducedQuery {
   std::vector<Tensor> members;  // int32 or int64 [m] each, global ids
 };
 
-using Query = std::variant<HopQuery, RowsQuery, OwnedQuery, HasEdgesQuery, InducedQuery>;
+// How many neighbors nodes have. Answered by uint8, int32 or int64 [n].
+struct DegreesQuery {
+  int edge_type = 0;
+  Tensor ids;  // int32 or int64 [n]
+};
+
+using Query = std::variant<HopQuery, RowsQuery, OwnedQuery, HasEdgesQuery, InducedQuery, DegreesQuery>;
 
 // The tensors' memory is sent from where it lies.
 rpc::OutgoingValue encode_query(const Query& query);

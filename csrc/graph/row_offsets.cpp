@@ -45,4 +45,11 @@ void refuse_row(const int64_t* indptr, int64_t row, int64_t num_edges) {
 void check_neighbors(const int32_t* ids, int64_t count, int64_t num_cols) { check(ids, count, num_cols); }
 void check_neighbors(const int64_t* ids, int64_t count, int64_t num_cols) { check(ids, count, num_cols); }
 
+Tensor degrees_of(const Csr& csr, const Tensor& rows) {
+  Tensor degrees = empty({rows.numel()}, kInt64);
+  const RowOffsets row_at(csr);
+  for (int64_t i = 0; i < rows.numel(); ++i) degrees.as<int64_t>()[i] = row_at[rows.as<int64_t>()[i]].size();
+  return degrees;
+}
+
 }  // namespace gld

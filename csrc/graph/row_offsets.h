@@ -48,4 +48,7 @@ struct RowOffsets {
   void prefetch(int64_t row) const { __builtin_prefetch(indptr + row); }
 };
 
+// int64 [n]: edges of rows int64 [n], which exist. Throws PartitionFormat as above.
+Tensor degrees_of(const Csr& csr, const Tensor& rows);
+
 }  // namespace gld

@@ -1,6 +1,8 @@
 // Approximate personalised PageRank by forward push.
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "common/tensor.h"
 #include "common/thread_pool.h"
@@ -28,5 +30,39 @@ struct PprScores {
 // row whose offsets are not in order within the edges PartitionFormat. A seed's result depends neither on
 // the other seeds nor on the pool. Takes time in O(1 / (epsilon * alpha) + degree) a seed, whatever the graph's size.
 PprScores ppr_topk(const Csr& csr, const Tensor& seeds, double alpha, double epsilon, int64_t top_k, ThreadPool& pool);
+
+// The same of a graph whose rows lie elsewhere, bit by bit: nodes are pushed in the same order, whenever their rows
+// come.
+//
+//   while (lacking = advance(), there is some) { ask for it; give_degrees(); give_rows(); }
+//
+// One thread at a time. What was given is kept for all seeds, 8 bytes an edge.
+class PprPushes {
+ public:
+  struct Lacking {
+    Tensor degrees, rows;  // int64, ids of nodes, ascending
+    bool is_empty() const { return degrees.numel() + rows.numel() == 0; }
+  };
+  // Throws as ppr_topk.
+  PprPushes(const Tensor& seeds, int64_t num_nodes, double alpha, double epsilon);
+  ~PprPushes();
+  PprPushes(const PprPushes&) = delete;
+  PprPushes& operator=(const PprPushes&) = delete;
+
+  // Pushes from every seed as far as it goes. What is missing then: rows of all nodes that wait, and the degrees of the
+  // neighbors of those whose rows are there.
+  Lacking advance(ThreadPool& pool);
+  // ids, degrees int64 [n]. Throws InvalidArgument of a negative degree and of lengths that differ.
+  void give_degrees(const Tensor& ids, const Tensor& degrees);
+  // ids, counts int64 [n], neighbors int64 [sum of counts]. Throws UnknownId of a neighbor outside the graph, and
+  // InvalidArgument of lengths, or of a count that is not the node's degree.
+  void give_rows(const Tensor& ids, const Tensor& counts, const Tensor& neighbors);
+  // When nothing is missing.
+  PprScores best(int64_t top_k, ThreadPool& pool) const;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
 
 }  // namespace gld

@@ -32,6 +32,7 @@ from .dist_server import (
 )
 from .dist_subgraph_loader import DistSubGraphLoader
 from .event_loop import ConcurrentEventLoop, wrap_torch_future
+from .pagerank import personalized_pagerank
 from .rpc import (
     RpcCalleeBase,
     RpcDataPartitionRouter,
@@ -121,6 +122,7 @@ __all__ = [
     "init_rpc",
     "init_server",
     "init_worker_group",
+    "personalized_pagerank",
     "random_walk",
     "register_function",
     "rendezvous_store",

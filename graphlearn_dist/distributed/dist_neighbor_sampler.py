@@ -18,11 +18,12 @@ from ..errors import ChannelTimeoutError, InvalidArgumentError, NotInitializedEr
 from ..messages import SampledBatch, WorkerFailure
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from ..sampler.batch_maker import BatchMaker
-from ..sampler.inputs import resolve_input
+from ..sampler.inputs import edge_type_index, resolve_input
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.outputs import NeighborOutput
+from ..sampler.ppr import PageRankOutput, pagerank_of, plan_of_all
 from ..sampler.walks import RandomWalks, WalkSettings, walk_plan
-from ..typing import NumNeighbors
+from ..typing import EdgeType, NumNeighbors
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
@@ -231,6 +232,31 @@ class DistNeighborSampler(ConcurrentEventLoop):
             raise NotInitializedError("the sampler does not run: call start_loop() first")
         graph = self._sampler.graph_access(walk_plan(self._data, settings.with_weight, settings.seed))
         return self.run_task(RandomWalks(graph, settings).walk(seeds, first), self._options.rpc_timeout)
+
+    def personalized_pagerank(
+        self,
+        seeds: torch.Tensor,
+        *,
+        edge_type: EdgeType | None = None,
+        alpha: float = 0.15,
+        epsilon: float = 1e-4,
+        top_k: int = 32,
+    ) -> PageRankOutput:
+        """The nodes that matter most to each seed; see ``distributed.personalized_pagerank``.
+
+        Raises:
+            NotInitializedError: before ``start_loop``.
+            InvalidArgumentError: arguments that are not as said there.
+            UnknownIdError: a seed is outside the graph.
+            PeerLostError: a worker whose partition is needed is gone.
+        """
+        if self._sampler is None:
+            raise NotInitializedError("the sampler does not run: call start_loop() first")
+        graph = self._sampler.graph_access(plan_of_all(self._data.schema))
+        number = edge_type_index(self._data.schema, edge_type, "edge_type")
+        threads = self._options.num_threads
+        finding = pagerank_of(graph, number, seeds, alpha=alpha, epsilon=epsilon, top_k=top_k, num_threads=threads)
+        return self.run_task(finding, self._options.rpc_timeout)
 
     def _sample(
         self,

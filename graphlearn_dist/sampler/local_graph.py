@@ -123,7 +123,7 @@ class LocalGraph:
         return to_tensor(_C.has_edges(self._graphs[edge_type], rows, cols, self._pool)).to(torch.bool)
 
     async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``HostGraph``."""
         draw = self.plan.draws[edge_type].native
@@ -131,6 +131,10 @@ class LocalGraph:
             self._graphs[edge_type], ids, None, fanout, draw, key, False, self._pool, trees
         )
         return to_tensor(counts), to_tensor(neighbors).long()
+
+    async def degrees(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
+        """See ``HostGraph``."""
+        return to_tensor(_C.degrees_of(self._graphs[edge_type], ids))
 
     async def fill_negatives(self, edge_type: int, slots: NegativeSlots) -> FilledSlots:
         """See ``GraphAccess``."""

@@ -9,7 +9,10 @@ import torch
 from .. import _C
 from ..core import check_index_tensor, thread_pool, to_tensor
 from ..data.graph import Graph
+from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
+from .plan import UNBOUNDED, SamplingPlan, build_plan
+from .tasks import HostGraph
 
 
 class PageRankOutput(NamedTuple):
@@ -55,12 +58,7 @@ def personalized_pagerank(
             that are not of one type.
         UnknownIdError: a seed is outside the graph.
     """
-    if not 0 < alpha < 1:
-        raise InvalidArgumentError(f"alpha: expected a number in (0, 1), got {alpha}")
-    if not epsilon > 0:
-        raise InvalidArgumentError(f"epsilon: expected a number above 0, got {epsilon}")
-    if top_k < 1:
-        raise InvalidArgumentError(f"top_k: expected at least 1, got {top_k}")
+    check_settings(alpha, epsilon, top_k)
     graph.cover_one_type()
     if graph.row_count != graph.col_count:
         raise InvalidArgumentError(
@@ -69,3 +67,54 @@ def personalized_pagerank(
     ids = check_index_tensor(seeds, "seeds", num_ids=graph.row_count)
     counts, nodes, scores = _C.ppr_topk(graph.graph_handler, ids, alpha, epsilon, top_k, thread_pool(num_threads))
     return PageRankOutput(to_tensor(nodes), to_tensor(counts), to_tensor(scores))
+
+
+def check_settings(alpha: float, epsilon: float, top_k: int) -> None:
+    """Raises an ``InvalidArgumentError``, see ``personalized_pagerank``."""
+    if not 0 < alpha < 1:
+        raise InvalidArgumentError(f"alpha: expected a number in (0, 1), got {alpha}")
+    if not epsilon > 0:
+        raise InvalidArgumentError(f"epsilon: expected a number above 0, got {epsilon}")
+    if top_k < 1:
+        raise InvalidArgumentError(f"top_k: expected at least 1, got {top_k}")
+
+
+def plan_of_all(schema: GraphSchema) -> SamplingPlan:
+    """How ``pagerank_of`` draws: every neighbor, whatever its weight and time."""
+    return build_plan(schema, None, optional=True)
+
+
+async def pagerank_of(
+    graph: HostGraph,
+    edge_type: int,
+    seeds: torch.Tensor,
+    *,
+    alpha: float,
+    epsilon: float,
+    top_k: int,
+    num_threads: int = 1,
+) -> PageRankOutput:
+    """As ``personalized_pagerank``, bit by bit, of a graph whose rows may lie with several owners.
+
+    All that wait to be pushed from some seed are asked for at once: of nodes that are reached their degrees, of those
+    whose residual is large enough their rows, each once for all seeds of the call.
+    """
+    check_settings(alpha, epsilon, top_k)
+    schema = graph.plan.schema
+    row_type, col_type = schema.edge_specs[edge_type]
+    if row_type != col_type:
+        raise InvalidArgumentError(
+            f"edge_type: expected edges from one node type to itself, got {schema.edge_types[edge_type]}"
+        )
+    num_nodes, pool = schema.num_nodes[row_type], thread_pool(num_threads)
+    ids = check_index_tensor(seeds, "seeds", num_ids=num_nodes)
+    pushes = _C.PprPushes(ids, num_nodes, alpha, epsilon)
+    while True:
+        lacks_degrees, lacks_rows = map(to_tensor, pushes.advance(pool))
+        if not lacks_degrees.numel() and not lacks_rows.numel():
+            counts, nodes, scores = pushes.best(top_k, pool)
+            return PageRankOutput(to_tensor(nodes), to_tensor(counts), to_tensor(scores))
+        if lacks_degrees.numel():
+            pushes.give_degrees(lacks_degrees, await graph.degrees(edge_type, lacks_degrees))
+        if lacks_rows.numel():
+            pushes.give_rows(lacks_rows, *await graph.draw_neighbors(edge_type, lacks_rows, UNBOUNDED, key=0))

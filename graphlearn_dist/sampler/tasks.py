@@ -100,13 +100,16 @@ class HostGraph(GraphAccess, Protocol):
     plan: SamplingPlan
 
     async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Neighbors of nodes (int64 ``[n]``) as the plan draws them, each in a tree (int64 ``[n]``) of its own draws.
+        """Neighbors of nodes (int64 ``[n]``) as the plan draws them, ``trees`` int64 ``[n]`` have draws of their own.
 
         Returns:
             Counts int64 ``[n]``, and neighbors int64 ``[sum]``, grouped by node in the order asked.
         """
+
+    async def degrees(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
+        """int64 ``[n]``: how many neighbors nodes (int64 ``[n]``) have."""
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,9 @@ std::vector<std::string> valid_queries() {
   const HasEdgesQuery has{0, asked, ids({79, 0, 1, 2})};
   const InducedQuery induced{true, {{0, 0, asked}, {1, 1, ids({1})}}, {ids32({1, 2, 3, 50}), ids(numbers(0, 80))}};
   std::vector<std::string> out;
-  for (const Query& query : {Query(hop), Query(plain), Query(rows), Query(owned), Query(has), Query(induced)})
+  const DegreesQuery degrees{1, asked};
+  for (const Query& query :
+       {Query(hop), Query(plain), Query(rows), Query(owned), Query(has), Query(induced), Query(degrees)})
     out.push_back(as_bytes(encode_query(query)));
   out.push_back(as_bytes(encode_answer({asked, {}, zeros(3, 2).store->parts[0]})));
   return out;

@@ -110,6 +110,9 @@ TEST("queries: rows, owners, edges and members go there and back") {
   CHECK_EQUAL(has_back.edge_type, -7);  // whether there is such a type is for who looks it up
   CHECK(same(has_back.ids, has.ids) && same(has_back.neighbors, has.neighbors));
 
+  const Received got_degrees = received(encode_query(DegreesQuery{4, ids32({2, 3})}));
+  const auto degrees_back = std::get<DegreesQuery>(decode_query(got_degrees.value()));
+  CHECK(degrees_back.edge_type == 4 && same(degrees_back.ids, ids32({2, 3})));
   const InducedQuery induced{true, {{2, 1, ids({5})}}, {ids32({1}), ids({})}};
   const Received got_induced = received(encode_query(induced));
   const auto induced_back = std::get<InducedQuery>(decode_query(got_induced.value()));

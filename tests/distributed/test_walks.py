@@ -1,4 +1,4 @@
-"""Walks over servers, and by workers, have the bits of walks in one process."""
+"""Walks and PageRank over servers, and by workers, have the bits of one process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from graphlearn_dist.distributed import (
     ServedDataset,
     init_rpc,
     init_worker_group,
+    personalized_pagerank,
     random_walk,
     shutdown_rpc,
 )
@@ -39,10 +40,13 @@ def test_servers(num_servers: int, tmp_path: Path) -> None:
         for q in (0.5, 4.0):
             how = {"metapath": EDGE_TYPES[2:], "p": 3.0, "q": q, "with_weight": True, "restart_prob": 0.1, "seed": 3}
             assert torch.equal(random_walk(served, SEEDS, 4, **how), random_walk(data, SEEDS, 4, **how))
+        found = personalized_pagerank(served, SEEDS, edge_type=EDGE_TYPES[2], top_k=8)
+        expected = personalized_pagerank(data, SEEDS, edge_type=EDGE_TYPES[2], top_k=8)
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
-def work(rank: int, port: int, directory: str) -> list[list[int]]:
-    """A worker of two: walks from its own seeds."""
+def work(rank: int, port: int, directory: str) -> list[list[float]]:
+    """A worker of two: walks from its own seeds, and what matters to them."""
     init_worker_group(2, rank)
     init_rpc("127.0.0.1", port, rpc_timeout=DEADLINE_S)
     options = CollocatedDistSamplingWorkerOptions(rpc_timeout=DEADLINE_S)
@@ -52,9 +56,10 @@ def work(rank: int, port: int, directory: str) -> list[list[int]]:
         sampler.random_walk(SEEDS, settings)
     sampler.start_loop()
     walks = sampler.random_walk(SEEDS[100 * rank : 100 * rank + 100], settings, first=100 * rank)
+    nodes, counts, scores = sampler.personalized_pagerank(SEEDS[100 * rank : 100 * rank + 100], top_k=5)
     sampler.shutdown_loop()
     shutdown_rpc()
-    return walks.tolist()
+    return [*walks.tolist(), nodes.tolist(), counts.tolist(), scores.tolist()]
 
 
 def test_workers(port: int, tmp_path: Path) -> None:
@@ -63,5 +68,9 @@ def test_workers(port: int, tmp_path: Path) -> None:
     function = "tests.distributed.test_walks.work"
     jobs = [(function, {"rank": rank, "port": port, "directory": str(directory)}) for rank in range(2)]
     first, second = run_processes(jobs, DEADLINE_S)
-    expected = random_walk(make_dataset(graph, "in"), SEEDS, 6, p=0.5, q=2.0, seed=2)
-    assert first + second == expected.tolist()
+    data = make_dataset(graph, "in")
+    assert first[:100] + second[:100] == random_walk(data, SEEDS, 6, p=0.5, q=2.0, seed=2).tolist()
+    expected = personalized_pagerank(data, SEEDS, top_k=5)
+    assert [one + other for one, other in zip(first[100:], second[100:], strict=True)] == [
+        *map(torch.Tensor.tolist, expected)
+    ]

@@ -21,7 +21,7 @@ class AskedQuery:
 
     Attributes:
         partition: which one.
-        kind: ``"hop"``, ``"rows"``, ``"owned"``, ``"has_edges"`` or ``"induced"``.
+        kind: ``"hop"``, ``"rows"``, ``"owned"``, ``"has_edges"``, ``"induced"`` or ``"degrees"``.
         arguments: what ``_C.hop_query`` and so on take to make it.
     """
 
@@ -36,7 +36,7 @@ class AskedQuery:
                 found = [part[1] for part in self.arguments[0]]
             case "induced":
                 found = [part[2] for part in self.arguments[0]]
-            case "has_edges":
+            case "has_edges" | "degrees":
                 found = [self.arguments[1]]
             case _:
                 found = list(self.arguments[1])

@@ -63,6 +63,13 @@ def _as_flags(answer: torch.Tensor) -> torch.Tensor:
     return answer.to(torch.bool)
 
 
+def _as_counts(answer: torch.Tensor) -> torch.Tensor:
+    """int64 ``[n]``, of what a peer answered in the fewest bytes."""
+    if answer.dtype not in (torch.uint8, torch.int32, torch.int64) or answer.dim() != 1:
+        raise ProtocolError(f"answer: expected counts [n], got {answer.dtype} {list(answer.shape)}")
+    return answer.long()
+
+
 def _as_times(answer: torch.Tensor) -> torch.Tensor:
     """int64 ``[n]``, checked."""
     if answer.dtype != torch.int64 or answer.dim() != 1:
@@ -176,22 +183,30 @@ class PartitionedGraph:
         return counts, neighbors.long(), None if edge_ids is None else edge_ids.long()
 
     async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``HostGraph``: one request for each peer that owns some of the nodes."""
         draw, split = self.plan.draws[edge_type], split_by_owner(self._books[edge_type], ids, self._pool)
-        trees = trees[split.positions]
+        grouped = None if trees is None else trees[split.positions]
+
+        def part_trees(partition: int) -> torch.Tensor | None:
+            return None if grouped is None else split.part(grouped, partition)
+
         asked = [p for p in range(self._num_partitions) if p not in self._services and split.count(p)]
         questions = []
         for p in asked:
-            part = (edge_type, split.part(split.ids, p), fanout, draw.native, key, split.part(trees, p), None)
+            part = (edge_type, split.part(split.ids, p), fanout, draw.native, key, part_trees(p), None)
             lengths = [split.count(p), _C.SingleRound.ANY_LENGTH, _C.SingleRound.MAY_BE_ABSENT]
             questions.append((p, _C.hop_query([part], False), lengths))
         under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         parts: list[SampledPart | None] = [None] * self._num_partitions
         for partition, service in self._at_hand(split):
             graph = service.native_graph(edge_type, draw)
-            here, rows, theirs = (split.part(of, partition) for of in (split.ids, split.rows, trees))
+            here, rows, theirs = (
+                split.part(split.ids, partition),
+                split.part(split.rows, partition),
+                part_trees(partition),
+            )
             found = _C.sample_neighbors(graph, here, rows, fanout, draw.native, key, False, self._pool, theirs)
             parts[partition] = to_tensor(found[0]), to_tensor(found[1]), None
         for partition, (counts, neighbors, _) in zip(asked, await _answers(under_way), strict=True):
@@ -200,6 +215,20 @@ class PartitionedGraph:
         neighbors = to_tensor(stitched[1]).long()
         _check_places(neighbors, self.plan.schema.num_nodes[self.plan.schema.edge_specs[edge_type][1]])
         return to_tensor(stitched[0]), neighbors
+
+    async def degrees(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
+        """See ``HostGraph``: one request for each peer that owns some of the nodes."""
+        draw, split = self.plan.draws[edge_type], split_by_owner(self._books[edge_type], ids, self._pool)
+        found = torch.empty(ids.numel(), dtype=torch.int64)
+        asked = [p for p in range(self._num_partitions) if p not in self._services and split.count(p)]
+        questions = [(p, _C.degrees_query(edge_type, split.part(split.ids, p)), [split.count(p)]) for p in asked]
+        under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
+        for partition, service in self._at_hand(split):
+            degrees = _C.degrees_of(service.native_graph(edge_type, draw), split.part(split.rows, partition))
+            found[split.part(split.positions, partition)] = to_tensor(degrees)
+        for partition, (answer,) in zip(asked, await _answers(under_way), strict=True):
+            found[split.part(split.positions, partition)] = _as_counts(to_tensor(answer))
+        return found
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``GraphAccess``: one request for each peer that owns some of the rows."""

@@ -188,6 +188,27 @@ def test_has_edges(datasets: list[DistDataset]) -> None:
                 assert torch.equal(found.bool(), expected)
 
 
+def test_degrees(datasets: list[DistDataset]) -> None:
+    for dataset in datasets:
+        service = PartitionService(dataset)
+        for number, edge_type in enumerate(dataset.schema.edge_types):
+            nodes, (_, source, target) = own_nodes(dataset, number), dataset.edges(edge_type)
+            row = source if dataset.edge_dir == "out" else target
+            expected = torch.bincount(row, minlength=int(nodes.max()) + 1)[nodes]
+            assert int(expected.sum()) > 0
+            for way in (ask, call):
+                (found,) = way(service, _C.degrees_query(number, nodes), 1)
+                assert found is not None
+                assert torch.equal(found.long(), expected)
+        other = (
+            datasets[(dataset.partition_idx + 1) % PARTS].row_books()[0].local_ids((dataset.partition_idx + 1) % PARTS)
+        )
+        with pytest.raises(UnknownIdError):
+            ask(service, _C.degrees_query(0, other[:1]), 1)
+        with pytest.raises(InvalidArgumentError, match="edge_types: expected less than"):
+            ask(service, _C.degrees_query(9, nodes), 1)
+
+
 @pytest.mark.parametrize("with_edge_ids", [False, True])
 def test_induced(datasets: list[DistDataset], with_edge_ids: bool) -> None:
     for dataset in datasets:
