@@ -154,8 +154,8 @@ void IdTable::add_texts(const IdColumn& ids) {
   uint64_t total = 0;
   for (int64_t i = 0; i < ids.size(); ++i) total += record_bytes(ids.text(i).size());
   if (total > texts_.nbytes() - texts_end_)
-    throw InvalidArgument(message("ids: expected texts and their heads in ", texts_.nbytes() - texts_end_,
-                                  " bytes, got ", total));
+    throw InvalidArgument(
+        message("ids: expected texts and their heads in ", texts_.nbytes() - texts_end_, " bytes, got ", total));
   auto* const slots = slots_.as<uint64_t>();
   char* const texts = texts_.as<char>();
   uint64_t at[kAhead], tags[kAhead];
