@@ -59,7 +59,7 @@ $(RUNTIME): constraints.txt
 $(DEV): $(RUNTIME)
 	@echo "--- $(VENV): tools for tests and checks"
 	@$(PIP_INSTALL) pytest pytest-xdist hypothesis msgpack scipy psutil ruff mypy clang-format trustme pytorch-lightning torchdata \
-	  pyarrow duckdb fsspec pyyaml kaminpar $(if $(filter on,$(TEST_RAY)),ray)
+	  pyarrow duckdb fsspec pyyaml kaminpar prometheus_client $(if $(filter on,$(TEST_RAY)),ray)
 	@touch $@
 
 # Installed once, in place; after that only the C++ core is rebuilt, and only what changed in it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import platform
@@ -14,11 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from .config import DEFAULT_SSH, LaunchContext
+from .config import DEFAULT_SSH, LaunchContext, job_token, metrics_environ, parse_address
 from .errors import GraphLearnError, InvalidArgumentError, LaunchError
 
 if TYPE_CHECKING:
     from .cluster import Host
+    from .utils.job_file import JobAddress
     from .utils.progress import StageProgress
 
 
@@ -38,8 +40,9 @@ def _launch(args: argparse.Namespace) -> int:
         port=args.port,
         port_range=args.port_range,
         log_dir=args.log_dir,
+        job_file=args.job_file,
         server_script=args.server_script,
-        env=dict(args.env),
+        env=(metrics_environ(args.metrics) if args.metrics else {}) | dict(args.env),
         trainer_gpus=args.trainer_gpus,
         max_restarts=args.max_restarts,
         heartbeat_timeout_s=args.heartbeat_timeout,
@@ -79,6 +82,36 @@ def _serve(args: argparse.Namespace) -> int:
         master_port=context.master_port,
     )
     wait_and_shutdown_server()
+    return 0
+
+
+def _job_address(text: str) -> JobAddress:
+    from .utils.job_file import JobAddress, read_job_file
+
+    if os.path.exists(text) or "/" in text:
+        return read_job_file(text)
+    return JobAddress(*parse_address(text, "JOB"), job_token())
+
+
+def _status(args: argparse.Namespace) -> int:
+    from .distributed.session.job_status import observe
+
+    with observe(_job_address(args.job), timeout_s=args.timeout) as observer:
+        print(observer.look().describe())
+    return 0
+
+
+def _top(args: argparse.Namespace) -> int:
+    from .distributed.session.job_status import observe
+
+    clear = "" if args.plain or not sys.stdout.isatty() else "\x1b[H\x1b[J"
+    with observe(_job_address(args.job), timeout_s=args.timeout) as observer:
+        before = observer.look()
+        for _ in itertools.count() if args.count is None else range(args.count):
+            time.sleep(args.every)
+            now = observer.look()
+            print(f"{clear}{time.strftime('%H:%M:%S')}\n{now.describe(before)}", flush=True)
+            before = now
     return 0
 
 
@@ -246,6 +279,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--trainer-gpus", type=float, default=0, metavar="N", help="for ray: GPUs of each trainer")
     parser.add_argument("--log-dir", metavar="DIR", help="write each process's output to a file there as well")
+    parser.add_argument("--job-file", metavar="FILE", help="write there how `status` and `top` reach the job")
     parser.add_argument("--server-script", metavar="FILE", help="run this as a server instead of `serve`")
     parser.add_argument(
         "--max-restarts", type=int, default=3, metavar="N", help="restarts of each killed server, an hour (default 3)"
@@ -261,6 +295,10 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--launcher-timeout", type=float, default=30.0, metavar="S",
         help="for ssh: a host is lost that is silent for so long, and ends what it runs; 0: never (default 30)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metrics", metavar="[HOST:]PORT",
+        help="every process shows what it counts there, for Prometheus, or at the next free port",
     )  # fmt: skip
     parser.add_argument("--env", type=_assignment, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("script", help="the training script")
@@ -338,6 +376,24 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_infer)
 
 
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    _add_job(parser)
+    parser.set_defaults(run=_status)
+
+
+def _add_top(parser: argparse.ArgumentParser) -> None:
+    _add_job(parser)
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between two looks (default 2)")
+    parser.add_argument("--count", type=int, metavar="N", help="end after so many (default: at Ctrl-C)")
+    parser.add_argument("--plain", action="store_true", help="print one below the other, as for a log")
+    parser.set_defaults(run=_top)
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="a --job-file, or [HOST:]PORT of the registry and GLD_TOKEN(_FILE)")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="for each answer (default 10)")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="graphlearn-dist", description="Distributed graph sampling for GNN training.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -348,6 +404,8 @@ def _parser() -> argparse.ArgumentParser:
     again = commands.add_parser("repartition", help="change the number of partitions by moving zones of an order")
     _add_repartition(again)
     _add_infer(commands.add_parser("infer", help="compute the rows of all nodes by a trained model, layer by layer"))
+    _add_status(commands.add_parser("status", help="show what the processes of a running job are at"))
+    _add_top(commands.add_parser("top", help="the same again and again, with rates and what holds the job up"))
     verify = commands.add_parser("verify", help="check a partition directory")
     verify.add_argument("directory", metavar="DIR")
     verify.set_defaults(run=_verify)

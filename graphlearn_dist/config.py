@@ -280,6 +280,28 @@ def port_range_environ(low: int, high: int) -> dict[str, str]:
     return {"GLD_PORT_RANGE": f"{low}-{high}"}
 
 
+def metrics_address(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+    """``GLD_METRICS``: where this process shows what it counts, ``[HOST:]PORT``; None if unset.
+
+    Of several processes of a host each takes the first free port from there on. Without a host: this host alone.
+    """
+    text = environ.get("GLD_METRICS")
+    return None if not text else parse_address(text, "environment variable GLD_METRICS")
+
+
+def parse_address(text: str, name: str) -> tuple[str, int]:
+    """Host and port of ``[HOST:]PORT``; the error names ``name``."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise InvalidArgumentError(f"{name}: expected [HOST:]PORT, got {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def metrics_environ(address: str) -> dict[str, str]:
+    """The variable that ``metrics_address`` reads back."""
+    return {"GLD_METRICS": address}
+
+
 def share_partitions(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether processes of one host read each other's partitions in place; ``GLD_SHARE_PARTITIONS=0`` says no."""
     return _integer(environ, "GLD_SHARE_PARTITIONS", 1) != 0

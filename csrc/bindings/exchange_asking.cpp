@@ -157,6 +157,13 @@ void bind_exchange_asking(py::module_& m) {
           "Begins an exchange with the holders at these streams (by partition; None where there is none); its number.")
       .def("cancel", &Runner::cancel, py::arg("run"), py::call_guard<GilReleased>(),
            "Nobody wants it any more: its end is told soon.")
+      .def_property_readonly(
+          "times",
+          [](const Runner& self) {
+            const exchange::StageTimes times = self.times();
+            return py::make_tuple(times.route, times.own, times.wait);
+          },
+          "Nanoseconds of all exchanges: splitting and stitching; what is done here meanwhile; waiting beyond that.")
       .def("fileno", &Runner::fd, "Can be read when poll() has something to tell.")
       .def("poll", &Runner::poll, "What ended since the last call.")
       .def("close", &close, "Ends the threads; exchanges that are under way end nowhere. Idempotent.");

@@ -15,6 +15,17 @@ namespace gld::exchange {
 
 using rpc::QueryOutcome;
 
+namespace {
+
+// Adds the time since `from` to a sum, and begins anew.
+void add_since(rpc::Clock::time_point& from, std::atomic<uint64_t>& sum) {
+  const auto now = rpc::Clock::now();
+  sum.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(now - from).count()), std::memory_order_relaxed);
+  from = now;
+}
+
+}  // namespace
+
 struct Runner::Run {
   Run(uint64_t number, std::shared_ptr<Exchange> exchange, Holders holders)
       : exchange(std::move(exchange)), holders(std::move(holders)) {
@@ -25,6 +36,7 @@ struct Runner::Run {
 
   // Of whoever drives it, one thread at a time.
   bool has_begun = false;
+  rpc::Clock::time_point at;    // when it came to the stage in which it is
   std::vector<int> partitions;  // by query of the round, who was asked
   // By query of the round; each is written by whoever brings it, and read when all are there.
   std::vector<QueryOutcome> outcomes;
@@ -133,7 +145,12 @@ void Runner::work() {
 void Runner::advance(const std::shared_ptr<Run>& run) {
   try {
     do {
-      if (std::exchange(run->has_begun, true)) end_round(*run);
+      if (std::exchange(run->has_begun, true)) {
+        add_since(run->at, wait_ns_);
+        end_round(*run);
+      } else {
+        run->at = rpc::Clock::now();
+      }
       if (run->ending.what != Ending::What::kDone) break;
       if (!begin_round(run)) return;
     } while (!run->outcomes.empty());
@@ -173,7 +190,9 @@ bool Runner::begin_round(const std::shared_ptr<Run>& run) {
       }
       if (is_cancelled && client_->forget(query)) leave_round(run);
     }
+    add_since(run->at, route_ns_);
     if (!asked.empty()) run->exchange->meanwhile();
+    add_since(run->at, own_ns_);
   } catch (...) {
     std::lock_guard<std::mutex> lock(run->mutex);
     run->ending.what = Ending::What::kError;

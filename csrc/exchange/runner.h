@@ -44,6 +44,13 @@ struct Holders {
   double timeout_s = 180;                             // for each answer
 };
 
+// Where the time of exchanges went, added up over all that were begun; nanoseconds.
+struct StageTimes {
+  uint64_t route = 0;  // splitting by owner, taking answers, stitching
+  uint64_t own = 0;    // what is done here while others work
+  uint64_t wait = 0;   // for their answers, beyond that
+};
+
 // Held by shared pointers alone. All methods but poll() may be called from any thread.
 class Runner : public std::enable_shared_from_this<Runner> {
  public:
@@ -58,6 +65,7 @@ class Runner : public std::enable_shared_from_this<Runner> {
   uint64_t start(std::shared_ptr<Exchange> exchange, Holders holders);
   // Nobody wants it any more: its end is told soon, whatever its holders do.
   void cancel(uint64_t run);
+  StageTimes times() const { return {route_ns_, own_ns_, wait_ns_}; }
   // Becomes readable when poll() has something to tell.
   int fd() const { return bell_.fd(); }
   std::vector<Ending> poll();
@@ -79,6 +87,7 @@ class Runner : public std::enable_shared_from_this<Runner> {
   const std::shared_ptr<rpc::QueryClient> client_;
   const pid_t owner_;
   const rpc::Bell bell_;
+  std::atomic<uint64_t> route_ns_{0}, own_ns_{0}, wait_ns_{0};
   std::mutex mutex_;  // of what follows
   std::condition_variable has_work_;
   std::deque<std::shared_ptr<Run>> ready_;

@@ -145,6 +145,7 @@ void Stream::receive(bool by_loop) {
       break;
     }
     last_received_ = Clock::now();
+    received_bytes_.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
     decoder_.filled(static_cast<size_t>(count));
     next = deliver(fresh, reader_);
     if (static_cast<size_t>(count) < room[0].iov_len + room[1].iov_len) break;

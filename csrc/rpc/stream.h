@@ -67,6 +67,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool is_closed() const { return is_closed_; }
   // Queries that came and went since it opened.
   uint64_t queries_served() const { return queries_served_.load(std::memory_order_relaxed); }
+  // Bytes that came and went since then.
+  uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
+  uint64_t sent_bytes() const { return outbox_.sent_bytes(); }
   uint64_t queries_sent() const { return queries_sent_.load(std::memory_order_relaxed); }
 
   // A thread that waits for the answer to a request reads it itself, or gets it from who reads; no event tells of it.
@@ -124,7 +127,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Answers answers_;
 
   std::atomic<uint64_t> peer_limit_bytes_{0};
-  std::atomic<uint64_t> queries_served_{0}, queries_sent_{0};
+  std::atomic<uint64_t> queries_served_{0}, queries_sent_{0}, received_bytes_{0};
   std::atomic<bool> has_queries_{false};  // then the engine's thread reads
   std::atomic<bool> is_closed_{false};
 

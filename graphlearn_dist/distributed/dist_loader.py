@@ -13,6 +13,7 @@ from ..loader.epochs import EpochLoader, LoaderIterator
 from ..loader.resume import Shard
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
+from ..metrics import MadeStats
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.locality import warn_of_locality
@@ -127,6 +128,14 @@ class DistLoader(EpochLoader):
     @property
     def _num_batches(self) -> int:
         return self._producer.num_batches
+
+    def _made(self) -> MadeStats:
+        if self._closed:
+            raise ChannelClosedError("the loader was shut down")
+        return self._producer.made()
+
+    def _made_here(self) -> MadeStats | None:
+        return None if self._closed else self._producer.made_here
 
     def _settings(self) -> Settings:
         return config_settings(self._config, self._producer.schema) | self._producer.input_settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,9 @@ from ..errors import (
     SamplingWorkerError,
 )
 from ..messages import ChannelItem, SampledBatch
+from ..metrics import MadeStats, Metric, register_source
+from ..metrics.loader_stats import made_metrics
+from ..metrics.process_status import Budget, ServedStatus
 from ..rpc import Endpoint
 from ..rpc.calls.remote import remote, remote_functions, sent_as_it_is
 from ..rpc.engine.threads import post
@@ -95,6 +98,7 @@ class DistServer:
         self._holders = ServerHolders(dataset, self._handle, self._leases)
         self._name = "server"
         self._clients = ClientExits(num_clients, is_supervised=is_supervised)
+        register_source(self)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -176,6 +180,27 @@ class DistServer:
         self._clients.joined(member.peer)
         if member.role == "server" and self._loop is not None:
             post(self._loop, self._holders.server_joined)
+
+    # --- what it shows -----------------------------------------------------------------------------------------
+
+    def status(self) -> Iterator[ServedStatus | Budget]:
+        """See ``metrics.MetricSource``."""
+        yield from self._leases.statuses()
+        yield Budget(self._budget.total_bytes, self._budget.used_bytes)
+
+    def metrics(self) -> Iterator[Metric]:
+        """See ``metrics.MetricSource``."""
+        for number, served in enumerate(self._leases.statuses()):
+            labels = {"loader": f"{served.client}, {number}"}
+            yield from made_metrics(served.made, labels)
+            yield Metric("ready_batches", "Finished batches that wait for their client.", served.ready, labels)
+        yield Metric("batch_memory_bytes", "Memory for batches.", self._budget.total_bytes)
+        yield Metric("batch_memory_used_bytes", "What of it loaders have.", self._budget.used_bytes)
+        copies = self._row_cache.stats()
+        yield Metric("row_cache_bytes", "Copies of other partitions' rows.", copies.nbytes)
+        yield Metric("row_cache_hits_total", "Looked-up rows of others that were copied.", copies.hits)
+        yield Metric("row_cache_misses_total", "Looked-up rows of others that were asked for.", copies.misses)
+        yield Metric("row_cache_saved_bytes_total", "Bytes that others did not have to send.", copies.bytes_saved)
 
     # --- producers ---------------------------------------------------------------------------------------------
 
@@ -268,6 +293,11 @@ class DistServer:
     async def holds_producer(self, producer_id: int) -> bool:
         """Whether the calling client still has that producer, when it comes back after its connection was lost."""
         return self._leases.holds(producer_id, current_peer())
+
+    @remote
+    async def get_producer_stats(self, producer_id: int) -> MadeStats:
+        """What a producer of the calling client has made until now."""
+        return self._producer(producer_id).made
 
     @remote
     async def create_sampling_producer(

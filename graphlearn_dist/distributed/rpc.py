@@ -17,14 +17,16 @@ from typing import Any
 import torch
 
 from .._C import Answerer
-from ..config import RpcSettings, TlsSettings, job_token, port_range
+from ..config import RpcSettings, TlsSettings, job_token, metrics_address, port_range
 from ..errors import InvalidArgumentError, NotInitializedError
+from ..metrics.exporter import start_for_job
 from ..rpc import Endpoint
-from ..rpc.calls.remote import is_remote, remote_name
+from ..rpc.calls.remote import is_remote, remote_functions, remote_name
 from ..rpc.peers.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
 from .event_loop import to_torch_future as to_torch_future
 from .session.closing_calls import ClosingCalls
+from .session.job_status import StatusService
 from .session.launcher_messages import LauncherMessages
 from .session.partition_router import RpcDataPartitionRouter as RpcDataPartitionRouter
 from .session.worker_group import WorkerGroup
@@ -112,6 +114,7 @@ def init_rpc(
         settings = replace(settings, num_threads=num_rpc_threads, request_timeout_s=float(rpc_timeout), tls=tls)
         endpoint = _make_endpoint(context, settings, job_token() if token is None else token, master_addr, listen_host)
         endpoint.register_all(functions or {})
+        endpoint.register_all(remote_functions(StatusService()))
         for service, answerer in (answerers or {}).items():
             endpoint.answer_queries(service, answerer)
         try:
@@ -126,6 +129,11 @@ def init_rpc(
                 master_fd=master_fd,
                 world_size=None if _is_open(context, is_dynamic) else context.world_size,
             )
+        except BaseException:
+            endpoint.close()
+            raise
+        try:
+            start_for_job(metrics_address(), context.worker_name)
         except BaseException:
             endpoint.close()
             raise

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from ..data.dataset import Dataset
+from ..metrics import BatchCounts
 from ..sampler.base import SamplingConfig
 from ..sampler.batches import LocalBatches
 from ..sampler.convert import to_pyg_v1
@@ -18,9 +19,11 @@ class BatchSource(Protocol):
 
     Attributes:
         runs_others: whether it calls code of others, which may not be made for threads.
+        counts: of the batches that it made.
     """
 
     runs_others: bool
+    counts: BatchCounts
 
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """What is drawn for the seeds at some positions of the input, with the draws of a batch (epoch, index)."""
@@ -50,6 +53,7 @@ class DatasetSource:
         as_pyg_v1: bool = False,
     ) -> None:
         self._batches = batches
+        self.counts = batches.counts
         self._schema = data.schema
         self._constants = data.constants if config.collect_features else {}
         self._as_pyg_v1 = as_pyg_v1

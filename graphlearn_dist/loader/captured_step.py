@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InvalidArgumentError
+from ..metrics import MadeStats
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
 from ..sampler.static_batches import ask, new_request
@@ -102,6 +103,9 @@ class CapturedStep(EpochLoader):
     @property
     def _num_batches(self) -> int:
         return self._loader.batches.schedule.num_batches
+
+    def _made(self) -> MadeStats:
+        return self._loader._made()
 
     def _settings(self) -> Settings:
         return self._loader._settings()

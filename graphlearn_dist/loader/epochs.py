@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import InvalidArgumentError
+from ..errors import GraphLearnError, InvalidArgumentError
+from ..metrics import LoaderStats, MadeStats, Metric, register_source
+from ..metrics.loader_stats import LoopTimes, made_metrics
+from ..metrics.process_status import LoaderStatus
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
 from ..utils.lifetime import Home, threads
@@ -15,6 +21,9 @@ from .resume import EpochPass, Place, Shard, to_place, to_state
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+
+_numbers = itertools.count()
 
 
 class EpochLoader(ABC):
@@ -40,6 +49,60 @@ class EpochLoader(ABC):
         self._pass: EpochPass | None = None  # the one that began last, unless a state was loaded since
         self._latest: weakref.ref[LoaderIterator] | None = None  # weak: a loop that is left ends its threads
         self._own: LoaderIterator | None = None
+        self.times = LoopTimes()
+        self._number = next(_numbers)
+        register_source(self)
+
+    def _made(self) -> MadeStats:
+        """What makes its batches, and what it has made; a class that does not count says where alone."""
+        return MadeStats("this process")
+
+    def _made_here(self) -> MadeStats | None:
+        """The same where nobody need be asked; else None."""
+        return self._made()
+
+    def stats(self) -> LoaderStats:
+        """Batches so far, how long the loop waited for them, and where the time of making them goes.
+
+        Where servers make them, they are asked; ``str()`` of the result is a table.
+
+        Raises:
+            PeerLostError: a server is gone.
+            ChannelClosedError: the loader was shut down.
+        """
+        times = self.times
+        return LoaderStats(
+            self._label,
+            times.batches,
+            self.num_remaining,
+            times.wait_ns / 1e9,
+            times.compute_ns / 1e9,
+            self._made(),
+        )
+
+    def status(self) -> Iterator[LoaderStatus]:
+        """See ``metrics.MetricSource``."""
+        times = self.times
+        yield LoaderStatus(
+            self._label,
+            self.epoch,
+            times.batches,
+            self.num_remaining,
+            times.wait_ns / 1e9,
+            times.compute_ns / 1e9,
+            self._made_here(),
+        )
+
+    @property
+    def _label(self) -> str:
+        return f"{type(self).__name__} {self._number}"
+
+    def metrics(self) -> Iterator[Metric]:
+        """See ``metrics.MetricSource``."""
+        labels = {"loader": self._label}
+        yield from self.times.metrics(labels)
+        if (made := self._made_here()) is not None:
+            yield from made_metrics(made, labels)
 
     @property
     @abstractmethod
@@ -145,12 +208,19 @@ class LoaderIterator(Iterator[Any]):
         self._loader.check_process()
         with threads.calls:
             if self._begun is None:
+                self._loader.times.begin()
                 self._begun = self._loader._begin()
             progress, batches = self._begun
+            asked_at = perf_counter_ns()
             try:
                 index, batch = next(batches)
             except StopIteration:
                 progress.end()
                 raise
             progress.deliver(index)
-            return batch
+        times = self._loader.times
+        times.gave(asked_at, perf_counter_ns())
+        if times.wants_advice():
+            with contextlib.suppress(GraphLearnError):  # a server is gone: that is told where its batch is missing
+                times.advise(self._loader.stats())
+        return batch

@@ -13,6 +13,7 @@ import torch
 from ..data.dataset import Dataset
 from ..data.device_copies import Copy, DeviceCopies, pinned
 from ..errors import InvalidArgumentError
+from ..metrics import MadeStats
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches, with_own_times
 from ..sampler.fingerprint import Settings, config_settings, input_settings
@@ -188,6 +189,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """Raises ``ForkedProcessError`` in a fork of the loader's process; not where it has no threads of its own."""
         if self._prefetch > 0:
             super().check_process()
+
+    def _made(self) -> MadeStats:
+        options = {"workers": "prefetch= or num_threads=, as far as there are cores", "ahead": "prefetch="}
+        return MadeStats("this process", self._source.counts.sums(), self._prefetch, options=options)
 
     @property
     def _num_background_threads(self) -> int:

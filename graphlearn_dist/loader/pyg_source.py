@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from ..data.pyg_adjacency import edges_of
 from ..data.pyg_graphs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
+from ..metrics import BatchCounts
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
 from ..sampler.exclusion import Exclusion, with_excluded
 from ..sampler.fingerprint import Settings, config_settings, input_settings
@@ -70,6 +72,7 @@ class PygSource:
 
     Attributes:
         runs_others: whether code of others than this package samples or looks rows up, which may not be for threads.
+        counts: of its batches; bytes of rows are not known here.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class PygSource:
     ) -> None:
         from ..distributed.pyg_sampler import PyGSampler
 
+        self.counts = BatchCounts()
         self._data = data
         self._sampler = sampler
         self._is_ours = isinstance(sampler, PyGSampler)
@@ -106,22 +110,29 @@ class PygSource:
 
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """The sampler's output for the seeds at some positions, with the draws of a batch (epoch, index)."""
+        begun = perf_counter_ns()
         inputs = self._input[positions]
         options: dict[str, Any] = {"place": place} if self._is_ours else {}
         if self._is_links:
             if self._excluding is not None:
                 options["excluding"] = self._excluding[positions]
-            return self._sampler.sample_from_edges(inputs, neg_sampling=self._neg_sampling, **options)
-        return self._sampler.sample_from_nodes(inputs, **options)
+            out = self._sampler.sample_from_edges(inputs, neg_sampling=self._neg_sampling, **options)
+        else:
+            out = self._sampler.sample_from_nodes(inputs, **options)
+        sizes = _count(out.node), _count(out.row)
+        self.counts.add_sizes(len(positions), *sizes, row_bytes=0, sample_ns=perf_counter_ns() - begun, rows_ns=0)
+        return out
 
     def cut(self, out: Any) -> Any:
         """The batch of a sampler's output."""
+        begun = perf_counter_ns()
         batch = self._filter.batch(self._data, out, self._custom_cls)
         if self._is_links:
             triplets = self._neg_sampling is not None and self._neg_sampling.is_triplet()
             set_links(batch, self._input.input_type, out.metadata, triplets=triplets)
         else:
             set_seeds(batch, self._input.input_type, out.metadata)
+        self.counts.add_rows_time(perf_counter_ns() - begun)
         return batch
 
     def settings(self) -> Settings:
@@ -148,6 +159,11 @@ class PygSource:
         for weight in weights:
             digest.update(b"" if weight is None else np.ascontiguousarray(weight.cpu().numpy()).tobytes())
         return f"{self._neg_sampling.mode.value}, {self._neg_sampling.amount}, {digest.hexdigest()}"
+
+
+def _count(found: Any) -> int:
+    """Entries of a tensor, or of all in a dict by type."""
+    return sum(map(len, found.values())) if isinstance(found, dict) else 0 if found is None else len(found)
 
 
 def node_counter(data: Any, sampler: Any) -> Callable[[Any], int]:

@@ -33,6 +33,7 @@ from .peers.identity import Peer, describe_origin
 from .shm.arena import SendingArena
 from .shm.exchange import ExchangeStats, PayloadExchange
 from .shm.loans import Loans
+from .traffic import PeerTraffic
 from .wire.codec import Value, decode
 from .wire.encoded import Encoded, release
 from .wire.failures import pack_failure, read_failure
@@ -164,6 +165,13 @@ class Connection:
         """How many were sent, and served, since it opened."""
         native = self._stream.native if isinstance(self._stream, NativeStream) else None
         return (0, 0) if native is None else (native.queries_sent, native.queries_served)
+
+    @property
+    def traffic(self) -> PeerTraffic:
+        """What went over it since it opened. From any thread."""
+        (sent, received), (queries_sent, queries_served) = self._stream.traffic, self.queries
+        stats = self.stats
+        return PeerTraffic(sent, received, stats.requests_sent + queries_sent, stats.requests_served + queries_served)
 
     @property
     def peer_name(self) -> str:

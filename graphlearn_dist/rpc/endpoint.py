@@ -15,6 +15,7 @@ from typing import Any
 from .._C import Answerer, RpcEngine, RpcStream
 from ..config import RpcSettings
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError, SystemLimitError
+from ..metrics import register_source
 from ..utils.lifetime import Home, start_thread
 from .calls.call import Answer, Call, OutcomeType, Reply
 from .calls.callees import Callees
@@ -34,6 +35,7 @@ from .peers.refusals import Refusals
 from .shm.arena import SendingArena
 from .shm.loans import Loans
 from .stats import EndpointStats, count_connections
+from .traffic import Traffic
 from .wire.codec import encode
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -92,6 +94,8 @@ class Endpoint:
         self.serve = self._callees.serve  # what connections do with requests
         self._callbacks = WorkerThreads(1, f"rpc-events-{self.peer.name}")
         self._refusals = Refusals(self.peer.name)
+        self.traffic = Traffic(self.peer.name, self._callees.times, self._refusals)
+        register_source(self.traffic)
         self._links = Links(self, self._introduction, token, self._refusals, self._tls, use_unix=use_unix)
         self._membership = Membership(self)
         self.on_refused = self._membership.on_refused.append  # to be called where another job has the registry's place
@@ -425,10 +429,12 @@ class Endpoint:
     def connection_opened(self, connection: Connection) -> None:
         """A handshake is over."""
         self._links.opened(connection)
+        self.traffic.opened(connection)
 
     def connection_closed(self, connection: Connection, error: RpcError) -> None:
         """A connection is gone."""
         last = self._links.closed(connection)
+        self.traffic.closed(connection)
         why = error.why if isinstance(error, PeerLostError) else str(error)
         if connection.refused:
             self._refusals.record(connection.origin, why)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import replace
+from time import perf_counter_ns
+from typing import Any
 
 import torch
 
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
+from ..metrics import BatchCounts
 from ..utils.coroutines import run_local
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import BatchMaker, make_schedule, wanted_rows, with_rows
@@ -131,6 +135,7 @@ class LocalBatches:
         self._stores = dataset.stores() if config.collect_features else {}
         self._store_names = frozenset(self._stores)
         self._num_threads = num_threads
+        self.counts = BatchCounts()
 
     def sample(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """As ``make``, without the rows that are looked up."""
@@ -138,13 +143,20 @@ class LocalBatches:
 
     def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch``: a pure function of the two, of the data set and of the config."""
-        return self._with_rows(self.sample(epoch, index, run))
+        return self._made(self._maker.make(epoch, index, run))
 
     def make_of(self, positions: torch.Tensor, epoch: int, index: int) -> SampledBatch:
         """The batch of the seeds at some positions of the input, with the draws of (epoch, index)."""
-        return self._with_rows(run_local(self._maker.make_of(positions, epoch, index)))
+        return self._made(self._maker.make_of(positions, epoch, index))
 
-    def _with_rows(self, batch: SampledBatch) -> SampledBatch:
+    def _made(self, making: Coroutine[Any, Any, SampledBatch]) -> SampledBatch:
+        begun = perf_counter_ns()
+        sampled_batch = run_local(making)
+        sampled = perf_counter_ns()
+        rows = self._rows_of(sampled_batch)
+        self.counts.add(sampled_batch, rows.values(), sampled - begun, perf_counter_ns() - sampled)
+        return with_rows(sampled_batch, rows)
+
+    def _rows_of(self, batch: SampledBatch) -> dict[str, torch.Tensor]:
         wanted = wanted_rows(batch, self._store_names)
-        rows = {name: self._stores[name].gather(ids, num_threads=self._num_threads) for name, ids in wanted.items()}
-        return with_rows(batch, rows)
+        return {name: self._stores[name].gather(ids, num_threads=self._num_threads) for name, ids in wanted.items()}

@@ -16,6 +16,9 @@ class RestartBudget:
         limit: restarts within the window.
         window_s: its length in seconds.
         clock: seconds that only grow.
+
+    Attributes:
+        num_taken: restarts until now, in all.
     """
 
     def __init__(
@@ -25,12 +28,14 @@ class RestartBudget:
         self._window_s = window_s
         self._clock = clock
         self._taken: deque[float] = deque()
+        self.num_taken = 0
 
     def take(self) -> bool:
         """Whether one more restart is allowed; it counts."""
         if not self.is_left:
             return False
         self._taken.append(self._clock())
+        self.num_taken += 1
         return True
 
     @property

@@ -73,9 +73,11 @@ class Backend(ABC):
     Attributes:
         notices_loss_s: how long a process that was killed may still count as running, because its machine is lost and
             nobody knows yet.
+        token: the job's secret.
     """
 
     notices_loss_s: float = 0.0
+    token: bytes
 
     def check(self, plan: LaunchPlan, is_called_off: Callable[[], bool]) -> None:  # noqa: B027 nothing, unless said
         """Sees whether a job can run here, before anything of it is started; returns when it is called off.
@@ -235,7 +237,7 @@ class LocalBackend(Backend):
     """
 
     def __init__(self, token: bytes | None = None) -> None:
-        self._token = token or make_token()
+        self.token = token or make_token()
 
     @contextlib.contextmanager
     def master(self, plan: LaunchPlan) -> Iterator[Master]:
@@ -282,7 +284,7 @@ class LocalBackend(Backend):
         finally:
             os.close(reading)
         popen.stdin = open(writing, "wb", buffering=0)  # noqa: SIM115 who follows the process closes it
-        os.write(writing, self._token + b"\n")
+        os.write(writing, self.token + b"\n")
         return popen
 
 

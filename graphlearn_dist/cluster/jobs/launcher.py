@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import IO, TypeAlias
 
 from ...errors import InvalidArgumentError, LaunchError
+from ...utils.job_file import JobAddress, job_file
 from ...utils.restarts import RestartBudget
 from .backend import LOST, Backend, LocalBackend, RunningProcess
 from .host_watch import HostWatch
@@ -395,7 +396,11 @@ def launch(plan: LaunchPlan, *, backend: Backend | None = None, out: IO[str] | N
             if supervisor.is_interrupted():
                 return supervisor.called_off()
         # What the backend opens may set signal handlers of its own: ours come after it.
-        with chosen.master(plan) as master, _signals_to(supervisor.interrupt):
+        with contextlib.ExitStack() as stack:
+            master = stack.enter_context(chosen.master(plan))
+            stack.enter_context(_signals_to(supervisor.interrupt))
+            if plan.job_file is not None:
+                stack.enter_context(job_file(plan.job_file, JobAddress(master.address, master.port, chosen.token)))
             return _run(supervisor, master)
 
 

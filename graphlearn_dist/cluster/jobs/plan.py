@@ -49,6 +49,8 @@ class LaunchPlan:
             host needs as many as it has processes, the first one two more.
         log_dir: where each process's output goes as well, as ``server-0.log`` and so on, and what the launcher says, as
             ``launcher.log``. Logs of an earlier job there are kept, as ``server-0.log.1`` and so on.
+        job_file: file that leads to the job while it runs, for ``graphlearn-dist status`` and ``top``; it has the job's
+            secret, and only its owner can read it.
         server_script: Python file to run as a server instead of ``graphlearn-dist serve``.
         env: variables for every process, above the launcher's own.
         trainer_gpus: GPUs that Ray gives each trainer, or a fraction of one; elsewhere trainers see all of them.
@@ -74,6 +76,7 @@ class LaunchPlan:
     port: int | None = None
     port_range: tuple[int, int] | None = None
     log_dir: str | None = None
+    job_file: str | None = None
     server_script: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     trainer_gpus: float = 0.0

@@ -44,7 +44,7 @@ class RayLaunchBackend(Backend):
             require_ray()
         except ImportError as error:
             raise LaunchError(str(error)) from error
-        self._token = make_token()
+        self.token = make_token()
         self._job: _RayJob | None = None
 
     @contextlib.contextmanager
@@ -58,8 +58,8 @@ class RayLaunchBackend(Backend):
             except ConnectionError as error:
                 raise LaunchError(f"cannot connect to Ray: {error}") from error
             address = engine.address()
-            endpoint = stack.enter_context(Endpoint("launcher", 0, token=self._token, listen_host=address))
-            self._job = _RayJob(plan, engine, self._token)
+            endpoint = stack.enter_context(Endpoint("launcher", 0, token=self.token, listen_host=address))
+            self._job = _RayJob(plan, engine, self.token)
             torch_address, torch_port = self._job.torch_address()
             port = endpoint.host_registry().port
             yield Master(address, port, torch_port, torch_address=torch_address, has_registry=True)

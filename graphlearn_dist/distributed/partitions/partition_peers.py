@@ -28,7 +28,15 @@ _RETRY_S = 0.5
 
 
 class Peers(Protocol):
-    """The other partitions of a data set."""
+    """The other partitions of a data set.
+
+    Attributes:
+        times: nanoseconds of all exchanges so far: splitting by owner and stitching, work on the own partition
+            meanwhile, and waiting for others beyond that.
+    """
+
+    @property
+    def times(self) -> tuple[int, int, int]: ...
 
     def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
         """Begins an exchange with the holders of the other partitions; it is over when that was awaited.
@@ -105,6 +113,11 @@ class _Driver:
             future = self._waiting.pop(ending.run)
             if not future.done():
                 future.set_result(ending)
+
+    @property
+    def times(self) -> tuple[int, int, int]:
+        """See ``Peers``."""
+        return self._runner.times
 
     def close(self) -> None:
         """Ends its threads. Idempotent."""
@@ -200,6 +213,15 @@ class EndpointPeers:
     def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
         """See ``Peers``."""
         return _UnderWay(self, make)
+
+    @property
+    def times(self) -> tuple[int, int, int]:
+        """See ``Peers``; zeros of exchanges that an engine in Python carries out."""
+        route = own = wait = 0
+        for driver in [*self._drivers.values()]:
+            of_driver = driver.times
+            route, own, wait = route + of_driver[0], own + of_driver[1], wait + of_driver[2]
+        return route, own, wait
 
     # --- connections -------------------------------------------------------------------------------------------
 

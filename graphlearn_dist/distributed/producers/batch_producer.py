@@ -13,6 +13,7 @@ from typing import Any
 from ...data.schema import GraphSchema
 from ...errors import ChannelClosedError, DeadlineExceededError, PeerLostError, ProducerGoneError
 from ...messages import EndOfEpoch, SampledBatch
+from ...metrics import MadeStats
 from ...sampler.fingerprint import Settings
 from ...sampler.schedule import BatchIndices
 from ...utils.lifetime import Home
@@ -80,6 +81,19 @@ class BatchProducer(ABC):
     @abstractmethod
     def input_settings(self) -> Settings:
         """The input of the loader as ``sampler.fingerprint.input_settings`` gives it."""
+
+    @abstractmethod
+    def made(self) -> MadeStats:
+        """What has made its batches until now; servers are asked.
+
+        Raises:
+            PeerLostError: a server is gone.
+        """
+
+    @property
+    def made_here(self) -> MadeStats | None:
+        """The same where nobody need be asked; None where servers make the batches."""
+        return self.made()
 
     @abstractmethod
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:

@@ -6,11 +6,13 @@ import asyncio
 import functools
 import itertools
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy
 
 from ... import _C
+from ...metrics import MadeStats
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded
@@ -99,6 +101,14 @@ class CollocatedProducer(LocalProducer):
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(self._peers, NoPeers)
 
+    def made(self) -> MadeStats:
+        options = {
+            "workers": "num_threads=, or processes that sample (MpDistSamplingWorkerOptions)",
+            "ahead": "prefetch_size= of the worker options",
+            "peers": "prefetch_size= of the worker options, or a partitioner that cuts fewer edges",
+        }
+        return MadeStats("this process", self._batches.counts.sums(), int(self._limit > 0), options=options)
+
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:
             self._thread.start()
@@ -169,6 +179,14 @@ class MpProducer(LocalProducer):
         except BaseException:
             self.close()
             raise
+
+    def made(self) -> MadeStats:
+        options = {
+            "workers": "num_workers= of the worker options, as far as there are cores",
+            "ahead": "a larger buffer (channel_size=)",
+            "peers": "worker_concurrency= of the worker options, or a partitioner that cuts fewer edges",
+        }
+        return replace(self._producer.made, options=options)
 
     @property
     def worker_pids(self) -> list[int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ...errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
+from ...metrics import BatchSums, MadeStats
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
 from ...sampler.base import (
@@ -122,6 +123,31 @@ class RemoteProducer(BatchProducer):
     @property
     def input_settings(self) -> Settings:
         return self._info.input_settings
+
+    def made(self) -> MadeStats:
+        asked = {
+            server.rank: server.remote.ask(DistServer.get_producer_stats, server.producer_id)
+            for server in self._servers
+            if server.info is not None
+        }
+        found = {rank: self._result(future) for rank, future in asked.items()}
+        options = {
+            "workers": "num_workers= of the worker options, or more servers",
+            "ahead": "prefetch_size= of the worker options, or buffer_size=",
+            "peers": "worker_concurrency= of the worker options, init_server(row_cache=), or locality= of the loader",
+        }
+        return MadeStats(
+            f"server{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}",
+            sum((stats.sums for stats in found.values()), BatchSums()),
+            sum(stats.num_workers for stats in found.values()),
+            sum(stats.restarts for stats in found.values()),
+            options,
+        )
+
+    @property
+    def made_here(self) -> None:
+        """Servers show what they make themselves."""
+        return None
 
     # --- batches -------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any, NoReturn
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from ...core import pooled_empty
 from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
+from ...metrics import BatchCounts
 from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
@@ -30,6 +32,8 @@ Place = Callable[[SampledBatch, Rows], Rows]
 
 class NoPeers:
     """The peers of a data set that is one partition: there is nobody to ask."""
+
+    times = (0, 0, 0)
 
     def run(self, make: Callable[[], Any]) -> NoReturn:
         raise LookupError("other partitions were asked, but there are none")
@@ -123,6 +127,7 @@ class PartitionedBatches:
         peers: the other partitions.
         num_threads: threads of one batch; a batch does not depend on them.
         near: see ``make_schedule``.
+        counts: where batches are counted; this process's own memory unless given.
     """
 
     def __init__(
@@ -134,10 +139,13 @@ class PartitionedBatches:
         peers: Peers,
         num_threads: int = 1,
         near: torch.Tensor | None = None,
+        counts: BatchCounts | None = None,
     ) -> None:
+        self.counts = BatchCounts() if counts is None else counts
         self._sampler = PartitionedSampler(dataset, config, services, peers, num_threads)
         self._maker = self._sampler.maker(sampler_input, config, near)
         self.schedule = self._maker.schedule
+        self._peers = peers
 
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
         """See ``FeatureCollector.use_copies``."""
@@ -149,12 +157,17 @@ class PartitionedBatches:
 
     async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch`` for the iteration ``run``."""
-        return await self._sampler.fill(await self._maker.make(epoch, index, run))
+        return with_rows(*await self.make_in(epoch, index, run, place_in_pool))
 
     async def make_in(self, epoch: int, index: int, run: int, place: Place) -> tuple[SampledBatch, Rows]:
         """The same batch without the rows that were looked up for it, and these, see ``look_up``."""
+        begun = perf_counter_ns()
         batch = await self._maker.make(epoch, index, run)
-        return batch, await self._sampler.look_up(batch, place)
+        sampled = perf_counter_ns()
+        rows = await self._sampler.look_up(batch, place)
+        self.counts.add(batch, rows.values(), sampled - begun, perf_counter_ns() - sampled)
+        self.counts.follow_exchanges(self._peers.times)
+        return batch, rows
 
 
 def place_in_pool(batch: SampledBatch, rows: Rows) -> Rows:

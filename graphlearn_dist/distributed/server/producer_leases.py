@@ -13,6 +13,7 @@ from typing import Any
 
 from ...config import lease_timeout_s
 from ...errors import InvalidArgumentError, ProducerGoneError
+from ...metrics.process_status import ServedStatus
 from ...rpc.peers.identity import Peer
 from ..workers.fork_server import ForkServer, hold_fork_server
 from ..workers.sampling_producer import SamplingProducer
@@ -29,6 +30,10 @@ class _Lease:
     owner: Peer
     key: int
     room: Room
+
+    def status(self) -> ServedStatus:
+        owner, producer = self.owner, self.producer
+        return ServedStatus(f"{owner.role} {owner.rank}", producer.made, producer.num_ready, self.room.nbytes)
 
 
 class ProducerLeases:
@@ -69,6 +74,10 @@ class ProducerLeases:
 
     def __iter__(self) -> Iterator[SamplingProducer]:
         return iter([lease.producer for lease in self._leases.values()])
+
+    def statuses(self) -> list[ServedStatus]:
+        """What each producer has made, for whom. From any thread."""
+        return [lease.status() for lease in list(self._leases.values())]
 
     @contextlib.asynccontextmanager
     async def opening(self, owner: Peer, key: int) -> AsyncIterator[None]:

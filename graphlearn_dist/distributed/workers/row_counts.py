@@ -1,4 +1,4 @@
-"""What the workers of a producer count of the rows that they look up, in memory that their owner reads."""
+"""What the workers of a producer count, in memory that their owner reads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,29 @@ import torch
 
 from ...data import shared_memory
 from ...messages import TensorHandle
+from ...metrics import BatchSums
+from ...metrics.batch_counts import NUM_COUNTS as NUM_BATCH_COUNTS
 
 NUM_COUNTS = 3  # see FeatureCollector.counts
+
+
+class SharedBatchCounts:
+    """The counts of a producer's batches; each worker, and who follows it, adds to a row of its own.
+
+    Args:
+        num_workers: how many rows.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._rows = shared_memory.share(torch.zeros(num_workers, NUM_BATCH_COUNTS, dtype=torch.int64))
+
+    def handle_of(self, rank: int) -> TensorHandle:
+        """Where a worker counts."""
+        return shared_memory.to_handle(self._rows[rank])
+
+    def sums(self) -> BatchSums:
+        """Of all workers, now."""
+        return BatchSums(*self._rows.sum(0).tolist())
 
 
 class RowCounts:

@@ -16,6 +16,7 @@ import torch
 
 from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
 from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
+from ...metrics import MadeStats
 from ...rpc.wire.codec import decode, encode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
@@ -27,7 +28,7 @@ from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 from .byte_credit import ByteCredit
 from .fork_server import hold_fork_server
-from .row_counts import RowCounts
+from .row_counts import RowCounts, SharedBatchCounts
 from .worker_failure import failure_error
 from .worker_handle import WorkerHandle
 from .worker_messages import MoveHolders, StartRun, UseCopies, WorkerSetup
@@ -78,6 +79,7 @@ class SamplingProducer:
         self._resources = contextlib.ExitStack()
         if row_counts is not None:
             self._resources.callback(row_counts.close)
+        self._batch_counts = SharedBatchCounts(request.num_workers)
         self._run = 0
         self._epoch = 0
         self._indices = BatchIndices(0, 0)
@@ -93,6 +95,18 @@ class SamplingProducer:
     def worker_pids(self) -> list[int]:
         """Process ids of the workers."""
         return [worker.pid for worker in self._workers]
+
+    @property
+    def made(self) -> MadeStats:
+        """What its workers have made until now."""
+        count = len(self._workers)
+        restarts = sum(worker.num_restarts for worker in self._workers)
+        return MadeStats(f"{count} process{'es' if count > 1 else ''}", self._batch_counts.sums(), count, restarts)
+
+    @property
+    def num_ready(self) -> int:
+        """Batches that are finished, and that nobody has asked for yet."""
+        return sum(worker.num_ready for worker in self._workers)
 
     async def start(self) -> None:
         """Starts all workers; undone if one fails.
@@ -142,6 +156,7 @@ class SamplingProducer:
             rank=rank,
             request_timeout_s=request.request_timeout_s,
             reconnect_timeout_s=request.reconnect_timeout_s,
+            batch_counts=self._batch_counts.handle_of(rank),
             copies=self._copies,
             row_counts=None if self._row_counts is None else self._row_counts.handle_of(rank),
             near=self.schedule.near,

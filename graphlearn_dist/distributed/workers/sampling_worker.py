@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ import torch
 from ... import _C
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch
+from ...metrics import BatchCounts
 from ...rpc.shm.arena import SendingArena
 from ...rpc.wire.codec import encode
 from ...rpc.wire.encoded import Encoded
@@ -69,12 +71,14 @@ class BatchSender:
         ring: announces them to the server.
         region: the shared memory they lie in.
         control: tells the server of each announcement.
+        counts: of the batches.
     """
 
-    def __init__(self, ring: _C.ShmRing, region: SendingArena, control: Control) -> None:
+    def __init__(self, ring: _C.ShmRing, region: SendingArena, control: Control, counts: BatchCounts) -> None:
         self._ring = ring
         self._region = region
         self._control = control
+        self._counts = counts
 
     def place(self, slot: BatchSlot, batch: SampledBatch, rows: Rows) -> Rows:
         """Places for looked-up rows in a slot of the region, into which all else is copied; see ``Place``."""
@@ -123,7 +127,9 @@ class BatchSender:
         try:
             self._ring.send(parts, 0.0)
         except ChannelTimeoutError:
+            begun = perf_counter_ns()
             cancelled = await self._send_when_free(parts)
+            self._counts.add_send(perf_counter_ns() - begun)
         on_announced()
         await self._control.notify()
         if cancelled is not None:
@@ -167,15 +173,16 @@ class SamplingWorker:
             PartitionService(dataset, setup.num_threads),
             *open_partitions(setup.holders.shared, dataset, setup.num_threads),
         ]
+        counts = BatchCounts(open_counts(setup.batch_counts).numpy().data)
         self._batches = PartitionedBatches(
-            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads, setup.near
+            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads, setup.near, counts
         )
         self._batches.use_copies(open_copies(setup.copies))
         if setup.row_counts is not None:
             self._batches.count_rows_in(open_counts(setup.row_counts))
         self._has_peers = len(services) < dataset.num_partitions
         self._region = SendingArena(setup.region_bytes)
-        self._sender = BatchSender(_C.ShmRing.open(setup.ring_path), self._region, control)
+        self._sender = BatchSender(_C.ShmRing.open(setup.ring_path), self._region, control, counts)
         self._run_task: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
 

@@ -77,6 +77,16 @@ class WorkerHandle:
         return self._process.pid if self._process is not None else 0
 
     @property
+    def num_restarts(self) -> int:
+        """Processes that followed the first."""
+        return self._budget.num_taken
+
+    @property
+    def num_ready(self) -> int:
+        """Batches that it has announced, and that nobody has asked for yet."""
+        return len(self._items)
+
+    @property
     def is_up(self) -> bool:
         """Whether its process is set up."""
         return self._process is not None and self._process.is_up

@@ -39,6 +39,7 @@ class WorkerSetup:
         copies: rows of other partitions that the host keeps, see ``UseCopies``.
         row_counts: where it counts their use, see ``RowCounts``; None where nobody wants to know.
         near: int64 ``[num_inputs]``, see ``make_schedule``; None where batches are not of near seeds.
+        batch_counts: where it counts its batches, see ``SharedBatchCounts``.
     """
 
     name: str
@@ -54,6 +55,7 @@ class WorkerSetup:
     rank: int
     request_timeout_s: float
     reconnect_timeout_s: float
+    batch_counts: TensorHandle
     copies: tuple[CacheHandle, ...] = ()
     row_counts: TensorHandle | None = None
     near: torch.Tensor | None = None

@@ -14,6 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 from ...errors import InvalidArgumentError, ProtocolError, SystemLimitError
@@ -21,6 +22,7 @@ from ..connection import Connection
 from ..engine.loops import EndpointLoop
 from ..engine.threads import WorkerThreads, post
 from ..peers.identity import enter_request
+from ..traffic import FunctionTimes
 from ..wire.codec import Value, encode
 from ..wire.encoded import Encoded, release
 from ..wire.failures import pack_failure
@@ -39,6 +41,8 @@ class Serving:
 
     Attributes:
         deadline: the loop's time at which its caller gives up; infinite where that is unknown.
+        times: of the function that answers; None before that is known.
+        begun_ns: when it came.
 
     Args:
         tasks: where its task stays until it ends.
@@ -46,9 +50,16 @@ class Serving:
 
     def __init__(self, deadline: float, tasks: set[asyncio.Task[None]]) -> None:
         self.deadline = deadline
+        self.times: FunctionTimes | None = None
+        self.begun_ns = 0
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
         self._tasks = tasks
+
+    def answered(self) -> None:
+        """It has its answer: its time is counted."""
+        if self.times is not None:
+            self.times.add(perf_counter_ns() - self.begun_ns)
 
     def cancel(self) -> None:
         """Stop the coroutine, or drop the answer to come."""
@@ -68,10 +79,14 @@ class Callees:
     Args:
         num_threads: threads for functions that are not coroutine functions.
         own_name: name of the endpoint, for messages.
+
+    Attributes:
+        times: of the functions that were called, by name.
     """
 
     def __init__(self, num_threads: int, own_name: str) -> None:
         self._functions: dict[str, tuple[Callable[..., Any], bool]] = {}
+        self.times: dict[str, FunctionTimes] = {}
         self._threads = WorkerThreads(num_threads, f"rpc-{own_name}")
         self._own_name = own_name
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,6 +123,7 @@ class Callees:
         try:
             function, is_async = self._lookup(name)
             args, kwargs = _arguments(value)
+            serving.times, serving.begun_ns = self._times_of(name), perf_counter_ns()
         except (InvalidArgumentError, ProtocolError) as error:
             return serving, partial(connection.respond_failure, request_id, pack_failure(error))
         context = contextvars.Context()
@@ -120,6 +136,7 @@ class Callees:
         def work() -> None:
             if not serving.cancelled and loop.time() <= serving.deadline:
                 context.run(_run_function, loop, connection, request_id, function, args, kwargs)
+                serving.answered()
 
         def begin() -> None:
             try:
@@ -149,7 +166,14 @@ class Callees:
         if serving.cancelled:  # its first step closed the connection
             serving.cancel()
 
+    def _times_of(self, name: str) -> FunctionTimes:
+        times = self.times.get(name)
+        if times is None:
+            times = self.times[name] = FunctionTimes()
+        return times
+
     def _end(self, serving: Serving) -> None:
+        serving.answered()
         # A task's own callback would cost another turn of the loop.
         if self._deadlines is not None and serving.task is not None:
             self._deadlines.discard(serving)

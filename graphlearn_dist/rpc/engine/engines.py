@@ -61,6 +61,10 @@ class Stream(Protocol):
     def out_bytes(self) -> int:
         """Bytes that wait to be sent."""
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received since it opened. From any thread."""
+
     def lift_limits(self, peer_limit_bytes: int = ...) -> None:
         """The peer is known, and takes payloads of so many bytes: large frames may come, and heartbeats start."""
 

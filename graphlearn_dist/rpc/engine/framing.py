@@ -109,6 +109,7 @@ class FrameStream:
         self._max_payload = settings.max_payload_bytes
         self._limited = True  # only small frames without payload until the peer is authenticated
         self.closed = False
+        self._sent_bytes = self._received_bytes = 0
         self.out_bytes = 0
         self._last_received = self._last_sent = loop.time()
         self._heartbeat = Heartbeat(settings.heartbeat_interval_s, settings.heartbeat_timeout_s, loop.time())
@@ -176,6 +177,11 @@ class FrameStream:
         if not self._writing:
             self._writable()
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received since it opened; of what TLS makes of them, those that it was made of."""
+        return self._sent_bytes, self._received_bytes
+
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
         return self._drain.wait(is_empty=not self._out)
@@ -204,6 +210,7 @@ class FrameStream:
 
     def _advance(self, count: int) -> None:
         self._last_sent = self._loop.time()
+        self._sent_bytes += count
         self.out_bytes -= count
         while self._out:
             view, on_sent = self._out[0]
@@ -241,6 +248,7 @@ class FrameStream:
             self.close(PeerLostError("peer", "connection closed"))
             return False
         self._last_received = self._loop.time()
+        self._received_bytes += count
         if direct:
             self._filled += count
         else:

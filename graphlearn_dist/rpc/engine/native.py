@@ -57,6 +57,11 @@ class NativeStream:
         """Bytes that wait to be sent."""
         return self.native.out_bytes
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received since it opened."""
+        return self.native.sent_bytes, self.native.received_bytes
+
     def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
         """Send a frame, or queue it."""
         borrowed = [frame, *parts]

@@ -76,6 +76,11 @@ class Registry:
         return self._name
 
     @remote
+    async def members(self) -> list[Member]:
+        """Who is in the job now; asking makes nobody a member."""
+        return [lease.member for lease in self._leases.values()]
+
+    @remote
     async def join(self, member: Member, world_size: int | None) -> None:
         """Add the calling endpoint. Before the answer, it is sent one ``ViewChange`` for every member there is.
 

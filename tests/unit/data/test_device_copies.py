@@ -18,6 +18,7 @@ from graphlearn_dist.data.device_copies import DeviceCopies, HeldUntilDone, OneA
 from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
+from graphlearn_dist.metrics import MadeStats
 from graphlearn_dist.sampler.schedule import BatchIndices
 
 
@@ -151,6 +152,9 @@ class Producer(BatchProducer):
     @property
     def input_settings(self) -> dict[str, Any]:
         return {}
+
+    def made(self) -> MadeStats:
+        return MadeStats("here")
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         pass

@@ -1,0 +1,112 @@
+"""Counts of the batches that somebody makes for a loader, and of where their time goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+
+import torch
+
+from ..messages import SampledBatch
+from ..utils.message_types import register_message
+
+_ITEM_BYTES = 8
+
+
+@register_message
+@dataclass(frozen=True)
+class BatchSums:
+    """Sums over the batches that were made for a loader.
+
+    Times are those of each batch from its beginning to its end; several batches may be under way at once.
+
+    Attributes:
+        batches: how many.
+        seeds: their seeds, or links.
+        nodes: their nodes, of all types.
+        edges: their edges, of all types.
+        row_bytes: bytes of the features, labels and other rows that were looked up.
+        sample_ns: from the name of a batch to its nodes and edges.
+        rows_ns: looking up rows.
+        send_ns: waiting until a finished batch was taken over; a full queue is a trainer that is slower.
+        route_ns: of both, splitting by owner and putting answers together; where all partitions are at hand, 0.
+        own_ns: of both, what this process's own partition was asked while others were.
+        peers_ns: of both, waiting for other partitions beyond that.
+    """
+
+    batches: int = 0
+    seeds: int = 0
+    nodes: int = 0
+    edges: int = 0
+    row_bytes: int = 0
+    sample_ns: int = 0
+    rows_ns: int = 0
+    send_ns: int = 0
+    route_ns: int = 0
+    own_ns: int = 0
+    peers_ns: int = 0
+
+    def __add__(self, other: BatchSums) -> BatchSums:
+        return BatchSums(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: BatchSums) -> BatchSums:
+        return BatchSums(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+_NAMES = [field.name for field in fields(BatchSums)]
+NUM_COUNTS = len(_NAMES)
+_BATCHES, _SEEDS, _NODES, _EDGES, _ROW_BYTES, _SAMPLE, _ROWS, _SEND, _ROUTE, _OWN, _PEERS = range(NUM_COUNTS)
+
+
+class BatchCounts:
+    """Where batches are counted; of one writing process, any number of its threads.
+
+    Args:
+        memory: int64 ``[NUM_COUNTS]`` that another process reads; memory of this process unless given.
+    """
+
+    def __init__(self, memory: memoryview | None = None) -> None:
+        self._at = memoryview(bytearray(NUM_COUNTS * _ITEM_BYTES)).cast("q") if memory is None else memory
+        self._seen = (0, 0, 0)
+        self._lock = threading.Lock()
+
+    def add(self, batch: SampledBatch, rows: Iterable[torch.Tensor], sample_ns: int, rows_ns: int) -> None:
+        """A batch was made, with rows that were looked up for it."""
+        subgraph = batch.subgraph
+        nodes = sum([len(ids) for ids in subgraph.nodes])
+        row_bytes = sum([tensor.nbytes for tensor in rows])
+        self.add_sizes(len(batch.input_positions), nodes, subgraph.num_edges, row_bytes, sample_ns, rows_ns)
+
+    def add_sizes(self, seeds: int, nodes: int, edges: int, row_bytes: int, sample_ns: int, rows_ns: int) -> None:
+        """As ``add``, of a batch of any form."""
+        at = self._at
+        with self._lock:
+            at[_BATCHES] += 1
+            at[_SEEDS] += seeds
+            at[_NODES] += nodes
+            at[_EDGES] += edges
+            at[_ROW_BYTES] += row_bytes
+            at[_SAMPLE] += sample_ns
+            at[_ROWS] += rows_ns
+
+    def add_rows_time(self, rows_ns: int) -> None:
+        """Rows of a batch that was counted before took so long."""
+        with self._lock:
+            self._at[_ROWS] += rows_ns
+
+    def add_send(self, waited_ns: int) -> None:
+        """A finished batch was taken over after so long."""
+        with self._lock:
+            self._at[_SEND] += waited_ns
+
+    def follow_exchanges(self, times: tuple[int, int, int]) -> None:
+        """``ExchangeRunner.times`` of this process, which only grow."""
+        with self._lock:
+            for at, now, seen in zip((_ROUTE, _OWN, _PEERS), times, self._seen, strict=True):
+                self._at[at] += now - seen
+            self._seen = times
+
+    def sums(self) -> BatchSums:
+        """What was counted until now."""
+        return BatchSums(*self._at.tolist())

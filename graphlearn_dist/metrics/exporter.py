@@ -1,0 +1,123 @@
+"""A process's values in Prometheus's format, over HTTP."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from ..errors import InvalidArgumentError, MissingLibraryError
+from .process_status import private_bytes, shared_bytes
+from .samples import Metric, collect
+
+PREFIX = "graphlearn_dist_"
+_TRIES = 64  # ports that are tried, from the first that was asked for
+_log = logging.getLogger(__name__)
+_started: MetricsServer | None = None
+_starting = threading.Lock()
+
+
+class MetricsServer:
+    """Answers ``GET /metrics`` until it is closed; in a thread of its own.
+
+    Attributes:
+        port: where it listens.
+    """
+
+    def __init__(self, port: int, host: str) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            raise MissingLibraryError(
+                "metrics: expected prometheus_client; pip install graphlearn_dist[metrics]"
+            ) from error
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector())
+        self._server, self._thread = start_http_server(port, host, registry)
+        self.port = int(self._server.server_port)
+
+    def close(self) -> None:
+        """Ends it. Idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Collector:
+    """What prometheus_client asks at each scrape."""
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        families: dict[str, list[Metric]] = {}
+        for metric in [*process_metrics(), *collect()]:
+            families.setdefault(metric.name, []).append(metric)
+        for name, metrics in families.items():
+            make = CounterMetricFamily if metrics[0].is_counter else GaugeMetricFamily
+            names = sorted({label for metric in metrics for label in metric.labels})
+            family = make(PREFIX + name.removesuffix("_total"), metrics[0].help, labels=names)
+            for metric in metrics:
+                family.add_metric([metric.labels.get(label, "") for label in names], metric.value)
+            yield family
+
+
+def process_metrics() -> Iterator[Metric]:
+    """What every process has."""
+    yield Metric("private_memory_bytes", "Memory of this process alone.", private_bytes())
+    yield Metric("shared_memory_bytes", "Memory that it shares: mapped files and shared memory.", shared_bytes())
+    times = os.times()
+    yield Metric("cpu_seconds_total", "Processor time of this process.", times.user + times.system)
+
+
+def start_metrics_server(port: int, host: str = "127.0.0.1") -> MetricsServer:
+    """Shows what this process counts, in Prometheus's format, at ``http://host:port/metrics``.
+
+    Args:
+        port: where to listen; 0 for any that is free.
+        host: address to listen at; ``"0.0.0.0"`` for all. There is no password: whoever reaches it can read it.
+
+    Raises:
+        InvalidArgumentError: a port that is none.
+        MissingLibraryError: prometheus_client is not installed.
+        OSError: the port is taken.
+    """
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16:
+        raise InvalidArgumentError(f"port: expected 0 to 65535, got {port!r}")
+    return MetricsServer(port, host)
+
+
+def start_for_job(place: tuple[str, int] | None, who: str) -> None:
+    """Starts the metrics server of a process of a job, once, at the first free port from the given one on.
+
+    Raises:
+        InvalidArgumentError: none is free.
+        MissingLibraryError: prometheus_client is not installed.
+    """
+    global _started
+    with _starting:
+        if place is None or _started is not None:
+            return
+        host, first = place
+        for port in range(first, min(first + _TRIES, 1 << 16)):
+            try:
+                _started = start_metrics_server(port, host)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise InvalidArgumentError(f"metrics: cannot listen at {host}:{port}: {error.strerror}") from error
+                continue
+            _log.info("metrics of %s: http://%s:%d/metrics", who, socket.gethostname(), port)
+            return
+        raise InvalidArgumentError(f"metrics: expected a free port in {first} to {first + _TRIES - 1}")

@@ -1,0 +1,165 @@
+"""Where a loader's time goes, seen from the loop that iterates over it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..utils.message_types import register_message
+from .batch_counts import BatchSums
+from .samples import Metric
+
+ADVISE_AFTER_BATCHES = 100
+ADVISE_AFTER_NS = 5_000_000_000
+_log = logging.getLogger("graphlearn_dist.loader")
+
+
+@register_message
+@dataclass(frozen=True)
+class MadeStats:
+    """What makes a loader's batches, and what it made.
+
+    Attributes:
+        where: for people: ``"this process"``, ``"2 processes"``, ``"servers 0, 1"``.
+        sums: of the batches made, those ahead of the reader included.
+        num_workers: threads or processes that make them; 0 where the reader does.
+        restarts: worker processes that died and were started again.
+        options: by what could be the trouble (``"workers"``, ``"ahead"``, ``"peers"``), what to change.
+    """
+
+    where: str
+    sums: BatchSums = field(default_factory=BatchSums)
+    num_workers: int = 0
+    restarts: int = 0
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """What a loader has done since it was made; ``str()`` of it is a table.
+
+    Attributes:
+        name: of the loader.
+        batches: that it gave.
+        remaining: batches that are left of this epoch, or of the next before it begins.
+        wait_s: time that the loop waited in ``next()``.
+        compute_s: time between one ``next()`` and the following one: the model's.
+        made: what makes its batches.
+    """
+
+    name: str
+    batches: int
+    remaining: int
+    wait_s: float
+    compute_s: float
+    made: MadeStats
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the loop's time in which it waited for batches, 0 to 1."""
+        total = self.wait_s + self.compute_s
+        return self.wait_s / total if total else 0.0
+
+    @property
+    def stages_ms(self) -> dict[str, float]:
+        """By stage, the mean milliseconds of a batch; see ``BatchSums``. Stages that never took any are left out."""
+        sums = self.made.sums
+        names = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns}
+        parts = {"split and stitch": sums.route_ns, "own partition": sums.own_ns, "other partitions": sums.peers_ns}
+        return {name: ns / 1e6 / max(sums.batches, 1) for name, ns in (names | parts).items() if ns}
+
+    def __str__(self) -> str:
+        sums, count = self.made.sums, max(self.made.sums.batches, 1)
+        sizes = f"{sums.seeds / count:,.0f} seeds, {sums.nodes / count:,.0f} nodes, {sums.edges / count:,.0f} edges"
+        rows = f", {sums.row_bytes / count / 1e6:.2f} MB of rows" if sums.row_bytes else ""
+        seconds = self.wait_s + self.compute_s
+        rate = f", {self.batches / seconds:.1f} batches/s" if seconds else ""
+        restarts = f", {self.made.restarts} restarted" if self.made.restarts else ""
+        lines = [
+            f"{self.name}: {self.batches} batches, {self.remaining} to come{rate}",
+            f"  the loop     {self.wait_share:6.1%} of {seconds:.1f} s waiting for batches",
+            f"  made by      {self.made.where}{restarts}: {sums.batches} batches",
+            f"  a batch      {sizes}{rows}",
+        ]
+        lines += [f"  {name:<16} {ms:8.2f} ms" for name, ms in self.stages_ms.items()]
+        return "\n".join(lines)
+
+    def advice(self) -> str | None:
+        """Why the loop waits more than half of its time, and what to change; None where it does not."""
+        if self.wait_share <= 0.5:
+            return None
+        sums, options = self.made.sums, self.made.options
+        seconds = max(self.wait_s + self.compute_s, 1e-9)
+        busy = (sums.sample_ns + sums.rows_ns) / 1e9 / seconds / max(self.made.num_workers, 1)
+        peers = sums.peers_ns / max(sums.sample_ns + sums.rows_ns, 1)
+        if peers > 0.5:
+            why, what = f"batches wait for other partitions {peers:.0%} of their time", options.get("peers")
+        elif busy > 0.7 or self.made.num_workers == 0:
+            why, what = f"who makes them ({self.made.where}) is busy all the time", options.get("workers")
+        else:
+            why, what = "too few batches are made ahead", options.get("ahead")
+        return f"{self.wait_share:.0%} of the time the loop waits for batches: {why}" + (f"; {what}" if what else "")
+
+
+class LoopTimes:
+    """The clock of a loader's loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.batches = self.wait_ns = self.compute_ns = 0
+        self._given_at = 0
+        self._advised = False
+
+    def begin(self) -> None:
+        """An iteration begins: what was between it and the one before is nobody's."""
+        self._given_at = 0
+
+    def gave(self, asked_at: int, given_at: int) -> None:
+        """A batch was asked for and given, at these moments of ``perf_counter_ns``."""
+        with self._lock:
+            self.batches += 1
+            self.wait_ns += given_at - asked_at
+            if self._given_at:
+                self.compute_ns += asked_at - self._given_at
+            self._given_at = given_at
+
+    def wants_advice(self) -> bool:
+        """True once, when the loop has waited more than half of a time that is long enough to judge."""
+        if self._advised or self.batches < ADVISE_AFTER_BATCHES or self.wait_ns <= self.compute_ns:
+            return False
+        if self.wait_ns + self.compute_ns < ADVISE_AFTER_NS:
+            return False
+        self._advised = True
+        return True
+
+    def advise(self, stats: LoaderStats) -> None:
+        """Logs what a loop that waits can do."""
+        if (text := stats.advice()) is not None:
+            _log.warning("%s: %s. Said once; loader.stats() has the figures", stats.name, text)
+
+    def metrics(self, labels: dict[str, str]) -> Iterator[Metric]:
+        """The loop's values."""
+        yield Metric("loader_batches_total", "Batches given to the loop.", self.batches, labels)
+        yield Metric("loader_wait_seconds_total", "Time that the loop waited for batches.", self.wait_ns / 1e9, labels)
+        yield Metric(
+            "loader_compute_seconds_total", "Time between batches: the model's.", self.compute_ns / 1e9, labels
+        )
+
+
+def made_metrics(made: MadeStats, labels: dict[str, str]) -> Iterator[Metric]:
+    """The values of what makes a loader's batches."""
+    sums = made.sums
+    yield Metric("batches_made_total", "Batches made, those ahead of their reader included.", sums.batches, labels)
+    yield Metric("seeds_total", "Seeds of batches made.", sums.seeds, labels)
+    yield Metric("nodes_total", "Nodes of batches made.", sums.nodes, labels)
+    yield Metric("edges_total", "Edges of batches made.", sums.edges, labels)
+    yield Metric("row_bytes_total", "Bytes of features and labels of batches made.", sums.row_bytes, labels)
+    stages = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns}
+    parts = {"route": sums.route_ns, "own": sums.own_ns, "peers": sums.peers_ns}
+    help_text = "Time of batches by stage; route, own and peers are parts of sample and rows."
+    for stage, ns in (stages | parts).items():
+        yield Metric("batch_seconds_total", help_text, ns / 1e9, labels | {"stage": stage})
+    yield Metric("sampling_workers", "Threads or processes that make batches.", made.num_workers, labels)
+    yield Metric("worker_restarts_total", "Sampling workers that died and were started again.", made.restarts, labels)

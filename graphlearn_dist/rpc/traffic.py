@@ -1,0 +1,127 @@
+"""What goes over an endpoint's connections, by peer, and the functions that it answers, since it opened."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ..metrics import Metric
+
+if TYPE_CHECKING:
+    from .peers.identity import Peer
+    from .peers.refusals import Refusals
+
+
+class FunctionTimes:
+    """Calls of one function, and the time from a request to its answer, added up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.calls = self.ns = 0
+
+    def add(self, ns: int) -> None:
+        """A request was answered after so long."""
+        with self._lock:
+            self.calls += 1
+            self.ns += ns
+
+
+@dataclass(frozen=True)
+class PeerTraffic:
+    """Of one peer, in all connections to it."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    requests_sent: int = 0
+    requests_served: int = 0
+
+    def __add__(self, other: PeerTraffic) -> PeerTraffic:
+        return PeerTraffic(
+            self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes,
+            self.requests_sent + other.requests_sent,
+            self.requests_served + other.requests_served,
+        )
+
+
+class Counted(Protocol):
+    """A connection whose peer is known."""
+
+    @property
+    def peer(self) -> Peer: ...
+    @property
+    def traffic(self) -> PeerTraffic: ...
+
+
+def name_of(connection: Counted) -> str:
+    """What a connection's peer is called here: of one that comes back the same."""
+    return f"{connection.peer.role} {connection.peer.rank}"
+
+
+class Traffic:
+    """Counts for an endpoint. ``opened`` and ``closed`` are told on its loop's thread, the rest may be asked from any.
+
+    Args:
+        name: of the endpoint.
+        functions: times of the functions that it answers, by name.
+        refusals: connections that it turned away.
+    """
+
+    def __init__(self, name: str, functions: dict[str, FunctionTimes], refusals: Refusals) -> None:
+        self._refusals = refusals
+        self._name = name
+        self._functions = functions
+        self._lock = threading.Lock()
+        self._open: set[Counted] = set()
+        self._gone: dict[str, PeerTraffic] = {}  # by peer, of connections that are closed
+
+    def opened(self, connection: Counted) -> None:
+        """A connection's peer is known."""
+        with self._lock:
+            self._open.add(connection)
+
+    def closed(self, connection: Counted) -> None:
+        """A connection is gone."""
+        with self._lock:
+            if connection in self._open:
+                self._open.discard(connection)
+                peer = name_of(connection)
+                self._gone[peer] = self._gone.get(peer, PeerTraffic()) + connection.traffic
+
+    def by_peer(self) -> dict[str, PeerTraffic]:
+        """What went to each peer that was ever connected, and came from it."""
+        with self._lock:
+            found = defaultdict(PeerTraffic, self._gone)
+            for connection in self._open:
+                found[name_of(connection)] += connection.traffic
+        return dict(found)
+
+    @property
+    def num_open(self) -> int:
+        """Connections that are open now."""
+        return len(self._open)
+
+    def status(self) -> Iterator[tuple[str, int, int]]:
+        """See ``metrics.MetricSource``."""
+        for peer, traffic in self.by_peer().items():
+            yield peer, traffic.sent_bytes, traffic.received_bytes
+
+    def metrics(self) -> Iterator[Metric]:
+        """See ``metrics.MetricSource``."""
+        own = {"endpoint": self._name}
+        for peer, traffic in self.by_peer().items():
+            labels = own | {"peer": peer}
+            yield Metric("sent_bytes_total", "Bytes sent over sockets, by peer.", traffic.sent_bytes, labels)
+            yield Metric("received_bytes_total", "Bytes received over sockets.", traffic.received_bytes, labels)
+            yield Metric("requests_sent_total", "Requests and queries sent.", traffic.requests_sent, labels)
+            yield Metric("requests_served_total", "Requests and queries served.", traffic.requests_served, labels)
+        for function, times in list(self._functions.items()):
+            labels = own | {"function": function}
+            yield Metric("calls_total", "Calls of functions that were answered.", times.calls, labels)
+            yield Metric("call_seconds_total", "Time from their requests to their answers.", times.ns / 1e9, labels)
+        yield Metric("open_connections", "Connections whose peer is known.", self.num_open, own)
+        help_text = "Connections that were turned away."
+        yield Metric("refused_connections_total", help_text, self._refusals.count, own)

@@ -1,0 +1,148 @@
+"""What loaders of all modes count, what servers show, and a job that is looked at from outside."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+)
+from graphlearn_dist.distributed.session.job_status import observe
+from graphlearn_dist.errors import AuthenticationError, ChannelClosedError, PeerLostError
+from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.metrics import BatchSums, collect
+from graphlearn_dist.utils.job_file import JobAddress
+from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, load, make_partitions, running_servers
+
+IDS = torch.arange(NUM_NODES)
+MODES: dict[str, Any] = {
+    "collocated": CollocatedDistSamplingWorkerOptions(),
+    "mp": MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB"),
+}
+
+
+def sizes_of(batches: Iterable[Any]) -> list[int]:
+    """Batches, seeds, nodes, edges, and bytes of features and labels."""
+    found = [(1, b.batch_size, b.num_nodes, b.num_edges, b.x.nbytes + b.y.nbytes) for b in batches]
+    return [sum(column) for column in zip(*found, strict=True)]
+
+
+def counted(sums: BatchSums) -> list[int]:
+    assert sums.sample_ns > 0
+    assert sums.rows_ns > 0
+    return [sums.batches, sums.seeds, sums.nodes, sums.edges, sums.row_bytes]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_partitions(tmp_path_factory.mktemp("one"), 1)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    directory = make_partitions(tmp_path_factory.mktemp("two"), 2)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("GLD_SHARE_PARTITIONS", "0")
+        with running_servers(directory, directory) as job:
+            yield job
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_loaders_in_this_process(mode: str, whole: Path) -> None:
+    with DistNeighborLoader(
+        load(whole), [2, 2], IDS, batch_size=50, collect_features=True, worker_options=MODES[mode]
+    ) as loader:
+        before = loader.stats()
+        assert (before.batches, before.remaining, before.wait_s) == (0, 3, 0.0)
+        expected = sizes_of([*loader, *loader])
+        stats = loader.stats()
+        assert counted(stats.made.sums) == expected
+        assert (stats.batches, stats.remaining, stats.made.restarts) == (6, 3, 0)
+        assert stats.wait_s > 0
+        assert stats.made.where == {"collocated": "this process", "mp": "2 processes"}[mode]
+        shown = {metric.name: metric.value for metric in collect() if metric.labels.get("loader") == stats.name}
+        assert (shown["loader_batches_total"], shown["edges_total"]) == (6, expected[3])
+    with pytest.raises(ChannelClosedError):
+        loader.stats()
+
+
+def test_local_loaders_of_a_data_set_and_of_pygs_data(whole: Path) -> None:
+    dataset = load(whole)
+    rows, cols = dataset.edges(None)[1:]
+    from torch_geometric.data import Data
+
+    data = Data(
+        x=torch.zeros(NUM_NODES, NUM_FEATURES), y=IDS, edge_index=torch.stack([rows, cols]), num_nodes=NUM_NODES
+    )
+    for source, has_bytes in ((dataset, True), (data, False)):
+        loader = NeighborLoader(source, [2, 2], input_nodes=IDS, batch_size=50)
+        expected = sizes_of(loader)
+        assert counted(loader.stats().made.sums) == [*expected[:4], expected[4] if has_bytes else 0]
+
+
+def test_a_loader_of_servers(job: Job) -> None:
+    with (
+        job.client(),
+        DistNeighborLoader(
+            None,
+            [2, 2],
+            IDS,
+            batch_size=10,
+            collect_features=True,
+            worker_options=RemoteDistSamplingWorkerOptions(server_rank=[0, 1], rpc_timeout=60),
+        ) as loader,
+    ):
+        expected = sizes_of(loader)
+        stats = loader.stats()
+        assert counted(stats.made.sums) == expected
+        assert stats.made.where == "servers 0, 1"
+        assert stats.made.num_workers == 2
+        assert stats.made.sums.peers_ns > 0
+        assert "other partitions" in stats.stages_ms
+        with observe(JobAddress("127.0.0.1", job.port, None), timeout_s=60) as observer:
+            look = observer.look()
+            again = observer.look()
+        assert [(one.member.role, one.member.rank, one.error) for one in look.members] == [
+            ("server", 0, ""),
+            ("server", 1, ""),
+            ("client", 0, ""),
+        ]
+        servers = [one.status for one in look.members if one.member.role == "server" and one.status is not None]
+        served = [served for status in servers for served in status.served]
+        assert [(one.client, one.made.num_workers, one.ready) for one in served] == [("client 0", 1, 0)] * 2
+        assert sum((one.made.sums for one in served), BatchSums()) == stats.made.sums
+        assert all(status.used_bytes == one.room_bytes > 0 for status, one in zip(servers, served, strict=True))
+        own = look.members[2].status
+        assert own is not None
+        assert [one.batches for one in own.loaders if one.made is None and one.name == stats.name] == [12]
+        assert sum(sent for status in servers for sent, _ in [status.peers["client 0"]]) > 0
+        text = again.describe(look)
+        assert "for client 0: 1 process" in text
+        assert f"{stats.name}: epoch 0" in text
+
+
+def test_who_looks_is_no_member(job: Job) -> None:
+    with observe(JobAddress("127.0.0.1", job.port, None), timeout_s=60) as observer:
+        assert [one.member.role for one in observer.look().members] == ["server", "server"]
+        assert [one.member.role for one in observer.look().members] == ["server", "server"]
+
+
+def test_a_wrong_token_and_no_registry(job: Job) -> None:
+    with (
+        observe(JobAddress("127.0.0.1", job.port, b"no"), timeout_s=60) as observer,
+        pytest.raises(AuthenticationError, match="token"),
+    ):
+        observer.look()
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    with observe(JobAddress("127.0.0.1", port, None), timeout_s=60) as observer, pytest.raises(PeerLostError):
+        observer.look()

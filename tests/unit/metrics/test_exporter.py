@@ -1,0 +1,93 @@
+"""A process's values over HTTP, read by the parser of Prometheus's own library."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError
+from graphlearn_dist.metrics import Metric, exporter, register_source, start_metrics_server
+
+parser = pytest.importorskip("prometheus_client.parser", reason="the extra [metrics] is not installed")
+
+
+class Source:
+    """Has two values of one name, and one that only grows."""
+
+    def metrics(self) -> Iterator[Metric]:
+        for peer, value in (("server 0", 3.0), ('odd "name"\n', 4.0)):
+            yield Metric("test_ready", "Ready.", value, {"peer": peer})
+        yield Metric("test_bytes_total", "Bytes.", 7.0)
+
+    def status(self) -> Iterator[object]:
+        return iter(())
+
+
+def read(port: int) -> dict[tuple[str, str], float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        families = list(parser.text_string_to_metric_families(answer.read().decode()))
+    return {(sample.name, sample.labels.get("peer", "")): sample.value for one in families for sample in one.samples}
+
+
+def test_values_of_all_sources() -> None:
+    source = Source()
+    register_source(source)
+    with start_metrics_server(0) as server:
+        found = read(server.port)
+        assert found["graphlearn_dist_test_ready", "server 0"] == 3.0
+        assert found["graphlearn_dist_test_ready", 'odd "name"\n'] == 4.0
+        assert found["graphlearn_dist_test_bytes_total", ""] == 7.0
+        assert found["graphlearn_dist_private_memory_bytes", ""] > 0
+        del source
+        assert ("graphlearn_dist_test_bytes_total", "") not in read(server.port)
+
+
+def test_the_processes_of_a_job_take_the_next_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "_started", None)
+    exporter.start_for_job(None, "nobody")
+    assert exporter._started is None
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1]
+        exporter.start_for_job(("127.0.0.1", first), "server 0")
+        started = exporter._started
+        assert started is not None
+        with started:
+            assert first < started.port < first + 64
+            exporter.start_for_job(("127.0.0.1", first), "server 0 again")
+            assert exporter._started is started
+
+
+@pytest.mark.parametrize("port", [-1, 1 << 16, "80", True])
+def test_ports_that_are_none(port: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="port: expected 0 to 65535"):
+        start_metrics_server(port)
+
+
+def test_the_library_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with pytest.raises(MissingLibraryError, match=r"graphlearn_dist\[metrics\]"):
+        start_metrics_server(0)
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    """Names of the dashboard and of the documents are those that sources show."""
+    root = Path(__file__).resolve().parents[3]
+    code = "\n".join(path.read_text() for path in (root / "graphlearn_dist").rglob("*.py"))
+    shown = set(re.findall(r'Metric\(\s*"(\w+)"', code))
+    board = json.loads((root / "examples/grafana.json").read_text())
+    asked = {
+        name
+        for panel in board["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"graphlearn_dist_(\w+)", target["expr"])
+    }
+    assert asked <= shown
+    table = (root / "docs/metrics.md").read_text().split("| name (after", 1)[1]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == shown

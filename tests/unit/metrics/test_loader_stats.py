@@ -1,0 +1,84 @@
+"""What a loader says of its loop: shares, stages, a table, and advice where the loop waits."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from graphlearn_dist.metrics import BatchSums, LoaderStats, MadeStats
+from graphlearn_dist.metrics.loader_stats import ADVISE_AFTER_BATCHES, ADVISE_AFTER_NS, LoopTimes
+
+OPTIONS = {"workers": "num_workers=", "ahead": "prefetch_size=", "peers": "row_cache="}
+SECOND = 10**9
+
+
+def stats(wait_s: float, compute_s: float, sums: BatchSums, num_workers: int = 2) -> LoaderStats:
+    made = MadeStats("servers 0, 1", sums, num_workers, options=OPTIONS)
+    return LoaderStats("DistNeighborLoader 3", 10, 5, wait_s, compute_s, made)
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "sums", "num_workers", "expected"),
+    [
+        (4.0, BatchSums(), 2, None),
+        (6.0, BatchSums(sample_ns=2 * SECOND, peers_ns=3 * SECOND, rows_ns=2 * SECOND), 2, "other partitions 75%"),
+        (6.0, BatchSums(sample_ns=9 * SECOND, rows_ns=6 * SECOND), 2, r"busy all the time; num_workers="),
+        (6.0, BatchSums(sample_ns=2 * SECOND), 0, r"busy all the time; num_workers="),
+        (6.0, BatchSums(sample_ns=2 * SECOND), 2, r"too few batches are made ahead; prefetch_size="),
+    ],
+    ids=["none", "peers", "workers", "no workers", "ahead"],
+)
+def test_advice(wait_s: float, sums: BatchSums, num_workers: int, expected: str | None) -> None:
+    advice = stats(wait_s, 10.0 - wait_s, sums, num_workers).advice()
+    if expected is None:
+        assert advice is None
+    else:
+        assert advice is not None
+        assert advice.startswith("60% of the time the loop waits")
+        assert expected in advice
+
+
+def test_table() -> None:
+    sums = BatchSums(4, 40, 400, 4000, 8_000_000, sample_ns=8_000_000, rows_ns=2_000_000, peers_ns=4_000_000)
+    assert str(stats(2.0, 6.0, sums)).splitlines() == [
+        "DistNeighborLoader 3: 10 batches, 5 to come, 1.2 batches/s",
+        "  the loop      25.0% of 8.0 s waiting for batches",
+        "  made by      servers 0, 1: 4 batches",
+        "  a batch      10 seeds, 100 nodes, 1,000 edges, 2.00 MB of rows",
+        "  sample               2.00 ms",
+        "  rows                 0.50 ms",
+        "  other partitions     1.00 ms",
+    ]
+    assert "0 batches" in str(LoaderStats("NeighborLoader 0", 0, 0, 0.0, 0.0, MadeStats("this process")))
+
+
+def test_the_time_between_iterations_is_nobodys() -> None:
+    times = LoopTimes()
+    times.begin()
+    times.gave(10, 15)
+    times.gave(22, 25)
+    times.begin()
+    times.gave(1000, 1001)
+    assert (times.batches, times.wait_ns, times.compute_ns) == (3, 9, 7)
+
+
+def test_advice_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
+    times, at, said = LoopTimes(), 0, 0
+    step = 2 * ADVISE_AFTER_NS // ADVISE_AFTER_BATCHES
+    for _ in range(3 * ADVISE_AFTER_BATCHES):
+        times.gave(at, at + step)
+        at += step + 1
+        said += times.wants_advice()
+    assert said == 1
+    with caplog.at_level(logging.WARNING, "graphlearn_dist.loader"):
+        times.advise(stats(9.0, 1.0, BatchSums()))
+        times.advise(stats(1.0, 9.0, BatchSums()))
+    assert [record.message.startswith("DistNeighborLoader 3: 90% of the time") for record in caplog.records] == [True]
+
+
+def test_a_loop_that_computes_is_left_alone() -> None:
+    times = LoopTimes()
+    for at in range(0, 4 * ADVISE_AFTER_NS, 4 * ADVISE_AFTER_NS // (2 * ADVISE_AFTER_BATCHES)):
+        times.gave(at, at + 1)
+    assert not times.wants_advice()
