@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from .config import DEFAULT_SSH, LaunchContext, job_token, metrics_environ, parse_address
+from .config import DEFAULT_SSH, LaunchContext, job_token, metrics_environ, parse_address, trace_environ
 from .errors import GraphLearnError, InvalidArgumentError, LaunchError
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ def _launch(args: argparse.Namespace) -> int:
     from .cluster import LaunchPlan, launch
     from .cluster.jobs.checks import misplaced_options
 
+    environ = metrics_environ(args.metrics) if args.metrics else {}
+    if args.trace:
+        environ |= trace_environ(_trace_folder(args.trace), args.trace_batches)
     plan = LaunchPlan(
         script=args.script,
         script_args=args.script_args,
@@ -42,7 +45,7 @@ def _launch(args: argparse.Namespace) -> int:
         log_dir=args.log_dir,
         job_file=args.job_file,
         server_script=args.server_script,
-        env=(metrics_environ(args.metrics) if args.metrics else {}) | dict(args.env),
+        env=environ | dict(args.env),
         trainer_gpus=args.trainer_gpus,
         max_restarts=args.max_restarts,
         heartbeat_timeout_s=args.heartbeat_timeout,
@@ -52,7 +55,33 @@ def _launch(args: argparse.Namespace) -> int:
     for option in misplaced_options(plan, args.options):
         note = f"{option} stands after {args.script} and is the script's; the launcher's options stand before it"
         print(f"graphlearn-dist: {note}", file=sys.stderr)
-    return launch(plan)
+    if not args.trace:
+        return launch(plan)
+    try:
+        return launch(plan)
+    finally:  # that of a job that failed, too
+        _show_trace(_trace_folder(args.trace), args.trace)
+
+
+def _trace_folder(path: str) -> str:
+    """Where the processes of a job write what becomes a timeline at ``path``."""
+    return os.path.abspath(path) + ".parts"
+
+
+def _trace(args: argparse.Namespace) -> int:
+    _show_trace(args.path, args.out)
+    return 0
+
+
+def _show_trace(path: str, out: str | None) -> None:
+    """What a job's batches were waited for; ``out``: where the timeline of a folder of parts is written."""
+    from .metrics.timeline import critical_path, read_trace, write_timeline
+
+    processes = read_trace(path)
+    if out is not None:
+        write_timeline(processes, out)
+        print(f"{out}: open it at https://ui.perfetto.dev")
+    print(critical_path(processes))
 
 
 def _hosts(args: argparse.Namespace) -> Sequence[Host]:
@@ -265,6 +294,13 @@ def _port_range(text: str) -> tuple[int, int]:
     return int(low), int(high)
 
 
+def _index_range(text: str) -> tuple[int, int]:
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
+        raise argparse.ArgumentTypeError(f"expected FIRST-LAST, got {text!r}")
+    return int(low), int(high)
+
+
 def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="partition directory for the servers")
     parser.add_argument("--servers", type=int, default=1, metavar="N", help="servers to start (default 1)")
@@ -296,6 +332,10 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
         "--launcher-timeout", type=float, default=30.0, metavar="S",
         help="for ssh: a host is lost that is silent for so long, and ends what it runs; 0: never (default 30)",
     )  # fmt: skip
+    parser.add_argument("--trace", metavar="FILE", help="write a timeline of all, and say what was waited for")
+    parser.add_argument(
+        "--trace-batches", type=_index_range, metavar="FIRST-LAST", help="of the batches of these indices alone"
+    )
     parser.add_argument(
         "--metrics", metavar="[HOST:]PORT",
         help="every process shows what it counts there, for Prometheus, or at the next free port",
@@ -404,6 +444,10 @@ def _parser() -> argparse.ArgumentParser:
     again = commands.add_parser("repartition", help="change the number of partitions by moving zones of an order")
     _add_repartition(again)
     _add_infer(commands.add_parser("infer", help="compute the rows of all nodes by a trained model, layer by layer"))
+    trace = commands.add_parser("trace", help="say what the batches of a traced job were waited for")
+    trace.add_argument("path", metavar="PATH", help="a timeline, or the folder of its parts (launch --trace)")
+    trace.add_argument("--out", metavar="FILE", help="write a timeline of the parts, for ui.perfetto.dev")
+    trace.set_defaults(run=_trace)
     _add_status(commands.add_parser("status", help="show what the processes of a running job are at"))
     _add_top(commands.add_parser("top", help="the same again and again, with rates and what holds the job up"))
     verify = commands.add_parser("verify", help="check a partition directory")

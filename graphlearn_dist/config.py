@@ -302,6 +302,27 @@ def metrics_environ(address: str) -> dict[str, str]:
     return {"GLD_METRICS": address}
 
 
+def trace_setting(environ: Mapping[str, str] = os.environ) -> tuple[str, tuple[int, int] | None] | None:
+    """``GLD_TRACE``: the folder that this process writes a trace to; None if unset.
+
+    ``GLD_TRACE_BATCHES``: first and last index of the batches to write of, as ``10-20``; None for all.
+    """
+    folder, text = environ.get("GLD_TRACE"), environ.get("GLD_TRACE_BATCHES")
+    if not folder:
+        return None
+    if not text:
+        return folder, None
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
+        raise InvalidArgumentError(f"environment variable GLD_TRACE_BATCHES: expected FIRST-LAST, got {text!r}")
+    return folder, (int(low), int(high))
+
+
+def trace_environ(folder: str, indices: tuple[int, int] | None) -> dict[str, str]:
+    """The variables that ``trace_setting`` reads back."""
+    return {"GLD_TRACE": folder} | ({} if indices is None else {"GLD_TRACE_BATCHES": f"{indices[0]}-{indices[1]}"})
+
+
 def share_partitions(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether processes of one host read each other's partitions in place; ``GLD_SHARE_PARTITIONS=0`` says no."""
     return _integer(environ, "GLD_SHARE_PARTITIONS", 1) != 0

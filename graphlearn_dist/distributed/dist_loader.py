@@ -129,6 +129,10 @@ class DistLoader(EpochLoader):
     def _num_batches(self) -> int:
         return self._producer.num_batches
 
+    @property
+    def _trace_key(self) -> int:
+        return self._producer.trace_key or super()._trace_key
+
     def _made(self) -> MadeStats:
         if self._closed:
             raise ChannelClosedError("the loader was shut down")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from ..messages import ChannelItem, SampledBatch
 from ..metrics import MadeStats, Metric, register_source
 from ..metrics.loader_stats import made_metrics
 from ..metrics.process_status import Budget, ServedStatus
+from ..metrics.trace import tracer
 from ..rpc import Endpoint
 from ..rpc.calls.remote import remote, remote_functions, sent_as_it_is
 from ..rpc.engine.threads import post
@@ -349,8 +351,12 @@ class DistServer:
     @remote
     async def fetch_batch(self, producer_id: int, run: int, index: int, oldest: int | None = None) -> ChannelItem:
         """One batch by its index, or what became of it; see ``fetch``."""
+        begun = perf_counter_ns()
         try:
-            batch = await self._producer(producer_id).fetch(run, index, oldest)
+            producer = self._producer(producer_id)
+            batch = await producer.fetch(run, index, oldest)
+            if (traced := tracer()) is not None:
+                traced.span("fetch_batch", str(current_peer().role), begun, producer.trace_name(index))
         except SamplingWorkerError as error:
             if self._loop is not None:
                 raise

@@ -17,16 +17,18 @@ from typing import Any
 import torch
 
 from .._C import Answerer
-from ..config import RpcSettings, TlsSettings, job_token, metrics_address, port_range
+from ..config import RpcSettings, TlsSettings, job_token, metrics_address, port_range, trace_setting
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..metrics.exporter import start_for_job
+from ..metrics.trace import start_tracing
 from ..rpc import Endpoint
 from ..rpc.calls.remote import is_remote, remote_functions, remote_name
+from ..rpc.peers.identity import boot_id
 from ..rpc.peers.links import default_listen_host
 from .dist_context import DistContext, DistRole, get_context
 from .event_loop import to_torch_future as to_torch_future
 from .session.closing_calls import ClosingCalls
-from .session.job_status import StatusService
+from .session.job_status import StatusService, set_trace_clock
 from .session.launcher_messages import LauncherMessages
 from .session.partition_router import RpcDataPartitionRouter as RpcDataPartitionRouter
 from .session.worker_group import WorkerGroup
@@ -134,6 +136,8 @@ def init_rpc(
             raise
         try:
             start_for_job(metrics_address(), context.worker_name)
+            start_tracing(trace_setting(), f"{context.role_name} {context.rank}", boot_id())
+            set_trace_clock(endpoint, master_addr, endpoint.master_port)
         except BaseException:
             endpoint.close()
             raise

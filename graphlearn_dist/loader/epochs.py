@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..config import trace_setting
 from ..errors import GraphLearnError, InvalidArgumentError
 from ..metrics import LoaderStats, MadeStats, Metric, register_source
 from ..metrics.loader_stats import LoopTimes, made_metrics
 from ..metrics.process_status import LoaderStatus
+from ..metrics.trace import batch_name, start_tracing, tracer
+from ..rpc.peers.identity import boot_id
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
 from ..utils.lifetime import Home, threads
@@ -52,6 +56,12 @@ class EpochLoader(ABC):
         self.times = LoopTimes()
         self._number = next(_numbers)
         register_source(self)
+        start_tracing(trace_setting(), f"process {os.getpid()}", boot_id())
+
+    @property
+    def _trace_key(self) -> int:
+        """What tells its batches from those of other loaders in a trace."""
+        return os.getpid() << 20 | self._number
 
     def _made(self) -> MadeStats:
         """What makes its batches, and what it has made; a class that does not count says where alone."""
@@ -219,6 +229,9 @@ class LoaderIterator(Iterator[Any]):
                 raise
             progress.deliver(index)
         times = self._loader.times
+        if (traced := tracer()) is not None:
+            name = batch_name(self._loader._trace_key, progress.epoch, index)
+            traced.loop(times.given_at, asked_at, self._loader._label, name)
         times.gave(asked_at, perf_counter_ns())
         if times.wants_advice():
             with contextlib.suppress(GraphLearnError):  # a server is gone: that is told where its batch is missing

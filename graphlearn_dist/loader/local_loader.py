@@ -14,6 +14,7 @@ from ..data.dataset import Dataset
 from ..data.device_copies import Copy, DeviceCopies, pinned
 from ..errors import InvalidArgumentError
 from ..metrics import MadeStats
+from ..metrics.trace import batch_name, set_batch, tracer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches, with_own_times
 from ..sampler.fingerprint import Settings, config_settings, input_settings
@@ -257,6 +258,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     def _make(self, epoch: int, index: int, positions: torch.Tensor | None = None) -> Copy:
         """A batch on its way to the device: what background threads do."""
         with self._copies.current():
+            if tracer() is not None:
+                set_batch(batch_name(self._trace_key, epoch, index))
             if self.static_batches is not None:
                 request = new_request(self.config.seed, self.static_batches.device)
                 ask(request, epoch, self.batches.schedule.check_index(index))

@@ -109,21 +109,21 @@ class LoopTimes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.batches = self.wait_ns = self.compute_ns = 0
-        self._given_at = 0
+        self.given_at = 0
         self._advised = False
 
     def begin(self) -> None:
         """An iteration begins: what was between it and the one before is nobody's."""
-        self._given_at = 0
+        self.given_at = 0
 
     def gave(self, asked_at: int, given_at: int) -> None:
         """A batch was asked for and given, at these moments of ``perf_counter_ns``."""
         with self._lock:
             self.batches += 1
             self.wait_ns += given_at - asked_at
-            if self._given_at:
-                self.compute_ns += asked_at - self._given_at
-            self._given_at = given_at
+            if self.given_at:
+                self.compute_ns += asked_at - self.given_at
+            self.given_at = given_at
 
     def wants_advice(self) -> bool:
         """True once, when the loop has waited more than half of a time that is long enough to judge."""

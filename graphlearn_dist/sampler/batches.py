@@ -13,6 +13,7 @@ from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..metrics import BatchCounts
+from ..metrics.trace import trace_stages
 from ..utils.coroutines import run_local
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import BatchMaker, make_schedule, wanted_rows, with_rows
@@ -155,6 +156,7 @@ class LocalBatches:
         sampled = perf_counter_ns()
         rows = self._rows_of(sampled_batch)
         self.counts.add(sampled_batch, rows.values(), sampled - begun, perf_counter_ns() - sampled)
+        trace_stages(begun, sampled)
         return with_rows(sampled_batch, rows)
 
     def _rows_of(self, batch: SampledBatch) -> dict[str, torch.Tensor]:

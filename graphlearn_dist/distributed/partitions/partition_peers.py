@@ -7,6 +7,7 @@ import contextlib
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Generic, Protocol
 
@@ -15,6 +16,7 @@ import torch
 from ..._C import Exchange, ExchangeEnding, ExchangeRunner, RpcEngine, RpcStream, unpack
 from ...config import RpcSettings, TlsSettings
 from ...errors import DeadlineExceededError, GraphLearnError, PeerLostError, ProtocolError, SystemLimitError
+from ...metrics.trace import current_batch, tracer
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
 from ...rpc.peers.identity import Peer, PeerAddress
@@ -156,6 +158,7 @@ class _UnderWay(Generic[AnyExchange]):
     def __init__(self, peers: EndpointPeers, make: Callable[[], AnyExchange]) -> None:
         self._peers = peers
         self._make = make
+        self._begun = perf_counter_ns()
         # Where nobody has looked for the holders yet, there is somebody to wait for first.
         self._attempt = peers.attempt(make()) if peers.is_connected else None
 
@@ -169,7 +172,10 @@ class _UnderWay(Generic[AnyExchange]):
             await self._peers.connect_all()
         while True:
             try:
-                return await (self._attempt or self._peers.attempt(self._make()))
+                done = await (self._attempt or self._peers.attempt(self._make()))
+                if (traced := tracer()) is not None:
+                    traced.span("partitions", "other partitions", self._begun, current_batch())
+                return done
             except HolderLost as lost:
                 self._attempt = None
                 if isinstance(lost.error, ProtocolError):

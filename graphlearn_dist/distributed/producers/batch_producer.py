@@ -91,6 +91,11 @@ class BatchProducer(ABC):
         """
 
     @property
+    def trace_key(self) -> int:
+        """What tells its batches from those of other loaders in a trace; 0: the loader's own will do."""
+        return 0
+
+    @property
     def made_here(self) -> MadeStats | None:
         """The same where nobody need be asked; None where servers make the batches."""
         return self.made()

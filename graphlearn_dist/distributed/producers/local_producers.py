@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import os
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -63,6 +64,11 @@ class LocalProducer(BatchProducer):
         self._input = resolve_among(named, dataset, self._holders, options.rpc_timeout)
         self._near = order_of_seeds(config, self._input, dataset)
         self._thread = LoopThread(thread_name)
+        self._number = next(_numbers)
+
+    @property
+    def trace_key(self) -> int:
+        return os.getpid() << 20 | 1 << 19 | self._number
 
     @functools.cached_property
     def input_settings(self) -> Settings:  # long inputs take long
@@ -97,6 +103,7 @@ class CollocatedProducer(LocalProducer):
         self._batches = PartitionedBatches(
             dataset, self._input, config, services, self._peers, options.num_threads, self._near
         )
+        self._batches.trace_key = self.trace_key
         self.num_batches = self._batches.schedule.num_batches
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(self._peers, NoPeers)
@@ -154,7 +161,7 @@ class MpProducer(LocalProducer):
     ) -> None:
         super().__init__(dataset, sampler_input, config, options, 2 * options.num_workers, "sampling processes")
         self._producer = SamplingProducer(
-            f"{_own_name()}, loader {next(_numbers)}",
+            f"{_own_name()}, loader {self._number}",
             dataset,
             dataset.to_handle(with_splits=False),
             self._input,
@@ -167,6 +174,7 @@ class MpProducer(LocalProducer):
                 request_timeout_s=options.rpc_timeout,
                 max_restarts=options.max_restarts,
                 start_timeout_s=options.start_timeout,
+                key=self.trace_key,
             ),
             self._holders,
             near=self._near,

@@ -145,6 +145,11 @@ class RemoteProducer(BatchProducer):
         )
 
     @property
+    def trace_key(self) -> int:
+        _, _, request = self._wanted
+        return request.key
+
+    @property
     def made_here(self) -> None:
         """Servers show what they make themselves."""
         return None

@@ -12,6 +12,7 @@ from ...core import pooled_empty
 from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
 from ...metrics import BatchCounts
+from ...metrics.trace import batch_name, set_batch, trace_stages, tracer
 from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
@@ -128,6 +129,11 @@ class PartitionedBatches:
         num_threads: threads of one batch; a batch does not depend on them.
         near: see ``make_schedule``.
         counts: where batches are counted; this process's own memory unless given.
+
+    Attributes:
+        schedule: which seeds are in which batch.
+        counts: of the batches made.
+        trace_key: what tells them from those of other loaders in a trace.
     """
 
     def __init__(
@@ -146,6 +152,7 @@ class PartitionedBatches:
         self._maker = self._sampler.maker(sampler_input, config, near)
         self.schedule = self._maker.schedule
         self._peers = peers
+        self.trace_key = 0
 
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
         """See ``FeatureCollector.use_copies``."""
@@ -161,12 +168,15 @@ class PartitionedBatches:
 
     async def make_in(self, epoch: int, index: int, run: int, place: Place) -> tuple[SampledBatch, Rows]:
         """The same batch without the rows that were looked up for it, and these, see ``look_up``."""
+        if tracer() is not None:
+            set_batch(batch_name(self.trace_key, epoch, index))
         begun = perf_counter_ns()
         batch = await self._maker.make(epoch, index, run)
         sampled = perf_counter_ns()
         rows = await self._sampler.look_up(batch, place)
         self.counts.add(batch, rows.values(), sampled - begun, perf_counter_ns() - sampled)
         self.counts.follow_exchanges(self._peers.times)
+        trace_stages(begun, sampled)
         return batch, rows
 
 

@@ -17,6 +17,7 @@ import torch
 from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
 from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ...metrics import MadeStats
+from ...metrics.trace import batch_name
 from ...rpc.wire.codec import decode, encode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
@@ -103,6 +104,10 @@ class SamplingProducer:
         restarts = sum(worker.num_restarts for worker in self._workers)
         return MadeStats(f"{count} process{'es' if count > 1 else ''}", self._batch_counts.sums(), count, restarts)
 
+    def trace_name(self, index: int) -> str:
+        """What a batch of the current run is called in a trace."""
+        return batch_name(self._request.key, self._epoch, index)
+
     @property
     def num_ready(self) -> int:
         """Batches that are finished, and that nobody has asked for yet."""
@@ -156,6 +161,7 @@ class SamplingProducer:
             rank=rank,
             request_timeout_s=request.request_timeout_s,
             reconnect_timeout_s=request.reconnect_timeout_s,
+            key=request.key,
             batch_counts=self._batch_counts.handle_of(rank),
             copies=self._copies,
             row_counts=None if self._row_counts is None else self._row_counts.handle_of(rank),

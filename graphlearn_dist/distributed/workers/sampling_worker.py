@@ -22,9 +22,12 @@ from typing import Any
 import torch
 
 from ... import _C
+from ...config import trace_setting
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch
 from ...metrics import BatchCounts
+from ...metrics.trace import batch_name, start_tracing, tracer
+from ...rpc.peers.identity import boot_id
 from ...rpc.shm.arena import SendingArena
 from ...rpc.wire.codec import encode
 from ...rpc.wire.encoded import Encoded
@@ -177,6 +180,7 @@ class SamplingWorker:
         self._batches = PartitionedBatches(
             dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads, setup.near, counts
         )
+        self._batches.trace_key = setup.key
         self._batches.use_copies(open_copies(setup.copies))
         if setup.row_counts is not None:
             self._batches.count_rows_in(open_counts(setup.row_counts))
@@ -242,7 +246,10 @@ class SamplingWorker:
 
     async def _send_first(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
         header, encoded = await under_way[0]
+        begun = perf_counter_ns()
         await self._sender.send(header, encoded, under_way.popleft)
+        if (traced := tracer()) is not None:
+            traced.span("send", "ring", begun, batch_name(self._setup.key, header.epoch, header.index))
 
     async def _discard(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
         for task in under_way:
@@ -280,6 +287,7 @@ async def _serve(control: Control) -> int:
     os.environb.clear()
     os.environb.update(setup.environ)
     try:
+        start_tracing(trace_setting(), setup.name, boot_id())
         with _open_peers(setup) as peers:
             await SamplingWorker(setup, control, peers).serve()
     except (ChannelClosedError, BrokenPipeError, ConnectionResetError):

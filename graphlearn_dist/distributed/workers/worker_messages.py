@@ -39,6 +39,7 @@ class WorkerSetup:
         copies: rows of other partitions that the host keeps, see ``UseCopies``.
         row_counts: where it counts their use, see ``RowCounts``; None where nobody wants to know.
         near: int64 ``[num_inputs]``, see ``make_schedule``; None where batches are not of near seeds.
+        key: of the loader, by which its batches are named in a trace.
         batch_counts: where it counts its batches, see ``SharedBatchCounts``.
     """
 
@@ -55,6 +56,7 @@ class WorkerSetup:
     rank: int
     request_timeout_s: float
     reconnect_timeout_s: float
+    key: int
     batch_counts: TensorHandle
     copies: tuple[CacheHandle, ...] = ()
     row_counts: TensorHandle | None = None

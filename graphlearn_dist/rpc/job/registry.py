@@ -17,7 +17,7 @@ from ...utils.message_types import register_message
 from ..calls.callees import current_connection
 from ..calls.remote import remote
 from ..connection import Connection
-from ..peers.identity import Member, current_deadline
+from ..peers.identity import Member, boot_id, current_deadline
 from ..wire.codec import encode
 from .last_known import LastKnown
 
@@ -74,6 +74,11 @@ class Registry:
     async def hello(self) -> str:
         """The name of the endpoint that hosts the registry."""
         return self._name
+
+    @remote
+    async def clock(self) -> tuple[str, int]:
+        """The host of the registry, and its monotonic clock now, in nanoseconds."""
+        return boot_id(), time.perf_counter_ns()
 
     @remote
     async def members(self) -> list[Member]:

@@ -1,0 +1,153 @@
+"""Traces: what processes write, how clocks are brought together, the file for Perfetto, and what was waited for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphlearn_dist.errors import InvalidArgumentError, StorageError
+from graphlearn_dist.metrics import trace
+from graphlearn_dist.metrics.timeline import (
+    CriticalPath,
+    ProcessSpans,
+    Span,
+    critical_path,
+    enumerate_lanes,
+    read_parts,
+    read_trace,
+    write_timeline,
+)
+
+
+def write_part(folder: Path, name: str, head: dict[str, Any], *items: dict[str, Any]) -> None:
+    lines = [{"process": name, "pid": 1, **head}, *items]
+    (folder / f"{name}-1.part.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def item(name: str, at: int, ns: int, batch: str | None = "a.0.0") -> dict[str, Any]:
+    return {"name": name, "track": "t", "at": at, "ns": ns, "batch": batch}
+
+
+def test_a_process_writes_what_is_read_back(tmp_path: Path) -> None:
+    tracer = trace.Tracer(tmp_path / "new", "server 0, worker 1", "host", (2, 3))
+    for index in range(5):
+        tracer.span("sample", "batches", 100, trace.batch_name(10, 0, index), ended_ns=150 + index)
+    tracer.span("other", "t", 120, None, ended_ns=130)
+    tracer.loop(0, 5, "loop", "a.0.2")
+    tracer.loop(7, 9, "loop", "a.0.3")
+    tracer.close()
+    (process,) = read_parts(tmp_path / "new")
+    assert process.process == "server 0, worker 1"
+    assert [(one.name, one.batch) for one in process.spans] == [
+        ("wait", "a.0.2"),
+        ("compute", "a.0.3"),
+        ("wait", "a.0.3"),
+        ("sample", "a.0.3"),
+        ("sample", "a.0.2"),
+        ("other", None),
+    ]
+    sample = next(one for one in process.spans if one.name == "sample")
+    assert sample.end_ns - sample.begin_ns == 53
+
+
+def test_clocks_of_hosts(tmp_path: Path) -> None:
+    """The registry's host has measured an offset of 0, another one its own; a worker there has that of its host; a host
+    that measured nothing is placed by the time of day."""
+    write_part(tmp_path, "server 0", {"host": "a", "wall_ns": 1000}, {"offset_ns": 0}, item("x", 10, 1))
+    write_part(tmp_path, "client 0", {"host": "b", "wall_ns": 4000}, {"offset_ns": 2900}, item("x", 10, 1))
+    write_part(tmp_path, "worker", {"host": "b", "wall_ns": 4000}, item("x", 11, 1))
+    write_part(tmp_path, "odd", {"host": "c", "wall_ns": 500}, item("x", 700, 1))
+    assert {one.process: one.spans[0].begin_ns for one in read_parts(tmp_path)} == {
+        "server 0": 10,
+        "client 0": 2910,
+        "worker": 2911,
+        "odd": 200,
+    }
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="found none"):
+        read_trace(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="cannot read"):
+        read_trace(tmp_path / "no.json")
+    (tmp_path / "odd.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"odd\.json is none"):
+        read_trace(tmp_path / "odd.json")
+    write_part(tmp_path, "cut", {"host": "a", "wall_ns": 0}, item("x", 1, 1))
+    path = tmp_path / "cut-1.part.jsonl"
+    path.write_text(path.read_text() + '{"name": "y", "tr')
+    assert [one.name for one in read_parts(tmp_path)[0].spans] == ["x"]
+    path.write_text(path.read_text() + "\n" + json.dumps(item("z", 2, 1)) + "\n")
+    with pytest.raises(StorageError, match="line 3: expected a span"):
+        read_parts(tmp_path)
+
+
+def test_lanes_hold_no_two_spans_that_cross() -> None:
+    spans = [
+        Span("a", "t", 0, 10),
+        Span("b", "t", 2, 4),
+        Span("c", "t", 3, 12),
+        Span("d", "t", 5, 9),
+        Span("e", "u", 5, 6),
+        Span("f", "t", 11, 13),
+    ]
+    lanes = [(track, [one.name for one in held]) for _, (track, held) in enumerate_lanes(spans)]
+    assert lanes == [("t", ["a", "b", "d", "f"]), ("t", ["c"]), ("u", ["e"])]
+
+
+def job() -> list[ProcessSpans]:
+    """Two batches: one is asked for before its worker has begun; of the other only the way is waited for."""
+    worker = [
+        Span("make", "batches", 10, 60, "a.0.0"),
+        Span("sample", "batches", 10, 40, "a.0.0"),
+        Span("partitions", "other partitions", 15, 35, "a.0.0"),
+        Span("rows", "batches", 40, 60, "a.0.0"),
+        Span("send", "ring", 60, 65, "a.0.0"),
+        Span("make", "batches", 60, 70, "a.0.1"),
+    ]
+    server = [Span("fetch_batch", "client", 0, 66, "a.0.0")]
+    loop = [
+        Span("wait", "loop", 0, 80, "a.0.0"),
+        Span("compute", "loop", 80, 90, "a.0.1"),
+        Span("wait", "loop", 90, 95, "a.0.1"),
+    ]
+    return [
+        ProcessSpans("worker", 3, "a", worker),
+        ProcessSpans("server 0", 2, "a", server),
+        ProcessSpans("client 0", 1, "a", loop),
+    ]
+
+
+def test_what_was_waited_for() -> None:
+    path = critical_path(job())
+    expected = {"not begun": 10, "sample": 10, "partitions": 20, "rows": 20, "send": 5, "way": 20}
+    assert path == CriticalPath(2, 10, expected, {"worker": 85})
+    text = str(path)
+    assert text.splitlines()[0] == "2 batches: 11% computing, 89% waiting"
+    assert "21.1%  other partitions were asked for it" in text
+    with pytest.raises(InvalidArgumentError, match="loop"):
+        critical_path(job()[:2])
+
+
+@pytest.mark.parametrize("stage", ["not begun", "sample", "rows", "partitions", "send", "way"])
+def test_advice_follows_the_largest_share(stage: str) -> None:
+    advice = {name: CriticalPath(1, 1, {name: 9, "other": 1}, {}).advice() for name in (stage, "unknown")}
+    assert advice[stage] != advice["unknown"]
+    assert CriticalPath(1, 100, {stage: 9}, {}).advice() == "Training is what takes the time."
+
+
+def test_the_timeline_is_read_back(tmp_path: Path) -> None:
+    write_timeline(job(), tmp_path / "t.json")
+    assert critical_path(read_trace(tmp_path / "t.json")) == critical_path(job())
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    arrows = [(event["ph"], event["id"], event["ts"]) for event in events if event.get("cat") == "batch"]
+    assert arrows == [
+        ("s", "a.0.0", 0.01),
+        ("s", "a.0.1", 0.06),
+        ("t", "a.0.0", 0.066),
+        ("f", "a.0.0", 0.08),
+        ("f", "a.0.1", 0.095),
+    ]
