@@ -236,7 +236,7 @@ _ADVICE = {
     "not begun": "Workers are busy with other batches: more num_workers or servers, or a larger prefetch_size.",
     "sample": "Sampling takes the time: more num_workers, num_threads or servers; smaller fan-outs.",
     "rows": "Looking up rows takes the time: more num_workers; float16 features; row_cache.",
-    "partitions": "Other partitions take the time: worker_concurrency, row_cache, locality, a partitioner that cuts less.",
+    "partitions": "Other partitions take the time: worker_concurrency, row_cache, locality, a better partitioner.",
     "send": "Finished batches wait for room: a larger buffer_size, or a faster way to the trainer.",
     "way": "Batches are on their way: a larger prefetch_size, or a faster network.",
 }
