@@ -118,7 +118,11 @@ class DistLoader(EpochLoader):
         self._constants = self._producer.constants if sampling_config.collect_features else {}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        """Where its batches are made, how many an epoch has, and how many are to come."""
+        if self._closed:
+            return f"{type(self).__name__}(shut down)"
+        left = self.num_remaining
+        return f"{type(self).__name__}({self._producer.where}, {len(self)} batches an epoch, {left} to come)"
 
     @property
     def dataset(self) -> range:

@@ -71,6 +71,9 @@ def test_loaders_in_this_process(mode: str, whole: Path) -> None:
         assert stats.made.where == {"collocated": "this process", "mp": "2 processes"}[mode]
         shown = {metric.name: metric.value for metric in collect() if metric.labels.get("loader") == stats.name}
         assert (shown["loader_batches_total"], shown["edges_total"]) == (6, expected[3])
+        next(loader)
+        assert repr(loader) == f"DistNeighborLoader({stats.made.where}, 3 batches an epoch, 2 to come)"
+    assert repr(loader) == "DistNeighborLoader(shut down)"
     with pytest.raises(ChannelClosedError):
         loader.stats()
 
@@ -105,6 +108,7 @@ def test_a_loader_of_servers(job: Job) -> None:
         stats = loader.stats()
         assert counted(stats.made.sums) == expected
         assert stats.made.where == "servers 0, 1"
+        assert repr(loader) == "DistNeighborLoader(servers 0, 1, 12 batches an epoch, 12 to come)"
         assert stats.made.num_workers == 2
         assert stats.made.sums.peers_ns > 0
         assert "other partitions" in stats.stages_ms

@@ -82,6 +82,11 @@ class BatchProducer(ABC):
     def input_settings(self) -> Settings:
         """The input of the loader as ``sampler.fingerprint.input_settings`` gives it."""
 
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Where batches are made, for people."""
+
     @abstractmethod
     def made(self) -> MadeStats:
         """What has made its batches until now; servers are asked.

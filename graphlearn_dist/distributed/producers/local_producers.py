@@ -108,13 +108,17 @@ class CollocatedProducer(LocalProducer):
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         self._is_synchronous = options.prefetch_size == 0 and isinstance(self._peers, NoPeers)
 
+    @property
+    def where(self) -> str:
+        return "this process"
+
     def made(self) -> MadeStats:
         options = {
             "workers": "num_threads=, or processes that sample (MpDistSamplingWorkerOptions)",
             "ahead": "prefetch_size= of the worker options",
             "peers": "prefetch_size= of the worker options, or a partitioner that cuts fewer edges",
         }
-        return MadeStats("this process", self._batches.counts.sums(), int(self._limit > 0), options=options)
+        return MadeStats(self.where, self._batches.counts.sums(), int(self._limit > 0), options=options)
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:
@@ -187,6 +191,10 @@ class MpProducer(LocalProducer):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def where(self) -> str:
+        return self._producer.where
 
     def made(self) -> MadeStats:
         options = {

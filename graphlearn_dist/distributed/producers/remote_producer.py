@@ -124,6 +124,11 @@ class RemoteProducer(BatchProducer):
     def input_settings(self) -> Settings:
         return self._info.input_settings
 
+    @property
+    def where(self) -> str:
+        ranks = [str(server.rank) for server in self._servers if server.info is not None]
+        return f"server{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+
     def made(self) -> MadeStats:
         asked = {
             server.rank: server.remote.ask(DistServer.get_producer_stats, server.producer_id)
@@ -137,7 +142,7 @@ class RemoteProducer(BatchProducer):
             "peers": "worker_concurrency= of the worker options, init_server(row_cache=), or locality= of the loader",
         }
         return MadeStats(
-            f"server{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}",
+            self.where,
             sum((stats.sums for stats in found.values()), BatchSums()),
             sum(stats.num_workers for stats in found.values()),
             sum(stats.restarts for stats in found.values()),

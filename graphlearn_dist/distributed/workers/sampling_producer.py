@@ -100,9 +100,14 @@ class SamplingProducer:
     @property
     def made(self) -> MadeStats:
         """What its workers have made until now."""
-        count = len(self._workers)
         restarts = sum(worker.num_restarts for worker in self._workers)
-        return MadeStats(f"{count} process{'es' if count > 1 else ''}", self._batch_counts.sums(), count, restarts)
+        return MadeStats(self.where, self._batch_counts.sums(), len(self._workers), restarts)
+
+    @property
+    def where(self) -> str:
+        """Its workers, for people."""
+        count = len(self._workers)
+        return f"{count} process{'es' if count > 1 else ''}"
 
     def trace_name(self, index: int) -> str:
         """What a batch of the current run is called in a trace."""

@@ -43,6 +43,9 @@ class DistLoader(dist_loader.DistLoader):
         num_data_partitions, data_partition_idx: of ``data``.
     """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def __init__(
         self,
         data: DistDataset | None,

@@ -153,8 +153,12 @@ class Producer(BatchProducer):
     def input_settings(self) -> dict[str, Any]:
         return {}
 
+    @property
+    def where(self) -> str:
+        return "here"
+
     def made(self) -> MadeStats:
-        return MadeStats("here")
+        return MadeStats(self.where)
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         pass
