@@ -75,7 +75,7 @@ def _trace(args: argparse.Namespace) -> int:
 
 def _show_trace(path: str, out: str | None) -> None:
     """What a job's batches were waited for; ``out``: where the timeline of a folder of parts is written."""
-    from .metrics.timeline import critical_path, read_trace, write_timeline
+    from .telemetry.timeline import critical_path, read_trace, write_timeline
 
     processes = read_trace(path)
     if out is not None:

@@ -16,7 +16,7 @@ MAX_LINES = 800
 LAYERS: dict[str, int] = {
     **dict.fromkeys(("errors", "typing", "config", "messages", "utils"), 0),
     # `core` hands the native module's arrays out as tensors, and belongs to it.
-    **dict.fromkeys(("_C", "core", "metrics"), 1),
+    **dict.fromkeys(("_C", "core", "telemetry"), 1),
     **dict.fromkeys(("data", "channel"), 2),
     **dict.fromkeys(("partition", "sampler", "rpc"), 3),
     "tables": 4,

@@ -13,11 +13,11 @@ from ..loader.epochs import EpochLoader, LoaderIterator
 from ..loader.resume import Shard
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
-from ..metrics import MadeStats
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.locality import warn_of_locality
 from ..sampler.schedule import BatchIndices
+from ..telemetry import MadeStats
 from ..utils.device import can_pin
 from .dist_dataset import DistDataset
 from .dist_options import (

@@ -23,10 +23,6 @@ from ..errors import (
     SamplingWorkerError,
 )
 from ..messages import ChannelItem, SampledBatch
-from ..metrics import MadeStats, Metric, register_source
-from ..metrics.loader_stats import made_metrics
-from ..metrics.process_status import Budget, ServedStatus
-from ..metrics.trace import tracer
 from ..rpc import Endpoint
 from ..rpc.calls.remote import remote, remote_functions, sent_as_it_is
 from ..rpc.engine.threads import post
@@ -36,6 +32,10 @@ from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index
 from ..sampler.locality import order_of_seeds, place_nodes
 from ..sampler.schedule import BatchIndices
+from ..telemetry import MadeStats, Metric, register_source
+from ..telemetry.loader_stats import made_metrics
+from ..telemetry.process_status import Budget, ServedStatus
+from ..telemetry.trace import tracer
 from ..typing import EdgeType, NodeType
 from ..utils.garbage import permanent_heap
 from ..utils.lifetime import Home
@@ -186,12 +186,12 @@ class DistServer:
     # --- what it shows -----------------------------------------------------------------------------------------
 
     def status(self) -> Iterator[ServedStatus | Budget]:
-        """See ``metrics.MetricSource``."""
+        """See ``telemetry.MetricSource``."""
         yield from self._leases.statuses()
         yield Budget(self._budget.total_bytes, self._budget.used_bytes)
 
     def metrics(self) -> Iterator[Metric]:
-        """See ``metrics.MetricSource``."""
+        """See ``telemetry.MetricSource``."""
         for number, served in enumerate(self._leases.statuses()):
             labels = {"loader": f"{served.client}, {number}"}
             yield from made_metrics(served.made, labels)

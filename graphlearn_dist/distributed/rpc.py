@@ -19,12 +19,12 @@ import torch
 from .._C import Answerer
 from ..config import RpcSettings, TlsSettings, job_token, metrics_address, port_range, trace_setting
 from ..errors import InvalidArgumentError, NotInitializedError
-from ..metrics.exporter import start_for_job
-from ..metrics.trace import start_tracing
 from ..rpc import Endpoint
 from ..rpc.calls.remote import is_remote, remote_functions, remote_name
 from ..rpc.peers.identity import boot_id
 from ..rpc.peers.links import default_listen_host
+from ..telemetry.exporter import start_for_job
+from ..telemetry.trace import start_tracing
 from .dist_context import DistContext, DistRole, get_context
 from .event_loop import to_torch_future as to_torch_future
 from .session.closing_calls import ClosingCalls

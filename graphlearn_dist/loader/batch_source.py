@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import torch
 
 from ..data.dataset import Dataset
-from ..metrics import BatchCounts
 from ..sampler.base import SamplingConfig
 from ..sampler.batches import LocalBatches
 from ..sampler.convert import to_pyg_v1
+from ..telemetry import BatchCounts
 from .transform import to_pyg
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InvalidArgumentError
-from ..metrics import MadeStats
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
 from ..sampler.static_batches import ask, new_request
+from ..telemetry import MadeStats
 from .epochs import EpochLoader
 from .local_loader import LocalLoader
 from .resume import Shard

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import trace_setting
 from ..errors import GraphLearnError, InvalidArgumentError
-from ..metrics import LoaderStats, MadeStats, Metric, register_source
-from ..metrics.loader_stats import LoopTimes, made_metrics
-from ..metrics.process_status import LoaderStatus
-from ..metrics.trace import batch_name, start_tracing, tracer
 from ..rpc.peers.identity import boot_id
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
+from ..telemetry import LoaderStats, MadeStats, Metric, register_source
+from ..telemetry.loader_stats import LoopTimes, made_metrics
+from ..telemetry.process_status import LoaderStatus
+from ..telemetry.trace import batch_name, start_tracing, tracer
 from ..utils.lifetime import Home, threads
 from .resume import EpochPass, Place, Shard, to_place, to_state
 
@@ -91,7 +91,7 @@ class EpochLoader(ABC):
         )
 
     def status(self) -> Iterator[LoaderStatus]:
-        """See ``metrics.MetricSource``."""
+        """See ``telemetry.MetricSource``."""
         times = self.times
         yield LoaderStatus(
             self._label,
@@ -108,7 +108,7 @@ class EpochLoader(ABC):
         return f"{type(self).__name__} {self._number}"
 
     def metrics(self) -> Iterator[Metric]:
-        """See ``metrics.MetricSource``."""
+        """See ``telemetry.MetricSource``."""
         labels = {"loader": self._label}
         yield from self.times.metrics(labels)
         if (made := self._made_here()) is not None:

@@ -13,8 +13,6 @@ import torch
 from ..data.dataset import Dataset
 from ..data.device_copies import Copy, DeviceCopies, pinned
 from ..errors import InvalidArgumentError
-from ..metrics import MadeStats
-from ..metrics.trace import batch_name, set_batch, tracer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches, with_own_times
 from ..sampler.fingerprint import Settings, config_settings, input_settings
@@ -23,6 +21,8 @@ from ..sampler.locality import warn_of_locality
 from ..sampler.padding import StaticShapes
 from ..sampler.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.static_batches import StaticBatches, ask, make_static_batches, new_request
+from ..telemetry import MadeStats
+from ..telemetry.trace import batch_name, set_batch, tracer
 from .batch_source import BatchSource, DatasetSource
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader

@@ -15,11 +15,11 @@ import torch
 from ..data.pyg_adjacency import edges_of
 from ..data.pyg_graphs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
-from ..metrics import BatchCounts
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
 from ..sampler.exclusion import Exclusion, with_excluded
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import to_link_input
+from ..telemetry import BatchCounts
 from .pyg_filter import PygFilter, set_links, set_seeds
 
 _THREADS = 2  # in the background, as loaders have them

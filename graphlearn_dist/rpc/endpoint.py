@@ -15,7 +15,7 @@ from typing import Any
 from .._C import Answerer, RpcEngine, RpcStream
 from ..config import RpcSettings
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError, SystemLimitError
-from ..metrics import register_source
+from ..telemetry import register_source
 from ..utils.lifetime import Home, start_thread
 from .calls.call import Answer, Call, OutcomeType, Reply
 from .calls.callees import Callees

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ..metrics import Metric
+from ..telemetry import Metric
 
 if TYPE_CHECKING:
     from .peers.identity import Peer
@@ -105,12 +105,12 @@ class Traffic:
         return len(self._open)
 
     def status(self) -> Iterator[tuple[str, int, int]]:
-        """See ``metrics.MetricSource``."""
+        """See ``telemetry.MetricSource``."""
         for peer, traffic in self.by_peer().items():
             yield peer, traffic.sent_bytes, traffic.received_bytes
 
     def metrics(self) -> Iterator[Metric]:
-        """See ``metrics.MetricSource``."""
+        """See ``telemetry.MetricSource``."""
         own = {"endpoint": self._name}
         for peer, traffic in self.by_peer().items():
             labels = own | {"peer": peer}

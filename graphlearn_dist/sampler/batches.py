@@ -12,8 +12,8 @@ import torch
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
-from ..metrics import BatchCounts
-from ..metrics.trace import trace_stages
+from ..telemetry import BatchCounts
+from ..telemetry.trace import trace_stages
 from ..utils.coroutines import run_local
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import BatchMaker, make_schedule, wanted_rows, with_rows

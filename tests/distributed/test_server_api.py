@@ -35,6 +35,7 @@ from graphlearn_dist.sampler.base import (
     SamplingType,
 )
 from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.telemetry import MadeStats
 from graphlearn_dist.typing import Split
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, make_partitions, running_servers, workers_of
 
@@ -179,6 +180,7 @@ def test_a_producer_by_hand(job: Job) -> None:
             "fetch_batch",
             "grant_batches",
             "destroy_sampling_producer",
+            "get_producer_stats",
             "holds_producer",
             "withdraw_producer",
         )
@@ -190,6 +192,7 @@ def test_a_producer_by_hand(job: Job) -> None:
     info = request_server(0, DistServer.open_producer, train, CONFIG, request)
     assert info.num_batches == 5  # 50 nodes
     producer = info.producer_id
+    assert request_server(0, DistServer.get_producer_stats, producer) == MadeStats("1 process", num_workers=1)
     assert request_server(0, DistServer.holds_producer, producer)
     assert not request_server(0, DistServer.holds_producer, producer + 1)
     with pytest.raises(InvalidArgumentError, match=r"indices: expected batches in \[0, 5\), got 1, 3, 5"):

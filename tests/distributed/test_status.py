@@ -19,7 +19,7 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.distributed.session.job_status import observe
 from graphlearn_dist.errors import AuthenticationError, ChannelClosedError, PeerLostError
 from graphlearn_dist.loader import NeighborLoader
-from graphlearn_dist.metrics import BatchSums, collect
+from graphlearn_dist.telemetry import BatchSums, collect
 from graphlearn_dist.utils.job_file import JobAddress
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, load, make_partitions, running_servers
 

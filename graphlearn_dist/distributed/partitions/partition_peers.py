@@ -16,11 +16,11 @@ import torch
 from ..._C import Exchange, ExchangeEnding, ExchangeRunner, RpcEngine, RpcStream, unpack
 from ...config import RpcSettings, TlsSettings
 from ...errors import DeadlineExceededError, GraphLearnError, PeerLostError, ProtocolError, SystemLimitError
-from ...metrics.trace import current_batch, tracer
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
 from ...rpc.peers.identity import Peer, PeerAddress
 from ...rpc.wire.failures import read_failure
+from ...telemetry.trace import current_batch, tracer
 from ...utils.message_types import register_message
 from .host_partitions import SharedPartition
 from .partition_service import SERVICE, PartitionService

@@ -13,9 +13,9 @@ from typing import Any
 from ...data.schema import GraphSchema
 from ...errors import ChannelClosedError, DeadlineExceededError, PeerLostError, ProducerGoneError
 from ...messages import EndOfEpoch, SampledBatch
-from ...metrics import MadeStats
 from ...sampler.fingerprint import Settings
 from ...sampler.schedule import BatchIndices
+from ...telemetry import MadeStats
 from ...utils.lifetime import Home
 from ..session.launcher_messages import raise_alarm
 from ..workers.worker_failure import failure_error

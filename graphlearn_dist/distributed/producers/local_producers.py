@@ -13,7 +13,6 @@ from typing import Any
 import numpy
 
 from ... import _C
-from ...metrics import MadeStats
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded
@@ -22,6 +21,7 @@ from ...sampler.batches import with_own_times
 from ...sampler.fingerprint import Settings, input_settings
 from ...sampler.locality import order_of_seeds
 from ...sampler.schedule import BatchIndices
+from ...telemetry import MadeStats
 from ...utils.coroutines import run_local
 from ..dist_context import get_context
 from ..dist_dataset import DistDataset

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ...errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
-from ...metrics import BatchSums, MadeStats
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
 from ...sampler.base import (
@@ -23,6 +22,7 @@ from ...sampler.base import (
 from ...sampler.fingerprint import Settings
 from ...sampler.inputs import concatenate_inputs
 from ...sampler.schedule import BatchIndices
+from ...telemetry import BatchSums, MadeStats
 from .. import rpc
 from ..dist_client import client_context
 from ..dist_context import assign_server_by_order

@@ -11,8 +11,6 @@ import torch
 from ...core import pooled_empty
 from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
-from ...metrics import BatchCounts
-from ...metrics.trace import batch_name, set_batch, trace_stages, tracer
 from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
@@ -20,6 +18,8 @@ from ...sampler.batches import make_plan
 from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph
+from ...telemetry import BatchCounts
+from ...telemetry.trace import batch_name, set_batch, trace_stages, tracer
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService

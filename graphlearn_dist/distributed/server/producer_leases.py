@@ -13,8 +13,8 @@ from typing import Any
 
 from ...config import lease_timeout_s
 from ...errors import InvalidArgumentError, ProducerGoneError
-from ...metrics.process_status import ServedStatus
 from ...rpc.peers.identity import Peer
+from ...telemetry.process_status import ServedStatus
 from ..workers.fork_server import ForkServer, hold_fork_server
 from ..workers.sampling_producer import SamplingProducer
 from .memory_budget import Room

@@ -11,13 +11,13 @@ from time import perf_counter_ns
 
 from ...config import RpcSettings, TlsSettings
 from ...errors import RpcError
-from ...metrics.job_table import Look, describe_job, looks
-from ...metrics.process_status import ProcessStatus, process_status
-from ...metrics.trace import tracer
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote, remote
 from ...rpc.job.registry import Registry
 from ...rpc.peers.identity import Member, PeerAddress, boot_id
+from ...telemetry.job_table import Look, describe_job, looks
+from ...telemetry.process_status import ProcessStatus, process_status
+from ...telemetry.trace import tracer
 from ...utils.job_file import JobAddress
 
 _CLOCK_REQUESTS = 9

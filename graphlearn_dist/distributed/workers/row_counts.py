@@ -8,8 +8,8 @@ import torch
 
 from ...data import shared_memory
 from ...messages import TensorHandle
-from ...metrics import BatchSums
-from ...metrics.batch_counts import NUM_COUNTS as NUM_BATCH_COUNTS
+from ...telemetry import BatchSums
+from ...telemetry.batch_counts import NUM_COUNTS as NUM_BATCH_COUNTS
 
 NUM_COUNTS = 3  # see FeatureCollector.counts
 

@@ -16,13 +16,13 @@ import torch
 
 from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
 from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
-from ...metrics import MadeStats
-from ...metrics.trace import batch_name
 from ...rpc.wire.codec import decode, encode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
 from ...sampler.schedule import BatchIndices
+from ...telemetry import MadeStats
+from ...telemetry.trace import batch_name
 from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle

@@ -25,13 +25,13 @@ from ... import _C
 from ...config import trace_setting
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch
-from ...metrics import BatchCounts
-from ...metrics.trace import batch_name, start_tracing, tracer
 from ...rpc.peers.identity import boot_id
 from ...rpc.shm.arena import SendingArena
 from ...rpc.wire.codec import encode
 from ...rpc.wire.encoded import Encoded
 from ...sampler.batch_maker import with_rows
+from ...telemetry import BatchCounts
+from ...telemetry.trace import batch_name, start_tracing, tracer
 from ..dist_dataset import DistDataset
 from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions

@@ -18,8 +18,8 @@ from graphlearn_dist.data.device_copies import DeviceCopies, HeldUntilDone, OneA
 from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
-from graphlearn_dist.metrics import MadeStats
 from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.telemetry import MadeStats
 
 
 def test_an_item_that_is_there_is_taken_ahead_and_no_other() -> None:

@@ -202,7 +202,7 @@ def test_no_excluded_edge_in_a_thousand_batches(tmp_path: Path) -> None:
             assert edge_ids is not None
             assert edge_ids.numel() > 0
             assert not np.isin(edge_ids, np.concatenate([own, reverse[own]])).any()
-            far = run(asked.make(epoch, index, 0, lambda made: made))
+            far = run(asked.make(epoch, index))
             assert torch.equal(far.subgraph.edge_index[0], batch.subgraph.edge_index[0])
             assert far.subgraph.edge_ids[0] is not None
             assert torch.equal(far.subgraph.edge_ids[0], edge_ids)
@@ -228,7 +228,7 @@ def test_edge_ids_are_asked_for_where_something_is_excluded(tmp_path: Path) -> N
         if with_edge:
             inputs.excluded = HOMOGENEOUS.ids_of(None)
         peers = DirectPeers(services)
-        run(PartitionedBatches(datasets[0], inputs, config, [services[0]], peers).make(0, 0, 0, lambda made: made))
+        run(PartitionedBatches(datasets[0], inputs, config, [services[0]], peers).make(0, 0))
         assert [query.arguments[1] for query in peers.asked_as("hop")] == [with_edge]
 
 

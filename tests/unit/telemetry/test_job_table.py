@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from graphlearn_dist.metrics import BatchSums, MadeStats
-from graphlearn_dist.metrics.job_table import Look, bottleneck, describe_job, looks
-from graphlearn_dist.metrics.process_status import LoaderStatus, ProcessStatus, ServedStatus, process_status
+from graphlearn_dist.telemetry import BatchSums, MadeStats
+from graphlearn_dist.telemetry.job_table import Look, bottleneck, describe_job, looks
+from graphlearn_dist.telemetry.process_status import LoaderStatus, ProcessStatus, ServedStatus, process_status
 
 SECOND = 10**9
 PEERS = "50% of that waiting for other partitions"

@@ -1,6 +1,6 @@
 """A timeline of what a process did, written as it goes, to be put together with those of the others of its job.
 
-Where ``GLD_TRACE`` names a folder, each process of a job writes a file of spans there. ``metrics.timeline`` makes one
+Where ``GLD_TRACE`` names a folder, each process of a job writes a file of spans there. ``telemetry.timeline`` makes one
 timeline of them. Times are those of the host's monotonic clock, which its processes share.
 """
 

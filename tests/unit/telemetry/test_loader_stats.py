@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from graphlearn_dist.metrics import BatchSums, LoaderStats, MadeStats
-from graphlearn_dist.metrics.loader_stats import ADVISE_AFTER_BATCHES, ADVISE_AFTER_NS, LoopTimes
+from graphlearn_dist.telemetry import BatchSums, LoaderStats, MadeStats
+from graphlearn_dist.telemetry.loader_stats import ADVISE_AFTER_BATCHES, ADVISE_AFTER_NS, LoopTimes
 
 OPTIONS = {"workers": "num_workers=", "ahead": "prefetch_size=", "peers": "row_cache="}
 SECOND = 10**9

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError
-from graphlearn_dist.metrics import Metric, exporter, register_source, start_metrics_server
+from graphlearn_dist.telemetry import Metric, exporter, register_source, start_metrics_server
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra [metrics] is not installed")
 
@@ -88,6 +88,6 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
         for name in re.findall(r"graphlearn_dist_(\w+)", target["expr"])
     }
     assert asked <= shown
-    table = (root / "docs/metrics.md").read_text().split("| name (after", 1)[1]
+    table = (root / "docs/telemetry.md").read_text().split("| name (after", 1)[1]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == shown

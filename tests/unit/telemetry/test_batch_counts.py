@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from graphlearn_dist.distributed.workers.row_counts import SharedBatchCounts, open_counts
-from graphlearn_dist.metrics import BatchCounts, BatchSums
+from graphlearn_dist.telemetry import BatchCounts, BatchSums
 
 
 def test_sizes_and_times_are_added_up() -> None:

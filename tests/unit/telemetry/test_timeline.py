@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.errors import InvalidArgumentError, StorageError
-from graphlearn_dist.metrics import trace
-from graphlearn_dist.metrics.timeline import (
+from graphlearn_dist.telemetry import trace
+from graphlearn_dist.telemetry.timeline import (
     CriticalPath,
     ProcessSpans,
     Span,
