@@ -60,6 +60,12 @@ class DeviceGraph:
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[int, int, bool], ...], _C.DeviceBatchPlan] = {}
 
+    async def draw_neighbors(
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """An ``InvalidArgumentError``: single hops are the host's."""
+        raise InvalidArgumentError("hard: expected None for a graph on a GPU, which draws no hard negatives")
+
     async def sample(
         self, seeds: Sequence[SeedList], *, epoch: int, index: int
     ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:

@@ -74,6 +74,7 @@ def _describe(negatives: NegativeSampling | None) -> str:
         return "None"
     words = ["triplet" if negatives.is_triplet() else "binary", str(negatives.amount)]
     words += ["strict"] if negatives.strict else []
+    words += [f"hard {negatives.hard}"] if negatives.hard is not None else []
     for name in ("weight", "src_weight"):
         if (weight := getattr(negatives, name)) is not None:
             words.append(f"{name} {_digest(weight)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from .. import _C
 from ..core import available_cores, thread_pool, to_tensor
 from ..errors import InvalidArgumentError
+from ..typing import EdgeType
 from ..utils.message_types import register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import plain_tensor
@@ -40,9 +41,13 @@ class NegativeSampling(CastMixin):
         strict: draw no pair that is an edge. A batch may then hold fewer negatives than asked for, in binary mode.
             Otherwise pairs are any random nodes, as in PyG: see ``docs/sampling.md`` for why that is the default.
         src_weight: weights of the source nodes in binary mode, float ``[num_src]``; all alike unless given.
+        hard: in triplet mode an edge type whose edges are hard negatives: of each source's targets the first are its
+            neighbors along it, as many as there are and fit, and the others are drawn as without. Hard negatives are
+            what they are called, ``strict`` or not.
 
     Raises:
-        InvalidArgumentError: an unknown mode, an amount out of range, or weights that cannot be weights.
+        InvalidArgumentError: an unknown mode, an amount out of range, weights that cannot be weights, or ``hard`` in
+            binary mode.
     """
 
     mode: NegativeSamplingMode | str
@@ -50,6 +55,7 @@ class NegativeSampling(CastMixin):
     weight: torch.Tensor | None = None
     strict: bool = field(default=False, kw_only=True)
     src_weight: torch.Tensor | None = field(default=None, kw_only=True)
+    hard: EdgeType | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         names = [member.value for member in NegativeSamplingMode]
@@ -63,6 +69,8 @@ class NegativeSampling(CastMixin):
             raise InvalidArgumentError(f"amount: expected a whole number of at least 1 in triplet mode, got {amount}")
         if self.is_triplet() and self.src_weight is not None:
             raise InvalidArgumentError("src_weight: expected None in triplet mode, where sources are given")
+        if self.hard is not None and not self.is_triplet():
+            raise InvalidArgumentError("hard: expected None in binary mode, which draws the sources too")
         for name in ("weight", "src_weight"):
             if (weight := getattr(self, name)) is not None:
                 checked_weights(weight, name)
@@ -91,7 +99,7 @@ class NegativeSampling(CastMixin):
         """The same, its weights on another device."""
         weight = None if self.weight is None else self.weight.to(device)
         src_weight = None if self.src_weight is None else self.src_weight.to(device)
-        return NegativeSampling(self.mode, self.amount, weight, strict=self.strict, src_weight=src_weight)
+        return replace(self, weight=weight, src_weight=src_weight)
 
 
 def negatives_of(given: Any, *, strict: bool = False) -> NegativeSampling | None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from .. import _C
 from ..core import stack_pair
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
@@ -22,6 +23,8 @@ from .inputs import edge_type_index
 from .negative_pool import NegativePool, negative_key
 from .negative_slots import FilledSlots, NegativeSlots, TimeLimit
 from .plan import SamplingPlan
+
+_HARD_HOP = (1 << 31) - 3  # the draws of hard negatives have a key of their own: no hop has this number
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,15 @@ class GraphAccess(Protocol):
     ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
         """The sampled neighborhood of the seeds, and for each list of seeds their local ids, int64 ``[n]``."""
 
+    async def draw_neighbors(
+        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Neighbors of nodes (int64 ``[n]``) as the plan draws them, ``trees`` int64 ``[n]`` have draws of their own.
+
+        Returns:
+            Counts int64 ``[n]``, and neighbors int64 ``[sum]``, grouped by node in the order asked.
+        """
+
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``: whether there is an edge between each source and target (int64 ``[n]``)."""
 
@@ -91,22 +103,13 @@ class GraphAccess(Protocol):
 
 
 class HostGraph(GraphAccess, Protocol):
-    """A graph that answers for single hops too.
+    """A graph that is not on a GPU.
 
     Attributes:
         plan: how neighbors are drawn.
     """
 
     plan: SamplingPlan
-
-    async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Neighbors of nodes (int64 ``[n]``) as the plan draws them, ``trees`` int64 ``[n]`` have draws of their own.
-
-        Returns:
-            Counts int64 ``[n]``, and neighbors int64 ``[sum]``, grouped by node in the order asked.
-        """
 
     async def degrees(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
         """int64 ``[n]``: how many neighbors nodes (int64 ``[n]``) have."""
@@ -203,6 +206,7 @@ class LinkTask:
         if inputs.neg_sampling is not None:
             counts = (schema.num_nodes[self.seed_type], schema.num_nodes[self._target_type])
             self._negatives = NegativePool.of(*counts, inputs.neg_sampling)
+        self._hard_type = self._find_hard(schema)
         self._reverse_type: int | None = None
         if inputs.excluded_reverse is not None:
             self._reverse_type = edge_type_index(schema, inputs.reverse_type, "reverse_etypes")
@@ -247,6 +251,7 @@ class LinkTask:
             amount = int(sampling.amount)
             limit = self._limit(graph, self._target_type, inputs.time, links.repeat_interleave(amount))
             drawn = await self._negatives.draw_targets(inputs.row, amount, key, has_edge=check, limit=limit, fill=fill)
+            drawn = await self._with_hard(graph, inputs.row, drawn, epoch, index)
             targets = torch.cat([inputs.col, drawn.t().reshape(-1)])
             return LinkEnds(inputs.row, targets, links, links.repeat(1 + drawn.size(1)))
         count = sampling.count(len(inputs))
@@ -257,6 +262,34 @@ class LinkTask:
         )
         belongs = torch.cat([links, slot_links[slots]])
         return LinkEnds(torch.cat([inputs.row, sources]), torch.cat([inputs.col, targets]), belongs, belongs)
+
+    def _find_hard(self, schema: GraphSchema) -> int | None:
+        """The edge type of hard negatives, if there are any."""
+        sampling = self._inputs.neg_sampling
+        if sampling is None or sampling.hard is None:
+            return None
+        found = edge_type_index(schema, sampling.hard, "hard")
+        wanted = self.seed_type, self._target_type
+        if schema.edge_specs[found] != wanted:
+            source, target = (schema.node_types[number] for number in wanted)
+            raise InvalidArgumentError(
+                f"hard: expected a type by which {target!r} are sampled for {source!r}, as the links have these ends "
+                f"(a data set of {schema.edge_dir}-neighbors), got {sampling.hard}"
+            )
+        if self._config.temporal_strategy is not None:
+            raise InvalidArgumentError(f"hard: expected None where links have times, got {sampling.hard}")
+        return found
+
+    async def _with_hard(
+        self, graph: GraphAccess, sources: torch.Tensor, drawn: torch.Tensor, epoch: int, index: int
+    ) -> torch.Tensor:
+        """Targets int64 ``[n, amount]``, the first of each source its neighbors along the type of hard negatives."""
+        if self._hard_type is None:
+            return drawn
+        amount, key = drawn.size(1), int(_C.draw_key(self._config.seed, epoch, index, _HARD_HOP, self._hard_type))
+        links = torch.arange(len(sources))
+        counts, hard = await graph.draw_neighbors(self._hard_type, sources, amount, key, trees=links)
+        return drawn.masked_scatter(torch.arange(amount) < counts[:, None], hard)
 
     @staticmethod
     def _limit(
