@@ -21,6 +21,7 @@ namespace {
 
 using exchange::decode_answer;
 using exchange::decode_query;
+using exchange::DegreesQuery;
 using exchange::encode_answer;
 using exchange::encode_query;
 using exchange::HasEdgesQuery;
