@@ -28,6 +28,8 @@ class InferenceOptions:
         seed: of the draws of ``fanout``.
         format: of the files of ``out``: ``"npy"``, or ``"parquet"`` with the original ids.
         file_bytes: a file of ``out`` holds at most so many bytes of rows, and at least one row.
+        together: all workers, or all clients, of the job call ``infer`` at once, and each computes the nodes of some
+            partitions. The rows do not depend on it.
         resume: go on with the last finished block of an earlier call with the same arguments that was killed.
     """
 
@@ -40,6 +42,7 @@ class InferenceOptions:
     seed: int = 0
     format: Literal["npy", "parquet"] = "npy"
     file_bytes: int = 1 << 30
+    together: bool = False
     resume: bool = False
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from ..errors import InvalidArgumentError, StorageError
 from ..partition.layout import type_folder
 from ..typing import NodeType
+from .rows import Rows, RowsHere
 
 _META = "RESULTS.json"
 _FORMAT = "graphlearn-dist-results"
@@ -126,26 +127,52 @@ def write_results(
     Raises:
         MissingLibraryError: Parquet is asked for, and the extra ``tables`` is not installed.
     """
+    here = {node_type: RowsHere(of_type) for node_type, of_type in rows.items()}
+    finish_results(out, write_files(out, here, directory, format, file_bytes), fingerprint)
+
+
+def write_files(
+    out: str | Path,
+    rows: Mapping[Any, Rows],
+    directory: str | Path | None,
+    format: ResultFormat,
+    file_bytes: int,
+    *,
+    share: tuple[int, int] = (0, 1),
+) -> list[dict[str, Any]]:
+    """Writes the files of ``write_results``, or of every ``share[1]`` ones the ``share[0]``-th.
+
+    Returns:
+        What ``finish_results`` takes: all of the files, whoever writes them.
+    """
     out = Path(out)
     entries = []
     for node_type, of_type in rows.items():
         folder = out if node_type is None else out / type_folder(node_type)
         folder.mkdir(parents=True, exist_ok=True)
-        step = max(file_bytes // max(of_type.size(1) * of_type.element_size(), 1), 1)
+        step = max(file_bytes // max(of_type.width * of_type.dtype.itemsize, 1), 1)
         ids = _ids_of(directory, node_type) if format == "parquet" else None
         files = []
-        for number, first in enumerate(range(0, max(len(of_type), 1), step)):
+        for number, first in enumerate(range(0, max(of_type.num_rows, 1), step)):
             path = folder / f"part-{number:05}.{format}"
-            part = of_type[first : first + step]
+            files.append(path.relative_to(out).as_posix())
+            if number % share[1] != share[0]:
+                continue
+            part = of_type.read(first, min(first + step, of_type.num_rows))
             if ids is None:
                 np.save(path, part.numpy())
             else:
                 _write_parquet(path, ids(torch.arange(first, first + len(part))), part)
-            files.append(path.relative_to(out).as_posix())
         entries.append(
-            {"type": node_type, "count": len(of_type), "width": of_type.size(1), "dtype": str(of_type.dtype)[6:],
+            {"type": node_type, "count": of_type.num_rows, "width": of_type.width, "dtype": str(of_type.dtype)[6:],
              "files": files}
         )  # fmt: skip
+    return entries
+
+
+def finish_results(out: str | Path, entries: list[dict[str, Any]], fingerprint: Mapping[str, Any] | None) -> None:
+    """Writes what makes files that are all there results."""
+    out = Path(out)
     meta = {"format": _FORMAT, "version": 1, "nodes": entries, "made_of": dict(fingerprint or {})}
     temporary = out / f".{_META}.new"
     temporary.write_text(json.dumps(meta, indent=1), encoding="utf-8")

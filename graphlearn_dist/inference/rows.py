@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,10 +16,10 @@ _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 
 
 class LayerRows:
-    """Rows of all nodes of one type by id, and which blocks of them are there.
+    """Rows of all nodes of one type by id, or of those of one partition in its order; and which blocks are there.
 
     Args:
-        num_nodes: of the type.
+        num_nodes: of the type, or of the partition.
         num_blocks: in which they are computed.
         dtype: float32 or float16.
         path: where to keep them; None keeps them in memory.
@@ -50,7 +52,7 @@ class LayerRows:
         return self._rows
 
     def write(self, block: int, ids: torch.Tensor, rows: torch.Tensor) -> None:
-        """The rows of a block; then it is done. The first call comes alone."""
+        """The rows of a block, and where they go; then it is done. The first call comes alone."""
         if rows.dim() != 2 or len(rows) != len(ids):
             raise InvalidArgumentError(f"model: expected [{len(ids)}, width] of a layer, got {list(rows.shape)}")
         if self._rows is None:
@@ -82,3 +84,67 @@ class LayerRows:
     def whole(self) -> torch.Tensor | None:
         """All rows, where no cast is needed."""
         return self.tensor if self._dtype == torch.float32 else None
+
+
+class Rows(Protocol):
+    """Rows of all nodes of a type by id, wherever they are."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def read(self, first: int, last: int) -> torch.Tensor:
+        """``[last - first, width]``."""
+
+
+class RowsHere:
+    """``Rows`` of one tensor ``[n, width]``."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self._rows = rows
+        self.num_rows, self.width, self.dtype = len(rows), rows.size(1), rows.dtype
+
+    def read(self, first: int, last: int) -> torch.Tensor:
+        """See ``Rows``."""
+        return self._rows[first:last]
+
+
+class LayerResult(Protocol):
+    """Rows that a layer has made of all nodes, by node type (its number); types that it gave none of are left out."""
+
+    def gather(self, wanted: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """float32 rows of ids."""
+
+    def whole(self, node_type: int) -> torch.Tensor | None:
+        """All rows by id, where they lie here as float32."""
+
+    def rows(self) -> dict[int, Rows]:
+        """All of them, as they are stored."""
+
+    def close(self) -> None:
+        """Nobody reads them any more."""
+
+
+class LayerAlone:
+    """A ``LayerResult`` that lies in this process, by node type."""
+
+    def __init__(self, rows: Mapping[int, LayerRows]) -> None:
+        self._rows = rows
+
+    def gather(self, wanted: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """See ``LayerResult``."""
+        return {i: self._rows[i].gather(ids) for i, ids in wanted.items() if i in self._rows}
+
+    def whole(self, node_type: int) -> torch.Tensor | None:
+        """See ``LayerResult``."""
+        return self._rows[node_type].whole()
+
+    def rows(self) -> dict[int, Rows]:
+        """See ``LayerResult``."""
+        return {i: RowsHere(rows.tensor) for i, rows in self._rows.items()}
+
+    def close(self) -> None:
+        """See ``LayerResult``."""

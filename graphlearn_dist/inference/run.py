@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,9 +10,8 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from ..partition.layout import type_folder
 from ..utils.progress import Progress, StageProgress
 from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of
 from .options import RESULT_DTYPES, InferenceOptions
-from .results import Results, check_free, is_complete, open_results, write_results
-from .rows import LayerRows
+from .results import Results, check_free, finish_results, is_complete, open_results, write_files
+from .rows import LayerAlone, LayerResult, LayerRows, Rows
 from .source import Block, GraphSource
 from .steady import SteadyRows
+from .together import LayerTogether
 
 _WORK, _STATE = ".partial", "STATE.json"
 _TELL_EVERY_S = 0.5
@@ -62,25 +63,39 @@ def infer(
         InvalidArgumentError: an argument does not fit; the error names it.
         DeadlineExceededError, PeerLostError: a server did not answer. With ``out``, ``resume`` goes on from there.
     """
-    source = GraphSource(data, options.fanout, options.seed)
-    layers = layers_of(model, with_weights=options.weights)
-    _check(source, layers, options, out)
-    if out is None:
-        return Results.in_memory(_Run(source, layers, options, None, progress).run(model), source.directory)
-    folder = Path(out)
-    fingerprint = _fingerprint(model, source, options, len(layers))
-    if options.resume and is_complete(folder, fingerprint):
-        return open_results(folder)
-    check_free(folder, but=_WORK)
-    work = _begin(folder / _WORK, fingerprint, resume=options.resume)
-    rows = _Run(source, layers, options, work, progress).run(model)
-    write_results(
-        folder, rows, directory=source.directory, format=options.format, file_bytes=options.file_bytes,
-        fingerprint=fingerprint,
-    )  # fmt: skip
-    del rows
-    shutil.rmtree(work)
-    return open_results(folder)
+    source = GraphSource(data, options.fanout, options.seed, together=options.together)
+    with source, contextlib.nullcontext() if source.group is None else source.group.telling():
+        layers = layers_of(model, with_weights=options.weights)
+        _check(source, layers, options, out)
+        if out is None:
+            made = _by_name(source, _Run(source, layers, options, None, progress).run(model))
+            return Results.in_memory({key: rows.read(0, rows.num_rows) for key, rows in made.items()}, source.directory)
+        fingerprint = _fingerprint(model, source, options, len(layers))
+        if not (options.resume and is_complete(Path(out), fingerprint)):
+            check_free(Path(out), but=_WORK)
+            work = _begin(Path(out), source, fingerprint, resume=options.resume)
+            _write(Path(out), source, options, fingerprint, _Run(source, layers, options, work, progress).run(model))
+    return open_results(out)
+
+
+def _by_name(source: GraphSource, result: LayerResult) -> dict[Any, Rows]:
+    return {source.schema.node_types[i]: rows for i, rows in result.rows().items()}
+
+
+def _write(
+    folder: Path, source: GraphSource, options: InferenceOptions, fingerprint: dict[str, Any], result: LayerResult
+) -> None:
+    """The rows of the last layer, each process some of the files; what was on the way there is deleted."""
+    group = source.group
+    share = (0, 1) if group is None else (group.rank, len(group.names))
+    rows = _by_name(source, result)
+    entries = write_files(folder, rows, source.directory, options.format, options.file_bytes, share=share)
+    source.meet()
+    result.close()
+    if share[0] == 0:
+        finish_results(folder, entries, fingerprint)
+        shutil.rmtree(folder / _WORK)
+    source.meet()
 
 
 def _check(source: GraphSource, layers: list[Layer], options: InferenceOptions, out: str | Path | None) -> None:
@@ -92,8 +107,9 @@ def _check(source: GraphSource, layers: list[Layer], options: InferenceOptions, 
         raise InvalidArgumentError("fanout: expected -1 (all neighbors) for PyG's GCN, which counts them")
     if options.weights:
         source.check_weights()
-    if out is None and options.resume:
-        raise InvalidArgumentError("out: expected a directory, which resume=True goes on with, got None")
+    for name in ("resume", "together"):
+        if out is None and getattr(options, name):
+            raise InvalidArgumentError(f"out: expected a directory with {name}=True, got None")
     for node_type in options.node_types or ():
         source.schema.node_type_index(node_type, "node_types")
 
@@ -119,15 +135,30 @@ def _fingerprint(model: Any, source: GraphSource, options: InferenceOptions, num
     }
 
 
-def _begin(work: Path, fingerprint: dict[str, Any], *, resume: bool) -> Path:
+def _begin(out: Path, source: GraphSource, fingerprint: dict[str, Any], *, resume: bool) -> Path:
+    """The folder of this process's rows on the way."""
+    group = source.group
+    if group is None:
+        return _begin_alone(out, out / _WORK, fingerprint, resume=resume)
+    group.check_same("model, data, options", fingerprint)  # and all have seen that ``out`` is free
+    works = [out / _WORK / f"process{rank}" for rank in range(len(group.names))]
+    own = {**fingerprint, "partitions": list(group.partitions), "processes": len(works)}
+    work = _begin_alone(out, works[group.rank], own, resume=resume)
+    group.meet()
+    for rank, other in enumerate(works):
+        if not other.is_dir():
+            raise InvalidArgumentError(f"out: expected one directory for all, got {out}, without {group.names[rank]}'s")
+    return work
+
+
+def _begin_alone(out: Path, work: Path, fingerprint: dict[str, Any], *, resume: bool) -> Path:
     state = work / _STATE
     if resume and state.exists():
         begun = json.loads(state.read_text(encoding="utf-8"))
         for name, value in json.loads(json.dumps(fingerprint)).items():
             if begun.get(name) != value:
                 raise InvalidArgumentError(
-                    f"resume: expected what {work.parent} was begun with, but {name} differs: {begun.get(name)}, now "
-                    f"{value}"
+                    f"resume: expected what {out} was begun with, but {name} differs: {begun.get(name)}, now {value}"
                 )
         return work
     shutil.rmtree(work, ignore_errors=True)
@@ -179,57 +210,87 @@ class _Run:
         self._source, self._layers, self._options, self._work = source, layers, options, work
         self._progress = progress
         self._types = source.schema.node_types
-        self._scales: LayerRows | None = None
-        self._rows: dict[int, LayerRows] = {}  # of the layer before, by node type; empty: the features
+        self._scales: LayerResult | None = None
+        self._before: LayerResult | None = None  # of the layer before; None: the features
+        group = source.group
+        self._shares: Sequence[int | None] = [None] if group is None else group.partitions
 
-    def run(self, model: Any) -> dict[Any, torch.Tensor]:
-        """By node type, the rows of the last layer."""
+    def run(self, model: Any) -> LayerResult:
+        """What the last layer has made."""
         with _computing(model), ThreadPoolExecutor(self._options.threads, "inference") as threads:
             try:
                 for number, layer in enumerate(self._layers):
                     made = self._run_layer(number, layer, threads)
                     if isinstance(layer, NodeScales):
-                        self._scales = made[0]
+                        self._scales = made
                         continue
-                    self._rows = made
-                    self._forget(number - 1)
+                    if self._before is not None:
+                        self._before.close()
+                        self._forget(number - 1)
+                    self._before = made
             finally:
                 threads.shutdown(wait=False, cancel_futures=True)  # after an error no further block begins
-        return {self._types[i]: rows.tensor for i, rows in self._rows.items()}
+        assert self._before is not None
+        return self._before
 
     def _forget(self, number: int) -> None:
         """Deletes the rows of a layer that nobody reads any more."""
-        if self._work is not None and number >= 0 and not isinstance(self._layers[number], NodeScales):
+        if self._work is not None:
+            self._over(number).touch()
             for file in self._work.glob(f"layer{number}-*.npy"):
                 file.unlink()
 
-    def _run_layer(self, number: int, layer: Layer, threads: ThreadPoolExecutor) -> dict[int, LayerRows]:
+    def _over(self, number: int) -> Path:
+        """The mark of a layer whose rows were deleted: all blocks of the next one are done."""
+        assert self._work is not None
+        return self._work / f"layer{number}.over"
+
+    def _run_layer(self, number: int, layer: Layer, threads: ThreadPoolExecutor) -> LayerResult:
         is_last = number == len(self._layers) - 1
         wanted = [
             i
             for i, name in enumerate(self._types)
             if not is_last or self._options.node_types is None or name in self._options.node_types
         ]
-        blocks = {i: self._source.blocks(i, self._options.block_size) for i in wanted}
-        total = sum(self._source.schema.num_nodes[i] for i in wanted)
+        if self._work is not None and self._over(number).exists():
+            wanted = []
+        total = sum(self._source.num_nodes(i, share) for i in wanted for share in self._shares)
         teller = _Teller(self._progress, f"layer {number + 1} of {len(self._layers)}", total)
-        made = {}
+        made: dict[int | None, dict[int, LayerRows]] = {share: {} for share in self._shares}
         for node_type in wanted:
-            rows = self._open_rows(number, node_type, len(blocks[node_type]))
-            self._run_type(number, layer, blocks[node_type], rows, teller, threads)
-            if rows.is_there:
-                made[node_type] = rows
+            for share in self._shares:
+                blocks = self._source.blocks(node_type, self._options.block_size, share)
+                rows = self._open_rows(number, node_type, share, len(blocks))
+                self._run_type(number, layer, blocks, rows, teller, threads)
+                if rows.is_there:
+                    made[share][node_type] = rows
         teller.end()
-        return made
+        return self._give(number, made)
 
-    def _open_rows(self, number: int, node_type: int, num_blocks: int) -> LayerRows:
+    def _give(self, number: int, made: dict[int | None, dict[int, LayerRows]]) -> LayerResult:
+        """Waits until all processes have come to the end of the layer; then all may read all of its rows."""
+        group = self._source.group
+        if group is None:
+            return LayerAlone(made[None])
+        widths = {i: rows.tensor.size(1) for of_share in made.values() for i, rows in of_share.items()}
+        widths = {i: width for found in group.meet(widths).values() for i, width in found.items()}
+        own = {
+            share: {i: rows.tensor for i, rows in of_share.items()}
+            for share, of_share in made.items()
+            if share is not None
+        }
+        found = LayerTogether(group, f"layer{number}", self._source.books, widths, own, self._dtype_of(number))
+        group.meet()
+        return found
+
+    def _dtype_of(self, number: int) -> torch.dtype:
+        return torch.float32 if isinstance(self._layers[number], NodeScales) else self._options.dtype
+
+    def _open_rows(self, number: int, node_type: int, share: int | None, num_blocks: int) -> LayerRows:
         name = self._types[node_type]
-        count = self._source.schema.num_nodes[node_type]
-        is_scale = isinstance(self._layers[number], NodeScales)
-        dtype = torch.float32 if is_scale else self._options.dtype
-        return LayerRows(
-            count, num_blocks, dtype, self._work, f"layer{number}-{'all' if name is None else type_folder(name)}"
-        )
+        file = f"layer{number}-{'all' if name is None else type_folder(name)}{'' if share is None else f'-{share}'}"
+        count = self._source.num_nodes(node_type, share)
+        return LayerRows(count, num_blocks, self._dtype_of(number), self._work, file)
 
     def _run_type(
         self,
@@ -257,7 +318,8 @@ class _Run:
         with torch.inference_mode(), SteadyRows():
             found = layer(self._neighborhood(number, layer, block, ids)).get(self._types[block.node_type])
             if found is not None:
-                rows.write(index, ids, found[: len(ids)])
+                places = ids if self._source.group is None else torch.arange(block.first, block.last)
+                rows.write(index, places, found[: len(ids)])
 
     # --- what a layer is given ---------------------------------------------------------------------------------
 
@@ -268,7 +330,7 @@ class _Run:
     def _whole_rows(self) -> torch.Tensor | None:
         if not self._source.schema.is_homogeneous:
             return None
-        return self._rows[0].whole() if self._rows else self._source.whole_features(0)
+        return self._source.whole_features(0) if self._before is None else self._before.whole(0)
 
     def _in_place(self, block: Block, ids: torch.Tensor, whole: torch.Tensor) -> Neighborhood:
         """A block whose layer adds up rows where they lie: no neighbor is numbered anew, and no row is copied."""
@@ -299,16 +361,14 @@ class _Run:
             edge_index={names[i]: graph.edge_index[i] for i in edge_types},
             weights=weights,
             whole={},
-            scales=None if self._scales is None else self._scales.gather(graph.nodes[0])[:, 0],
+            scales=None if self._scales is None else self._scales.gather({0: graph.nodes[0]})[0][:, 0],
         )
 
     def _read(self, wanted: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        if self._rows:
-            return {i: self._rows[i].gather(ids) for i, ids in wanted.items() if i in self._rows}
-        return self._source.features(wanted)
+        return self._source.features(wanted) if self._before is None else self._before.gather(wanted)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _computing(model: Any) -> Iterator[None]:
     """Modules in evaluation mode, and torch with one thread: the blocks are what is computed at once."""
     threads = torch.get_num_threads()

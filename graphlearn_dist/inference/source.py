@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,25 @@ from ..data.feature import Feature
 from ..data.pyg_graphs import is_pyg_data
 from ..data.schema import NODE_FEATURE, edge_ends, store_name
 from ..data.topology import Topology
-from ..distributed import DistDataset
+from ..distributed import DistDataset, ServedDataset, rpc
+from ..distributed.partitions.blocking_peers import BlockingPeers
 from ..distributed.partitions.partition_service import PartitionService
 from ..distributed.sampling.asked_dataset import AskedDataset
 from ..distributed.sampling.batches import NoPeers
 from ..distributed.sampling.feature_collector import FeatureCollector
 from ..distributed.sampling.partition_directory import DirectoryDataset
+from ..distributed.sampling.partitioned_sampler import PartitionedGraph
 from ..distributed.whole_partition import open_partition
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..messages import Subgraph
+from ..partition import PartitionBook
 from ..sampler.local_graph import LocalGraph
 from ..sampler.plan import SamplingPlan, build_plan
 from ..sampler.tasks import GraphAccess, SeedList
 from ..utils.coroutines import run_local
+from .together import Group, join_group
+
+_LookUp = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -61,14 +67,22 @@ class GraphSource:
         data: see ``infer``.
         fanout: of each node; -1 takes all neighbors.
         seed: of the draws.
+        together: this is one of several processes that infer together.
+
+    Attributes:
+        group: those processes; None where it is alone.
 
     Raises:
         InvalidArgumentError: data are of another kind, a part of a data set, or sampled by out-neighbors.
     """
 
-    def __init__(self, data: Any, fanout: int, seed: int) -> None:
+    def __init__(self, data: Any, fanout: int, seed: int, *, together: bool = False) -> None:
         self.directory = Path(data) if isinstance(data, (str, Path)) else None
-        self._dataset = _open(data)
+        self.group: Group | None = None
+        if together:
+            self._dataset, self.group = join_group(data)
+        else:
+            self._dataset = _open(data)
         self.schema = self._dataset.schema
         if self.schema.edge_dir != "in":
             raise InvalidArgumentError(
@@ -77,15 +91,32 @@ class GraphSource:
             )
         self._parts = _parts(self._dataset)
         self._books = [self._dataset.node_books()[node_type] for node_type in self.schema.node_types]
-        self._collector = (
-            FeatureCollector(self._dataset, [PartitionService(part) for part in self._parts], NoPeers())
-            if self._parts
-            else None
-        )
+        self._look_up, self._stop_serving = self._open_rows()
         self._is_full = fanout == -1
         self._access = [
             self._open_graph(self._plan(node_type, fanout, seed)) for node_type in range(len(self.schema.node_types))
         ]
+
+    def __enter__(self) -> GraphSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_serving()
+
+    def meet(self) -> None:
+        """Returns when all processes have come here."""
+        if self.group is not None:
+            self.group.meet()
+
+    def _open_rows(self) -> tuple[_LookUp, Callable[[], None]]:
+        """What looks up rows of features, and what ends it."""
+        if isinstance(self._dataset, ServedDataset):
+            return self._dataset.look_up, lambda: None
+        if self.group is not None and len(self.group.names) > 1:
+            shared = self.group.share("features", [self._dataset])
+            return shared.look_up, shared.close
+        services = [PartitionService(part) for part in self._parts.values()]
+        return FeatureCollector(self._dataset, services, NoPeers()).look_up, lambda: None
 
     def _plan(self, node_type: int, fanout: int, seed: int) -> SamplingPlan:
         """One hop along the edges that lead to nodes of this type."""
@@ -98,19 +129,32 @@ class GraphSource:
     def _open_graph(self, plan: SamplingPlan) -> GraphAccess:
         if isinstance(self._dataset, AskedDataset):
             return self._dataset.graph_access(plan)
-        return LocalGraph(self._dataset, plan)
+        if self._dataset.is_whole:
+            return LocalGraph(self._dataset, plan)
+        services = [PartitionService(part) for part in self._parts.values()]
+        nobody = BlockingPeers(rpc.get_endpoint, {}, 0.0)  # who has a node has its edges
+        return PartitionedGraph(self._dataset, plan, services, nobody)
 
     # --- nodes -------------------------------------------------------------------------------------------------
 
-    def blocks(self, node_type: int, block_size: int) -> list[Block]:
-        """All nodes of a type in blocks, in the order of the partitions' rows."""
+    def blocks(self, node_type: int, block_size: int, partition: int | None = None) -> list[Block]:
+        """All nodes of a type, or of one partition alone, in blocks, in the order of the partitions' rows."""
         book = self._books[node_type]
         return [
-            Block(node_type, partition, first, min(first + block_size, size))
-            for partition in range(book.num_partitions)
-            for size in [book.partition_size(partition)]
+            Block(node_type, number, first, min(first + block_size, size))
+            for number in (range(book.num_partitions) if partition is None else [partition])
+            for size in [book.partition_size(number)]
             for first in range(0, size, block_size)
         ]
+
+    def num_nodes(self, node_type: int, partition: int | None = None) -> int:
+        """Nodes of a type, or of those in one partition."""
+        return self._books[node_type].num_ids if partition is None else self._books[node_type].partition_size(partition)
+
+    @property
+    def books(self) -> dict[Any, PartitionBook]:
+        """Who owns which node, by node type."""
+        return dict(zip(self.schema.node_types, self._books, strict=True))
 
     def local_ids(self, node_type: int, partition: int) -> torch.Tensor:
         """Ids of a partition's nodes in the order of its rows."""
@@ -155,7 +199,8 @@ class GraphSource:
         """InvalidArgumentError unless weights of edges can be read."""
         if not self._parts:
             raise InvalidArgumentError("weights: expected data that are held here, got a data set on servers")
-        if all(self._topology(0, i).edge_weights is None for i in range(len(self.schema.edge_types))):
+        some = next(iter(self._parts))
+        if all(self._topology(some, i).edge_weights is None for i in range(len(self.schema.edge_types))):
             raise InvalidArgumentError("weights: expected edge weights in the data set, which has none")
 
     def _topology(self, partition: int, edge_type: int) -> Topology:
@@ -176,15 +221,8 @@ class GraphSource:
     def features(self, wanted: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         """float32 rows of nodes, by node type, asked for at once."""
         by_store = {store_name(NODE_FEATURE, node_type): ids for node_type, ids in wanted.items()}
-        found = self._dataset.look_up(by_store) if self._collector is None else self._collect(by_store)  # type: ignore[attr-defined]
+        found = self._look_up(by_store)
         return {node_type: found[store_name(NODE_FEATURE, node_type)].float() for node_type in wanted}
-
-    def _collect(self, wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        assert self._collector is not None
-        lookup = self._collector.start(wanted)
-        found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        run_local(lookup.fill(found))
-        return found
 
     def whole_features(self, node_type: int) -> torch.Tensor | None:
         """float32 rows by id, where they lie here one behind the other; else None."""
@@ -213,7 +251,8 @@ def _open(data: Any) -> DistDataset:
     )
 
 
-def _parts(dataset: DistDataset) -> Sequence[DistDataset]:
+def _parts(dataset: DistDataset) -> dict[int, DistDataset]:
+    """The partitions that are at hand."""
     if isinstance(dataset, DirectoryDataset):
-        return dataset.partitions
-    return (dataset,) if dataset.holds_rows else ()
+        return {part.partition_idx: part for part in dataset.partitions}
+    return {dataset.partition_idx: dataset} if dataset.holds_rows else {}

@@ -26,10 +26,10 @@ from graphlearn_dist.distributed.dist_context import _reset_context
 from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, NotInitializedError, UnknownIdError
 from graphlearn_dist.partition import RandomPartitioner, load_partition_layout, verify
 from tests.support.processes import assert_nothing_left, run_processes, start
+from tests.support.worker_groups import DEADLINE_S, member, run_group
 from tests.unit.partition.graphs import EDGE_TYPES, hetero_inputs, homo_inputs
 
 HERE = "tests.distributed.test_random_partitioner"
-DEADLINE_S = 60.0  # only ever reached by a hang
 KINDS = ("homo", "hetero", "homo gaps", "hetero gaps")
 CASES = [(kind, strategy) for kind in KINDS for strategy in ("by_src", "by_dst")]
 NAMES = {"node_feat": "node_feat_ids", "node_labels": "node_label_ids", "edge_feat": "edge_feat_ids"}
@@ -120,16 +120,6 @@ def slice_of(inputs: dict[str, Any], rank: int, world_size: int) -> dict[str, An
 
 
 # --- what the processes run ------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def member(rank: int, world_size: int, port: int, fd: int) -> Iterator[None]:
-    init_worker_group(world_size, rank)
-    init_rpc("127.0.0.1", port, num_rpc_threads=2, rpc_timeout=DEADLINE_S, master_fd=fd if rank == 0 else -1)
-    try:
-        yield
-    finally:
-        shutdown_rpc()
 
 
 def partition(rank: int, world_size: int, port: int, fd: int, directory: str) -> None:
@@ -229,14 +219,6 @@ def partition_without_rpc(rank: int, world_size: int, port: int, directory: str)
     return rpc_is_initialized()
 
 
-def run_group(function: str, world_size: int, **kwargs: Any) -> list[Any]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port, fd = listener.getsockname()[1], listener.fileno()
-        shared = {"world_size": world_size, "port": port, "fd": fd, **kwargs}
-        ranks = [(f"{HERE}.{function}", {"rank": rank, **shared}) for rank in range(world_size)]
-        return run_processes(ranks, DEADLINE_S, pass_fds=[fd])
-
-
 # --- tests -----------------------------------------------------------------------------------------------------
 
 
@@ -253,7 +235,7 @@ def partition_whole(directory: Path, num_parts: int, inputs: dict[str, Any], **o
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_equal_to_one_machine(tmp_path: Path, world_size: int) -> None:
-    run_group("partition", world_size, directory=str(tmp_path))
+    run_group(f"{HERE}.partition", world_size, directory=str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted("-".join(case) for case in CASES)
     for kind, strategy in CASES:
         made, whole = tmp_path / f"{kind}-{strategy}", tmp_path / f"whole-{kind}-{strategy}"
@@ -265,7 +247,7 @@ def test_equal_to_one_machine(tmp_path: Path, world_size: int) -> None:
 
 
 def test_machines_with_disks_of_their_own(tmp_path: Path) -> None:
-    run_group("partition_own_disk", 2, directory=str(tmp_path))
+    run_group(f"{HERE}.partition_own_disk", 2, directory=str(tmp_path))
     partition_whole(tmp_path / "whole", 2, whole_graph("homo"))
     for rank in range(2):
         directory = tmp_path / str(rank) / "g"
@@ -302,7 +284,7 @@ WRONG = {
 
 
 def test_what_is_wrong_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
-    for errors in run_group("partition_wrong", 2, directory=str(tmp_path)):
+    for errors in run_group(f"{HERE}.partition_wrong", 2, directory=str(tmp_path)):
         assert len(errors) == len(WRONG)
         for (name, text), (expected_name, expected_text) in zip(errors, WRONG.values(), strict=True):
             assert name == expected_name

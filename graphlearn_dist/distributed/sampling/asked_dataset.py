@@ -10,7 +10,6 @@ import torch
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph
 from ...typing import EdgeType
-from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from .feature_collector import FeatureCollector
 
@@ -33,10 +32,7 @@ class AskedDataset(DistDataset):
             UnknownIdError: an id is outside the data set.
             DeadlineExceededError, PeerLostError: a server did not answer.
         """
-        lookup = self._collector.start(wanted, run_local(self._collector.ask_places(wanted)))
-        found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        run_local(lookup.fill(found))
-        return found
+        return self._collector.look_up(wanted)
 
     @abstractmethod
     def edge_index(self, edge_type: EdgeType | None) -> torch.Tensor:

@@ -13,6 +13,7 @@ from ...data.unified_tensor import UnifiedTensor, gather_located, view_rows
 from ...errors import UnknownIdError
 from ...messages import Subgraph
 from ...partition import CachedRows, OwnedEdgesBook
+from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
@@ -154,6 +155,13 @@ class FeatureCollector:
                 questions.append((partition, query, [located[name].num_asked_of(partition) for name in names]))
         under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
         return Lookup(self, wanted, located, asked, under_way, self._caches)
+
+    def look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Rows by store, in the order of the ids, for who has no event loop; peers must never wait in a coroutine."""
+        lookup = self.start(wanted, run_local(self.ask_places(wanted)))
+        found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
+        run_local(lookup.fill(found))
+        return found
 
     def _copies_of(self, name: str) -> CopyPlaces | None:
         return self._caches[name].places if name in self._caches else None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -21,55 +19,16 @@ from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph
 from ...typing import EdgeType
 from ...utils.coroutines import run_local
-from ...utils.lifetime import Home
 from .. import rpc
 from ..dist_client import client_context
 from ..dist_server import DistServer
+from ..partitions.blocking_peers import BlockingPeers
 from ..partitions.held_partition import GivenPartition
 from ..partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline
 from ..partitions.partition_parts import PartitionParts
-from ..partitions.partition_service import PartitionService
-from ..partitions.rounds import AnyExchange, Rounds
 from .asked_dataset import AskedDataset
 from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
-
-
-class _Answer:
-    """An answer that blocks whoever awaits it: what asks it needs no event loop, and runs in any thread."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
-
-    def __await__(self) -> Generator[None, None, Any]:
-        return self._future.result()  # the request has a deadline
-        yield  # never reached; it makes this a generator, as awaiting takes
-
-
-class _Servers:
-    """The partitions, each asked of one of the servers that hold it: clients spread over those by their rank."""
-
-    def __init__(self, ranks: Mapping[int, Sequence[int]], client_rank: int, timeout_s: float) -> None:
-        self._ranks = {partition: held[client_rank % len(held)] for partition, held in ranks.items()}
-        self._timeout_s = timeout_s
-        self._home = Home("the data set on servers")
-
-    def ask(self, partition: int, function: Callable[..., Any], *args: Any) -> _Answer:
-        """Calls a function of a server that holds the partition."""
-        self._home.check()
-        server = Remote[Any](
-            rpc.get_endpoint(), ("server", self._ranks[partition]), timeout_s=self._timeout_s, fail_fast=True
-        )
-        return _Answer(server.ask(function, *args))
-
-    times = (0, 0, 0)  # nobody asks for those of its batches
-
-    def run(self, make: Callable[[], AnyExchange]) -> Rounds[AnyExchange]:
-        """See ``Peers``; it never waits in a coroutine."""
-        return Rounds(make(), self._ask_query)
-
-    def _ask_query(self, partition: int, head: torch.Tensor, payload: torch.Tensor) -> _Answer:
-        return self.ask(partition, PartitionService.query, head, payload)
 
 
 class ServedDataset(AskedDataset):
@@ -78,7 +37,7 @@ class ServedDataset(AskedDataset):
     ``connect`` makes one. It is what the PyG stores (``pyg_stores``) and ``pyg_sampler.PyGSampler`` take.
     """
 
-    def __init__(self, outline: DatasetOutline, servers: _Servers) -> None:
+    def __init__(self, outline: DatasetOutline, servers: BlockingPeers) -> None:
         super().__init__(edge_dir=outline.edge_dir)  # type: ignore[arg-type]
         self._servers = servers
         nodes, edges = outline.nodes, outline.edges
@@ -127,7 +86,9 @@ class ServedDataset(AskedDataset):
         if len(num_partitions) != 1 or (missing := set(range(min(num_partitions))) - {*ranks}):
             held = f"of {sorted(num_partitions)} partitions" if len(num_partitions) != 1 else f"without {missing}"
             raise InvalidArgumentError(f"servers: expected all partitions of one data set, got data sets {held}")
-        return cls(outline.result(), _Servers(ranks, context.rank, timeout_s))
+        # clients spread over the servers of a partition by their rank
+        holders = {p: (("server", held[context.rank % len(held)]), "") for p, held in ranks.items()}
+        return cls(outline.result(), BlockingPeers(rpc.get_endpoint, holders, timeout_s))
 
     def _no_rows(self, edge: EdgeOutline) -> Topology:
         none = torch.empty(0, dtype=torch.int64)

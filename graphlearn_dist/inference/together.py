@@ -1,0 +1,204 @@
+"""Several processes that infer together: who computes which partitions, and where the rows of a layer lie then."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.schema import NODE_FEATURE, store_name
+from ..distributed import DistDataset, get_context, rpc
+from ..distributed.sampling.shared_rows import SharedRows, rows_of_partition
+from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
+from ..partition import PartitionBook, load_partition_layout
+from ..rpc import Endpoint
+from .rows import Rows
+
+_LONGEST_S = 7 * 24 * 3600.0  # a layer takes as long as it takes; a process that dies is noticed at once
+_AT_ONCE = 1 << 16
+_numbers = itertools.count()  # of calls of `infer` in this process, which are the same ones in all of them
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes that called ``infer`` together, as one of them sees it.
+
+    Attributes:
+        rank: of this process, from 0.
+        names: of all, by rank.
+        partitions: those whose nodes this process computes.
+        owners: the name of the process that computes a partition, by partition.
+        number: tells this inference from others of the same processes.
+    """
+
+    rank: int
+    names: tuple[str, ...]
+    partitions: tuple[int, ...]
+    owners: dict[int, str]
+    number: int
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Of this process."""
+        return rpc.get_endpoint()
+
+    def meet(self, value: Any = None) -> dict[str, Any]:
+        """Returns when all have come here: what each of them gave, by name.
+
+        Raises:
+            PeerLostError: one is gone, or its inference failed.
+        """
+        return _gather(value, _LONGEST_S)
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tells the others of an error, where they meet next: they would wait for what will never come."""
+        try:
+            yield
+        except PeerLostError:
+            raise  # they notice themselves
+        except Exception as error:
+            with contextlib.suppress(RpcError):
+                rpc.all_gather({"error": f"{type(error).__name__}: {error}"})
+            raise
+
+    def check_same(self, name: str, value: Any) -> None:
+        """InvalidArgumentError in all processes unless they gave the same."""
+        found = self.meet(value)
+        for other, theirs in found.items():
+            if theirs != found[self.names[0]]:
+                raise InvalidArgumentError(f"{name}: {other} has others than {self.names[0]}")
+
+    def share(self, name: str, own: Sequence[DistDataset]) -> SharedRows:
+        """Serves rows of this process's partitions; who meets the others then may ask them for theirs."""
+        endpoint = self.endpoint
+        full_name = f"inference{self.number}.{name}"
+        return SharedRows(endpoint, full_name, own, self.owners, endpoint.settings.request_timeout_s)
+
+
+def _gather(value: Any, timeout_s: float) -> dict[str, Any]:
+    found = rpc.all_gather({"value": value}, timeout_s)
+    for name, each in found.items():
+        if "error" in each:
+            raise PeerLostError(name, f"its inference failed: {each['error']}")
+    return {name: each["value"] for name, each in found.items()}
+
+
+def join_group(data: Any) -> tuple[DistDataset, Group]:
+    """What this process reads, and the group: all workers, or all clients, of its job.
+
+    Raises:
+        NotInitializedError: the process is in no job.
+        InvalidArgumentError: the processes do not compute each partition once.
+    """
+    context = get_context()
+    if context is None or not rpc.rpc_is_initialized():
+        raise NotInitializedError("together: expected a worker of a group or a client of servers: call init_rpc first")
+    dataset, partitions = _own_part(data, context.rank, context.world_size)
+    theirs = _gather((list(partitions), dataset.num_partitions), rpc.get_endpoint().settings.request_timeout_s)
+    owners = {partition: name for name, (computed, _) in theirs.items() for partition in computed}
+    computed = sorted(partition for each, _ in theirs.values() for partition in each)
+    if computed != list(range(dataset.num_partitions)) or not all(each for each, _ in theirs.values()):
+        raise InvalidArgumentError(
+            f"together: expected each of {dataset.num_partitions} partitions in one process, and one or more in each, "
+            f"got { ({name: each for name, (each, _) in theirs.items()}) }"
+        )
+    return dataset, Group(context.rank, tuple(theirs), partitions, owners, next(_numbers))
+
+
+def _own_part(data: Any, rank: int, count: int) -> tuple[DistDataset, tuple[int, ...]]:
+    """A process's data set, and the partitions that it computes."""
+    if isinstance(data, (str, Path)):
+        num_parts = load_partition_layout(data, verify=False).num_parts
+        if num_parts != count:
+            raise InvalidArgumentError(f"together: expected as many processes as partitions, {num_parts}, got {count}")
+        loaded = DistDataset()
+        loaded.load(data, rank)
+        return loaded, (rank,)
+    if not isinstance(data, DistDataset):
+        raise InvalidArgumentError(
+            "data: expected a partition directory, one of its partitions or a ServedDataset with together=True, got "
+            f"{type(data).__name__}"
+        )
+    if data.holds_rows:
+        return data, (data.partition_idx,)
+    return data, tuple(range(rank, data.num_partitions, count))
+
+
+class LayerTogether:
+    """A ``LayerResult`` that lies in the processes of a group: each has the rows of its partitions.
+
+    Args:
+        group: the processes.
+        name: of the layer.
+        books: who owns which node, by node type.
+        widths: of the rows, by node type (its number), in all processes.
+        own: by partition of this process and node type, what it has made, ``[nodes of the partition, width]``.
+        dtype: of the rows.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        books: Mapping[str | None, PartitionBook],
+        widths: Mapping[int, int],
+        own: Mapping[int, Mapping[int, torch.Tensor]],
+        dtype: torch.dtype,
+    ) -> None:
+        types = list(books)
+        parts = []
+        for partition, made in own.items():
+            nothing = {i: torch.empty(0, width, dtype=dtype) for i, width in widths.items()}
+            rows = {types[i]: each for i, each in {**nothing, **made}.items()}
+            parts.append(rows_of_partition(partition, books, rows))
+        self._shared = group.share(name, parts)
+        self._widths, self._dtype = widths, dtype
+        self._counts = [book.num_ids for book in books.values()]
+
+    def gather(self, wanted: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """See ``LayerResult``; one request for each partition of another process that owns some of the ids."""
+        return {i: rows.float() for i, rows in self.gather_stored(wanted).items()}
+
+    def gather_stored(self, wanted: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The same as they are stored."""
+        stores = {i: store_name(NODE_FEATURE, i) for i in wanted if i in self._widths}
+        found = self._shared.look_up({store: wanted[i] for i, store in stores.items()})
+        return {i: found[store] for i, store in stores.items()}
+
+    def whole(self, node_type: int) -> None:
+        """See ``LayerResult``: nowhere."""
+
+    def rows(self) -> dict[int, Rows]:
+        """See ``LayerResult``."""
+        return {i: _RowsAsked(self, i, self._counts[i], width, self._dtype) for i, width in self._widths.items()}
+
+    def close(self) -> None:
+        """See ``LayerResult``."""
+        self._shared.close()
+
+
+@dataclass(frozen=True)
+class _RowsAsked:
+    """``Rows`` of a group, asked for some at once."""
+
+    layer: LayerTogether
+    node_type: int
+    num_rows: int
+    width: int
+    dtype: torch.dtype
+
+    def read(self, first: int, last: int) -> torch.Tensor:
+        """See ``Rows``."""
+        found = torch.empty(last - first, self.width, dtype=self.dtype)
+        for begin in range(first, last, _AT_ONCE):
+            ids = torch.arange(begin, min(begin + _AT_ONCE, last))
+            found[begin - first : begin - first + len(ids)] = self.layer.gather_stored({self.node_type: ids})[
+                self.node_type
+            ]
+        return found
