@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from tests.support.inference import (
     pyg_of,
     typed_layers,
 )
+from tests.support.processes import ProcessFailure, start
 
 GRAPH = random_graph(300, 2500, 1)
 TYPED = typed_graph(130, 70, 900, 2)
@@ -216,19 +217,24 @@ def dying_layers(after: tuple[int, int]) -> list[Dying]:
     return [Dying(conv, count) for conv, count in zip(convs, after, strict=True)]
 
 
-def run_and_die(out: str, after: tuple[int, int], resume: bool) -> None:
-    infer(dying_layers(after), dataset_of(GRAPH), out, options=options(50, 1, resume=resume))
+def run_and_die(out: str, after: tuple[int, int], resume: bool, block_size: int) -> None:
+    infer(dying_layers(after), dataset_of(GRAPH), out, options=options(block_size, 1, resume=resume))
+
+
+def die(out: Path, after: tuple[int, int], *, resume: bool, block_size: int = 50) -> None:
+    """Runs an inference that is killed in a call of one of its layers."""
+    arguments = {"out": str(out), "after": after, "resume": resume, "block_size": block_size}
+    with start("tests.unit.inference.test_infer.run_and_die", **arguments) as process:
+        with pytest.raises(ProcessFailure):
+            process.wait(120.0)
+        assert process.poll() == -signal.SIGKILL
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
     """Each time later than before: in the first layer, at its end, and in the second one."""
     expected = infer(dying_layers((0, 0)), dataset_of(GRAPH), options=options(700, 1)).rows()
-    context = multiprocessing.get_context("fork" if torch.get_num_threads() == 1 else "spawn")
     for number, after in enumerate(((3, 0), (4, 0), (0, 1), (0, 4))):
-        process = context.Process(target=run_and_die, args=(str(tmp_path / "out"), after, number > 0))
-        process.start()
-        process.join(120)
-        assert process.exitcode == -signal.SIGKILL
+        die(tmp_path / "out", after, resume=number > 0)
     calls = dying_layers((-1, -1))
     found = infer(calls, dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
     assert torch.equal(found.rows(), expected)
@@ -236,6 +242,25 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     again = infer(dying_layers((1, 1)), dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
     assert torch.equal(again.rows(), expected)
     assert not (tmp_path / "out" / ".partial").exists()
+
+
+@pytest.mark.thorough
+def test_killed_twenty_times(tmp_path: Path) -> None:
+    """At random calls of both layers; each call that was finished is not made again."""
+    generator = random.Random(20)
+    left = [60, 60]  # calls of each layer: blocks of 5 of 300 nodes
+    for number in range(20):
+        last = generator.randint(1, 8)  # the call from now on that is not finished
+        first_layer = min(left[0], last - 1)
+        after = (last, 0) if last <= left[0] else (0, last - left[0])
+        die(tmp_path / "out", after, resume=number > 0, block_size=5)
+        left = [left[0] - first_layer, left[1] - (last - 1 - first_layer)]
+    calls = dying_layers((-1, -1))
+    found = infer(calls, dataset_of(GRAPH), tmp_path / "out", options=options(5, 1, resume=True))
+    expected = infer(dying_layers((0, 0)), dataset_of(GRAPH), options=options(700, 1)).rows()
+    assert torch.equal(found.rows(), expected)
+    assert [-1 - layer._left for layer in calls] == left
+    assert left[0] == 0 < left[1]
 
 
 def test_resuming_something_else(tmp_path: Path) -> None:
