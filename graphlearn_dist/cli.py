@@ -242,7 +242,15 @@ def _infer(args: argparse.Namespace) -> int:
     model = load_model(args.model, args.checkpoint)
     results = infer(model, args.data, args.out, options=options, progress=None if args.quiet else _show_progress)
     if args.pairs:
-        types = args.pair_types or (None, None)
+        types = tuple(args.pair_types or (None, None))
+        if not args.pairs.endswith(".npy"):
+            from .inference.pair_tables import score_pair_table
+
+            scores = os.path.join(args.out, "pair_scores.parquet")
+            score_pair_table(
+                results, args.pairs, scores, directory=args.data, node_types=types, columns=args.pair_columns
+            )
+            return 0
         pairs = torch.from_numpy(np.load(args.pairs, allow_pickle=False))
         np.save(os.path.join(args.out, "pair_scores.npy"), score_pairs(results, pairs, node_types=types).numpy())
     return 0
@@ -410,7 +418,12 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
     parser.add_argument("--seed", type=int, default=0, help="of the draws of --fanout (default 0)")
     parser.add_argument("--resume", action="store_true", help="go on with the last finished block")
-    parser.add_argument("--pairs", metavar="FILE", help="int64 [2, n] as .npy: score these pairs of nodes, too")
+    parser.add_argument(
+        "--pairs",
+        metavar="FILE",
+        help="score these pairs, too: .parquet or .csv of original ids, or .npy [2, n]",
+    )
+    parser.add_argument("--pair-columns", nargs=2, metavar="C", help="columns of the ids (default: the first two)")
     parser.add_argument("--pair-types", nargs=2, metavar="T", help="node types of the pairs' sources and targets")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.set_defaults(run=_infer)

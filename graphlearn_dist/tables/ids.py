@@ -344,6 +344,11 @@ class IdMap:
         self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         self._group: tuple[int, Any] = (-1, None)
 
+    @property
+    def id_type(self) -> Any:
+        """Arrow's type of the original ids."""
+        return pa.int64() if self._dense else self._file.schema_arrow.field("id").type
+
     def original_ids(self, node_ids: torch.Tensor) -> Any:
         """The original ids of nodes (int ``[n]``) in that order, as an Arrow array; of dense ids the numbers.
 
@@ -363,7 +368,7 @@ class IdMap:
             inside = wanted[order][groups == group] - self._starts[group]
             found.append(self._read(int(group)).take(pa.array(inside)))
         if not found:
-            return pa.array([], self._file.schema_arrow.field("id").type)
+            return pa.array([], self.id_type)
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         return pa.concat_arrays(found).take(pa.array(back))
@@ -374,7 +379,7 @@ class IdMap:
         Raises:
             UnknownIdError: no node has such an id.
         """
-        dtype = pa.int64() if self._dense else self._file.schema_arrow.field("id").type
+        dtype = self.id_type
         try:
             given = original_ids if isinstance(original_ids, pa.Array) else pa.array(original_ids)
         except (pa.ArrowException, TypeError, OverflowError) as error:

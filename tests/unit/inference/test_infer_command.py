@@ -53,11 +53,15 @@ def test_rows_and_pairs(directory: Path) -> None:
     assert torch.equal(torch.from_numpy(scores), score_pairs(expected, pairs))
 
 
-def test_original_ids(tmp_path: Path) -> None:
+NAMES = [f"node {number:03}" for number in range(120)]
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    """Partitions of nodes that have names and one feature, 119 down to 0 in the order of the names."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    names = [f"node {number:03}" for number in range(120)]
-    pq.write_table(pa.table({"id": names[::-1], "x": [float(i) for i in range(120)]}), tmp_path / "users.parquet")
-    pq.write_table(pa.table({"a": names, "b": names[::-1]}), tmp_path / "knows.parquet")
+    pq.write_table(pa.table({"id": NAMES[::-1], "x": [float(i) for i in range(120)]}), tmp_path / "users.parquet")
+    pq.write_table(pa.table({"a": NAMES, "b": NAMES[::-1]}), tmp_path / "knows.parquet")
     config = {
         "nodes": [{"node_type": "user", "node_id_col": "id", "files": "users.parquet",
                    "features": [{"feature_col": "x"}]}],
@@ -66,12 +70,67 @@ def test_original_ids(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "graph.json").write_text(json.dumps(config))
     build(tmp_path / "graph.json", tmp_path / "parts", num_parts=2)
+    return tmp_path / "parts"
+
+
+def test_original_ids(named: Path, tmp_path: Path) -> None:
     chosen = InferenceOptions(format="parquet", file_bytes=100, block_size=31)
-    infer([lambda x, _: x], tmp_path / "parts", tmp_path / "out", options=chosen)
+    infer([lambda x, _: x], named, tmp_path / "out", options=chosen)
     batches = list(open_results(tmp_path / "out").batches("user"))
     assert len(batches) == -(-120 // (100 // 4))
-    assert [one for ids, _ in batches for one in ids.to_pylist()] == names
+    assert [one for ids, _ in batches for one in ids.to_pylist()] == NAMES
     assert torch.cat([rows for _, rows in batches]).flatten().tolist() == list(range(119, -1, -1))
+
+
+def infer_pairs(named: Path, pairs: str, *more: str) -> int:
+    top = named.parent
+    (top / "same.py").write_text("def layers():\n    return [lambda x, edges: x]\n")
+    words = [
+        "infer",
+        "--data",
+        str(named),
+        "--model",
+        f"{top / 'same.py'}:layers",
+        "--out",
+        str(top / "out"),
+        "--quiet",
+    ]
+    return main([*words, "--pairs", str(top / pairs), "--pair-types", "user", "user", *more])
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv"])
+@pytest.mark.parametrize("columns", [("from", "to"), ("to", "from")])
+def test_pairs_of_original_ids(named: Path, file_format: str, columns: tuple[str, str]) -> None:
+    pa, pq, csv = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet", "pyarrow.csv"))
+    table = pa.table({"from": NAMES[:50], "weight": [0.5] * 50, "to": NAMES[70:]})
+    write = pq.write_table if file_format == "parquet" else csv.write_csv
+    write(table, named.parent / f"pairs.{file_format}")
+    assert infer_pairs(named, f"pairs.{file_format}", "--pair-columns", *columns) == 0
+    found = pq.read_table(named.parent / "out" / "pair_scores.parquet")
+    assert found.column_names == [*columns, "score"]
+    assert (found["from"].to_pylist(), found["to"].to_pylist()) == (NAMES[:50], NAMES[70:])
+    assert found["score"].to_pylist() == [float((119 - i) * (49 - i)) for i in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "more", "message"),
+    [
+        ({"a": ["node 001"], "b": ["nobody"]}, (), r"pairs: .*rows from 0 on: .*no node has the id 'nobody'"),
+        ({"a": ["node 001"]}, (), r"pairs: expected two columns in .*, got \['a'\]"),
+        (
+            {"a": ["node 001"], "b": ["node 002"]},
+            ("--pair-columns", "a", "c"),
+            r"pairs: expected .* found no \['c'\]",
+        ),
+    ],
+)
+def test_mistakes_in_pairs(
+    named: Path, pairs: dict[str, list[str]], more: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table(pairs), named.parent / "pairs.parquet")
+    assert infer_pairs(named, "pairs.parquet", *more) == 1
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
