@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).resolve().parents[1]
 MODULES = (
     "cluster", "config", "data", "distributed", "errors", "inference", "loader", "metrics", "partition", "sampler",
-    "tables", "typing",
+    "tables", "telemetry", "typing",
 )  # fmt: skip
-# Files of the repository that pages show or link to.
-SHOWN = ("benchmarks/results/sampling.svg",)
 _NAMED_FENCE = re.compile(r"^```(python|bash|yaml|text) ([\w./-]+)$", re.MULTILINE)
 _LANGUAGES = {"hosts": "text", "sh": "bash"}
 
@@ -28,12 +24,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Makes a page of each public module, and has the shown files copied."""
+    """Makes a page of each public module."""
     for name in MODULES:
         text = f"# graphlearn_dist.{name}\n\n::: graphlearn_dist.{name}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=text))
-    for name in SHOWN:
-        files.append(File.generated(config, f"images/{Path(name).name}", abs_src_path=str(ROOT / name)))
     return files
 
 
