@@ -65,7 +65,7 @@ def work(rank: int, port: int, directory: str) -> list[list[float]]:
 def test_workers(port: int, tmp_path: Path) -> None:
     graph = graph_of("homogeneous")
     directory = write_partitions(graph, tmp_path, "range", 2, "in")
-    function = "tests.distributed.test_walks.work"
+    function = "tests.distributed.test_walks_over_servers.work"
     jobs = [(function, {"rank": rank, "port": port, "directory": str(directory)}) for rank in range(2)]
     first, second = run_processes(jobs, DEADLINE_S)
     data = make_dataset(graph, "in")
