@@ -1,0 +1,156 @@
+"""Rows of all nodes by a two-layer GraphSAGE: ``inference.infer`` beside ``inference`` of PyG's ``BasicGNN``.
+
+Each run is a process of its own, in turns; its time begins with the graph in memory, and its peak memory is all of the
+process's. PyG's ``NeighborLoader`` samples by pyg-lib or torch-sparse where the interpreter of ``--peer-python`` has
+one of them (``peers/make_env.sh pyg DIRECTORY`` makes such an environment); else by this project's ``PyGSampler``,
+which leaves PyG the batches and the layers. The rows of both are compared.
+
+    python benchmarks/bench_inference.py [--nodes N --edges N] [--peer-python PYTHON] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from graphs import GraphFiles, PowerLaw, default_cache, make_graph, open_graph
+
+CLOSE = 1e-5
+
+
+def make_model(features: int, hidden: int) -> Any:
+    """The same parameters in every process."""
+    import torch
+    from torch_geometric.nn import GraphSAGE
+
+    torch.manual_seed(0)
+    return GraphSAGE(features, hidden, 2, hidden).eval()
+
+
+def infer_ours(graph: GraphFiles, features: int, model: Any, threads: int) -> tuple[Any, float]:
+    """Rows, and the seconds that they took."""
+    import torch
+
+    from graphlearn_dist.data import Dataset
+    from graphlearn_dist.inference import InferenceOptions, infer
+
+    dataset = Dataset(edge_dir="in")
+    arrays = (torch.from_numpy(graph.load("indices32")), torch.from_numpy(graph.load("indptr")))
+    dataset.init_graph(arrays, layout="CSC", num_nodes=graph.nodes)
+    dataset.init_node_features(torch.from_numpy(graph.load(graph.with_features(features))))
+    began = time.perf_counter()
+    rows = infer(model, dataset, options=InferenceOptions(num_threads=threads)).rows()
+    return rows, time.perf_counter() - began
+
+
+def infer_pyg(graph: GraphFiles, features: int, model: Any, threads: int) -> tuple[Any, float]:
+    """The same by PyG."""
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+
+    torch.set_num_threads(threads)
+    indptr, sources = (torch.from_numpy(graph.load(name)) for name in ("indptr", "indices"))
+    targets = torch.repeat_interleave(torch.arange(graph.nodes), indptr.diff())
+    x = torch.from_numpy(graph.load(graph.with_features(features)))
+    data = Data(x=x, edge_index=torch.stack([sources, targets]))
+    more: dict[str, Any] = {}
+    if not has_own_sampler():
+        from graphlearn_dist.distributed.pyg_sampler import PyGSampler
+
+        more["neighbor_sampler"] = PyGSampler(data, [-1], num_threads=threads)
+    loader = NeighborLoader(data, [-1], batch_size=4096, **more)
+    began = time.perf_counter()
+    with torch.no_grad():
+        rows = model.inference(loader)
+    return rows, time.perf_counter() - began
+
+
+def has_own_sampler() -> bool:
+    """Whether PyG can sample here by what it knows."""
+    return any(importlib.util.find_spec(name) is not None for name in ("pyg_lib", "torch_sparse"))
+
+
+def run_here(args: argparse.Namespace) -> None:
+    """What the process of one turn does; it prints its figures."""
+    graph = open_graph(Path(args.directory))
+    by = {"ours": infer_ours, "pyg": infer_pyg}[args.run]
+    rows, seconds = by(graph, args.features, make_model(args.features, args.hidden), args.threads)
+    np.save(args.rows, rows.numpy())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "own_sampler": args.run == "pyg" and has_own_sampler()}))
+
+
+def turn(args: argparse.Namespace, graph: GraphFiles, run: str, rows: Path) -> dict[str, Any]:
+    """The figures of a process."""
+    python = args.peer_python if run == "pyg" and args.peer_python else sys.executable
+    words = ["--run", run, "--directory", str(graph.directory), "--rows", str(rows)]
+    sizes = ["--features", str(args.features), "--hidden", str(args.hidden), "--threads", str(args.threads)]
+    output = subprocess.run([python, __file__, *words, *sizes], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return dict(json.loads(output.strip().splitlines()[-1]))
+
+
+def difference(rows: Path, others: Path) -> float:
+    """The largest, relative to the largest number."""
+    one, other = np.load(rows, mmap_mode="r"), np.load(others, mmap_mode="r")
+    return float(np.abs(one - other).max() / np.abs(other).max())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=2_400_000)
+    parser.add_argument("--edges", type=int, default=124_000_000)
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--peer-python", metavar="PYTHON", help="interpreter that has PyG with pyg-lib or torch-sparse")
+    parser.add_argument("--json", action="store_true", help="write results/inference.json")
+    for name in ("--run", "--directory", "--rows"):  # of the process of one turn
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.run:
+        run_here(args)
+        return 0
+    from harness import median, print_table, spread, write_json
+
+    graph = make_graph(PowerLaw(args.nodes, args.edges), default_cache())
+    graph.with_features(args.features)
+    found: dict[str, list[dict[str, Any]]] = {"ours": [], "pyg": []}
+    with tempfile.TemporaryDirectory(dir=graph.directory) as folder:
+        files = {run: Path(folder) / f"{run}.npy" for run in found}
+        for _ in range(args.turns):
+            for run, figures in found.items():
+                figures.append(turn(args, graph, run, files[run]))
+        far = difference(files["ours"], files["pyg"])
+    names = {"ours": "infer", "pyg": "PyG" if found["pyg"][0]["own_sampler"] else "PyG over PyGSampler"}
+    rows = [
+        [names[run], spread([each["seconds"] for each in turns]), f"{turns[-1]['peak_bytes'] / 2**30:.2f}"]
+        for run, turns in found.items()
+    ]
+    title = f"{graph.nodes:,} nodes, {graph.edges:,} edges, {args.features} features, {args.threads} threads"
+    print_table(title, ["", "seconds", "peak GiB"], rows)
+    seconds = {run: median([each["seconds"] for each in turns]) for run, turns in found.items()}
+    print(f"\n{seconds['pyg'] / seconds['ours']:.2f} times as fast; largest relative difference of the rows {far:.1e}")
+    if args.json:
+        setting = {name: getattr(args, name) for name in ("nodes", "edges", "features", "hidden", "threads")}
+        load = os.getloadavg()
+        write_json("inference", {"setting": setting, "turns": found, "difference": far, "load": load})
+    if not far <= CLOSE:
+        print(f"bench_inference.py: expected rows within {CLOSE}, got {far}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
