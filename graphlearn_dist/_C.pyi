@@ -339,6 +339,27 @@ class RowStore:
         self, rows: Any, pool: ThreadPool, positions: Any = None, out: Any = None, dtype: str | None = None
     ) -> Capsule | None: ...
 
+class FirstRows:
+    ZEROS: FirstRows
+    UNIFORM: FirstRows
+    NORMAL: FirstRows
+
+def first_rows(ids: Any, key: int, kind: FirstRows, scale: float, rows: Any) -> None: ...
+def sum_by_id(ids: Any, rows: Any) -> tuple[Capsule, Capsule]: ...
+def sgd_step(table: Any, at: Any, grads: Any, rate: float) -> None: ...
+def adagrad_step(table: Any, sums: Any, at: Any, grads: Any, rate: float, eps: float) -> None: ...
+def adam_step(
+    table: Any,
+    means: Any,
+    squares: Any,
+    at: Any,
+    grads: Any,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step: int,
+) -> None: ...
 def gather_located(stores: Sequence[RowStore | None], owners: Any, rows: Any, out: Any, pool: ThreadPool) -> None: ...
 
 class RowBuckets:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from . import channel, cluster, data, distributed, glt, inference, loader, partition, sampler, typing, utils
     from ._C import __version__
     from .core import show_config
+    from .distributed import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
     from .typing import (
         EDGE_TYPE_STR_SPLIT,
         EdgeIndexTensor,
@@ -56,9 +57,11 @@ _OF_TYPING = (
     "as_str",
     "reverse_edge_type",
 )
+_OF_DISTRIBUTED = ("DistEmbedding", "SparseAdagrad", "SparseAdam", "SparseSGD")
 
 __all__ = [
     "EDGE_TYPE_STR_SPLIT",
+    "DistEmbedding",
     "EdgeIndexTensor",
     "EdgeType",
     "InputEdges",
@@ -68,6 +71,9 @@ __all__ = [
     "NodeType",
     "NumNeighbors",
     "Seeds",
+    "SparseAdagrad",
+    "SparseAdam",
+    "SparseSGD",
     "Split",
     "__version__",
     "as_str",
@@ -92,6 +98,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f".{name}", __name__)
     if name in _OF_TYPING:
         return getattr(importlib.import_module(".typing", __name__), name)
+    if name in _OF_DISTRIBUTED:
+        return getattr(importlib.import_module(".distributed", __name__), name)
     if name == "__version__":
         return importlib.import_module("._C", __name__).__version__
     if name == "show_config":

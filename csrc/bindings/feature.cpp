@@ -7,12 +7,70 @@
 #include "bindings/gil.h"
 #include "bindings/module.h"
 #include "feature/gather.h"
+#include "feature/learned_rows.h"
 
 namespace py = pybind11;
 
 namespace gld {
+namespace {
+
+// The GIL may be released everywhere: inputs are only read, and the caller holds the table's lock.
+void bind_learned_rows(py::module_& m) {
+  py::enum_<FirstRows>(m, "FirstRows")
+      .value("ZEROS", FirstRows::kZeros)
+      .value("UNIFORM", FirstRows::kUniform)
+      .value("NORMAL", FirstRows::kNormal);
+  m.def(
+      "first_rows",
+      [](py::object ids, uint64_t key, FirstRows kind, double scale, py::object rows) {
+        const Tensor of = from_python(ids, "ids"), into = from_python(rows, "rows");
+        GilReleased nogil;
+        first_rows(of, key, kind, scale, into);
+      },
+      py::arg("ids"), py::arg("key"), py::arg("kind"), py::arg("scale"), py::arg("rows"));
+  m.def(
+      "sum_by_id",
+      [](py::object ids, py::object rows) {
+        const Tensor of = from_python(ids, "ids"), added = from_python(rows, "rows");
+        return without_gil([&] { return sum_by_id(of, added); });
+      },
+      py::arg("ids"), py::arg("rows"));
+  m.def(
+      "sgd_step",
+      [](py::object table, py::object at, py::object grads, double rate) {
+        const Tensor rows = from_python(table, "table"), where = from_python(at, "at"),
+                     by = from_python(grads, "grads");
+        GilReleased nogil;
+        sgd_step(rows, where, by, rate);
+      },
+      py::arg("table"), py::arg("at"), py::arg("grads"), py::arg("rate"));
+  m.def(
+      "adagrad_step",
+      [](py::object table, py::object sums, py::object at, py::object grads, double rate, double eps) {
+        const Tensor rows = from_python(table, "table"), state = from_python(sums, "sums"),
+                     where = from_python(at, "at"), by = from_python(grads, "grads");
+        GilReleased nogil;
+        adagrad_step(rows, state, where, by, rate, eps);
+      },
+      py::arg("table"), py::arg("sums"), py::arg("at"), py::arg("grads"), py::arg("rate"), py::arg("eps"));
+  m.def(
+      "adam_step",
+      [](py::object table, py::object means, py::object squares, py::object at, py::object grads, double rate,
+         double beta1, double beta2, double eps, int64_t step) {
+        const Tensor rows = from_python(table, "table"), first = from_python(means, "means"),
+                     second = from_python(squares, "squares"), where = from_python(at, "at"),
+                     by = from_python(grads, "grads");
+        GilReleased nogil;
+        adam_step(rows, first, second, where, by, {rate, beta1, beta2, eps, step});
+      },
+      py::arg("table"), py::arg("means"), py::arg("squares"), py::arg("at"), py::arg("grads"), py::arg("rate"),
+      py::arg("beta1"), py::arg("beta2"), py::arg("eps"), py::arg("step"));
+}
+
+}  // namespace
 
 void bind_feature(py::module_& m) {
+  bind_learned_rows(m);
   py::class_<RowStore, std::shared_ptr<RowStore>>(m, "RowStore", "Borrowed row-major pieces of one logical tensor.")
       .def(py::init([](const py::list& tensors) {
              std::vector<Tensor> parts;

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .dist_client import async_request_server, init_client, rendezvous_store, request_server, shutdown_client
 from .dist_context import DistContext, DistRole, assign_server_by_order, get_context, init_worker_group
 from .dist_dataset import DistDataset
+from .dist_embedding import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
 from .dist_feature import DistFeature, PartialFeature
 from .dist_graph import DistGraph
 from .dist_link_neighbor_loader import DistLinkNeighborLoader
@@ -83,6 +84,7 @@ __all__ = [
     "DistCollocatedSamplingProducer",
     "DistContext",
     "DistDataset",
+    "DistEmbedding",
     "DistFeature",
     "DistGraph",
     "DistLinkNeighborLoader",
@@ -107,6 +109,9 @@ __all__ = [
     "RpcDataPartitionRouter",
     "ServedDataset",
     "SlicedDataDict",
+    "SparseAdagrad",
+    "SparseAdam",
+    "SparseSGD",
     "VirtualCluster",
     "all_gather",
     "assign_server_by_order",

@@ -43,6 +43,7 @@ from . import rpc
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset
 from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorkerOptions
+from .embeddings.service import EmbeddingService
 from .partitions.partition_input import own_input, resolve_among, resolve_here
 from .partitions.partition_outline import DatasetOutline, outline_of
 from .partitions.partition_peers import PartitionHolders
@@ -93,6 +94,7 @@ class DistServer:
         self.memory = ServerMemory.of(memory_budget, row_cache=copies)
         self._budget = MemoryBudget(self.memory.batches)
         self._service = PartitionService(dataset)
+        self._embeddings = EmbeddingService(dataset)
         self._row_cache = HostRowCache(dataset, self._service, copies, row_cache_by)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
@@ -107,7 +109,8 @@ class DistServer:
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
         """By name, what others may call."""
-        return remote_functions(self) | remote_functions(self._service) | remote_functions(self._holders)
+        parts = self, self._service, self._holders, self._embeddings
+        return {name: function for part in parts for name, function in remote_functions(part).items()}
 
     @property
     def answerers(self) -> dict[str, Answerer]:
@@ -120,7 +123,7 @@ class DistServer:
         self._name = str(endpoint.peer)
         endpoint.on_peer_lost(self._on_peer_lost)
         endpoint.on_member_lost(self._on_member_lost)
-        endpoint.on_member_left(lambda member: self._clients.done(member.peer))
+        endpoint.on_member_left(self._on_member_left)
         endpoint.on_member_joined(self._on_member_joined)
         endpoint.on_refused(self._clients.refuse)
         log_members(endpoint)
@@ -175,8 +178,15 @@ class DistServer:
 
     def _on_member_lost(self, member: Member, why: str) -> None:
         self._clients.lost(member.peer)
+        if self._loop is not None:
+            post(self._loop, self._embeddings.trainer_gone, member.peer, why)
         if member.role == "server" and self._loop is not None:
             post(self._loop, self._holders.server_lost)
+
+    def _on_member_left(self, member: Member) -> None:
+        self._clients.done(member.peer)
+        if self._loop is not None:
+            post(self._loop, self._embeddings.trainer_gone, member.peer, "it left the job")
 
     def _on_member_joined(self, member: Member) -> None:
         self._clients.joined(member.peer)

@@ -1,0 +1,146 @@
+"""Learned rows of nodes, and optimizers that change only the rows that a batch had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from ..errors import InvalidArgumentError
+from ..typing import NodeType
+from .embeddings.owners import owners_of
+from .embeddings.settings import DTYPES, EmbeddingSettings, Init, OptimizerSettings
+from .embeddings.table import sum_by_id
+
+
+class DistEmbedding:
+    """A learned row for each node of a type; ``emb(ids)`` gives rows that take gradients.
+
+    In a client, rows are on the servers, each with the partition that owns the node; all clients of its group make it
+    and step together. In a process alone, rows are there. First values are a function of (seed, name, id, column).
+
+    Args:
+        num: rows; with servers, the nodes of the type.
+        dim: values of a row.
+        name: tells the embeddings of a job apart.
+        node_type: whose rows; None in a homogeneous graph.
+        init: ``"normal"``, ``"uniform"`` or ``"zeros"``.
+        scale: standard deviation, or bound, of the first values.
+        seed: of the first values.
+        dtype: ``torch.float32`` or ``torch.float64``.
+        timeout_s: deadline of each request, a step's included, which waits for all trainers.
+
+    Raises:
+        InvalidArgumentError: arguments that are not as said, differ between trainers, or servers at different steps.
+        PeerLostError: a server is gone, or a trainer of this embedding died.
+    """
+
+    def __init__(
+        self,
+        num: int,
+        dim: int,
+        *,
+        name: str,
+        node_type: NodeType | None = None,
+        init: Init = "normal",
+        scale: float = 1.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        timeout_s: float = 180.0,
+    ) -> None:
+        settings = EmbeddingSettings(
+            name, node_type, num, dim, init, float(scale), seed, str(dtype).removeprefix("torch.")
+        )
+        self.settings = settings
+        self._owners = owners_of(settings, timeout_s)
+        self._used: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @property
+    def step(self) -> int:
+        """Steps that the rows have taken."""
+        return self._owners.step
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows ``[n, dim]`` of global ids, int ``[n]``, on the ids' device.
+
+        Where gradients are recorded, those of the rows wait for the optimizer's ``step``.
+
+        Raises:
+            UnknownIdError: an id is outside the table.
+            InvalidArgumentError: a server is not at this trainer's step.
+        """
+        rows = self._owners.pull(ids.cpu()).to(ids.device)
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            self._used.append((ids, rows))
+        return rows
+
+    def forget_gradients(self) -> None:
+        """Drops what was recorded since the last step; optimizers' ``zero_grad`` does it."""
+        self._used.clear()
+
+    def _summed_gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The distinct ids that have gradients, ascending, and the sum of each over all uses, in their order."""
+        used = [(ids.cpu().long(), rows.grad.cpu()) for ids, rows in self._used if rows.grad is not None]
+        dtype = DTYPES[self.settings.dtype]
+        none = torch.empty(0, dtype=torch.int64), torch.empty((0, self.settings.dim), dtype=dtype)
+        ids, grads = zip(none, *used, strict=True)
+        return sum_by_id(torch.cat(ids), torch.cat(grads))
+
+
+class _SparseOptimizer:
+    """Steps that all trainers take together."""
+
+    def __init__(self, params: Iterable[DistEmbedding], settings: OptimizerSettings) -> None:
+        self.params = list(params)
+        if not self.params or not all(isinstance(param, DistEmbedding) for param in self.params):
+            raise InvalidArgumentError(f"params: expected DistEmbeddings, got {self.params!r}")
+        self.settings = settings
+
+    def zero_grad(self) -> None:
+        """Drops the gradients recorded since the last step."""
+        for param in self.params:
+            param.forget_gradients()
+
+    def step(self) -> None:
+        """Pushes the summed gradients of all uses since the last step; returns when all trainers' are applied.
+
+        Gradients of trainers are added, in the order of their ranks. Rows without gradients stay as they are.
+
+        Raises:
+            PeerLostError: a trainer or a server died; the embedding cannot be used any more.
+            DeadlineExceededError: a trainer did not push this step.
+            InvalidArgumentError: trainers are at different steps or have different optimizers.
+        """
+        pushed = [(param, param._owners.push(self.settings, *param._summed_gradients())) for param in self.params]
+        for param, answers in pushed:
+            for answer in answers:
+                answer.result()
+            param._owners.step += 1
+            param.forget_gradients()
+
+
+class SparseSGD(_SparseOptimizer):
+    """Stochastic gradient descent of the rows that have gradients, as ``torch.optim.SGD``."""
+
+    def __init__(self, params: Iterable[DistEmbedding], lr: float) -> None:
+        super().__init__(params, OptimizerSettings("sgd", lr))
+
+
+class SparseAdagrad(_SparseOptimizer):
+    """Adagrad (Duchi et al., 2011) of the rows that have gradients, as ``torch.optim.Adagrad``."""
+
+    def __init__(self, params: Iterable[DistEmbedding], lr: float, eps: float = 1e-10) -> None:
+        super().__init__(params, OptimizerSettings("adagrad", lr, eps))
+
+
+class SparseAdam(_SparseOptimizer):
+    """Adam (Kingma and Ba, 2015) of the rows that have gradients, as ``torch.optim.SparseAdam``.
+
+    Bias is corrected by the steps of the table, not of the row.
+    """
+
+    def __init__(
+        self, params: Iterable[DistEmbedding], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        super().__init__(params, OptimizerSettings("adam", lr, eps, *betas))

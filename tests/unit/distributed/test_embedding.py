@@ -1,0 +1,126 @@
+"""Learned rows in one process: the values of torch's sparse embedding and optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
+from graphlearn_dist.distributed.embeddings.settings import OptimizerSettings
+from graphlearn_dist.distributed.embeddings.table import sum_by_id
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+
+NUM, DIM = 50, 5
+ALL = torch.arange(NUM)
+OPTIMIZERS = [
+    (SparseSGD, torch.optim.SGD, {}),
+    (SparseAdagrad, torch.optim.Adagrad, {"eps": 1e-3}),
+    (SparseAdam, torch.optim.SparseAdam, {"betas": (0.8, 0.95), "eps": 1e-6}),
+]
+
+
+def rows_of(embedding: DistEmbedding) -> torch.Tensor:
+    with torch.no_grad():
+        return embedding(ALL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("ours", "theirs", "how"), OPTIMIZERS)
+def test_equals_torch(ours: Callable[..., Any], theirs: Any, how: dict[str, Any], dtype: torch.dtype) -> None:
+    embedding = DistEmbedding(NUM, DIM, name="a", dtype=dtype)
+    expected = torch.nn.Embedding(NUM, DIM, sparse=True, dtype=dtype, _weight=rows_of(embedding).clone())
+    optimizer = ours([embedding], lr=0.1, **how)
+    reference = theirs(expected.parameters(), lr=0.1, **how)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        reference.zero_grad()
+        for _ in range(2):  # gradients accumulate
+            ids = torch.randint(NUM, (30,), generator=generator)
+            weights = torch.randn(30, DIM, generator=generator, dtype=dtype)
+            for rows in (embedding(ids), expected(ids)):
+                (rows * weights + rows.square()).sum().backward()
+        optimizer.step()
+        reference.step()
+    assert embedding.step == 20
+    torch.testing.assert_close(rows_of(embedding), expected.weight.detach())
+
+
+def test_first_rows_depend_on_seed_name_and_id() -> None:
+    one = rows_of(DistEmbedding(NUM, DIM, name="a"))
+    assert torch.equal(one, DistEmbedding(NUM + 7, DIM, name="a")(ALL).detach())
+    assert not torch.equal(one, rows_of(DistEmbedding(NUM, DIM, name="b")))
+    assert not torch.equal(one, rows_of(DistEmbedding(NUM, DIM, name="a", seed=1)))
+    assert not rows_of(DistEmbedding(NUM, DIM, name="a", init="zeros")).any()
+    assert len(one.unique()) == NUM * DIM
+
+
+def test_first_rows_have_their_distribution() -> None:
+    """Bounds at six standard errors: a false alarm in 10^8 keys, and the key is fixed."""
+    many = torch.arange(10_000)
+    normal = DistEmbedding(10_000, 4, name="a", scale=2.0, dtype=torch.float64)(many).detach()
+    assert abs(float(normal.mean())) < 6 * 2 / 200
+    assert abs(float(normal.var()) - 4) < 6 * 4 * 2**0.5 / 200
+    uniform = DistEmbedding(10_000, 4, name="a", init="uniform", scale=3.0, dtype=torch.float64)(many).detach()
+    assert float(uniform.abs().max()) <= 3
+    assert abs(float(uniform.mean())) < 6 * 3**0.5 / 200
+    assert abs(float(uniform.var()) - 3) < 6 * 3 * 0.8**0.5 / 200
+
+
+def test_sums_add_in_order() -> None:
+    ids = torch.tensor([4, 1, 4, 4, 1])
+    rows = torch.tensor([[1e8], [1.0], [1.0], [-1e8], [2.0]])
+    distinct, sums = sum_by_id(ids, rows)
+    assert distinct.tolist() == [1, 4]
+    assert sums.tolist() == [[3.0], [0.0]]  # 1e8 + 1 is 1e8 in float32
+    distinct, sums = sum_by_id(ids[:0], rows[:0])
+    assert distinct.shape == (0,)
+    assert sums.shape == (0, 1)
+
+
+def test_without_gradients_rows_stay() -> None:
+    embedding = DistEmbedding(NUM, DIM, name="a")
+    optimizer = SparseAdam([embedding], lr=0.1)
+    before = rows_of(embedding)
+    embedding(ALL)  # used, but in no loss
+    optimizer.step()
+    embedding(ALL).sum().backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    assert torch.equal(rows_of(embedding), before)
+    assert embedding.step == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "argument"),
+    [
+        ({"num": 0}, "num"),
+        ({"dim": -1}, "dim"),
+        ({"name": ""}, "name"),
+        ({"init": "ones"}, "init"),
+        ({"scale": float("nan")}, "scale"),
+        ({"dtype": torch.int64}, "dtype"),
+    ],
+)
+def test_wrong_arguments(wrong: dict[str, Any], argument: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{argument}: expected"):
+        DistEmbedding(**{"num": NUM, "dim": DIM, "name": "a", **wrong})
+
+
+def test_wrong_uses() -> None:
+    embedding = DistEmbedding(NUM, DIM, name="a")
+    with pytest.raises(UnknownIdError):
+        embedding(torch.tensor([NUM]))
+    with pytest.raises(InvalidArgumentError, match="params"):
+        SparseSGD([], lr=0.1)
+    with pytest.raises(InvalidArgumentError, match="lr"):
+        SparseSGD([embedding], lr=-1.0)
+    with pytest.raises(InvalidArgumentError, match="betas"):
+        SparseAdam([embedding], lr=0.1, betas=(1.0, 0.9))
+    with pytest.raises(InvalidArgumentError, match="kind"):
+        OptimizerSettings("lion", 0.1)
+    SparseSGD([embedding], lr=0.1).step()
+    with pytest.raises(InvalidArgumentError, match="'sgd' as before"):
+        SparseAdam([embedding], lr=0.1).step()
