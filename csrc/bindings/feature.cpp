@@ -1,7 +1,9 @@
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "bindings/dlpack.h"
 #include "bindings/gil.h"
@@ -71,13 +73,46 @@ void bind_learned_rows(py::module_& m) {
 
 void bind_feature(py::module_& m) {
   bind_learned_rows(m);
+  py::class_<DiskRows, std::shared_ptr<DiskRows>>(m, "DiskRows", "Rows of a file behind a cache of bounded size.")
+      .def(py::init([](std::string path, int64_t offset, int64_t num_rows, int64_t row_bytes, int64_t memory_bytes,
+                       double timeout_s) {
+             return DiskRows::open({std::move(path), offset, num_rows, row_bytes}, {memory_bytes, timeout_s, nullptr});
+           }),
+           py::arg("path"), py::arg("offset"), py::arg("num_rows"), py::arg("row_bytes"), py::arg("memory_bytes"),
+           py::arg("timeout_s") = DiskRowsSettings().timeout_s)
+      .def(
+          "announce",
+          [](DiskRows& self, py::object rows) {
+            const Tensor given = from_python(rows, "rows");
+            GilReleased nogil;  // rows are only read
+            return self.announce(given);
+          },
+          py::arg("rows"), "Rows that will be asked for together, after those announced before; returns a number.")
+      .def(
+          "finish",
+          [](DiskRows& self, int64_t use) {
+            GilReleased nogil;  // nothing of Python's is touched
+            self.finish(use);
+          },
+          py::arg("use"), "What was announced under a number was asked for, or will not be.")
+      .def_property_readonly("num_slots", &DiskRows::num_slots)
+      .def_property_readonly("counts", [](const DiskRows& self) {
+        const DiskRowsCounts counts = self.counts();
+        py::dict by_name;
+        by_name["hits"] = counts.hits;
+        by_name["misses"] = counts.misses;
+        by_name["rows_ahead"] = counts.rows_ahead;
+        by_name["bytes"] = counts.bytes;
+        return by_name;
+      });
+
   py::class_<RowStore, std::shared_ptr<RowStore>>(m, "RowStore", "Borrowed row-major pieces of one logical tensor.")
-      .def(py::init([](const py::list& tensors) {
+      .def(py::init([](const py::list& tensors, std::shared_ptr<DiskRows> disk) {
              std::vector<Tensor> parts;
              for (const py::handle& tensor : tensors) parts.push_back(from_python(tensor, "tensors"));
-             return std::make_shared<RowStore>(make_row_store(std::move(parts)));
+             return std::make_shared<RowStore>(make_row_store(std::move(parts), std::move(disk)));
            }),
-           py::arg("tensors"))
+           py::arg("tensors"), py::arg("disk") = nullptr)
       .def_property_readonly("num_rows", &RowStore::num_rows)
       .def(
           "gather",

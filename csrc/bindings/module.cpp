@@ -27,6 +27,8 @@ PYBIND11_MODULE(_C, m) {
       raise_python("InvalidArgumentError", e.what());
     } catch (const gld::PartitionFormat& e) {
       raise_python("PartitionFormatError", e.what());
+    } catch (const gld::StorageFailure& e) {
+      raise_python("StorageError", e.what());
     } catch (const gld::CudaError& e) {
       raise_python("CudaError", e.what());
     } catch (const gld::MessageTooLarge& e) {

@@ -18,6 +18,10 @@ struct UnknownId : InvalidArgument {
 struct PartitionFormat : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+// A file of a data set cannot be used.
+struct StorageFailure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 // The CUDA runtime refused or failed.
 struct CudaError : std::runtime_error {
   using std::runtime_error::runtime_error;

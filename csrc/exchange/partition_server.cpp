@@ -256,6 +256,8 @@ Answered PartitionServer::gather(const Found& found, int64_t max_bytes) const {
   if (found.in.store == nullptr) return {found.in.gather(found.rows), nullptr};
   const RowStore& store = *found.in.store;
   check_rows(store, found.rows);
+  // A disk may fail, which cannot be told any more once the answer is being sent.
+  if (store.disk != nullptr) return {gather_rows(store, found.rows, {}, {}, *held_.pool), nullptr};
   Tensor described;
   described.dtype = store.dtype();
   described.shape = store.parts[0].shape;

@@ -1,7 +1,9 @@
 #include "feature/gather.h"
 
 #include <algorithm>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "feature/cast_rows.h"
 #include "feature/copy_rows.h"
@@ -194,6 +196,82 @@ void run_gather(const Source& source, int64_t count, const int64_t* positions, c
   pool.parallel_for(count, kGatherGrain, [&](int64_t begin, int64_t end) { kernel.run(begin, end); });
 }
 
+// Rows on a disk that are kept in memory while they are gathered.
+class PinnedRows {
+ public:
+  PinnedRows(const RowStore& store, std::vector<int64_t> rows) : disk_(*store.disk), slots_(std::move(rows)) {
+    disk_.pin(slots_.data(), static_cast<int64_t>(slots_.size()), slots_.data());
+    memory_.parts = {store.parts[0]};
+    memory_.parts[0].data = disk_.memory();
+    memory_.bounds = {0, disk_.num_slots()};
+    memory_.row_bytes = store.row_bytes;
+  }
+  ~PinnedRows() { disk_.unpin(slots_.data(), static_cast<int64_t>(slots_.size())); }
+  PinnedRows(const PinnedRows&) = delete;
+  PinnedRows& operator=(const PinnedRows&) = delete;
+
+  const RowStore& memory() const { return memory_; }
+  const std::vector<int64_t>& slots() const { return slots_; }  // where each row lies in it
+
+ private:
+  DiskRows& disk_;
+  std::vector<int64_t> slots_;
+  RowStore memory_;
+};
+
+// What is left of a tensor behind its first rows, which is a row at least.
+Tensor behind(Tensor tensor, int64_t rows) {
+  tensor.data = tensor.as<char>() + static_cast<int64_t>(tensor.nbytes()) / tensor.shape[0] * rows;
+  tensor.shape[0] -= rows;
+  return tensor;
+}
+
+template <typename Row>
+void gather_from_disk(const RowStore& store, const Row* rows, int64_t count, const int64_t* positions,
+                      const Tensor& out, ThreadPool& pool) {
+  if (positions == nullptr && count > out.shape[0])
+    throw InvalidArgument(message("out: expected at least ", count, " rows, got ", out.shape[0]));
+  const int64_t most = store.disk->max_pinned();
+  for (int64_t begin = 0; begin < count; begin += most) {
+    const int64_t end = std::min(begin + most, count);
+    const PinnedRows pinned(store, std::vector<int64_t>(rows + begin, rows + end));
+    const StoreSource<int64_t> source{pinned.memory(), pinned.slots().data()};
+    if (positions != nullptr)
+      run_gather(source, end - begin, positions + begin, out, pool);
+    else
+      run_gather(source, end - begin, nullptr, behind(out, begin), pool);
+  }
+}
+
+// As gather_located() where some of the stores are on a disk.
+void gather_located_from_disk(std::vector<const RowStore*> stores, const int32_t* owners, const int64_t* rows,
+                              int64_t count, const Tensor& out, ThreadPool& pool) {
+  if (count > out.shape[0])
+    throw InvalidArgument(message("out: expected at least ", count, " rows, got ", out.shape[0]));
+  int64_t most = count;
+  for (const RowStore* store : stores)
+    if (store != nullptr && store->disk != nullptr) most = std::min(most, store->disk->max_pinned());
+  const std::vector<const RowStore*> given = stores;
+  for (int64_t begin = 0; begin < count; begin += most) {
+    const int64_t end = std::min(begin + most, count);
+    std::vector<int64_t> found(rows + begin, rows + end);
+    std::vector<std::unique_ptr<PinnedRows>> pinned;
+    for (size_t owner = 0; owner < given.size(); ++owner) {
+      if (given[owner] == nullptr || given[owner]->disk == nullptr) continue;
+      std::vector<int64_t> wanted;
+      for (int64_t i = begin; i < end; ++i)
+        if (owners[i] == static_cast<int32_t>(owner)) wanted.push_back(rows[i]);
+      pinned.push_back(std::make_unique<PinnedRows>(*given[owner], std::move(wanted)));
+      stores[owner] = &pinned.back()->memory();
+      const int64_t* slot = pinned.back()->slots().data();
+      for (int64_t i = begin; i < end; ++i)
+        if (owners[i] == static_cast<int32_t>(owner)) found[static_cast<size_t>(i - begin)] = *slot++;
+    }
+    const LocatedSource source(stores, pinned.front()->memory(), owners + begin, found.data());
+    run_gather(source, end - begin, nullptr, behind(out, begin), pool);
+  }
+}
+
 }  // namespace
 
 const char* RowStore::address(int64_t row) const {
@@ -202,7 +280,7 @@ const char* RowStore::address(int64_t row) const {
   return static_cast<const char*>(parts[part].data) + (row - bounds[part]) * row_bytes;
 }
 
-RowStore make_row_store(std::vector<Tensor> parts) {
+RowStore make_row_store(std::vector<Tensor> parts, std::shared_ptr<DiskRows> disk) {
   if (parts.empty()) throw InvalidArgument("tensors: expected at least one, got none");
   RowStore store;
   store.bounds.push_back(0);
@@ -216,6 +294,9 @@ RowStore make_row_store(std::vector<Tensor> parts) {
   store.row_bytes = parts[0].dtype.size();
   for (size_t d = 1; d < parts[0].shape.size(); ++d) store.row_bytes *= parts[0].shape[d];
   store.parts = std::move(parts);
+  if (disk != nullptr && (store.parts.size() != 1 || store.num_rows() != disk->num_rows()))
+    throw InvalidArgument(message("disk: expected one piece of ", disk->num_rows(), " rows, got ", store.num_rows()));
+  store.disk = std::move(disk);
   return store;
 }
 
@@ -248,9 +329,11 @@ Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& posi
     check_out(store, out, dtype);
   else
     out = empty(with_rows(store.parts[0].shape, count), dtype);
+  const int64_t* const places = positions.defined() ? positions.as<int64_t>() : nullptr;
   dispatch_index(rows.dtype, "rows", [&](auto tag) {
-    const StoreSource<decltype(tag)> source{store, rows.as<decltype(tag)>()};
-    run_gather(source, count, positions.defined() ? positions.as<int64_t>() : nullptr, out, pool);
+    const auto* const wanted_rows = rows.as<decltype(tag)>();
+    if (store.disk != nullptr) return gather_from_disk(store, wanted_rows, count, places, out, pool);
+    run_gather(StoreSource<decltype(tag)>{store, wanted_rows}, count, places, out, pool);
   });
   return out;
 }
@@ -269,8 +352,12 @@ void gather_located(const std::vector<const RowStore*>& stores, const Tensor& ow
         (store->dtype() != any.dtype() || with_rows(store->parts[0].shape, 0) != with_rows(any.parts[0].shape, 0)))
       throw InvalidArgument("stores: expected one dtype and one row shape in all of them");
   check_gathered(any, out);
-  const LocatedSource source(stores, any, owners.as<int32_t>(), rows.as<int64_t>());
-  run_gather(source, rows.shape[0], nullptr, out, pool);
+  const auto* const of = owners.as<int32_t>();
+  const auto* const wanted = rows.as<int64_t>();
+  const auto is_on_disk = [](const RowStore* store) { return store != nullptr && store->disk != nullptr; };
+  if (std::any_of(stores.begin(), stores.end(), is_on_disk))
+    return gather_located_from_disk(stores, of, wanted, rows.shape[0], out, pool);
+  run_gather(LocatedSource(stores, any, of, wanted), rows.shape[0], nullptr, out, pool);
 }
 
 }  // namespace gld

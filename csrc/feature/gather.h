@@ -1,10 +1,12 @@
-// Feature lookup: rows of a tensor that lies in one or several pieces of host memory.
+// Feature lookup: rows of a tensor that lies in one or several pieces of host memory, or in a file.
 #pragma once
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "common/tensor.h"
 #include "common/thread_pool.h"
+#include "feature/disk_rows.h"
 
 namespace gld {
 
@@ -14,15 +16,17 @@ struct RowStore {
   std::vector<Tensor> parts;
   std::vector<int64_t> bounds;  // bounds[i] is the first row of parts[i]; the last entry is the number of rows
   size_t row_bytes = 0;
+  std::shared_ptr<DiskRows> disk;  // rows are read from there, and those of the one piece are not touched; null: memory
 
   int64_t num_rows() const { return bounds.back(); }
   DType dtype() const { return parts[0].dtype; }
-  // Of a row in [0, num_rows).
+  // Of a row in [0, num_rows), in memory.
   const char* address(int64_t row) const;
 };
 
-// Checks that the pieces fit together. At least one piece is needed.
-RowStore make_row_store(std::vector<Tensor> parts);
+// Checks that the pieces fit together. At least one piece is needed; exactly one, of as many rows, where there is
+// `disk`.
+RowStore make_row_store(std::vector<Tensor> parts, std::shared_ptr<DiskRows> disk = nullptr);
 
 // Throws InvalidArgument unless `out` has the store's row shape, and its dtype or one that its rows can be cast to.
 void check_gathered(const RowStore& store, const Tensor& out);
@@ -33,8 +37,8 @@ void check_rows(const RowStore& store, const Tensor& rows);
 // out[i] = store[rows[i]], or out[positions[i]] = store[rows[i]] where `positions` is defined. `rows` int32/int64 [n];
 // `positions` int64 [n]. `out` has the store's row shape and `dtype` (the store's unless given); where undefined, a
 // pooled [n, ...] is made. A dtype other than the store's is cast to on the way (cast_rows.h); one that cannot be
-// throws InvalidArgument. Rows outside the store throw UnknownId, positions outside `out` InvalidArgument. What is
-// written twice is undefined.
+// throws InvalidArgument. Rows outside the store throw UnknownId, positions outside `out` InvalidArgument, rows on a
+// disk that cannot be read StorageFailure. What is written twice is undefined.
 Tensor gather_rows(const RowStore& store, const Tensor& rows, const Tensor& positions, Tensor out, ThreadPool& pool,
                    std::optional<DType> dtype = std::nullopt);
 

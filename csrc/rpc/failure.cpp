@@ -51,6 +51,8 @@ std::string pack_failure(const std::exception_ptr& pointer) {
     return ours("InvalidArgumentError", error);
   } catch (const PartitionFormat& error) {
     return ours("PartitionFormatError", error);
+  } catch (const StorageFailure& error) {
+    return ours("StorageError", error);
   } catch (const CudaError& error) {
     return ours("CudaError", error);
   } catch (const ProtocolError& error) {

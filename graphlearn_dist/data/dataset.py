@@ -17,10 +17,12 @@ from ..core import check_index_tensor
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
+from ..utils.units import parse_size
 from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of
 from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
-from .feature import Feature
+from .disk_tier import FeatureMemory
+from .feature import Feature, divide_memory
 from .graph import Graph
 from .handles import WholeDatasetHandle, handles_of, open_orders, order_handles, share_tables, tensors_of
 from .random_split import random_split
@@ -69,6 +71,7 @@ class Dataset(NamedColumns):
         node_times: by node type, int64 ``[num_nodes]``, as given to ``init_graph``; in a partition, of its own nodes.
         earliest_nodes: by node type that has times, the node of the least time; of several, the one of the least id.
         node_orders: by node type, the order of its nodes, as given to ``init_order``.
+        feature_memory: what ``limit_feature_memory`` was given, else None.
     """
 
     # What ``init_graph`` and ``init_node_features`` make.
@@ -98,6 +101,7 @@ class Dataset(NamedColumns):
         self.node_orders: dict[Any, ZoneOrder] = {}
         self._num_nodes: dict[Any, int] = {}
         self._label_rows: dict[Any, Any] = {}
+        self.feature_memory: FeatureMemory | None = None
         self.train_idx: Any = None
         self.val_idx: Any = None
         self.test_idx: Any = None
@@ -412,6 +416,28 @@ class Dataset(NamedColumns):
         for edge_type, feature in by_type(self.edge_features).items():
             found[store_name(EDGE_FEATURE, schema.edge_types.index(edge_type))] = feature
         return found | column_stores(schema, self._columns, (self._rows_of, self._edge_rows_of))
+
+    def limit_feature_memory(self, nbytes: int | str) -> None:
+        """Has node and edge features that lie in files take at most so much memory together, in this process.
+
+        Where they are larger, their rows are read from the files, past the page cache, and as many are kept as fit.
+        Loaders sample some batches ahead, so that the rows of these are read before they are looked up and stay until
+        then. Batches are the same. Features in memory, labels and times stay where they are.
+
+        Args:
+            nbytes: for all of them, in bytes or as text such as ``"4GB"``. A process that is forked from this one, and
+                looks up rows, takes as much again.
+
+        Raises:
+            InvalidArgumentError: it is no size.
+        """
+        total = parse_size(nbytes, name="feature_memory")
+        self.feature_memory = FeatureMemory(total, total)
+        divide_memory(self.features_in_use(), self.feature_memory)
+
+    def features_in_use(self) -> list[Feature]:
+        """Node and edge features, as batches have them."""
+        return [*by_type(self.node_features).values(), *by_type(self.edge_features).values()]
 
     def _rows_of(self, node_type: NodeType | None) -> Any:
         """Where nodes have their rows of what ``init_graph`` was given, for ``Feature``; None: a row is an id."""

@@ -18,6 +18,7 @@ from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
 from .device_rows import DeviceRows
+from .disk_tier import DiskTier, FeatureMemory
 from .handles import FeatureHandle, GpuHandle
 from .placed_rows import PlacedRows
 from .row_placement import place_rows
@@ -118,6 +119,7 @@ class Feature:
         self._gathers_on_gpu = wants_gpu
         self._placement = place_rows(self.size(0), split_ratio, self._hotness_of_rows(hotness))
         self._unified: UnifiedTensor | None = None
+        self._tier: DiskTier | None = None
         self._placed = self._place({})
 
     def _hotness_of_rows(self, hotness: torch.Tensor | None) -> torch.Tensor | None:
@@ -224,9 +226,37 @@ class Feature:
         """The rows behind the ids, all of them in host memory."""
         if self._unified is None:
             unified = UnifiedTensor(0, self.feature_tensor.dtype, self.num_threads)
-            unified.append_cpu_tensor(self.feature_tensor)
+            if self._tier is not None:
+                unified.append_disk_tier(self._tier)
+            else:
+                unified.append_cpu_tensor(self.feature_tensor)
             self._unified = unified  # complete: other threads may look it up
         return self._unified
+
+    @property
+    def is_in_file(self) -> bool:
+        """Whether the host gathers the rows, and they are mapped from a file."""
+        return (
+            not self._gathers_on_gpu
+            and bool(self.feature_tensor.numel())
+            and shared_memory.is_file(self.feature_tensor)
+        )
+
+    @property
+    def disk_tier(self) -> DiskTier | None:
+        """What reads the rows from their file, after ``limit_memory``; None where they lie in memory or are mapped."""
+        return self._tier
+
+    def limit_memory(self, nbytes: int | None) -> None:
+        """Has rows that are mapped from a file read through a cache of so many bytes from now on; None maps them again.
+
+        Lookups give the same rows. Rows that lie in memory stay there.
+        """
+        if nbytes is None or not self.is_in_file:
+            self._tier = None
+        elif self._tier is None or self._tier.memory_bytes != nbytes:
+            self._tier = DiskTier(self.feature_tensor, nbytes)
+        self._unified = None
 
     def share_memory_(self) -> Feature:
         """Moves the rows to memory that other processes can map; rows mapped from a file stay where they are."""
@@ -269,7 +299,7 @@ class Feature:
         return feature
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_unified": None, "_placed": None}
+        return {**self.__dict__, "_unified": None, "_tier": None, "_placed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -286,6 +316,18 @@ class Feature:
 
     def size(self, dim: int) -> int:
         return self.feature_tensor.size(dim)
+
+
+def divide_memory(features: Sequence[Feature], memory: FeatureMemory) -> None:
+    """Has rows that lie in files take no more than a process's own bytes, a share each by their sizes.
+
+    Where all of them fit into the total they stay mapped, and nothing is slower than before.
+    """
+    in_files = [feature for feature in features if feature.is_in_file]
+    sizes = [feature.feature_tensor.numel() * feature.feature_tensor.element_size() for feature in in_files]
+    total = sum(sizes)
+    for feature, size in zip(in_files, sizes, strict=True):
+        feature.limit_memory(None if total <= memory.total_bytes else memory.own_bytes * size // total)
 
 
 def rebuild_feature(ipc_handle: FeatureHandle) -> Feature:

@@ -128,6 +128,12 @@ def is_mapped(tensor: torch.Tensor) -> bool:
     return _locate(tensor) is not None
 
 
+def is_file(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in a mapped file that has a name, not in shared memory."""
+    place = _locate(tensor)
+    return place is not None and not place[0].startswith(("/proc/", "/memfd:"))
+
+
 def to_optional_handle(tensor: torch.Tensor | None) -> TensorHandle | None:
     """As ``to_handle``; None stays None."""
     return None if tensor is None else to_handle(tensor)

@@ -15,6 +15,7 @@ from ..messages import TensorHandle
 from ..utils.tensor import plain_tensor
 from . import shared_memory
 from .device_rows import DeviceRows
+from .disk_tier import DiskTier
 from .handles import GpuHandle
 
 HOST = -1
@@ -59,9 +60,9 @@ def view_rows(rows: torch.Tensor) -> UnifiedTensor:
 class UnifiedTensor:
     """Rows of a tensor whose pieces lie in several memories; indexing gathers rows in the order asked.
 
-    While all pieces are in host memory (anonymous, shared, memory-mapped), the host gathers. With a piece on a GPU the
-    GPU gathers, in one launch, from its own memory, from that of peers that it has access to, and from host memory,
-    which is pinned for it (``memories`` says where that took a copy); that needs a build with CUDA.
+    While all pieces are in host memory (anonymous, shared, memory-mapped) or in a file, the host gathers. With a piece
+    on a GPU the GPU gathers, in one launch, from its own memory, from that of peers that it has access to, and from
+    host memory, which is pinned for it (``memories`` says where that took a copy); that needs a build with CUDA.
 
     Args:
         current_device: the GPU that gathers, and that results go to; ignored while all pieces are in host memory.
@@ -75,6 +76,7 @@ class UnifiedTensor:
         self.num_threads = num_threads
         self._parts: list[torch.Tensor] = []
         self._store: _C.RowStore | None = None
+        self._tier: DiskTier | None = None
         self._on_gpu: DeviceRows | None = None
 
     def init_from(self, tensors: list[torch.Tensor], tensor_devices: list[int]) -> None:
@@ -97,6 +99,18 @@ class UnifiedTensor:
             raise InvalidArgumentError("cpu_tensor: expected rows, got a scalar")
         self._append(cpu_tensor)
 
+    def append_disk_tier(self, tier: DiskTier) -> None:
+        """Adds rows that are read from their file; there are no others then."""
+        if self._parts:
+            raise InvalidArgumentError("tier: expected the only piece, there are others")
+        self.append_cpu_tensor(tier.rows)
+        self._tier = tier
+
+    @property
+    def disk_tier(self) -> DiskTier | None:
+        """What reads the rows from their file; None where they lie in memory or are mapped."""
+        return self._tier
+
     def append_device_tensor(self, tensor: torch.Tensor, device: int) -> None:
         """Adds rows in the memory of a GPU, copied there unless that is where they are.
 
@@ -110,6 +124,8 @@ class UnifiedTensor:
         self._append(tensor.to(torch.device("cuda", device)))
 
     def _append(self, rows: torch.Tensor) -> None:
+        if self._tier is not None:
+            raise InvalidArgumentError("tensor: expected none beside rows that are read from a file")
         self._parts.append(plain_tensor(rows, "tensor").contiguous())
         self._store = self._on_gpu = None
 
@@ -157,6 +173,8 @@ class UnifiedTensor:
 
     @property
     def _native(self) -> _C.RowStore:
+        if self._tier is not None:
+            return self._tier.store
         if self._store is None:
             if not self._parts:
                 raise NotInitializedError("UnifiedTensor: no rows yet; call init_from() or append_cpu_tensor() first")
@@ -254,7 +272,7 @@ class UnifiedTensor:
         return tensor
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_store": None, "_on_gpu": None}
+        return {**self.__dict__, "_store": None, "_tier": None, "_on_gpu": None}
 
 
 def rebuild_unified_tensor(

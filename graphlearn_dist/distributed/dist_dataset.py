@@ -359,6 +359,11 @@ class DistDataset(Dataset):
             found[store_name(NODE_LABEL, schema.node_type_index(key))] = Feature(labels, rows, dtype=None)
         return found
 
+    def features_in_use(self) -> list[Feature]:
+        """Node and edge features of this partition, in the order of their books."""
+        held = self._held()
+        return [*held.node_features.values(), *held.edge_features.values()]
+
     def labels_of(self, ids: torch.Tensor, node_type: NodeType | None = None) -> torch.Tensor:
         """Labels of nodes of this partition, or of any where it has those of all."""
         return self.stores()[store_name(NODE_LABEL, self.schema.node_type_index(node_type))][ids]

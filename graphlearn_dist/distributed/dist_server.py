@@ -14,6 +14,7 @@ import torch
 from .._C import Answerer
 from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd
 from ..core import check_index_tensor, return_large_blocks
+from ..data.feature import divide_memory
 from ..data.graph import Graph
 from ..errors import (
     InvalidArgumentError,
@@ -50,7 +51,7 @@ from .partitions.partition_peers import PartitionHolders
 from .partitions.partition_service import SERVICE, PartitionService
 from .server.client_exits import ClientExits
 from .server.host_row_cache import HostRowCache, RowCacheStats, ServerJob, budget_of
-from .server.memory_budget import MemoryBudget, ServerMemory
+from .server.memory_budget import FeatureRooms, MemoryBudget, ServerMemory
 from .server.producer_leases import ProducerLeases
 from .server.row_chances import Announcement
 from .server.server_holders import ServerHolders
@@ -72,6 +73,7 @@ class DistServer:
         is_supervised: whether a launcher ends this server when the clients have ended, see ``ClientExits``.
         row_cache: copies of other servers' rows, see ``init_server``.
         row_cache_by: which of them, see ``HostRowCache``.
+        feature_memory: for features that lie in files, see ``init_server``.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class DistServer:
         is_supervised: bool = False,
         row_cache: float | str | None = None,
         row_cache_by: str = "loader",
+        feature_memory: int | str | None = None,
     ) -> None:
         if not isinstance(dataset, DistDataset):
             raise InvalidArgumentError(f"dataset: expected a DistDataset, got {type(dataset).__name__}")
@@ -95,6 +98,7 @@ class DistServer:
         self._budget = MemoryBudget(self.memory.batches)
         self._service = PartitionService(dataset)
         self._embeddings = EmbeddingService(dataset)
+        self._feature_rooms = self._limit_features(feature_memory)
         self._row_cache = HostRowCache(dataset, self._service, copies, row_cache_by)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
@@ -103,6 +107,15 @@ class DistServer:
         self._name = "server"
         self._clients = ClientExits(num_clients, is_supervised=is_supervised)
         register_source(self)
+
+    def _limit_features(self, feature_memory: int | str | None) -> FeatureRooms | None:
+        if feature_memory is not None:
+            self.dataset.limit_feature_memory(feature_memory)
+        if self.dataset.feature_memory is None:
+            return None
+        rooms = FeatureRooms(self.dataset.feature_memory)
+        divide_memory(self._service.limited_features(), rooms.of_server)
+        return rooms
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -259,9 +272,16 @@ class DistServer:
             request = replace(request, buffer_bytes=room.nbytes // 2)
             if (row_counts := self._row_cache.new_counts(request.num_workers)) is not None:
                 undo.callback(row_counts.close)
+            features = None
+            if self._feature_rooms is not None:
+                features = self._feature_rooms.take()
+                given_back = undo.enter_context(contextlib.ExitStack())
+                given_back.callback(self._feature_rooms.give_back, features)
             producer = SamplingProducer(
-                name, self.dataset, self._handle, seeds, sampling_config, request, holders, row_counts, near
+                name, self.dataset, self._handle, seeds, sampling_config, request, holders, row_counts, near, features
             )
+            if features is not None:
+                producer.on_close(given_back.pop_all().close)
             await producer.use_copies(self._row_cache.handles)
             await self._start(producer, holders)
             self._leases.add(producer_id, producer, current_peer(), request.key, room)
@@ -484,6 +504,7 @@ def init_server(
     lease_timeout: float | None = None,
     row_cache: float | str | None = None,
     row_cache_by: str = "loader",
+    feature_memory: int | str | None = None,
 ) -> None:
     """Makes this process a server and begins to serve. Nobody is waited for but the registry.
 
@@ -514,6 +535,10 @@ def init_server(
             ``memory_budget``. None: ``GLD_ROW_CACHE``, else none. Batches do not depend on it, nor wait for it.
         row_cache_by: which rows: ``"loader"``, those that are likeliest in the batches of the first loader, by its
             seeds and fan-outs, or ``"degree"``, those that most nodes have edges to, which are fetched at the start.
+        feature_memory: most memory for node and edge features of this server and its sampling workers, in bytes or as
+            text such as ``"8GB"``. Features that are larger are read from the partition's files, past the page cache.
+            The server keeps a quarter to answer others, and each loader gets half of what is free when it is opened.
+            None: files are mapped.
 
     Raises:
         InvalidArgumentError: an argument is wrong or missing, or this process is a server or a client already.
@@ -536,6 +561,7 @@ def init_server(
         is_supervised=launched is not None,
         row_cache=row_cache,
         row_cache_by=row_cache_by,
+        feature_memory=feature_memory,
     )
     _set_server_context(num_servers, server_rank, server_group_name, expected)
     with undone_on_failure(f"{master_addr}:{master_port}: server {server_rank}"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +14,8 @@ from ..sampler.batches import LocalBatches
 from ..sampler.convert import to_pyg_v1
 from ..telemetry import BatchCounts
 from .transform import to_pyg
+
+Named = Callable[[int], tuple[torch.Tensor, tuple[int, int]]]
 
 
 class BatchSource(Protocol):
@@ -28,8 +32,17 @@ class BatchSource(Protocol):
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """What is drawn for the seeds at some positions of the input, with the draws of a batch (epoch, index)."""
 
+    def sampling(self, named: Named, count: int) -> AbstractContextManager[Callable[[int], Any]]:
+        """For one pass over ``count`` batches: ``sample`` by place, of which ``named`` gives the arguments."""
+
     def cut(self, sampled: Any) -> Any:
         """The batch of it, as a program gets it."""
+
+
+@contextmanager
+def sampled_in_turn(source: BatchSource, named: Named) -> Iterator[Callable[[int], Any]]:
+    """``BatchSource.sampling`` of sources that gain nothing by knowing what comes."""
+    yield lambda place: source.sample(*named(place))
 
 
 class DatasetSource:
@@ -61,6 +74,16 @@ class DatasetSource:
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """See ``BatchSource``: the sampled batch with its rows."""
         return self._batches.make_of(positions, *place)
+
+    @contextmanager
+    def sampling(self, named: Named, count: int) -> Iterator[Callable[[int], Any]]:
+        """See ``BatchSource``."""
+        if not self._batches.reads_disk:
+            with sampled_in_turn(self, named) as sample:
+                yield sample
+            return
+        with self._batches.ahead(lambda at: (named(at)[0], *named(at)[1]), count) as ahead:
+            yield ahead.make
 
     def cut(self, sampled: Any) -> Any:
         """See ``BatchSource``."""

@@ -218,16 +218,23 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
         places = list(self.keywords.batches()) if self.keywords.own_order is not None else None
-        made = made_ahead(
-            lambda at: self._make(epoch, indices[at], None if places is None else places[indices[at]]),
-            len(indices),
-            self._prefetch,
-            each=self.keywords.batches_ahead,
-            begin=self._placed(self.keywords.begin),
-        )
-        with contextlib.closing(made):
-            for index, batch in zip(indices, made, strict=True):
-                yield index, self._finish(batch)
+
+        def named(at: int) -> tuple[torch.Tensor, tuple[int, int]]:
+            index = indices[at]
+            positions = self._schedule.positions(epoch, index) if places is None else places[index]
+            return positions, (epoch, index)
+
+        with self._source.sampling(named, len(indices)) as sample:
+            made = made_ahead(
+                lambda at: self._make(epoch, indices[at], lambda: sample(at)),
+                len(indices),
+                self._prefetch,
+                each=self.keywords.batches_ahead,
+                begin=self._placed(self.keywords.begin),
+            )
+            with contextlib.closing(made):
+                for index, batch in zip(indices, made, strict=True):
+                    yield index, self._finish(batch)
         self.check()
 
     def check(self) -> None:
@@ -241,7 +248,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def batch(self, epoch: int, index: int) -> Data | HeteroData:
         """One batch by its name, for example to look at "batch 4711 of epoch 3"."""
-        return self._finish(self._make(epoch, index))
+        named = self._schedule.positions(epoch, index), (epoch, index)
+        return self._finish(self._make(epoch, index, lambda: self._source.sample(*named)))
 
     def batch_of(self, request: torch.Tensor) -> Data | HeteroData:
         """The batch of static shapes that a request on its device names; see ``sampler.static_batches``."""
@@ -255,8 +263,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         padded = self.static_batches.sample(request)
         return padded_to_pyg(padded, self._schema, self._constants)
 
-    def _make(self, epoch: int, index: int, positions: torch.Tensor | None = None) -> Copy:
-        """A batch on its way to the device: what background threads do."""
+    def _make(self, epoch: int, index: int, sample: Callable[[], Any]) -> Copy:
+        """A batch on its way to the device: what background threads do. A GPU that samples is asked by its name."""
         with self._copies.current():
             if tracer() is not None:
                 set_batch(batch_name(self._trace_key, epoch, index))
@@ -264,9 +272,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                 request = new_request(self.config.seed, self.static_batches.device)
                 ask(request, epoch, self.batches.schedule.check_index(index))
                 return self._copies.begin(self._make_static(request))
-            if positions is None:
-                positions = self._schedule.positions(epoch, index)
-            batch = self._cut(self._source.sample(positions, (epoch, index)))
+            batch = self._cut(sample())
             if self.filter_per_worker:
                 batch = self._transformed(batch)
             if isinstance(batch, tuple):  # as_pyg_v1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from ..sampler.exclusion import Exclusion, with_excluded
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import to_link_input
 from ..telemetry import BatchCounts
+from .batch_source import Named, sampled_in_turn
 from .pyg_filter import PygFilter, set_links, set_seeds
 
 _THREADS = 2  # in the background, as loaders have them
@@ -122,6 +124,10 @@ class PygSource:
         sizes = _count(out.node), _count(out.row)
         self.counts.add_sizes(len(positions), *sizes, row_bytes=0, sample_ns=perf_counter_ns() - begun, rows_ns=0)
         return out
+
+    def sampling(self, named: Named, count: int) -> AbstractContextManager[Callable[[int], Any]]:
+        """See ``BatchSource``."""
+        return sampled_in_turn(self, named)
 
     def cut(self, out: Any) -> Any:
         """The batch of a sampler's output."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..data.dataset import Dataset
+from ..data.disk_tier import Announced
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..telemetry import BatchCounts
@@ -18,6 +19,7 @@ from ..utils.coroutines import run_local
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import BatchMaker, make_schedule, wanted_rows, with_rows
 from .device_graph import DeviceGraph, device_of
+from .foresight import SampledAhead
 from .inputs import check_direction
 from .local_graph import LocalGraph
 from .locality import order_of_seeds
@@ -112,6 +114,20 @@ def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) ->
     return DeviceGraph(plan, topologies, device, dataset.node_times)
 
 
+class _Timed(NamedTuple):
+    """A batch without its rows, and when it was sampled."""
+
+    batch: SampledBatch
+    begun_ns: int
+    sampled_ns: int
+
+
+def _timed(making: Coroutine[Any, Any, SampledBatch]) -> _Timed:
+    begun = perf_counter_ns()
+    batch = run_local(making)
+    return _Timed(batch, begun, perf_counter_ns())
+
+
 class LocalBatches:
     """The batches of one loader, computed in this process; safe to call from several threads at once.
 
@@ -150,14 +166,39 @@ class LocalBatches:
         """The batch of the seeds at some positions of the input, with the draws of (epoch, index)."""
         return self._made(self._maker.make_of(positions, epoch, index))
 
+    def ahead(
+        self, named: Callable[[int], tuple[torch.Tensor, int, int]], count: int
+    ) -> SampledAhead[_Timed, SampledBatch]:
+        """The batches of one pass, sampled some places ahead and announced to those who read rows from disk.
+
+        Args:
+            named: by place, the arguments of ``make_of``.
+            count: how many there are.
+        """
+        return SampledAhead(
+            lambda place: _timed(self._maker.make_of(*named(place))), self._announce, self._filled, count
+        )
+
+    @property
+    def reads_disk(self) -> bool:
+        """Whether rows are read from files, past their mappings."""
+        return any(store.disk_tier is not None for store in self._stores.values())
+
+    def _announce(self, timed: _Timed) -> Announced:
+        wanted = wanted_rows(timed.batch, self._store_names).items()
+        found = ((self._stores[name], ids) for name, ids in wanted)
+        return Announced((store.disk_tier, store.rows_of(ids)) for store, ids in found if store.disk_tier is not None)
+
     def _made(self, making: Coroutine[Any, Any, SampledBatch]) -> SampledBatch:
-        begun = perf_counter_ns()
-        sampled_batch = run_local(making)
-        sampled = perf_counter_ns()
-        rows = self._rows_of(sampled_batch)
-        self.counts.add(sampled_batch, rows.values(), sampled - begun, perf_counter_ns() - sampled)
-        trace_stages(begun, sampled)
-        return with_rows(sampled_batch, rows)
+        return self._filled(_timed(making))
+
+    def _filled(self, timed: _Timed) -> SampledBatch:
+        asked = perf_counter_ns()
+        rows = self._rows_of(timed.batch)
+        sample_ns = timed.sampled_ns - timed.begun_ns
+        self.counts.add(timed.batch, rows.values(), sample_ns, perf_counter_ns() - asked)
+        trace_stages(timed.begun_ns, timed.sampled_ns)
+        return with_rows(timed.batch, rows)
 
     def _rows_of(self, batch: SampledBatch) -> dict[str, torch.Tensor]:
         wanted = wanted_rows(batch, self._store_names)

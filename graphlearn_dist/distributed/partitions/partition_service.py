@@ -12,6 +12,8 @@ import torch
 from ... import _C
 from ...config import RpcSettings
 from ...core import thread_pool, to_optional_tensor, to_tensor
+from ...data.disk_tier import DiskTier
+from ...data.feature import Feature
 from ...data.graph import Graph
 from ...data.unified_tensor import UnifiedTensor
 from ...errors import InvalidArgumentError, PartitionFormatError
@@ -184,6 +186,14 @@ class PartitionService:
                 f"{store}: partition {self.partition_idx} has no such rows, others have: a directory is incomplete"
             )
         return self._stores[store].unified
+
+    def limited_features(self) -> list[Feature]:
+        """Its features, whose memory may be limited."""
+        return self._dataset.features_in_use()
+
+    def disk_tier(self, store: str) -> DiskTier | None:
+        """What reads the rows of a store from their file; None where they lie in memory, or there are none."""
+        return self._stores[store].disk_tier if store in self._stores else None
 
     def holds(self, store: str) -> bool:
         """Whether it has the rows of a store; not where its graph alone is at hand."""

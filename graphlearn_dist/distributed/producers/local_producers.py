@@ -182,6 +182,7 @@ class MpProducer(LocalProducer):
             ),
             self._holders,
             near=self._near,
+            feature_memory=dataset.feature_memory,
         )
         self.num_batches = self._producer.schedule.num_batches
         self._loans: Loans | None = None  # of the thread's loop

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
 import torch
 
 from ...core import pooled_empty
+from ...data.disk_tier import Announced
 from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
 from ...partition import CachedRows
@@ -106,6 +107,11 @@ class PartitionedSampler:
         """A batch with the rows that are looked up for it."""
         return with_rows(batch, await self.look_up(batch, place_in_pool))
 
+    def announce(self, batch: SampledBatch) -> Announced:
+        """Tells of the rows that ``look_up`` will want for a batch."""
+        wanted = wanted_rows(batch, self._stores)
+        return self.collector.announce(wanted, self.collector.places_in(batch.subgraph, wanted))
+
     async def look_up(self, batch: SampledBatch, place: Place) -> Rows:
         """The rows that are looked up for a batch, by store, written once, where ``place`` says they are wanted."""
         wanted = wanted_rows(batch, self._stores)
@@ -166,18 +172,36 @@ class PartitionedBatches:
         """Batch ``index`` of ``epoch`` for the iteration ``run``."""
         return with_rows(*await self.make_in(epoch, index, run, place_in_pool))
 
-    async def make_in(self, epoch: int, index: int, run: int, place: Place) -> tuple[SampledBatch, Rows]:
-        """The same batch without the rows that were looked up for it, and these, see ``look_up``."""
+    async def make_in(
+        self, epoch: int, index: int, run: int, place: Place, sampling: Awaitable[SampledBatch] | None = None
+    ) -> tuple[SampledBatch, Rows]:
+        """The same batch without the rows that were looked up for it, and these, see ``look_up``.
+
+        ``sampling`` gives what ``sample`` does, where that was begun before.
+        """
         if tracer() is not None:
             set_batch(batch_name(self.trace_key, epoch, index))
         begun = perf_counter_ns()
-        batch = await self._maker.make(epoch, index, run)
+        batch = await (self.sample(epoch, index, run) if sampling is None else sampling)
         sampled = perf_counter_ns()
         rows = await self._sampler.look_up(batch, place)
         self.counts.add(batch, rows.values(), sampled - begun, perf_counter_ns() - sampled)
         self.counts.follow_exchanges(self._peers.times)
         trace_stages(begun, sampled)
         return batch, rows
+
+    async def sample(self, epoch: int, index: int, run: int) -> SampledBatch:
+        """The same batch as of ``make``, without the rows that are looked up for it."""
+        return await self._maker.make(epoch, index, run)
+
+    def announce(self, batch: SampledBatch) -> Announced:
+        """Tells of the rows that ``make_in`` will want for a batch."""
+        return self._sampler.announce(batch)
+
+    @property
+    def reads_disk(self) -> bool:
+        """Whether it gains by knowing what comes."""
+        return self._sampler.collector.reads_disk
 
 
 def place_in_pool(batch: SampledBatch, rows: Rows) -> Rows:

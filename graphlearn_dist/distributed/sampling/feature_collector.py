@@ -9,6 +9,7 @@ import torch
 
 from ... import _C
 from ...core import thread_pool, to_tensor
+from ...data.disk_tier import Announced
 from ...data.unified_tensor import UnifiedTensor, gather_located, view_rows
 from ...errors import UnknownIdError
 from ...messages import Subgraph
@@ -162,6 +163,24 @@ class FeatureCollector:
         found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
         run_local(lookup.fill(found))
         return found
+
+    @property
+    def reads_disk(self) -> bool:
+        """Whether rows of partitions at hand are read from files, past their mappings."""
+        return any(service.disk_tier(name) for service in self._services.values() for name in self.store_names)
+
+    def announce(self, wanted: Mapping[str, torch.Tensor], places: Mapping[str, LocatedRows]) -> Announced:
+        """Tells those who read rows from files of a lookup that will come; see ``start`` for the arguments."""
+        if self._whole:
+            found = ((self._stores[name].disk_tier, ids) for name, ids in wanted.items())
+            return Announced((tier, rows) for tier, rows in found if tier is not None)
+        located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
+        return Announced(
+            (tier, of.rows[of.owners == partition])
+            for partition, service in self._services.items()
+            for name, of in {**located, **places}.items()
+            if (tier := service.disk_tier(name)) is not None
+        )
 
     def _copies_of(self, name: str) -> CopyPlaces | None:
         return self._caches[name].places if name in self._caches else None

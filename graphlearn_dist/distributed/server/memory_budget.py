@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...config import RpcSettings, memory_budget
+from ...data.disk_tier import FeatureMemory
 from ...errors import InvalidArgumentError, ResourceInsufficientError
 from ...utils.memory import memory_limit_bytes
 from ...utils.units import parse_size
 
 _DEFAULT_SHARE = 2  # of the memory that there is: partition, workers and other processes want some too
 _ARENA_SHARE = 16
+_SERVER_SHARE = 4  # of the memory for features, the part that answers to others use
 _LEAST_FOR_BATCHES = 8  # the part that copies of rows leave
 _SHARE_OF_FREE = 6  # the first loader gets at most this part, the next one a part less: some is left for all
 _SMALLEST_WORKER_BYTES = 256 << 10  # less holds no batch worth a process
@@ -72,6 +74,32 @@ class Room:
         if budget is not None:
             budget.used_bytes -= self.nbytes
             budget.num_rooms -= 1
+
+
+class FeatureRooms:
+    """Memory for rows of features on disk, divided among a server and its loaders. On one thread.
+
+    The server, which answers others, keeps a quarter. A loader gets half of what is free when it is opened, and gives
+    it back when it is closed.
+
+    Args:
+        memory: what there is.
+    """
+
+    def __init__(self, memory: FeatureMemory) -> None:
+        self.of_server = memory.part(1, _SERVER_SHARE)
+        self._total = memory
+        self._free_bytes = memory.own_bytes - self.of_server.own_bytes
+
+    def take(self) -> FeatureMemory:
+        """The memory of one more loader."""
+        share = self._free_bytes // 2
+        self._free_bytes -= share
+        return replace(self._total, own_bytes=share)
+
+    def give_back(self, memory: FeatureMemory) -> None:
+        """A loader was closed."""
+        self._free_bytes += memory.own_bytes
 
 
 class MemoryBudget:

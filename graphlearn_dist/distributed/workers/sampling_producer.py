@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
+from ...data.disk_tier import FeatureMemory
 from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
 from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ...rpc.wire.codec import decode, encode
@@ -51,6 +53,7 @@ class SamplingProducer:
         holders: who serves the other partitions.
         row_counts: of copies that its workers use; None where there will be none.
         near: see ``make_schedule``.
+        feature_memory: that its workers divide, see ``Dataset.limit_feature_memory``; None leaves files mapped.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class SamplingProducer:
         holders: PartitionHolders,
         row_counts: RowCounts | None = None,
         near: torch.Tensor | None = None,
+        feature_memory: FeatureMemory | None = None,
     ) -> None:
         config = with_own_times(config, sampler_input, dataset)
         self.plan = make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
@@ -77,7 +81,9 @@ class SamplingProducer:
         self._holders = holders
         self._copies: tuple[CacheHandle, ...] = ()
         self._row_counts = row_counts
+        self._feature_memory = None if feature_memory is None else feature_memory.part(1, request.num_workers)
         self._resources = contextlib.ExitStack()
+        self._on_close: list[Callable[[], None]] = []
         if row_counts is not None:
             self._resources.callback(row_counts.close)
         self._batch_counts = SharedBatchCounts(request.num_workers)
@@ -171,6 +177,7 @@ class SamplingProducer:
             copies=self._copies,
             row_counts=None if self._row_counts is None else self._row_counts.handle_of(rank),
             near=self.schedule.near,
+            feature_memory=self._feature_memory,
         )
 
     @property
@@ -279,10 +286,17 @@ class SamplingProducer:
             raise failure_error(item)
         return item
 
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Has something called when the workers have ended, on the loop."""
+        self._on_close.append(call)
+
     async def close(self) -> None:
         """Ends the workers. Idempotent."""
         self._end_credit("it was shut down")
         try:
             await asyncio.gather(*(worker.close() for worker in self._workers))
         finally:
+            calls, self._on_close = self._on_close, []
+            for call in calls:
+                call()
             await asyncio.get_running_loop().run_in_executor(None, self._resources.close)

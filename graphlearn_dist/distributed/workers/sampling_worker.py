@@ -23,6 +23,7 @@ import torch
 
 from ... import _C
 from ...config import trace_setting
+from ...data.feature import divide_memory
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch
 from ...rpc.peers.identity import boot_id
@@ -41,6 +42,7 @@ from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
+from .upcoming import Upcoming
 from .worker_failure import describe_failure
 from .worker_messages import (
     ITEM_HEADER_BYTES,
@@ -177,6 +179,8 @@ class SamplingWorker:
             *open_partitions(setup.holders.shared, dataset, setup.num_threads),
         ]
         counts = BatchCounts(open_counts(setup.batch_counts).numpy().data)
+        if setup.feature_memory is not None:
+            divide_memory([each for service in services for each in service.limited_features()], setup.feature_memory)
         self._batches = PartitionedBatches(
             dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads, setup.near, counts
         )
@@ -228,13 +232,16 @@ class SamplingWorker:
     async def _run(self, start: StartRun) -> None:
         """Keeps ``concurrency`` batches under way and sends them in the order of their indices."""
         under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]] = deque()
+        upcoming = Upcoming(self._batches, start.run, start.epoch, start.indices)
         num_batches = self._batches.schedule.num_batches
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
         concurrency = self._setup.concurrency if self._has_peers else 1
         try:
             num_single = self._setup.concurrency if start.careful else 0
             for place, index in enumerate(start.indices):
-                under_way.append(asyncio.create_task(self._make(start, index)))
+                if place >= num_single:
+                    upcoming.look_ahead(place)
+                under_way.append(asyncio.create_task(self._make(start, index, upcoming)))
                 if len(under_way) >= concurrency or place < num_single:
                     await self._send_first(under_way)
             while under_way:
@@ -243,6 +250,7 @@ class SamplingWorker:
             await self._sender.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
         finally:
             await self._discard(under_way)
+            await upcoming.close()
 
     async def _send_first(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
         header, encoded = await under_way[0]
@@ -258,10 +266,11 @@ class SamplingWorker:
             if isinstance(result, tuple) and result[0].offset:
                 self._sender.release((result[0].offset,))
 
-    async def _make(self, start: StartRun, index: int) -> tuple[ItemHeader, Encoded]:
+    async def _make(self, start: StartRun, index: int, upcoming: Upcoming) -> tuple[ItemHeader, Encoded]:
         slot = BatchSlot()
         try:
-            made = await self._batches.make_in(start.epoch, index, start.run, partial(self._sender.place, slot))
+            place, sampling = partial(self._sender.place, slot), upcoming.take(index)
+            made = await self._batches.make_in(start.epoch, index, start.run, place, sampling)
             encoded = Encoded(slot.head, (), 0) if slot.offset else encode(with_rows(*made))
             self._sender.check_room(slot, encoded)
         except BaseException as error:
@@ -270,6 +279,8 @@ class SamplingWorker:
             if not isinstance(error, Exception):
                 raise
             return self._failure(start, index, error)
+        finally:
+            upcoming.finish(index)
         header = ItemHeader(ItemKind.BATCH, start.run, start.epoch, index, slot.offset, slot.nbytes, len(encoded.head))
         return header, encoded
 

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import torch
 
+from ...data.disk_tier import FeatureMemory
 from ...messages import TensorHandle
 from ...rpc.peers.identity import PeerAddress
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
@@ -41,6 +42,7 @@ class WorkerSetup:
         near: int64 ``[num_inputs]``, see ``make_schedule``; None where batches are not of near seeds.
         key: of the loader, by which its batches are named in a trace.
         batch_counts: where it counts its batches, see ``SharedBatchCounts``.
+        feature_memory: for rows that it reads from files; None leaves them mapped.
     """
 
     name: str
@@ -61,6 +63,7 @@ class WorkerSetup:
     copies: tuple[CacheHandle, ...] = ()
     row_counts: TensorHandle | None = None
     near: torch.Tensor | None = None
+    feature_memory: FeatureMemory | None = None
 
 
 @register_message

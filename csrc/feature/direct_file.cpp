@@ -1,0 +1,147 @@
+#include "feature/direct_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "common/error.h"
+#include "common/signals_blocked.h"
+
+namespace gld {
+namespace {
+
+std::string of_errno(int number) { return std::generic_category().message(number); }
+
+// What the threads share. Never freed: threads that sleep in it end with their process.
+struct Readers {
+  const pid_t owner = getpid();
+  std::mutex mutex;
+  std::condition_variable has_job;
+  std::deque<std::function<void(ReadBuffer&)>> urgent, others;
+  int num_threads = 0, num_idle = 0;
+
+  void run() {
+    ReadBuffer buffer;
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      ++num_idle;
+      has_job.wait(lock, [this] { return !urgent.empty() || !others.empty(); });
+      --num_idle;
+      auto& queue = urgent.empty() ? others : urgent;
+      auto job = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      job(buffer);
+      job = nullptr;  // what it holds goes without the lock
+      lock.lock();
+    }
+  }
+};
+
+std::atomic<Readers*> readers{nullptr};
+
+Readers& readers_here() {
+  Readers* now = readers.load();
+  if (now != nullptr && now->owner == getpid()) return *now;
+  auto made = std::make_unique<Readers>();
+  if (readers.compare_exchange_strong(now, made.get())) return *made.release();
+  return *now;  // another thread was first
+}
+
+}  // namespace
+
+char* ReadBuffer::of_size(size_t count) {
+  if (count > size_) {
+    memory_.reset();
+    size_ = 0;
+    memory_.reset(static_cast<char*>(::operator new(count, std::align_val_t{kAlignment})));
+    size_ = count;
+  }
+  return memory_.get();
+}
+
+DirectFile::DirectFile(std::string path, ReadFunction read)
+    : path_(std::move(path)), read_(read ? std::move(read) : ReadFunction(::pread)) {
+  if (!open_direct()) {
+    file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file_ < 0) throw StorageFailure(message(path_, ": cannot be opened: ", of_errno(errno)));
+    posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM);  // read nothing but what is asked for
+  }
+  struct stat status{};
+  if (fstat(file_, &status) != 0) {
+    const int number = errno;
+    ::close(file_);
+    throw StorageFailure(message(path_, ": cannot be examined: ", of_errno(number)));
+  }
+  size_ = status.st_size;
+}
+
+// With the smallest block that the file system takes.
+bool DirectFile::open_direct() {
+  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (file_ < 0) return false;
+  ReadBuffer buffer;
+  for (const int64_t block : {512, 4096}) {
+    if (::pread(file_, buffer.of_size(block), block, 0) < 0) continue;
+    block_ = block;
+    return is_direct_ = true;
+  }
+  ::close(std::exchange(file_, -1));
+  return false;
+}
+
+DirectFile::~DirectFile() {
+  if (file_ >= 0) ::close(file_);
+}
+
+const char* DirectFile::read(int64_t begin, int64_t end, ReadBuffer& buffer,
+                             const std::function<std::string()>& what) const {
+  const int64_t first = begin / block_ * block_, count = (end - first + block_ - 1) / block_ * block_;
+  char* const memory = buffer.of_size(static_cast<size_t>(count));
+  int64_t done = 0;
+  while (first + done < end) {
+    if (is_direct_) done = done / block_ * block_;  // what a read left of a block is read again with its block
+    const ssize_t got = read_(file_, memory + done, static_cast<size_t>(count - done), first + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw StorageFailure(message(what(), "cannot be read: ", of_errno(errno)));
+    if (first + done + got < end && (got == 0 || (is_direct_ && got < block_)))
+      throw StorageFailure(message(what(), "expected to end at byte ", end, ", the file ends at ", first + done + got));
+    done += got;
+  }
+  return memory + (begin - first);
+}
+
+void read_soon(std::function<void(ReadBuffer&)> job, bool is_urgent) {
+  Readers& here = readers_here();
+  {
+    const std::lock_guard<std::mutex> lock(here.mutex);
+    const size_t num_waiting = here.urgent.size() + here.others.size() + 1;
+    if (static_cast<size_t>(here.num_idle) < num_waiting && here.num_threads < kReadThreads) {
+      try {
+        const SignalsBlocked blocked;
+        std::thread([&here] { here.run(); }).detach();
+        ++here.num_threads;
+      } catch (const std::system_error&) {  // fewer are enough
+      }
+    }
+    if (here.num_threads > 0) {
+      (is_urgent ? here.urgent : here.others).push_back(std::move(job));
+      return here.has_job.notify_one();
+    }
+  }
+  ReadBuffer buffer;
+  job(buffer);
+}
+
+}  // namespace gld
