@@ -52,6 +52,7 @@ METHODS = [
     "get_node_label",
     "get_node_partition_id",
     "get_outline",
+    "get_producer_stats",
     "get_row_cache_stats",
     "get_tensor_size",
     "grant_batches",
@@ -63,9 +64,11 @@ METHODS = [
 TABLE = [
     "Collectives.gather",
     *(f"DistServer.{name}" for name in METHODS),
+    *(f"EmbeddingService.{name}" for name in ("open_embedding", "pull_embedding", "push_embedding")),
     *(f"PartitionService.{name}" for name in ("edges", "query", "spread")),
-    *(f"Registry.{name}" for name in ("hello", "join", "leave")),
+    *(f"Registry.{name}" for name in ("clock", "hello", "join", "leave", "members")),
     "ServerHolders.share_partition",
+    "StatusService.get_status",
 ]
 
 

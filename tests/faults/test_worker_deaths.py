@@ -118,10 +118,10 @@ from graphlearn_dist.distributed.workers import fork_server_main, sampling_worke
 
 make = sampling_worker.PartitionedBatches.make_in
 
-async def make_or_die(self, epoch, index, run, place):
+async def make_or_die(self, epoch, index, *more):
     if index == 7:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return await make(self, epoch, index, run, place)
+    return await make(self, epoch, index, *more)
 
 sampling_worker.PartitionedBatches.make_in = make_or_die
 os._exit(fork_server_main.main())

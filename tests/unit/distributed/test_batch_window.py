@@ -12,6 +12,7 @@ from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, 
 from graphlearn_dist.errors import DeadlineExceededError, PeerLostError
 from graphlearn_dist.sampler.fingerprint import Settings
 from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.telemetry import MadeStats
 
 
 class Awaited(Future[Any]):
@@ -36,6 +37,13 @@ class NeverMade(BatchProducer):
     @property
     def input_settings(self) -> Settings:
         return {}
+
+    @property
+    def where(self) -> str:
+        return "nowhere"
+
+    def made(self) -> MadeStats:
+        return MadeStats(self.where)
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         pass
