@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def _launch(args: argparse.Namespace) -> int:
     from .cluster import LaunchPlan, launch
     from .cluster.jobs.checks import misplaced_options
+    from .telemetry.trace import clear_parts
 
     environ = metrics_environ(args.metrics) if args.metrics else {}
     if args.trace:
@@ -57,10 +58,14 @@ def _launch(args: argparse.Namespace) -> int:
         print(f"graphlearn-dist: {note}", file=sys.stderr)
     if not args.trace:
         return launch(plan)
+    clear_parts(_trace_folder(args.trace))
     try:
         return launch(plan)
-    finally:  # that of a job that failed, too
-        _show_trace(_trace_folder(args.trace), args.trace)
+    finally:  # that of a job that failed, too; whose own error is the one to be told
+        try:
+            _show_trace(_trace_folder(args.trace), args.trace)
+        except (GraphLearnError, OSError) as error:
+            print(f"graphlearn-dist: {error}", file=sys.stderr)
 
 
 def _trace_folder(path: str) -> str:

@@ -55,7 +55,6 @@ class EpochLoader(ABC):
         self._own: LoaderIterator | None = None
         self.times = LoopTimes()
         self._number = next(_numbers)
-        register_source(self)
         start_tracing(trace_setting(), f"process {os.getpid()}", boot_id())
 
     @property
@@ -163,6 +162,7 @@ class EpochLoader(ABC):
 
     def _begin(self) -> tuple[EpochPass, Iterator[tuple[int, Any]]]:
         """Begins the next epoch, or the rest of the one in which a loaded state is."""
+        register_source(self)  # not before all of it is there: whoever looks may come at any moment
         begun = EpochPass(self._next, self._num_batches, self._shard)
         self._run += 1
         batches = self._start(self._run, begun.epoch, begun.indices)

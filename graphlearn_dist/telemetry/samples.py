@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -42,16 +43,19 @@ class MetricSource(Protocol):
 
 
 _sources: weakref.WeakSet[MetricSource] = weakref.WeakSet()
+_changing = threading.Lock()
 
 
 def register_source(source: MetricSource) -> None:
     """``collect`` asks this object from now on; it is kept by nobody."""
-    _sources.add(source)
+    with _changing:
+        _sources.add(source)
 
 
 def sources() -> list[MetricSource]:
     """The objects of this process."""
-    return list(_sources)
+    with _changing:
+        return list(_sources)
 
 
 def collect() -> Iterator[Metric]:

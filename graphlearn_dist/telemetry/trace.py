@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextvars
 import json
+import logging
 import os
 import threading
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..errors import StorageError
 PART_SUFFIX = ".part.jsonl"
 _FLUSH_SPANS = 512
 _FLUSH_NS = 1_000_000_000
+_log = logging.getLogger(__name__)
 _batch: contextvars.ContextVar[str | None] = contextvars.ContextVar("traced_batch", default=None)
 
 
@@ -43,6 +45,7 @@ class Tracer:
 
     def __init__(self, folder: str | Path, process: str, host: str, indices: tuple[int, int] | None = None) -> None:
         self._indices = indices
+        self._is_broken = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._lines: list[str] = []
@@ -68,9 +71,14 @@ class Tracer:
 
     def _flush(self) -> None:
         lines, self._lines = self._lines, []
-        if os.getpid() == self._pid and not self._file.closed:
+        if os.getpid() != self._pid or self._is_broken:
+            return
+        try:
             self._file.write("".join(f"{line}\n" for line in lines))
             self._file.flush()
+        except OSError as error:  # a full disk, say: batches are worth more than their trace
+            self._is_broken = True
+            _log.warning("trace: %s cannot be written any more, and ends here: %s", self._file.name, error.strerror)
 
     def span(self, name: str, track: str, begun_ns: int, batch: str | None, *, ended_ns: int | None = None) -> None:
         """Something ended now, unless it says when, that began then (``perf_counter_ns``), for a batch or for none."""
@@ -107,6 +115,18 @@ def start_tracing(setting: tuple[str, tuple[int, int] | None] | None, process: s
     if setting is not None and (_tracer is None or _tracer._pid != os.getpid()):
         folder, indices = setting
         _tracer = Tracer(folder, process, host, indices)
+
+
+def stop_tracing() -> None:
+    """Writes what is left, in a process that ends without Python's own farewell."""
+    if _tracer is not None:
+        _tracer.close()
+
+
+def clear_parts(folder: str | Path) -> None:
+    """Removes what an earlier job has written into a folder."""
+    for path in Path(folder).glob(f"*{PART_SUFFIX}"):
+        path.unlink(missing_ok=True)
 
 
 def tracer() -> Tracer | None:

@@ -13,13 +13,17 @@ import torch
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistNeighborLoader,
+    DistServer,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
+    dist_loader,
+    request_server,
 )
 from graphlearn_dist.distributed.session.job_status import observe
 from graphlearn_dist.errors import AuthenticationError, ChannelClosedError, PeerLostError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.telemetry import BatchSums, collect
+from graphlearn_dist.telemetry.process_status import process_status
 from graphlearn_dist.utils.job_file import JobAddress
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, load, make_partitions, running_servers
 
@@ -53,6 +57,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("GLD_SHARE_PARTITIONS", "0")
         with running_servers(directory, directory) as job:
+            with job.client():
+                for rank in range(2):  # both have joined when they answer
+                    request_server(rank, DistServer.get_dataset_meta)
             yield job
 
 
@@ -76,6 +83,25 @@ def test_loaders_in_this_process(mode: str, whole: Path) -> None:
     assert repr(loader) == "DistNeighborLoader(shut down)"
     with pytest.raises(ChannelClosedError):
         loader.stats()
+
+
+def test_who_looks_while_a_loader_is_opened(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever shows this process comes at any moment: half a loader shows nothing."""
+    looked: list[bool] = []
+
+    def look(*_: Any) -> Any:
+        names = {metric.labels.get("loader") for metric in collect()}
+        process_status()
+        looked.append("DistNeighborLoader" in str(names))
+        return opened(*_)
+
+    opened = dist_loader.open_producer
+    monkeypatch.setattr(dist_loader, "open_producer", look)
+    with DistNeighborLoader(load(whole), [2], IDS, batch_size=50) as loader:
+        assert looked
+        assert len([metric for metric in collect() if metric.labels.get("loader") == loader._label]) == 0
+        next(loader)
+        assert len([metric for metric in collect() if metric.labels.get("loader") == loader._label]) > 3
 
 
 def test_local_loaders_of_a_data_set_and_of_pygs_data(whole: Path) -> None:

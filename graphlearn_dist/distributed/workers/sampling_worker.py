@@ -32,7 +32,7 @@ from ...rpc.wire.codec import encode
 from ...rpc.wire.encoded import Encoded
 from ...sampler.batch_maker import with_rows
 from ...telemetry import BatchCounts
-from ...telemetry.trace import batch_name, start_tracing, tracer
+from ...telemetry.trace import batch_name, start_tracing, stop_tracing, tracer
 from ..dist_dataset import DistDataset
 from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
@@ -321,6 +321,7 @@ async def _main(descriptor: int) -> int:
     try:
         return await _serve(control)
     finally:
+        stop_tracing()
         control.close()
 
 

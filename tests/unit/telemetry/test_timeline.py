@@ -53,6 +53,24 @@ def test_a_process_writes_what_is_read_back(tmp_path: Path) -> None:
     assert sample.end_ns - sample.begin_ns == 53
 
 
+def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tracer = trace.Tracer(tmp_path, "server 0", "host")
+    tracer.close()
+    tracer._file = open("/dev/full", "a")  # noqa: SIM115 a disk that takes nothing
+    for _ in range(2):
+        tracer.span("sample", "batches", 100, None)
+        tracer.close()
+    assert [record.message.startswith("trace: /dev/full cannot be written") for record in caplog.records] == [True]
+
+
+def test_an_earlier_jobs_parts_are_cleared(tmp_path: Path) -> None:
+    trace.clear_parts(tmp_path / "none")
+    write_part(tmp_path, "server 0", {"host": "a", "wall_ns": 0})
+    (tmp_path / "other.json").write_text("")
+    trace.clear_parts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
+
+
 def test_clocks_of_hosts(tmp_path: Path) -> None:
     """The registry's host has measured an offset of 0, another one its own; a worker there has that of its host; a host
     that measured nothing is placed by the time of day."""
