@@ -23,7 +23,7 @@ def output_of(*command: str) -> str:
 
 
 def test_links_neither_torch_nor_python() -> None:
-    libraries = output_of("ldd", _C.__file__)
+    libraries = re.sub(r"0x[0-9a-f]+", "", output_of("ldd", _C.__file__))  # an address may well spell c10
     assert not re.search(r"torch|c10|libpython|libcuda\b", libraries), libraries
 
 
