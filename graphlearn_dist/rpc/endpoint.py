@@ -38,6 +38,7 @@ from .stats import EndpointStats, count_connections
 from .traffic import Traffic
 from .wire.codec import encode
 
+_BUSY_S = 2.0
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0
 
@@ -229,6 +230,17 @@ class Endpoint:
     def is_open(self) -> bool:
         """Whether requests can be made."""
         return self._loop is not None and not self._closed and self.home.is_here
+
+    def find_fault(self) -> str | None:
+        """What keeps it from answering others, or None; from any thread, after two seconds at most."""
+        answered = threading.Event()
+        try:
+            self.loop.call_soon_threadsafe(answered.set)
+        except (NotInitializedError, RuntimeError):
+            return f"{self.peer.name} is closed"
+        if answered.wait(_BUSY_S):
+            return None
+        return f"the event loop of {self.peer.name} has been busy for more than {_BUSY_S:g} s"
 
     def is_connected(self, peer: Peer) -> bool:
         """Whether a peer has a connection to this endpoint now. On the loop's thread."""

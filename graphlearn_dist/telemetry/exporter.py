@@ -7,7 +7,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
@@ -23,23 +24,51 @@ _starting = threading.Lock()
 
 
 class MetricsServer:
-    """Answers ``GET /metrics`` until it is closed; in a thread of its own.
+    """Answers ``GET /metrics`` and ``GET /health`` until it is closed; in threads of its own.
+
+    ``/health`` is 200 with ``ok`` where the process is well, and 503 with the reason where it is not: what probes of
+    Kubernetes ask for.
+
+    Args:
+        port: where to listen; 0 for any that is free.
+        host: address to listen at.
+        find_fault: says what the process ails, or None; it must not wait for long.
 
     Attributes:
         port: where it listens.
     """
 
-    def __init__(self, port: int, host: str) -> None:
+    def __init__(self, port: int, host: str, find_fault: Callable[[], str | None]) -> None:
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry
+            from prometheus_client.exposition import MetricsHandler
         except ImportError as error:
             raise MissingLibraryError(
                 "metrics: expected prometheus_client; pip install graphlearn_dist[metrics]"
             ) from error
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector())
-        self._server, self._thread = start_http_server(port, host, registry)
+
+        class Handler(MetricsHandler):  # type: ignore[misc]  # the library is an extra
+            registry = CollectorRegistry(auto_describe=False)
+
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] != "/health":
+                    super().do_GET()
+                    return
+                fault = find_fault()
+                text = ("ok" if fault is None else fault).encode() + b"\n"
+                self.send_response(200 if fault is None else 503)
+                self.send_header("Content-Type", "text/plain; charset=utf-8")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+        Handler.registry.register(_Collector())
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        server_class = type("Server", (ThreadingHTTPServer,), {"address_family": family})
+        self._server = server_class(address, Handler)
         self.port = int(self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Ends it. Idempotent."""
@@ -82,12 +111,19 @@ def process_metrics() -> Iterator[Metric]:
     yield Metric("cpu_seconds_total", "Processor time of this process.", times.user + times.system)
 
 
-def start_metrics_server(port: int, host: str = "127.0.0.1") -> MetricsServer:
+def _no_fault() -> str | None:
+    return None
+
+
+def start_metrics_server(
+    port: int, host: str = "127.0.0.1", find_fault: Callable[[], str | None] = _no_fault
+) -> MetricsServer:
     """Shows what this process counts, in Prometheus's format, at ``http://host:port/metrics``.
 
     Args:
         port: where to listen; 0 for any that is free.
         host: address to listen at; ``"0.0.0.0"`` for all. There is no password: whoever reaches it can read it.
+        find_fault: what ``/health`` asks: says what the process ails, or None.
 
     Raises:
         InvalidArgumentError: a port that is none.
@@ -96,10 +132,10 @@ def start_metrics_server(port: int, host: str = "127.0.0.1") -> MetricsServer:
     """
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16:
         raise InvalidArgumentError(f"port: expected 0 to 65535, got {port!r}")
-    return MetricsServer(port, host)
+    return MetricsServer(port, host, find_fault)
 
 
-def start_for_job(place: tuple[str, int] | None, who: str) -> None:
+def start_for_job(place: tuple[str, int] | None, who: str, find_fault: Callable[[], str | None]) -> None:
     """Starts the metrics server of a process of a job, once, at the first free port from the given one on.
 
     Raises:
@@ -113,7 +149,7 @@ def start_for_job(place: tuple[str, int] | None, who: str) -> None:
         host, first = place
         for port in range(first, min(first + _TRIES, 1 << 16)):
             try:
-                _started = start_metrics_server(port, host)
+                _started = start_metrics_server(port, host, find_fault)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise InvalidArgumentError(f"metrics: cannot listen at {host}:{port}: {error.strerror}") from error

@@ -62,6 +62,12 @@ def test_numbers_and_names_of_servers_and_trainers_agree() -> None:
     assert int(command[command.index("--clients") + 1]) == int(environ["GLD_NUM_CLIENTS"]) == int(environ["WORLD_SIZE"])
     assert trainers["completions"] == trainers["parallelism"] == int(environ["WORLD_SIZE"])
     assert command[command.index("--port") + 1] == environ["GLD_MASTER_PORT"]
+    container = _container("StatefulSet", "graph-servers")
+    _, environ = _command(container, 0, {})
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] == "/health"
+        assert ports[container[probe]["httpGet"]["port"]] == int(environ["GLD_METRICS"].partition(":")[2])
     for name, spec in (("graph-servers", servers), ("graph-trainers", trainers)):
         assert manifests["Service", name]["spec"]["selector"] == spec["template"]["metadata"]["labels"]
         pod = spec["template"]["spec"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import graphlearn_dist.rpc.endpoint as endpoint_module
 from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError
+from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.telemetry import Metric, exporter, register_source, start_metrics_server
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra [metrics] is not installed")
@@ -35,6 +39,40 @@ def read(port: int) -> dict[tuple[str, str], float]:
     return {(sample.name, sample.labels.get("peer", "")): sample.value for one in families for sample in one.samples}
 
 
+def well() -> str | None:
+    return None
+
+
+def health(port: int) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health?verbose", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_health() -> None:
+    faults: list[str | None] = [None, "it hangs"]
+    with start_metrics_server(0, find_fault=lambda: faults.pop(0)) as server:
+        assert health(server.port) == (200, "ok\n")
+        assert health(server.port) == (503, "it hangs\n")
+
+
+def test_an_endpoint_whose_loop_hangs_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "_BUSY_S", 0.1)
+    go_on, hangs = threading.Event(), threading.Event()
+    with Endpoint("server", 0) as endpoint, start_metrics_server(0, find_fault=endpoint.find_fault) as server:
+        assert health(server.port) == (200, "ok\n")
+        endpoint.loop.call_soon_threadsafe(lambda: (hangs.set(), go_on.wait()))
+        assert hangs.wait(60)
+        assert health(server.port) == (503, "the event loop of server-0 has been busy for more than 0.1 s\n")
+        go_on.set()
+        while health(server.port)[0] == 503:
+            pass
+        endpoint.close()
+        assert health(server.port) == (503, "server-0 is closed\n")
+
+
 def test_values_of_all_sources() -> None:
     source = Source()
     register_source(source)
@@ -50,16 +88,16 @@ def test_values_of_all_sources() -> None:
 
 def test_the_processes_of_a_job_take_the_next_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter, "_started", None)
-    exporter.start_for_job(None, "nobody")
+    exporter.start_for_job(None, "nobody", well)
     assert exporter._started is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         first = taken.getsockname()[1]
-        exporter.start_for_job(("127.0.0.1", first), "server 0")
+        exporter.start_for_job(("127.0.0.1", first), "server 0", well)
         started = exporter._started
         assert started is not None
         with started:
             assert first < started.port < first + 64
-            exporter.start_for_job(("127.0.0.1", first), "server 0 again")
+            exporter.start_for_job(("127.0.0.1", first), "server 0 again", well)
             assert exporter._started is started
 
 
