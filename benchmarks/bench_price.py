@@ -1,4 +1,4 @@
-"""What safety costs a remote loader: heartbeats, credits and the token, each of which can be left out; and TLS.
+"""What safety costs a remote loader: heartbeats, credits and the token, each of which can be left out; TLS; a trace.
 
 Each way is a trainer and a server in processes of their own; all of them run at the same time, and read the same
 batches in turns, one at a time. Figures are medians of the turns' ratios to the way without, in batches per second and
@@ -38,21 +38,24 @@ FIGURES = ("per_s", "per_cpu_s")
 WAYS = {
     "none": "none",
     "safe": "none",
+    "traced": "safe",
     "tcp, python": "tcp, python",
     "tcp, native": "tcp, python",
     "tcp, TLS": "tcp, python",
 }
 
 
-def environment(way: str) -> dict[str, str]:
+def environment(way: str, directory: Path) -> dict[str, str]:
     """Of the trainer and the server of a way."""
-    environ = {"GLD_RPC_ENGINE": "native" if way in ("none", "safe", "tcp, native") else "python"}
+    environ = {"GLD_RPC_ENGINE": "native" if way in ("none", "safe", "traced", "tcp, native") else "python"}
     if way == "none":
         return {**environ, "GLD_HEARTBEAT_TIMEOUT": NEVER_S}
     if way == "tcp, TLS":
         folder = certificates()
         environ |= {"GLD_TLS_AUTHORITY": f"{folder}/authority.pem"}
         environ |= {f"GLD_TLS_{what}": f"{folder}/own.pem" for what in ("CERTIFICATE", "KEY")}
+    if way == "traced":
+        environ["GLD_TRACE"] = str(directory / "trace")
     return {**environ, "GLD_TOKEN": secrets.token_hex(32)}
 
 
@@ -83,7 +86,7 @@ def measure(ways: list[str], directory: Path, args: argparse.Namespace) -> dict[
     with ExitStack() as stack:
         trainers = {}
         for way in ways:
-            environ = {**os.environ, **environment(way)}
+            environ = {**os.environ, **environment(way, directory)}
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             trainers[way] = stack.enter_context(subprocess.Popen([*command, way], env=environ, **pipes))  # type: ignore[call-overload]
         for turn in range(args.turns + 1):

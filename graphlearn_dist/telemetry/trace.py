@@ -12,9 +12,9 @@ import json
 import logging
 import os
 import threading
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter_ns, time_ns
-from typing import Any
 
 from ..errors import StorageError
 
@@ -23,6 +23,11 @@ _FLUSH_SPANS = 512
 _FLUSH_NS = 1_000_000_000
 _log = logging.getLogger(__name__)
 _batch: contextvars.ContextVar[str | None] = contextvars.ContextVar("traced_batch", default=None)
+
+
+@lru_cache(256)
+def _quoted(text: str) -> str:
+    return json.dumps(text)
 
 
 def batch_name(key: int, epoch: int, index: int) -> str:
@@ -57,17 +62,16 @@ class Tracer:
         except OSError as error:
             raise StorageError(f"trace: cannot write {path}: {error.strerror}") from error
         now = perf_counter_ns()
-        self._write({"process": process, "pid": self._pid, "host": host, "wall_ns": time_ns() - now})
+        first = {"process": process, "pid": self._pid, "host": host, "wall_ns": time_ns() - now}
+        self._write(json.dumps(first), now)
         atexit.register(self.close)
 
-    def _write(self, item: dict[str, Any]) -> None:
+    def _write(self, line: str, now_ns: int) -> None:
         with self._lock:
-            self._lines.append(json.dumps(item))
-            now = perf_counter_ns()
-            if len(self._lines) < _FLUSH_SPANS and now - self._flushed_ns < _FLUSH_NS:
-                return
-            self._flushed_ns = now
-            self._flush()
+            self._lines.append(line)
+            if len(self._lines) >= _FLUSH_SPANS or now_ns - self._flushed_ns >= _FLUSH_NS:
+                self._flushed_ns = now_ns
+                self._flush()
 
     def _flush(self) -> None:
         lines, self._lines = self._lines, []
@@ -84,8 +88,10 @@ class Tracer:
         """Something ended now, unless it says when, that began then (``perf_counter_ns``), for a batch or for none."""
         if batch is not None and not self._is_wanted(batch):
             return
-        took_ns = (perf_counter_ns() if ended_ns is None else ended_ns) - begun_ns
-        self._write({"name": name, "track": track, "at": begun_ns, "ns": took_ns, "batch": batch})
+        ended = perf_counter_ns() if ended_ns is None else ended_ns
+        # Written by hand, in a third of the time that a general writer of JSON takes: there are some for each batch.
+        head = f'{{"name": {_quoted(name)}, "track": {_quoted(track)}, "at": {begun_ns}, "ns": {ended - begun_ns}, '
+        self._write(head + ('"batch": null}' if batch is None else f'"batch": "{batch}"}}'), ended)
 
     def _is_wanted(self, batch: str) -> bool:
         return self._indices is None or self._indices[0] <= int(batch.rpartition(".")[2]) <= self._indices[1]
@@ -98,7 +104,7 @@ class Tracer:
 
     def clock(self, offset_ns: int) -> None:
         """How much the monotonic clock of the registry's host is ahead of this host's."""
-        self._write({"offset_ns": offset_ns})
+        self._write(json.dumps({"offset_ns": offset_ns}), perf_counter_ns())
 
     def close(self) -> None:
         """Writes what is left. Idempotent."""
