@@ -1,6 +1,6 @@
 """Distributed graph sampling for GNN training in PyTorch.
 
-Subpackages are imported when they are first used, so that the command line starts without torch.
+Modules are imported when they are first used, so that the command line starts without torch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import channel, cluster, data, distributed, glt, inference, loader, partition, sampler, typing, utils
+    from . import (
+        channel,
+        cluster,
+        config,
+        data,
+        distributed,
+        errors,
+        glt,
+        inference,
+        loader,
+        metrics,
+        partition,
+        sampler,
+        tables,
+        telemetry,
+        typing,
+        utils,
+    )
     from ._C import __version__
     from .core import show_config
     from .distributed import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
@@ -29,16 +46,21 @@ if TYPE_CHECKING:
         reverse_edge_type,
     )
 
-_SUBPACKAGES = (
+_MODULES = (
     "channel",
     "cluster",
+    "config",
     "data",
     "distributed",
+    "errors",
     "glt",
     "inference",
     "loader",
+    "metrics",
     "partition",
     "sampler",
+    "tables",
+    "telemetry",
     "typing",
     "utils",
 )
@@ -79,22 +101,27 @@ __all__ = [
     "as_str",
     "channel",
     "cluster",
+    "config",
     "data",
     "distributed",
+    "errors",
     "glt",
     "inference",
     "loader",
+    "metrics",
     "partition",
     "reverse_edge_type",
     "sampler",
     "show_config",
+    "tables",
+    "telemetry",
     "typing",
     "utils",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBPACKAGES:
+    if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
     if name in _OF_TYPING:
         return getattr(importlib.import_module(".typing", __name__), name)

@@ -24,6 +24,7 @@ _KIND_NAMES = {"b": "booleans", "i": "integers", "u": "integers", "f": "floating
 _NPZ_KINDS = {
     **dict.fromkeys(("edge_index", "num_nodes", "edge_time", "node_time", "split"), "iu"),
     **dict.fromkeys((f"{name}_idx" for name in _SPLITS), "iub"),
+    **dict.fromkeys((f"{name}_mask" for name in _SPLITS), "b"),
     **dict.fromkeys(("x", "y", "edge_attr"), "biuf"),
     "edge_weight": "iuf",
 }
@@ -119,7 +120,7 @@ class GraphSource:
         Arrays: ``edge_index`` int ``[2, E]``; optional ``num_nodes``, ``x`` ``[N, dim]``, ``y`` ``[N, ...]``,
         ``edge_attr`` ``[E, dim]``, ``edge_weight`` ``[E]``, ``edge_time`` int ``[E]`` or ``node_time`` int ``[N]``, and
         either ``split`` int ``[N]`` (0 train, 1 validation, 2 test) or ``train_idx``, ``val_idx``, ``test_idx``: ids
-        int ``[n]``, or masks bool ``[N]``. Others are left alone.
+        int ``[n]``, or masks bool ``[N]``, which may be called ``train_mask`` and so on, too. Others are left alone.
 
         Raises:
             StorageError: the file cannot be read, lacks ``edge_index``, or holds one of these in another form.
@@ -262,7 +263,11 @@ def _npz_split(
             raise StorageError(f"{path}: split: expected [{num_nodes}], found {list(arrays['split'].shape)}")
         return tuple((arrays["split"] == number).nonzero().view(-1) for number in range(len(_SPLITS)))
     ids: list[torch.Tensor | None] = []
-    for name in (f"{split}_idx" for split in _SPLITS):
+    for split in _SPLITS:
+        names = [name for name in (f"{split}_idx", f"{split}_mask") if name in arrays]
+        if len(names) > 1:
+            raise StorageError(f"{path}: expected one of {' and '.join(names)}, found both")
+        name = names[0] if names else ""
         part = arrays.get(name)
         if part is not None and part.dtype == torch.bool:
             if part.shape != (num_nodes,):

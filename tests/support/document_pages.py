@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.document_programs import ROOT, document
+from tests.support.ssh_hosts import SshCluster
 
 _BLOCK = re.compile(r"^```(?P<kind>\w+)(?: (?P<name>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 DEADLINE_S = 900.0  # only ever reached by a hang
@@ -47,9 +49,13 @@ def write_programs(directory: Path, programs: Mapping[str, str]) -> str:
     return f"{directory}:{os.environ['PATH']}"
 
 
-def run_page(page: str, directory: Path) -> int:
-    """Runs a page in an empty directory, and compares; returns how many answers it had. Hosts are not asked."""
-    path = write_programs(directory / "bin", {})
+def run_page(page: str, directory: Path, cluster: SshCluster | None = None) -> int:
+    """Runs a page in an empty directory, and compares; returns how many answers it had.
+
+    From the first command that logs in at hosts on it runs on the first host of the cluster; without one it ends there.
+    """
+    ssh = {} if cluster is None else {"ssh": f'exec {shutil.which("ssh")} -F {cluster.directory}/ssh_config "$@"'}
+    path = write_programs(directory / "bin", ssh)
     environ = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     printed: str | None = None
     answers = 0
@@ -62,9 +68,13 @@ def run_page(page: str, directory: Path) -> int:
             assert_printed(block.text, printed)
             answers += 1
         elif block.kind == "sh":
+            command = ["bash", "-euc", block.text]
             if "--on ssh" in block.text:
-                break  # what follows needs hosts
-            printed = _run(["bash", "-euc", block.text], directory, environ)
+                if cluster is None:
+                    break
+                variables = [f"{name}={environ[name]}" for name in ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")]
+                command = cluster.a.command("env", f"--chdir={directory}", *variables, *command)
+            printed = _run(command, directory, environ)
         elif block.kind == "python":
             printed = _run([sys.executable, "-c", block.text], directory, environ)
             said = re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE)

@@ -152,6 +152,9 @@ def test_masks_of_npz_files_are_masks(tmp_path: Path) -> None:
     source = GraphSource.from_npz(npz(tmp_path / "a.npz", train_idx=mask, val_idx=~mask, num_nodes=4))
     assert source.node_split is not None
     assert [None if part is None else part.tolist() for part in source.node_split] == [[0, 2], [1, 3], None]
+    source = GraphSource.from_npz(npz(tmp_path / "pyg.npz", train_mask=mask, test_mask=~mask))
+    assert source.node_split is not None
+    assert [None if part is None else part.tolist() for part in source.node_split] == [[0, 2], None, [1, 3]]
     wide = {"edge_index": EDGES.numpy().astype(np.uint32), "train_idx": np.array([3], dtype=np.uint8)}
     source = GraphSource.from_npz(npz(tmp_path / "b.npz", **wide, other=np.array(["a"])))
     assert source.edge_index.dtype == torch.int64
@@ -165,6 +168,8 @@ def test_masks_of_npz_files_are_masks(tmp_path: Path) -> None:
         ({"edge_index": EDGES.numpy() + 0.5}, "edge_index: expected integers, found float64"),
         ({"train_idx": np.array([0.0, 1.0])}, "train_idx: expected integers or booleans, found float64"),
         ({"val_idx": np.array([True])}, r"val_idx: expected a mask \[4\], found \[1\]"),
+        ({"val_mask": np.array([1, 0, 0, 0])}, "val_mask: expected booleans, found int64"),
+        ({"test_mask": np.array([True] * 4), "test_idx": np.array([1])}, "expected one of test_idx and test_mask"),
         ({"split": np.array([0.0, 1, 2, 0])}, "split: expected integers, found float64"),
         ({"split": np.array([0, 1]), "num_nodes": 4}, r"split: expected \[4\], found \[2\]"),
         ({"num_nodes": np.array(4.5)}, "num_nodes: expected integers, found float64"),
