@@ -94,7 +94,21 @@ def sampling() -> str:
     return _picture(680, 52 + 34 * len(ordered), "Sampled edges a second, ours and peers", parts)
 
 
-PICTURES: dict[str, Callable[[], str]] = {"architecture.svg": architecture, "sampling.svg": sampling}
+def top() -> str:
+    """What ``graphlearn-dist top`` shows of a running job: the text of docs/telemetry.md, as in a terminal."""
+    page = (ROOT / "docs" / "telemetry.md").read_text()
+    lines = page.split("graphlearn-dist top job.json\n```\n\n```\n", 1)[1].split("\n```", 1)[0].splitlines()
+    width, height = round(7.25 * max(map(len, lines))) + 40, 18 * len(lines) + 40
+    rows = [
+        f'<text x="20" y="{32 + 18 * row}" xml:space="preserve" font-family="monospace" font-size="12" '
+        f'fill="{"#fde68a" if row == len(lines) - 1 else "#e5e7eb"}">{escape(line)}</text>'
+        for row, line in enumerate(lines)
+    ]
+    frame = f'<rect width="{width}" height="{height}" rx="8" fill="{INK}"/>'
+    return _picture(width, height, "A running job in a terminal", [frame, *rows])
+
+
+PICTURES: dict[str, Callable[[], str]] = {"architecture.svg": architecture, "sampling.svg": sampling, "top.svg": top}
 
 
 def main() -> None:
