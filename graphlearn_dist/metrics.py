@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -30,6 +31,9 @@ def link_ranks(positive: torch.Tensor, negative: torch.Tensor, *, ties: Ties = "
     Raises:
         InvalidArgumentError: shapes that do not fit together, or scores that are not numbers.
     """
+    for name, scores in (("positive", positive), ("negative", negative)):
+        if not isinstance(scores, torch.Tensor):
+            raise InvalidArgumentError(f"{name}: expected a torch.Tensor of scores, got {type(scores).__name__}")
     if positive.dim() != 1 or negative.dim() not in (1, 2) or (negative.dim() == 2 and len(negative) != len(positive)):
         raise InvalidArgumentError(
             f"positive, negative: expected scores [n] and [n, k] or [k], got {[*positive.shape]}, {[*negative.shape]}"
@@ -54,7 +58,12 @@ def mean_reciprocal_rank(ranks: torch.Tensor) -> float:
 
 
 def hits_at_k(ranks: torch.Tensor, k: int) -> float:
-    """Share of the ranks (see ``link_ranks``), float ``[n]``, that are at most ``k``; nan of none."""
+    """Share of the ranks (see ``link_ranks``), float ``[n]``, that are at most ``k``, from 1; nan of none.
+
+    Raises:
+        InvalidArgumentError: a ``k`` that is none.
+    """
+    _check_k(k, "k")
     return float((ranks <= k).double().mean())
 
 
@@ -69,13 +78,15 @@ class LinkMetrics:
         ties: see ``link_ranks``.
 
     Raises:
-        InvalidArgumentError: a ``k`` below 1.
+        InvalidArgumentError: a ``k`` that is no integer from 1 on.
     """
 
-    def __init__(self, ks: tuple[int, ...] = (1, 3, 10), *, ties: Ties = "mean") -> None:
-        if min(ks, default=1) < 1:
-            raise InvalidArgumentError(f"ks: expected numbers from 1, got {ks}")
-        self._ks = ks
+    def __init__(self, ks: Sequence[int] = (1, 3, 10), *, ties: Ties = "mean") -> None:
+        if not isinstance(ks, Sequence):
+            raise InvalidArgumentError(f"ks: expected a sequence of integers, got {ks!r}")
+        for k in ks:
+            _check_k(k, "ks")
+        self._ks = tuple(ks)
         self._ties = ties
         self._counts = torch.zeros(0, dtype=torch.int64)  # by twice the rank
 
@@ -102,6 +113,11 @@ class LinkMetrics:
         there = counts.nonzero().view(-1)
         found = {"mrr": float((counts[there] / ranks[there]).sum() / total)}
         return found | {f"hits@{k}": float(counts[ranks <= k].sum() / total) for k in self._ks}
+
+
+def _check_k(k: int, name: str) -> None:
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise InvalidArgumentError(f"{name}: expected integers from 1, got {k!r}")
 
 
 def _padded(counts: torch.Tensor, length: int) -> torch.Tensor:

@@ -40,8 +40,10 @@ def random_walk(
         length: steps.
         metapath: edge types to go along, one after another, and from the beginning again; needed where there are
             several.
-        p: node2vec's return parameter: a step back has 1/p of the chance of one to a neighbor of the node before.
-        q: node2vec's in-out parameter: a step to any other node has 1/q of it.
+        p: node2vec's return parameter, 0.0001 to 10000: a step back has 1/p of the chance of one to a neighbor of the
+            node before.
+        q: node2vec's in-out parameter, likewise: a step to any other node has 1/q of it. By weight 1/p, 1 and 1/q may
+            differ by a factor of 10000.
         restart_prob: chance that a walk ends before each step, as in DGL.
         with_weight: step by edge weight, along the types that have weights; else each edge is as likely.
         seed: of all draws.

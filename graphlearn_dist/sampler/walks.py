@@ -26,10 +26,12 @@ ENDED = -1
 """In the place of a node: the walk ended before."""
 
 _DRAWS_OF_WALKS = 1 << 62  # in the place of a batch's index, so that no walk has the draws of a batch
-_ENDS, _ACCEPTS = -1, -2  # in the place of an edge type
+_ENDS, _ACCEPTS, _KIND, _RANK = -1, -2, -3, -4  # in the place of an edge type
 _UNITS = 1 << 53  # of a random number in [0, 1)
 _FIRST_TRIES, _MORE_TRIES, _MOST_TRIES = 8, 4, 1 << 13
-_EXTREME = 1e4
+_ROUNDS = 2  # of proposals, before whole rows are looked at
+_MOST_NEIGHBORS = 1 << 22  # of whole rows that are looked at together
+_EXTREME, _MOST_UNEQUAL = 1e4, 1e4
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,16 @@ class WalkSettings:
                 )
         if not 0 <= self.restart_prob <= 1:
             raise InvalidArgumentError(f"restart_prob: expected a number in [0, 1], got {self.restart_prob}")
+        if self.with_weight and max(self.biases) > _MOST_UNEQUAL * min(self.biases):
+            raise InvalidArgumentError(
+                f"p, q: expected chances by weight (1/p, 1 and 1/q) that differ by a factor of {_MOST_UNEQUAL:.0f} at "
+                f"most, got {self.p} and {self.q}"
+            )
+
+    @property
+    def biases(self) -> tuple[float, float, float]:
+        """Of a step back, to a neighbor of the node before, and to any other node."""
+        return 1 / self.p, 1.0, 1 / self.q
 
     @property
     def is_second_order(self) -> bool:
@@ -179,7 +191,7 @@ class RandomWalks:
         home, near, far = (bias / max(biases) for bias in biases)
         found = torch.full_like(now, ENDED)
         open_, tries, trial = torch.arange(len(now)), _FIRST_TRIES, 0
-        while len(open_):
+        while len(open_) and (settings.with_weight or trial < _ROUNDS):
             counts, drawn = await self._draw(step, trial, edge_type, now[open_], tries, numbers[open_])
             open_ = open_[counts > 0]  # the others have no neighbors
             proposed = drawn.view(-1, tries)
@@ -196,12 +208,53 @@ class RandomWalks:
             is_done = taken.any(dim=1)
             found[open_[is_done]] = proposed[is_done, taken[is_done].int().argmax(dim=1)]
             open_, tries, trial = open_[~is_done], min(_MORE_TRIES * tries, _MOST_TRIES), trial + 1
+        if len(open_):
+            degrees = await self._graph.degrees(edge_type, now[open_])
+            for some in torch.split(open_, _lengths_within(degrees, _MOST_NEIGHBORS)):
+                found[some] = await self._from_rows(step, edge_type, now[some], before[some], numbers[some])
         return found
+
+    async def _from_rows(
+        self, step: int, edge_type: int, now: torch.Tensor, before: torch.Tensor, numbers: torch.Tensor
+    ) -> torch.Tensor:
+        """The next nodes int64 ``[n]`` of node2vec, of walks at nodes that have neighbors, drawn from all of these.
+
+        A walk's kind of step is drawn by how many neighbors there are of each kind, and one of these as the next node:
+        numbers of its own row alone, which do not depend on the other walks.
+        """
+        counts, neighbors = await self._draw(step, 0, edge_type, now, -1, numbers)
+        walks = torch.arange(len(now)).repeat_interleave(counts)
+        kinds = torch.zeros_like(neighbors)  # back, near, far
+        away = (neighbors != before[walks]).nonzero().view(-1)
+        kinds[away] = torch.where(await self._has_edges(edge_type, before[walks[away]], neighbors[away]), 1, 2)
+        rows = 3 * walks + kinds
+        sizes = torch.bincount(rows, minlength=3 * len(now)).view(-1, 3)
+        shares = (sizes * torch.tensor(self._settings.biases, dtype=torch.float64)).cumsum(dim=1)
+        luck = _random(self._key(step, _KIND), numbers) * shares[:, 2]
+        last = 2 - (sizes > 0).flip(1).int().argmax(dim=1)
+        kind = torch.minimum((shares <= luck[:, None]).sum(dim=1), last)  # rounding may have reached the whole share
+        row = 3 * torch.arange(len(now)) + kind
+        size = sizes.view(-1)[row]
+        rank = torch.minimum((_random(self._key(step, _RANK), numbers) * size).long(), size - 1)
+        first = sizes.view(-1).cumsum(dim=0)[row] - size
+        return neighbors[rows.argsort(stable=True)[first + rank]]
 
     async def _has_edges(self, edge_type: int, nodes: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``: whether a walk could go from each node to the other."""
         ends = (nodes, others) if self._schema.edge_dir == "out" else (others, nodes)
         return await self._graph.has_edges(edge_type, *ends)
+
+
+def _lengths_within(sizes: torch.Tensor, most: int) -> list[int]:
+    """Lengths of consecutive pieces whose sizes add up to so much at most, or that have one item."""
+    lengths, total = [0], 0
+    for size in sizes.tolist():
+        if lengths[-1] and total + size > most:
+            lengths.append(0)
+            total = 0
+        lengths[-1] += 1
+        total += size
+    return lengths
 
 
 def _random(key: int, places: torch.Tensor) -> torch.Tensor:

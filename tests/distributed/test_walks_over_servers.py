@@ -40,6 +40,8 @@ def test_servers(num_servers: int, tmp_path: Path) -> None:
         for q in (0.5, 4.0):
             how = {"metapath": EDGE_TYPES[2:], "p": 3.0, "q": q, "with_weight": True, "restart_prob": 0.1, "seed": 3}
             assert torch.equal(random_walk(served, SEEDS, 4, **how), random_walk(data, SEEDS, 4, **how))
+        how = {"metapath": EDGE_TYPES[2:], "p": 1e-4, "q": 1e4, "seed": 4}  # many draw from whole rows
+        assert torch.equal(random_walk(served, SEEDS, 4, **how), random_walk(data, SEEDS, 4, **how))
         found = personalized_pagerank(served, SEEDS, edge_type=EDGE_TYPES[2], top_k=8)
         expected = personalized_pagerank(data, SEEDS, edge_type=EDGE_TYPES[2], top_k=8)
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))

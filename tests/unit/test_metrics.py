@@ -104,5 +104,11 @@ def test_refused(positive: torch.Tensor, negative: torch.Tensor, error: str) -> 
         link_ranks(positive, negative)
     with pytest.raises(InvalidArgumentError, match="ties: expected 'mean' or 'last'"):
         link_ranks(torch.ones(1), torch.ones(1), ties="first")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="ks: expected numbers from 1"):
+    with pytest.raises(InvalidArgumentError, match="ks: expected integers from 1, got 0"):
         LinkMetrics((0,))
+    with pytest.raises(InvalidArgumentError, match="ks: expected a sequence of integers, got 3"):
+        LinkMetrics(3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="k: expected integers from 1, got 0"):
+        hits_at_k(torch.ones(1), 0)
+    with pytest.raises(InvalidArgumentError, match=r"negative: expected a torch\.Tensor of scores, got list"):
+        link_ranks(torch.ones(1), [0.5])  # type: ignore[arg-type]

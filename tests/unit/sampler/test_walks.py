@@ -14,6 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
+import graphlearn_dist.sampler.walks as sampler_walks
 from graphlearn_dist.data import Dataset
 from graphlearn_dist.distributed import random_walk
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
@@ -60,7 +61,9 @@ def assert_distributed(drawn: list[Any], chances: dict[Any, float]) -> None:
     assert stats.chisquare(observed, np.array(expected) * total / np.sum(expected)).pvalue > ALPHA
 
 
-@pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.25, 4.0), (4.0, 0.25), (0.5, 2.0), (100.0, 1.0), (1.0, 100.0)])
+@pytest.mark.parametrize(
+    ("p", "q"), [(1.0, 1.0), (0.25, 4.0), (4.0, 0.25), (0.5, 2.0), (100.0, 1.0), (1.0, 100.0), (0.02, 50.0)]
+)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_steps_have_their_chances(p: float, q: float, weighted: bool) -> None:
     """Two steps from one node, in a graph with loops and parallel edges, along edges and against them."""
@@ -119,10 +122,28 @@ def test_walks_end() -> None:
     ]
 
 
+def test_no_step_waits_for_luck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no neighbor has a large bias, whole rows are drawn from, some at a time; by weight that is refused."""
+    nodes = torch.arange(60)
+    edges = torch.stack([nodes.repeat(3), torch.cat([(nodes + step) % 60 for step in (1, 2, 30)])])
+    dataset = Dataset(edge_dir="out")
+    dataset.init_graph(edges, edge_weights=torch.rand(180))
+    walks = random_walk(dataset, nodes, 8, p=1e-4, q=1e4, seed=5)
+    steps = (walks[:, 1:] - walks[:, :-1]) % 60
+    assert torch.isin(steps, torch.tensor([1, 2, 30])).all()
+    after = steps[:, 1:][steps[:, :-1] == 30]  # the way back is there, and 10,000 times as likely
+    assert (after == 30).double().mean() > 0.99
+    monkeypatch.setattr(sampler_walks, "_MOST_NEIGHBORS", 7)
+    assert torch.equal(random_walk(dataset, nodes, 8, p=1e-4, q=1e4, seed=5), walks)
+    with pytest.raises(InvalidArgumentError, match=r"by weight .* at most, got 0\.01 and 101"):
+        random_walk(dataset, nodes, 8, p=0.01, q=101.0, with_weight=True)
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "uniform": {"length": 6},
     "weighted": {"length": 4, "with_weight": True},
     "node2vec": {"length": 6, "p": 0.3, "q": 3.0},
+    "node2vec, far from uniform": {"length": 6, "p": 1e-4, "q": 1e4},
     "outward": {"length": 4, "p": 5.0, "q": 0.2},
     "ends": {"length": 8, "restart_prob": 0.2},
 }
