@@ -1,6 +1,6 @@
 #include "channel/loans.h"
 
-#include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,15 +9,23 @@
 namespace gld {
 namespace {
 
-int open_event() {
-  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+constexpr long kDelayNs = 5'000'000;
+
+int open_timer() {
+  const int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "timerfd_create");
   return fd;
+}
+
+// It goes off once, after that time; with 0 not at all, and it is as if it had not.
+void set_timer(int fd, long delay_ns) noexcept {
+  const itimerspec when{{0, 0}, {0, delay_ns}};
+  timerfd_settime(fd, 0, &when, nullptr);
 }
 
 }  // namespace
 
-Loans::Loans() : fd_(open_event()), owner_(static_cast<int>(getpid())) {}
+Loans::Loans() : fd_(open_timer()), owner_(static_cast<int>(getpid())) {}
 
 Loans::~Loans() { close(fd_); }
 
@@ -33,15 +41,13 @@ void Loans::give_back(uint64_t number) noexcept {
   const std::lock_guard lock(mutex_);
   --out_;
   back_.push_back(number);
-  if (back_.size() > 1) return;  // it has been told already
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);  // from zero it cannot overflow
+  if (back_.size() == 1) set_timer(fd_, kDelayNs);
 }
 
 std::vector<uint64_t> Loans::take() {
   const std::lock_guard lock(mutex_);
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t was_read = read(fd_, &count, sizeof count);  // nothing there: nothing came back
+  if (back_.empty()) return {};
+  set_timer(fd_, 0);
   std::vector<uint64_t> out(back_);
   back_.clear();  // and keeps its room
   return out;

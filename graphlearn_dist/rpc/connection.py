@@ -39,6 +39,7 @@ from .wire.encoded import Encoded, release
 from .wire.failures import pack_failure, read_failure
 from .wire.gld1 import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
 
+_RELEASED_AT_ONCE = 1000  # places in a frame, of at most 19 bytes each
 _OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
 
 
@@ -219,7 +220,9 @@ class Connection:
             return
         remaining_ms = min(max(1, int((call.deadline - time.monotonic()) * 1000)), MAX_DEADLINE_MS)
         try:
-            self._send_value(Kind.REQUEST, call.request_id, (call.function,), encoded, remaining_ms)
+            back = self._owner.loans.take(self.send_releases) if self._exchange.borrows else []
+            before = _release_frames(back) if back else b""
+            self._send_value(Kind.REQUEST, call.request_id, (call.function,), encoded, remaining_ms, before)
         except InvalidArgumentError as error:
             self._settle(call.request_id, error=error)
 
@@ -305,15 +308,22 @@ class Connection:
             release(encoded)
 
     def _send_value(
-        self, kind: Kind, request_id: int, meta: tuple[str, ...], encoded: Encoded, deadline_ms: int = 0
+        self,
+        kind: Kind,
+        request_id: int,
+        meta: tuple[str, ...],
+        encoded: Encoded,
+        deadline_ms: int = 0,
+        before: bytes = b"",
     ) -> None:
+        """``before``: whole frames that go with it."""
         limit, nbytes = self._peer_limit_bytes, encoded.nbytes
         if nbytes > limit:
             release(encoded)
             raise InvalidArgumentError(f"payload: {self.peer_name} takes at most {limit} bytes, got {nbytes}")
         place = self._exchange.put(encoded) if nbytes >= self._settings.arena_threshold_bytes else 0
         head = pack_head((*meta, place), encoded.head)
-        frame = pack_frame(kind, request_id, head, FLAG_ARENA if place else 0, deadline_ms, nbytes)
+        frame = before + pack_frame(kind, request_id, head, FLAG_ARENA if place else 0, deadline_ms, nbytes)
         if place:
             self._stream.send(frame)
             if isinstance(place, int):  # copied; a lent payload goes back when the peer says so
@@ -358,14 +368,14 @@ class Connection:
         if not self._stream.closed:
             self._stream.send(pack_frame(Kind.ARENA, 0, pack_head(meta)))
 
-    def send_release_later(self, place: Any) -> None:
-        """``send_release``, from any thread."""
-        post(self._loop, self.send_release, place)
+    def send_releases_later(self, places: list[Any]) -> None:
+        """``send_releases``, from any thread."""
+        post(self._loop, self.send_releases, places)
 
-    def send_release(self, place: Any) -> None:
-        """Tells the peer that a place is free."""
+    def send_releases(self, places: list[Any]) -> None:
+        """Tells the peer that places are free."""
         if not self._stream.closed:
-            self._stream.send(pack_frame(Kind.RELEASE, 0, pack_head([place])))
+            self._stream.send(_release_frames(places))
 
     def _value(self, header: Header, place: Any, head: Any, payload: Any) -> Value:
         return Value(head, self._exchange.take(place, header.payload_len) if header.flags & FLAG_ARENA else payload)
@@ -513,3 +523,9 @@ class Connection:
             served.cancel()
         self._exchange.close()
         self._owner.connection_closed(self, error)
+
+
+def _release_frames(places: list[Any]) -> bytes:
+    """Says of places of the peer's that they are free."""
+    cut = range(0, len(places), _RELEASED_AT_ONCE)
+    return b"".join(pack_frame(Kind.RELEASE, 0, pack_head(places[i : i + _RELEASED_AT_ONCE])) for i in cut)

@@ -15,7 +15,7 @@ import numpy
 from ... import _C
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
-from ...rpc.wire.encoded import Encoded
+from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import SamplerInput, SamplingConfig
 from ...sampler.batches import with_own_times
 from ...sampler.fingerprint import Settings, input_settings
@@ -249,7 +249,12 @@ def decode_here(encoded: Encoded, loans: Loans) -> Any:
         if copy is not None:
             numpy.copyto(byte_array(copy), byte_array(payload))
         return decode(encoded.head, copy)
-    return decode(encoded.head, loans.lend(payload, encoded.on_released))
+    return decode(encoded.head, loans.lend(payload, _release_all, encoded))
+
+
+def _release_all(encoded: list[Encoded]) -> None:
+    for each in encoded:
+        release(each)
 
 
 def _own_name() -> str:

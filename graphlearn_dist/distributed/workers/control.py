@@ -5,59 +5,120 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ...rpc.wire.codec import decode_blob, encode
 
 _LENGTH = struct.Struct("<I")
-_LIMIT_BYTES = 1 << 31
 
 
-class Control:
-    """One end of the socket pair."""
+class Control(asyncio.Protocol):
+    """One end of the socket pair. On one asyncio loop.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
+    Args:
+        on_notified: called when the other side says that there is something in the ring. What it raises,
+            ``receive_message`` raises; nothing is received after it.
+    """
+
+    def __init__(self, on_notified: Callable[[], None] = lambda: None) -> None:
+        self._on_notified = on_notified
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._messages: deque[bytearray] = deque()
+        self._changed: asyncio.Future[None] | None = None  # somebody waits for a message
+        self._is_over = False
+        self._error: Exception | None = None
 
     @classmethod
-    async def open(cls, sock: socket.socket) -> Control:
+    async def open(cls, sock: socket.socket, on_notified: Callable[[], None] = lambda: None) -> Control:
         """Takes over a connected socket."""
         sock.setblocking(False)
-        return cls(*await asyncio.open_unix_connection(sock=sock))
+        loop = asyncio.get_running_loop()
+        _, control = await loop.create_unix_connection(lambda: cls(on_notified), sock=sock)
+        return control
 
-    async def notify(self) -> None:
-        """Says that there is something in the ring: an empty message."""
-        self.writer.write(_LENGTH.pack(0))
-        await self.writer.drain()
+    def notify(self) -> None:
+        """Says that there is something in the ring: an empty message; ``ConnectionResetError`` where nobody is."""
+        self.write(_LENGTH.pack(0))
 
-    def feed_end(self) -> None:
-        """Makes ``receive_message`` see the end of the stream; sending still works."""
-        if not self.reader.at_eof():
-            self.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamReader takes nothing after it
-        self.reader.feed_eof()
+    def write(self, data: bytes) -> None:
+        """Sends bytes, or queues them; ``ConnectionResetError`` where the other side is gone."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionResetError("the other side has closed the socket")
+        self._transport.write(data)
+
+    async def receive(self) -> bytearray | None:
+        """The next message; None when the other side has closed, or ``feed_end`` was called. One caller at a time."""
+        while not self._messages and not self._is_over:
+            self._changed = asyncio.get_running_loop().create_future()
+            try:
+                await self._changed
+            finally:
+                self._changed = None
+        if self._messages:
+            return self._messages.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def feed_end(self, error: Exception | None = None) -> None:
+        """Makes ``receive`` see the end, or raise an error; sending still works."""
+        if not self._is_over:
+            self._is_over, self._error = True, error
+        self._wake()
 
     def close(self) -> None:
         """Closes the socket. Idempotent."""
-        self.writer.close()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    # --- what the loop tells -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ``asyncio.Protocol``."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        self._buffer += data
+        begin = end = 0
+        while not self._is_over and len(self._buffer) >= (begin := end) + _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, begin)
+            end = begin + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            begin = end
+            if length:
+                self._messages.append(self._buffer[end - length : end])
+                self._wake()
+                continue
+            try:
+                self._on_notified()
+            except Exception as error:
+                self.feed_end(error)
+        del self._buffer[:begin]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        self.feed_end()
+        self._transport = None
+        self._on_notified = lambda: None  # it leads back to who has this: that must not wait for a garbage collection
 
 
-NOTIFICATION = object()
-
-
-async def send_message(control: Control, message: Any) -> None:
-    """Sends a registered message."""
+def send_message(control: Control, message: Any) -> None:
+    """Sends a registered message; ``ConnectionResetError`` where the other side is gone."""
     blob = b"".join(encode(message).write_parts())
-    control.writer.write(_LENGTH.pack(len(blob)) + blob)
-    await control.writer.drain()
+    control.write(_LENGTH.pack(len(blob)) + blob)
 
 
 async def receive_message(control: Control) -> Any:
-    """The next message; ``NOTIFICATION`` for an empty one, None when the other side has closed."""
-    try:
-        (length,) = _LENGTH.unpack(await control.reader.readexactly(_LENGTH.size))
-        if length == 0:
-            return NOTIFICATION
-        return decode_blob(bytearray(await control.reader.readexactly(length)))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
+    """The next message; None when the other side has closed."""
+    blob = await control.receive()
+    return None if blob is None else decode_blob(blob)

@@ -191,7 +191,7 @@ class SamplingProducer:
             return
         self._holders = holders
         for worker in self._workers:
-            await worker.tell(MoveHolders(holders.addresses))
+            worker.tell(MoveHolders(holders.addresses))
 
     async def use_copies(self, copies: tuple[CacheHandle, ...]) -> None:
         """Tells the workers which rows of other partitions the host keeps now."""
@@ -199,7 +199,7 @@ class SamplingProducer:
             return
         self._copies = copies
         for worker in self._workers:
-            await worker.tell(UseCopies(copies))
+            worker.tell(UseCopies(copies))
 
     async def start_run(
         self, run: int, epoch: int, indices: BatchIndices | None = None, credit_bytes: int | None = None
@@ -222,7 +222,7 @@ class SamplingProducer:
         self._end_credit(f"run {run} has begun")
         self._credit = None if credit_bytes is None else ByteCredit(credit_bytes)
         for rank, worker in enumerate(self._workers):
-            await worker.start_run(StartRun(run, epoch, wanted[rank :: len(self._workers)]))
+            worker.start_run(StartRun(run, epoch, wanted[rank :: len(self._workers)]))
 
     def _end_credit(self, why: str) -> None:
         if self._credit is not None:

@@ -136,7 +136,7 @@ class BatchSender:
             cancelled = await self._send_when_free(parts)
             self._counts.add_send(perf_counter_ns() - begun)
         on_announced()
-        await self._control.notify()
+        self._control.notify()
         if cancelled is not None:
             raise cancelled
 
@@ -305,7 +305,7 @@ async def _serve(control: Control) -> int:
         return 0  # the server took the ring away or closed the socket: it is done with this worker
     except Exception as error:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then nobody is left to be told
-            await send_message(control, describe_failure(setup.name, "set-up", error))
+            send_message(control, describe_failure(setup.name, "set-up", error))
         return 1
     return 0
 

@@ -69,7 +69,7 @@ class WorkerHandle:
             if (verdict := self._take_restart()) is not None:
                 raise self._death_error(process.pid, death, "stage set-up", verdict)
         for message in [*self._lasting.values()]:  # its setup may be older
-            await process.send(message)
+            process.send(message)
 
     @property
     def pid(self) -> int:
@@ -91,7 +91,7 @@ class WorkerHandle:
         """Whether its process is set up."""
         return self._process is not None and self._process.is_up
 
-    async def start_run(self, start: StartRun) -> None:
+    def start_run(self, start: StartRun) -> None:
         """Begins a run; what the last one left is dropped."""
         self._start, self._num_announced = start, 0
         self._deaths = (-1, 0)
@@ -99,13 +99,13 @@ class WorkerHandle:
         self._fail_waiting(SamplingWorkerError(f"{self.name}: run {start.run} has begun"))
         if self._process is not None and self._process.is_up:
             self._is_told = True
-            await self._process.send(start)
+            self._process.send(start)
 
-    async def tell(self, message: Any) -> None:
+    def tell(self, message: Any) -> None:
         """Tells its process something that holds from now on, for those that follow it too."""
         self._lasting[type(message)] = message
         if self._process is not None and self._process.is_up:
-            await self._process.send(message)
+            self._process.send(message)
 
     async def item(self, run: int, index: int) -> Encoded:
         """The batch of that index, encoded; waits for it.
@@ -206,7 +206,7 @@ class WorkerHandle:
             return
         self._is_told = True
         rest = self._start.indices[self._num_announced :]
-        await self._process.send(replace(self._start, indices=rest, careful=True))
+        self._process.send(replace(self._start, indices=rest, careful=True))
 
     def _drop_items(self) -> None:
         for announcement in self._announcements.values():

@@ -17,7 +17,7 @@ from ...errors import SamplingWorkerError
 from ...messages import WorkerFailure
 from ...rpc.wire.codec import decode_blob
 from ...rpc.wire.encoded import Encoded, SharedRegion
-from .control import NOTIFICATION, Control, receive_message, send_message
+from .control import Control, receive_message, send_message
 from .fork_server import ForkedWorker, ForkServer
 from .pulse import PulseWatch
 from .worker_failure import failure_error
@@ -83,7 +83,6 @@ class WorkerProcess:
         self._control: Control | None = None
         self._pulse: PulseWatch | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._sending: set[asyncio.Task[None]] = set()
         self._free: list[int] = []  # slots that the worker is yet to be told of
         self._free_bytes = 0
         self._region: mmap.mmap | None = None
@@ -124,10 +123,10 @@ class WorkerProcess:
         except OSError as error:  # no more processes, memory or descriptors
             raise SamplingWorkerError(f"{self.name}: stage start: {error}") from error
         self._pulse = PulseWatch(worker.pulse, RpcSettings(), self._on_frozen)
-        self._control = await Control.open(worker.control)
+        self._control = await Control.open(worker.control, self._drain)
         self._listener = loop.create_task(self._listen(self._control))
         with contextlib.suppress(ConnectionError):  # it has died: the listener says how
-            await send_message(self._control, self.origin.make_setup(self._ring.path))
+            send_message(self._control, self.origin.make_setup(self._ring.path))
         return await self._ready
 
     def _on_frozen(self, why: str) -> None:
@@ -139,11 +138,11 @@ class WorkerProcess:
         if self._worker is not None:
             self._worker.kill()
 
-    async def send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Tells it something; without effect when it is over."""
         if not self._is_over and self._control is not None:
             with contextlib.suppress(ConnectionError):  # it has died: the listener says so to its owner
-                await send_message(self._control, message)
+                send_message(self._control, message)
 
     # --- what it says ------------------------------------------------------------------------------------------
 
@@ -160,9 +159,7 @@ class WorkerProcess:
         """Follows the worker until its socket closes; how it ended."""
         failure: SamplingWorkerError | None = None
         while (message := await receive_message(control)) is not None:
-            if message is NOTIFICATION:
-                self._drain()
-            elif isinstance(message, WorkerFailure):
+            if isinstance(message, WorkerFailure):
                 failure = failure_error(message)
         self._drain()
         if failure is not None or self._worker is None:
@@ -222,9 +219,7 @@ class WorkerProcess:
         if len(self._free) < _MOST_FREE_SLOTS and self._free_bytes < len(self._region) // _FREE_SHARE:
             return
         free, self._free, self._free_bytes = tuple(self._free), [], 0
-        sending = self._loop.create_task(self.send(ReleaseSlots(free)))
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
+        self.send(ReleaseSlots(free))
 
     def _on_ready(self, ready: WorkerReady) -> None:
         try:
@@ -255,7 +250,7 @@ class WorkerProcess:
         if self._control is not None:
             if not was_over:
                 with contextlib.suppress(ConnectionError):  # it is gone already
-                    await send_message(self._control, StopWorker())
+                    send_message(self._control, StopWorker())
             self._control.close()
         if self._worker is not None:
             await _end(self._worker)

@@ -9,7 +9,6 @@ then somebody may still read it.
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
 from collections.abc import Callable
@@ -34,11 +33,11 @@ class Wire(Protocol):
     def when_readable(self, descriptor: int, callback: Callable[[], None]) -> None: ...
     def forget_readable(self, descriptor: int) -> None: ...
     def send_arena_frame(self, meta: list[Any]) -> None: ...
-    def send_release(self, place: Any) -> None:
-        """Tells the peer that a place is free."""
+    def send_releases(self, places: list[Any]) -> None:
+        """Tells the peer that places are free."""
 
-    def send_release_later(self, place: Any) -> None:
-        """``send_release``, from any thread."""
+    def send_releases_later(self, places: list[Any]) -> None:
+        """``send_releases``, from any thread."""
 
     @property
     def loans(self) -> Loans:
@@ -185,19 +184,25 @@ class PayloadExchange:
         return offset
 
     def on_release(self, meta: list[Any]) -> None:
-        """The peer gives a place back."""
-        match meta:
-            case [[int(number), int(offset)]] if (number, offset) in self._lent:
-                release(self._lent.pop((number, offset)))
-            case [int(offset)] if offset in self._slots:
-                self._slots.discard(offset)
-                arena = self._wire.sending_arena()
-                if arena is not None:
-                    arena.release(offset)
-            case _:
-                raise ProtocolError("arena: released a slot that it does not hold")
+        """The peer gives places back."""
+        for place in meta:
+            match place:
+                case [int(number), int(offset)] if (number, offset) in self._lent:
+                    release(self._lent.pop((number, offset)))
+                case int(offset) if offset in self._slots:
+                    self._slots.discard(offset)
+                    arena = self._wire.sending_arena()
+                    if arena is not None:
+                        arena.release(offset)
+                case _:
+                    raise ProtocolError("arena: released a slot that it does not hold")
 
     # --- receiving ---------------------------------------------------------------------------------------------
+
+    @property
+    def borrows(self) -> bool:
+        """Whether the peer may have lent something to this side. From any thread."""
+        return bool(self._borrowed)
 
     def on_frame(self, meta: list[Any]) -> None:
         """An ARENA frame arrived."""
@@ -244,11 +249,11 @@ class PayloadExchange:
             case [int(number), int(offset)] if number in self._borrowed:
                 slot = self._borrowed[number].view(offset, nbytes)
                 self.stats.lent_payloads_received += 1
-                return self._wire.loans.lend(slot, functools.partial(self._wire.send_release, [number, offset]))
+                return self._wire.loans.lend(slot, self._wire.send_releases, [number, offset])
             case int(offset) if self._peer_arena is not None:
                 buffer = self._peer_arena.take(offset, nbytes)
                 self.stats.arena_payloads_received += 1
-                self._wire.send_release_later(offset)
+                self._wire.send_releases_later([offset])
                 return buffer
         raise ProtocolError("arena: a payload in memory that was never accepted")
 
