@@ -33,6 +33,7 @@ from .dist_server import (
 )
 from .dist_subgraph_loader import DistSubGraphLoader
 from .event_loop import ConcurrentEventLoop, wrap_torch_future
+from .importance import importance_neighbors
 from .pagerank import personalized_pagerank
 from .rpc import (
     RpcCalleeBase,
@@ -123,6 +124,7 @@ __all__ = [
     "get_server",
     "global_all_gather",
     "global_barrier",
+    "importance_neighbors",
     "init_client",
     "init_rpc",
     "init_server",

@@ -13,15 +13,18 @@ import torch
 from .. import _C
 from ..channel.base import ChannelBase
 from ..channel.output_channel import SEND_WAIT_S, send_for
-from ..core import thread_pool, to_optional_tensor, to_tensor
+from ..core import check_index_vector, thread_pool, to_optional_tensor, to_tensor
 from ..errors import ChannelTimeoutError, InvalidArgumentError, NotInitializedError
 from ..messages import SampledBatch, WorkerFailure
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from ..sampler.batch_maker import BatchMaker
+from ..sampler.importance import ImportanceOutput, ImportanceSettings, importance_of
 from ..sampler.inputs import edge_type_index, resolve_input
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.outputs import NeighborOutput
+from ..sampler.plan import SamplingPlan
 from ..sampler.ppr import PageRankOutput, pagerank_of, plan_of_all
+from ..sampler.tasks import HostGraph
 from ..sampler.walks import RandomWalks, WalkSettings, walk_plan
 from ..typing import EdgeType, NumNeighbors
 from .dist_dataset import DistDataset
@@ -228,10 +231,23 @@ class DistNeighborSampler(ConcurrentEventLoop):
             UnknownIdError: a seed is outside the graph.
             PeerLostError: a worker whose partition is needed is gone.
         """
-        if self._sampler is None:
-            raise NotInitializedError("the sampler does not run: call start_loop() first")
-        graph = self._sampler.graph_access(walk_plan(self._data, settings.with_weight, settings.seed))
+        graph = self._graph(walk_plan(self._data, settings.with_weight, settings.seed))
         return self.run_task(RandomWalks(graph, settings).walk(seeds, first), self._options.rpc_timeout)
+
+    def importance_neighbors(
+        self, seeds: torch.Tensor, settings: ImportanceSettings, *, first: int = 0
+    ) -> ImportanceOutput:
+        """The neighbors that walks from each seed visit most often; see ``distributed.importance_neighbors``.
+
+        Raises:
+            NotInitializedError: before ``start_loop``.
+            InvalidArgumentError: settings that do not fit the data set.
+            UnknownIdError: a seed is outside the graph.
+            PeerLostError: a worker whose partition is needed is gone.
+        """
+        graph = self._graph(walk_plan(self._data, settings.with_weight, settings.seed))
+        asked = importance_of(graph, check_index_vector(seeds, "seeds").long(), settings, first)
+        return self.run_task(asked, self._options.rpc_timeout)
 
     def personalized_pagerank(
         self,
@@ -250,13 +266,16 @@ class DistNeighborSampler(ConcurrentEventLoop):
             UnknownIdError: a seed is outside the graph.
             PeerLostError: a worker whose partition is needed is gone.
         """
-        if self._sampler is None:
-            raise NotInitializedError("the sampler does not run: call start_loop() first")
-        graph = self._sampler.graph_access(plan_of_all(self._data.schema))
+        graph = self._graph(plan_of_all(self._data.schema))
         number = edge_type_index(self._data.schema, edge_type, "edge_type")
         threads = self._options.num_threads
         finding = pagerank_of(graph, number, seeds, alpha=alpha, epsilon=epsilon, top_k=top_k, num_threads=threads)
         return self.run_task(finding, self._options.rpc_timeout)
+
+    def _graph(self, plan: SamplingPlan) -> HostGraph:
+        if self._sampler is None:
+            raise NotInitializedError("the sampler does not run: call start_loop() first")
+        return self._sampler.graph_access(plan)
 
     def _sample(
         self,

@@ -61,7 +61,14 @@ def random_walk(
         DeadlineExceededError, PeerLostError: a server did not answer.
     """
     settings = WalkSettings(
-        length, None if metapath is None else tuple(metapath), p, q, restart_prob, with_weight, seed, epoch
+        length,
+        None if metapath is None else tuple(metapath),
+        p,
+        q,
+        restart_prob,
+        with_weight=with_weight,
+        seed=seed,
+        epoch=epoch,
     )
     data = graph_for(data, "out")
     plan = walk_plan(data, with_weight, seed)

@@ -12,6 +12,7 @@ from .base import (
     SamplingConfig,
     SamplingType,
 )
+from .importance import ImportanceSettings
 from .negative_sampler import RandomNegativeSampler
 from .neighbor_sampler import NeighborSampler
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
@@ -25,6 +26,7 @@ __all__ = [
     "EdgeIndex",
     "EdgeSamplerInput",
     "HeteroSamplerOutput",
+    "ImportanceSettings",
     "NegativeSampling",
     "NegativeSamplingMode",
     "NeighborOutput",

@@ -47,6 +47,7 @@ class WalkSettings:
         with_weight: step by edge weight, along the types that have weights.
         seed: of all draws.
         epoch: likewise.
+        restart_every: before which steps a walk may end: 0 for all, else after so many steps, after twice as many, ….
     """
 
     length: int
@@ -57,6 +58,7 @@ class WalkSettings:
     with_weight: bool = False
     seed: int = 0
     epoch: int = 0
+    restart_every: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, int) or self.length < 0:
@@ -167,9 +169,11 @@ class RandomWalks:
 
     def _ends(self, step: int, numbers: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``: which walks end before a step."""
-        if not self._settings.restart_prob:
+        settings = self._settings
+        may_end = step > 0 and step % settings.restart_every == 0 if settings.restart_every else True
+        if not settings.restart_prob or not may_end:
             return torch.zeros(len(numbers), dtype=torch.bool)
-        return _random(self._key(step, _ENDS), numbers) < self._settings.restart_prob
+        return _random(self._key(step, _ENDS), numbers) < settings.restart_prob
 
     async def _draw(
         self, step: int, trial: int, edge_type: int, ids: torch.Tensor, count: int, numbers: torch.Tensor

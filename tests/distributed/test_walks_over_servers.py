@@ -11,6 +11,7 @@ from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistNeighborSampler,
     ServedDataset,
+    importance_neighbors,
     init_rpc,
     init_worker_group,
     personalized_pagerank,
@@ -42,6 +43,11 @@ def test_servers(num_servers: int, tmp_path: Path) -> None:
             assert torch.equal(random_walk(served, SEEDS, 4, **how), random_walk(data, SEEDS, 4, **how))
         how = {"metapath": EDGE_TYPES[2:], "p": 1e-4, "q": 1e4, "seed": 4}  # many draw from whole rows
         assert torch.equal(random_walk(served, SEEDS, 4, **how), random_walk(data, SEEDS, 4, **how))
+        how = {"num_random_walks": 20, "num_traversals": 2, "metapath": EDGE_TYPES[:2], "seed": 6}
+        pairs = zip(
+            importance_neighbors(served, SEEDS, 3, **how), importance_neighbors(data, SEEDS, 3, **how), strict=True
+        )
+        assert all(torch.equal(*pair) for pair in pairs)
         found = personalized_pagerank(served, SEEDS, edge_type=EDGE_TYPES[2], top_k=8)
         expected = personalized_pagerank(data, SEEDS, edge_type=EDGE_TYPES[2], top_k=8)
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
