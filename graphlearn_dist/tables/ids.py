@@ -27,7 +27,10 @@ from .columns import Array, CheckedChunk, Ids, as_ids, id_kind, native_ids, one_
 from .extra import open_duckdb
 from .sources import Place, table_errors
 
-_MAP_GROUP = 1 << 18  # rows that are read to give one id back
+# What is read to give one id back: so many rows, fewer where their texts are longer than so many bytes.
+_MAP_GROUP, _MAP_GROUP_BYTES = 1 << 18, 16 << 20
+_SORTED_ROWS = 1 << 13  # that DuckDB hands over at once
+_LONG_TEXT = 200  # bytes; from here on sorting by several threads takes memory in proportion
 _SPARSE = 4  # integers that spread over at most so many numbers each are sorted by marking them
 
 
@@ -150,6 +153,7 @@ class NodeIds:
         """Sorts ids on disk, by DuckDB, and writes the distinct ones."""
         starts: list[tuple[int, Place, Array | None]] = []
         failed: list[BaseException] = []
+        length = self._mean_length()
         is_text = id_kind(self._type) == "text"
         dtype = pa.large_string() if is_text else pa.int64()
         schema = pa.schema([("id", dtype), ("position", pa.int64())])
@@ -171,19 +175,30 @@ class NodeIds:
             if self._distinct
             else "SELECT id, 0 AS position FROM (SELECT DISTINCT id FROM given) ORDER BY id"
         )
-        connection = open_duckdb(max(budget.working_bytes // 2, 32 << 20), scratch, budget.threads)
+        memory, threads = max(budget.working_bytes // 2, 32 << 20), budget.threads if length < _LONG_TEXT else 1
+        connection = open_duckdb(memory, scratch, threads)
         try:
             connection.register("given", pa.RecordBatchReader.from_batches(schema, batches()))
-            ordered = connection.sql(query).to_arrow_reader(_MAP_GROUP)
+            ordered = connection.sql(query).to_arrow_reader(_SORTED_ROWS)
             return _write_map(path, dtype, self._without_doubles(ordered, starts))
         except Exception as error:
             if failed:
                 raise failed[0] from None
             if type(error).__module__.split(".")[0] in ("duckdb", "_duckdb"):
-                raise StorageError(f"{self._name}: ids cannot be sorted: {str(error).splitlines()[0]:.500}") from error
+                said = f"{self._name}: ids cannot be sorted: {str(error).splitlines()[0]:.500}"
+                if type(error).__name__ == "OutOfMemoryException":
+                    said += f"; texts of {length:,.0f} bytes need more --memory"
+                raise StorageError(said) from error
             raise
         finally:
             connection.close()
+
+    def _mean_length(self) -> float:
+        """Bytes of a text, about: of the first rows; 0 of integers."""
+        for rows in self._rows():
+            if len(rows.ids):
+                return 0.0 if isinstance(rows.ids, np.ndarray) else rows.ids.nbytes / len(rows.ids)
+        return 0.0
 
     def _without_doubles(self, ordered: Any, starts: list[tuple[int, Place, Array | None]]) -> Iterator[Any]:
         last = None
@@ -242,24 +257,41 @@ def _write_map(path: Path, dtype: Any, pieces: Iterable[Any]) -> _Map:
 
     count = 0
     ends: list[Any] = []
-    with pq.ParquetWriter(path, pa.schema([("id", dtype)]), compression="zstd") as writer:
+    with pq.ParquetWriter(path, pa.schema([("id", dtype)]), compression="zstd", use_dictionary=False) as writer:
         for ids in _in_groups(pieces, dtype):
-            writer.write_table(pa.table({"id": ids}), row_group_size=_MAP_GROUP)
+            writer.write_table(pa.table({"id": ids}), row_group_size=len(ids))
             count += len(ids)
             ends = [*ends[:1], ids[0].as_py(), ids[-1].as_py()]
     return _Map(count, is_dense=[*ends[:1], *ends[-1:]] == ([0, count - 1] if count else []))
 
 
 def _in_groups(pieces: Iterable[Any], dtype: Any) -> Iterator[Any]:
-    """The same ids, ``_MAP_GROUP`` at a time; the last are fewer."""
-    held = pa.array([], dtype)
-    for ids in pieces:
-        held = pa.concat_arrays([held, ids.cast(dtype)])
-        while len(held) >= _MAP_GROUP:
-            yield held[:_MAP_GROUP]
-            held = held[_MAP_GROUP:]
-    if len(held):
-        yield held
+    """The same ids, each time as many as a row group has: a rule that does not know how they are divided."""
+    held: list[Any] = []
+    rows = size = 0
+    for piece in pieces:
+        ids = piece.cast(dtype)
+        while len(ids):
+            count, taken = _that_fit(ids, _MAP_GROUP - rows, _MAP_GROUP_BYTES - size)
+            if not count and rows == 0:
+                count, taken = 1, _MAP_GROUP_BYTES  # a text that is longer is alone
+            held.append(ids[:count])
+            ids, rows, size = ids[count:], rows + count, size + taken
+            if len(ids) or rows == _MAP_GROUP:
+                yield pa.concat_arrays(held)
+                held, rows, size = [], 0, 0
+    if rows:
+        yield pa.concat_arrays(held)
+
+
+def _that_fit(ids: Any, most_rows: int, most_bytes: int) -> tuple[int, int]:
+    """How many of the first ids fit into so many rows and bytes of text, and the bytes."""
+    if not pa.types.is_large_string(ids.type):
+        return min(len(ids), most_rows), 0
+    offsets = np.frombuffer(ids.buffers()[1], np.int64)[ids.offset : ids.offset + len(ids) + 1]
+    ends = offsets[1:] - offsets[0]
+    count = min(int(np.searchsorted(ends, most_bytes, side="right")), most_rows)
+    return count, int(ends[count - 1]) if count else 0
 
 
 # --- looking ids up --------------------------------------------------------------------------------------------

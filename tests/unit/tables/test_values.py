@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, PartitionFormatError, TableError
+from graphlearn_dist.errors import (
+    GraphLearnError,
+    InvalidArgumentError,
+    PartitionFormatError,
+    StorageError,
+    TableError,
+)
 from graphlearn_dist.partition import load_partition_layout, verify
 from graphlearn_dist.tables import IdMap, ids
 
@@ -239,6 +246,39 @@ def test_maps_are_the_same_however_they_are_made(tmp_path: Path, monkeypatch: py
             assert (out / "node_map").exists() == (name != "dense")
             assert IdMap(out).original_ids(torch.arange(4000)).to_pylist() == sorted(given.tolist())
         assert found[0] == found[1]
+
+
+def test_groups_of_a_map_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a rule that does not know of pieces; a text that is longer than a group may be is alone in one."""
+    monkeypatch.setattr(ids, "_MAP_GROUP", 4)
+    monkeypatch.setattr(ids, "_MAP_GROUP_BYTES", 10)
+    texts = ["", "a", "b", "c", "d", "e" * 7, "ff", "g" * 11, "h" * 10, "i" * 9, "j", "k"]
+    wanted = [["", "a", "b", "c"], ["d", "e" * 7, "ff"], ["g" * 11], ["h" * 10], ["i" * 9, "j"], ["k"]]
+    whole = pa.array(texts, pa.large_string())
+    for cuts in ([], [1], [5, 6, 7], range(1, 12), [3, 3, 11]):
+        ends = [0, *cuts, len(texts)]
+        pieces = [whole[first:end] for first, end in itertools.pairwise(ends)]
+        assert [group.to_pylist() for group in ids._in_groups(pieces, pa.large_string())] == wanted
+    numbers = pa.array(range(9))
+    assert [len(group) for group in ids._in_groups([numbers[:3], numbers[3:]], pa.int64())] == [4, 4, 1]
+    tables = Tables(tmp_path / "long")
+    tables.folder.mkdir()
+    ends = {"s": pa.array(texts[:3]), "d": pa.array(texts[-3:])}
+    out = tables.build({"nodes": [tables.nodes(id=pa.array(texts[::-1]))], "edges": [tables.edges(**ends)]})
+    metadata = pq.read_metadata(out / "node_map" / "ids.parquet")
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == list(map(len, wanted))
+    assert IdMap(out).original_ids(torch.arange(12)).to_pylist() == texts
+    assert IdMap(out).node_ids(texts).tolist() == list(range(12))
+
+
+def test_long_ids_that_do_not_fit_into_memory(tmp_path: Path) -> None:
+    """Sorting them takes memory in proportion: the error says how long they are, and what helps."""
+    tables = Tables(tmp_path / "t")
+    tables.folder.mkdir()
+    nodes = tables.nodes(id=pa.array(["x" * 40_000 + f"{(i * 7919) % 4000}" for i in range(4000)]))
+    edges = tables.edges(s=pa.array([], pa.string()), d=pa.array([], pa.string()))
+    with pytest.raises(StorageError, match=r"ids cannot be sorted: .*; texts of 40,\d\d\d bytes need more --memory"):
+        tables.build({"nodes": [nodes], "edges": [edges]}, working=1 << 12)
 
 
 def test_map_that_is_damaged_or_lost(tables: Tables) -> None:
