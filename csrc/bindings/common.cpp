@@ -8,6 +8,7 @@
 #include "bindings/module.h"
 #include "common/buffer_pool.h"
 #include "common/copy_bytes.h"
+#include "common/crc32.h"
 #include "common/cuda.h"
 #include "common/error.h"
 #include "common/pulse.h"
@@ -63,6 +64,13 @@ std::vector<int64_t> copy_segments(const py::sequence& segments, const py::buffe
   return starts;
 }
 
+uint32_t crc32_of(const py::buffer& bytes, uint32_t before) {
+  const BufferViews views(py::make_tuple(bytes));
+  const Py_buffer& view = views.get().front();
+  GilReleased no_gil;  // the views pin the memory
+  return crc32(view.buf, static_cast<size_t>(view.len), before);
+}
+
 void lock_pool_pages() {
   if (!cuda_is_built()) throw CudaError("lock_pool_pages: this build has no CUDA");
   const auto lock = [](void* memory, size_t bytes) {
@@ -97,6 +105,9 @@ void bind_common(py::module_& m) {
         "Copies buffers to consecutive multiples of 64 bytes of a writable one, but for those that begin at an address "
         "in `left_out`: gives where the place of each of these begins, -1 of one that is not among the buffers. "
         "Releases the GIL.");
+
+  m.def("crc32", &crc32_of, py::arg("bytes"), py::arg("before") = 0,
+        "CRC-32 of a contiguous buffer that follows bytes of the CRC-32 `before`, as zlib.crc32. Releases the GIL.");
 
   m.def(
       "pool_stats",

@@ -42,3 +42,43 @@ GLD_INLINE void stream_piece(char* to, StreamedPiece piece) { std::memcpy(to, pi
 GLD_INLINE void end_streaming() {}
 }  // namespace gld
 #endif
+
+// Products of polynomials over GF(2), where the machine has them (has_carryless_product()): functions that use them
+// have GLD_CARRYLESS in front. A Folded is 128 bits of a message, the first ones lowest.
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <smmintrin.h>
+#include <wmmintrin.h>
+#define GLD_CARRYLESS __attribute__((target("pclmul,sse4.1")))
+namespace gld {
+using Folded = __m128i;
+inline bool has_carryless_product() { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
+GLD_CARRYLESS inline Folded folded_keys(unsigned long long first, unsigned long long last) {
+  return _mm_set_epi64x(static_cast<long long>(last), static_cast<long long>(first));
+}
+// first 64 bits of `bits` times the first key, plus the last 64 times the last, plus `next`.
+GLD_CARRYLESS inline Folded fold(Folded bits, Folded keys, Folded next) {
+  const Folded products = _mm_xor_si128(_mm_clmulepi64_si128(bits, keys, 0x00), _mm_clmulepi64_si128(bits, keys, 0x11));
+  return _mm_xor_si128(products, next);
+}
+GLD_CARRYLESS inline Folded load_bits(const unsigned char* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+GLD_CARRYLESS inline void store_bits(unsigned char* to, Folded bits) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bits);
+}
+GLD_CARRYLESS inline Folded add_to_first(Folded bits, unsigned int value) {
+  return _mm_xor_si128(bits, _mm_cvtsi32_si128(static_cast<int>(value)));
+}
+}  // namespace gld
+#else
+#define GLD_CARRYLESS
+namespace gld {
+using Folded = StreamedPiece;
+inline bool has_carryless_product() { return false; }
+inline Folded folded_keys(unsigned long long, unsigned long long) { return {}; }
+inline Folded fold(Folded bits, Folded, Folded) { return bits; }
+inline Folded load_bits(const unsigned char*) { return {}; }
+inline void store_bits(unsigned char*, Folded) {}
+inline Folded add_to_first(Folded bits, unsigned int) { return bits; }
+}  // namespace gld
+#endif

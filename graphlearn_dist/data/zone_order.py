@@ -67,6 +67,10 @@ class ZoneOrder:
         is_shared = place is self.place and bounds is self.bounds
         return self if is_shared else ZoneOrder(place, bounds, self.num_groups)
 
+    def is_same(self, other: ZoneOrder) -> bool:
+        """Whether the other has the same places and zones."""
+        return torch.equal(self.place, other.place) and torch.equal(self.bounds, other.bounds)
+
     @property
     def num_zones(self) -> int:
         """Number of zones."""

@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import stat
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +17,13 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already
 _READ_BYTES = 8 << 20
+_WRITE_BYTES = 1 << 20  # what a cache still has of the checksum when it is written
 _PARSER_TRIES = 10
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
 _DTYPES = {
@@ -170,7 +171,7 @@ class ArrayWriter:
         header = {"descr": np.lib.format.dtype_to_descr(stored_dtype(dtype)), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
         self._file.flush()
-        self._checksum = zlib.crc32(target.read_bytes())
+        self._checksum = _C.crc32(target.read_bytes())
 
     def append(self, chunk: torch.Tensor) -> None:
         """Writes the next rows."""
@@ -182,8 +183,10 @@ class ArrayWriter:
         self._num_rows += len(chunk) if self._shape else 1
         if chunk.numel():
             data = _as_numpy(chunk).reshape(-1).view(np.uint8).data
-            self._file.write(data)
-            self._checksum = zlib.crc32(data, self._checksum)
+            for begin in range(0, len(data), _WRITE_BYTES):
+                piece = data[begin : begin + _WRITE_BYTES]
+                self._checksum = _C.crc32(piece, self._checksum)
+                self._file.write(piece)
 
     def finish(self) -> ArrayFile:
         """Closes the file; StorageError unless all its rows came."""
@@ -254,7 +257,7 @@ def checksum_of(path: Path) -> str:
     checksum = 0
     with open(path, "rb") as file:
         while piece := file.read(_READ_BYTES):
-            checksum = zlib.crc32(piece, checksum)
+            checksum = _C.crc32(piece, checksum)
     return f"{checksum:08x}"
 
 

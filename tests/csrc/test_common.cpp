@@ -13,6 +13,7 @@
 #include "check.h"
 #include "common/buffer_pool.h"
 #include "common/copy_bytes.h"
+#include "common/crc32.h"
 #include "common/shuffle.h"
 
 namespace gld::test {
@@ -245,6 +246,19 @@ TEST("thread pool: a forked child ends a pool that is busy in its parent") {
   caller.join();
   CHECK_EQUAL(code, 0);
   CHECK_EQUAL(sum_of_numbers(*pool, 1000), 499'500);
+}
+
+TEST("crc32: the known checksum, any size from any place, in one piece or in two, by products and by tables") {
+  CHECK(crc32("123456789", 9, 0) == 0xCBF43926);  // the check value of the catalogue of CRCs
+  std::vector<uint8_t> bytes(700);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * i * 31 + i);
+  for (size_t from = 0; from < 3; ++from)
+    for (size_t size = 0; size + from <= bytes.size(); ++size) {
+      const uint8_t* data = bytes.data() + from;
+      const uint32_t expected = crc32_by_tables(data, size, 0);
+      CHECK(crc32(data, size, 0) == expected);
+      CHECK(crc32(data + size / 3, size - size / 3, crc32(data, size / 3, 0)) == expected);
+    }
 }
 
 TEST("copy_bytes: any size, from any place to any place, and nothing beside it") {

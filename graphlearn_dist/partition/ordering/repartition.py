@@ -16,7 +16,7 @@ import torch
 from ... import _C
 from ...core import available_cores, thread_pool, to_tensor
 from ...data.zone_order import ZoneOrder
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, PartitionFormatError
 from ..assembly import write_tables
 from ..attributes import attr_path
 from ..edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
@@ -143,20 +143,19 @@ def _renumbered(owners: torch.Tensor, num_parts: int, before: torch.Tensor, num_
 
 
 @dataclass(frozen=True)
+class _Run:
+    """Rows that follow one another in a partition, as those of a zone do."""
+
+    owner: int
+    rows: slice
+
+
+@dataclass(frozen=True)
 class _Found:
     """Where some rows lie: the partition and the row of each, int64 ``[n]``."""
 
     owners: torch.Tensor
     rows: torch.Tensor
-
-    @property
-    def run(self) -> tuple[int, slice] | None:
-        """The partition and its rows, where they follow one another in one; as those of a zone do."""
-        first = int(self.rows[0])
-        follows = torch.equal(self.rows, torch.arange(first, first + len(self.rows)))
-        if not follows or bool((self.owners != self.owners[0]).any()):
-            return None
-        return int(self.owners[0]), slice(first, first + len(self.rows))
 
     def by_owner(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Each partition with the positions of its rows."""
@@ -180,14 +179,48 @@ def _locate(book: PartitionBook, ids: torch.Tensor) -> _Found:
     return _Found(owners, rows)
 
 
-def _rows(arrays: Mapping[int, torch.Tensor], found: _Found) -> torch.Tensor:
-    if (run := found.run) is not None:
-        return arrays[run[0]][run[1]]
+def _zone_runs(old: ZonePartitionBook, new: ZonePartitionBook, p: int) -> list[_Run]:
+    """Where the rows of a new partition lie in the old ones, of the same zones; neighbors are joined."""
+    sizes, first = old.order.bounds.diff(), torch.zeros(old.order.num_zones, dtype=torch.int64)
+    for q in range(old.num_partitions):
+        first[old.owners == q] = sizes[old.owners == q].cumsum(0) - sizes[old.owners == q]
+    zones = ((new.owners == p) & (sizes > 0)).nonzero().view(-1)
+    runs: list[_Run] = []
+    for q, begin, size in zip(*(tensor[zones].tolist() for tensor in (old.owners, first, sizes)), strict=True):
+        if runs and runs[-1].owner == q and runs[-1].rows.stop == begin:
+            runs[-1] = _Run(q, slice(runs[-1].rows.start, begin + size))
+        else:
+            runs.append(_Run(q, slice(begin, begin + size)))
+    return runs
+
+
+def _rows(arrays: Mapping[int, torch.Tensor], where: _Run | _Found) -> torch.Tensor:
+    if isinstance(where, _Run):
+        return arrays[where.owner][where.rows]
     some = next(iter(arrays.values()))
-    out = torch.empty((len(found.rows), *some.shape[1:]), dtype=some.dtype)
-    for p, positions in found.by_owner():
-        out[positions] = arrays[p][found.rows[positions]]
+    out = torch.empty((len(where.rows), *some.shape[1:]), dtype=some.dtype)
+    for p, positions in where.by_owner():
+        out[positions] = arrays[p][where.rows[positions]]
     return out
+
+
+def _degrees(graphs: Mapping[int, GraphArrays], where: _Run | _Found) -> torch.Tensor:
+    """How many edges rows have, int64; PartitionFormatError where offsets are not in order within the edges."""
+    if isinstance(where, _Run):
+        graph = graphs[where.owner]
+        offsets = graph.indptr[where.rows.start : where.rows.stop + 1]
+        degrees, is_inside = offsets.diff(), int(offsets[0]) >= 0 and int(offsets[-1]) <= len(graph.indices)
+        if not is_inside or bool((degrees < 0).any()):
+            raise PartitionFormatError(
+                f"part{where.owner}: expected offsets of rows {where.rows.start} to {where.rows.stop} in order and at "
+                f"most {len(graph.indices)}"
+            )
+        return degrees
+    degrees = torch.empty_like(where.rows)
+    for p, positions in where.by_owner():
+        indptr, rows = graphs[p].indptr, where.rows[positions]
+        degrees[positions] = indptr[rows + 1] - indptr[rows]
+    return degrees
 
 
 def _attribute(
@@ -209,8 +242,14 @@ class _Mover:
     ) -> None:
         self.layout, self.root, self.num_parts = layout, root, num_parts
         self.books = {key: ZonePartitionBook(orders[key], owners, num_parts) for key in layout.nodes}
-        self.parts = [layout.open_partition(p, verify=False) for p in range(layout.num_parts)]
+        self.parts = [layout.open_partition(p, verify=None) for p in range(layout.num_parts)]
+        self.had_zones = {key: self._had_zones(key) for key in layout.nodes}
         self.files: list[ArrayFile] = []
+
+    def _had_zones(self, key: NodeKey) -> bool:
+        """Whether the old partitions are of the same zones."""
+        old = self.layout.nodes[key].book
+        return isinstance(old, ZonePartitionBook) and old.order.is_same(self.books[key].order)
 
     def run(self, graph: ZoneGraph) -> dict[str, Any]:
         """Writes all arrays; returns what META.json will say."""
@@ -237,12 +276,13 @@ class _Mover:
         if (self.layout.root / _ID_MAPS).exists():
             shutil.copytree(self.layout.root / _ID_MAPS, self.root / _ID_MAPS)
 
-    def _chunks(self, key: NodeKey, p: int) -> Iterator[torch.Tensor]:
-        """The ids of a new partition in the order of its rows: zones, or pieces of large ones."""
-        book, ids = self.books[key], self.books[key].local_ids(p)
-        ends = book.order.bounds.diff()[book.owners == p].cumsum(0)[:-1]
-        for zone in torch.tensor_split(ids, ends):
-            yield from _pieces(zone)
+    def _where(self, key: NodeKey, p: int, old: PartitionBook) -> Iterator[_Run | _Found]:
+        """Where the rows of a new partition lie by an old book, in their order: runs, or some tens of thousands."""
+        new = self.books[key]
+        if isinstance(old, ZonePartitionBook) and self.had_zones[key]:
+            yield from _zone_runs(old, new, p)
+        else:
+            yield from (_locate(old, ids) for ids in _pieces(new.local_ids(p)))
 
     def _arrays(self, select: Callable[[PartitionArrays], torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """An array of all old partitions that have it."""
@@ -257,7 +297,7 @@ class _Mover:
         return {name: self._arrays(functools.partial(_attribute, select, name)) for name in names}
 
     def _write_rows(
-        self, path: str, arrays: Mapping[int, torch.Tensor], num_rows: int, found: Iterator[_Found]
+        self, path: str, arrays: Mapping[int, torch.Tensor], num_rows: int, found: Iterator[_Run | _Found]
     ) -> None:
         some = next(iter(arrays.values()))
         with ArrayWriter(self.root, path, some.dtype, (num_rows, *some.shape[1:])) as writer:
@@ -277,7 +317,7 @@ class _Mover:
             groups.append((attr_path("node_attr", key, name, p), info.book, arrays))
         for path, book, arrays in groups:
             if arrays:
-                self._write_rows(path, arrays, num_rows, (_locate(book, ids) for ids in self._chunks(key, p)))
+                self._write_rows(path, arrays, num_rows, self._where(key, p, book))
 
     def _move_edges(self, key: EdgeKey) -> dict[str, Any]:
         """Everything about the edges of a type; its entry of META.json."""
@@ -295,13 +335,13 @@ class _Mover:
         """Writes the rows of a new partition; how many edges they have, and where the ids of these are."""
         row_type = self.layout.row_type(key)
         graphs = {part.partition_idx: part.graphs[key] for part in self.parts}
-        degrees = {q: graph.indptr.diff() for q, graph in graphs.items()}
         old, size = self.layout.nodes[row_type].book, self.books[row_type].partition_size(p)
         indptr = torch.zeros(size + 1, dtype=torch.int64)
         done = 1
-        for ids in self._chunks(row_type, p):
-            indptr[done : done + len(ids)] = _rows(degrees, _locate(old, ids))
-            done += len(ids)
+        for where in self._where(row_type, p, old):
+            degrees = _degrees(graphs, where)
+            indptr[done : done + len(degrees)] = degrees
+            done += len(degrees)
         indptr.cumsum_(0)
         self.files.append(write_tensor(self.root, array_path("graph", key, "indptr", p), indptr))
         num_edges, some = int(indptr[-1]), graphs[0]
@@ -312,8 +352,8 @@ class _Mover:
             for name, path in zip(names, paths, strict=True)
         ]
         try:
-            for ids in self._chunks(row_type, p):
-                for writer, piece in zip(writers, _edges(graphs, _locate(old, ids), names), strict=True):
+            for where in self._where(row_type, p, old):
+                for writer, piece in zip(writers, _edges(graphs, where, names), strict=True):
                     writer.append(piece)
             self.files += [writer.finish() for writer in writers]
         finally:
@@ -333,15 +373,15 @@ class _Mover:
         self.files.append(write_tensor(self.root, array_path("edge_feat", key, "ids", p), ids))
 
 
-def _edges(graphs: Mapping[int, GraphArrays], found: _Found, names: list[str]) -> list[torch.Tensor]:
+def _edges(graphs: Mapping[int, GraphArrays], where: _Run | _Found, names: list[str]) -> list[torch.Tensor]:
     """The edges of rows, one array for each name."""
-    if (run := found.run) is not None:
-        graph, rows = graphs[run[0]], run[1]
+    if isinstance(where, _Run):
+        graph, rows = graphs[where.owner], where.rows
         begin, end = int(graph.indptr[rows.start]), int(graph.indptr[rows.stop])
         return [getattr(graph, name)[begin:end] for name in names]
     taken, order = [], []
-    for p, positions in found.by_owner():
-        taken.append(_take(graphs[p], found.rows[positions]))
+    for p, positions in where.by_owner():
+        taken.append(_take(graphs[p], where.rows[positions]))
         order.append(positions)
     joined = {name: torch.cat([getattr(piece, name) for piece in taken]) for name in names}
     counts = torch.cat([piece.indptr.diff() for piece in taken])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from graphlearn_dist import _C, cli
 from graphlearn_dist.core import to_tensor
-from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError
+from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError, PartitionFormatError
 from graphlearn_dist.partition import (
     LDGPartitioner,
     RandomPartitioner,
@@ -254,6 +257,31 @@ def test_zones_stay_where_they_can(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="num_parts: expected 1 to 128"):
         repartition(four, tmp_path / "none", num_parts=129)
     assert not (tmp_path / "none").exists()
+
+
+def rewritten(directory: Path, name: str, values: torch.Tensor, *, has_checksum: bool) -> None:
+    """Writes other values into an array; META.json has their checksum, or still that of those before."""
+    path = directory / name
+    array = np.load(path)
+    array[:] = values.numpy()
+    np.save(path, array)
+    meta = json.loads((directory / "META.json").read_text())
+    if has_checksum:
+        next(file for file in meta["files"] if file["path"] == name)["crc32"] = f"{zlib.crc32(path.read_bytes()):08x}"
+    (directory / "META.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_damaged_partitions_are_not_moved(has_checksum: bool, tmp_path: Path) -> None:
+    """Offsets that are not in order are found even where the checksum is right; nothing is left of the result."""
+    directory, name = clustered(LDGPartitioner, tmp_path / "4", 4), "part1/graph/indptr.npy"
+    offsets = torch.from_numpy(np.load(directory / name))
+    offsets[5] = offsets[-1] + 7
+    rewritten(directory, name, offsets, has_checksum=has_checksum)
+    expected = "part1: expected offsets of rows .* in order" if has_checksum else "altered: expected CRC-32"
+    with pytest.raises(PartitionFormatError, match=expected):
+        repartition(directory, tmp_path / "6", num_parts=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["4"]
 
 
 def test_commands_say_what_to_expect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
