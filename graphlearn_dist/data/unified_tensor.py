@@ -27,7 +27,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def gather_located(
-    tensors: Sequence[UnifiedTensor | None],
+    tensors: Sequence[UnifiedTensor | torch.Tensor | None],
     owners: torch.Tensor,
     rows: torch.Tensor,
     out: torch.Tensor,
@@ -36,7 +36,7 @@ def gather_located(
     """Writes row ``rows[i]`` of ``tensors[owners[i]]`` to ``out[i]``, cast to the dtype of ``out``.
 
     Args:
-        tensors: of one dtype and row shape; None where no row is of it.
+        tensors: of one dtype and row shape, plain ones contiguous and in host memory; None where no row is of it.
         owners: int32 ``[n]``.
         rows: int64 ``[n]``.
         out: ``[n, ...]``.
@@ -46,8 +46,14 @@ def gather_located(
         UnknownIdError: a row is outside its tensor.
         InvalidArgumentError: there is no tensor of an owner, or shapes or dtypes do not fit together.
     """
-    stores = [None if tensor is None else tensor._native for tensor in tensors]
+    stores = list(map(_store_of, tensors))
     _C.gather_located(stores, owners, rows, out, pool)
+
+
+def _store_of(rows: UnifiedTensor | torch.Tensor | None) -> _C.RowStore | None:
+    if rows is None:
+        return None
+    return _C.RowStore([rows]) if isinstance(rows, torch.Tensor) else rows._native
 
 
 def view_rows(rows: torch.Tensor) -> UnifiedTensor:

@@ -165,9 +165,14 @@ class DistLoader(EpochLoader):
         if self._closed:
             raise ChannelClosedError("the loader was shut down")
 
+    @property
+    def has_device(self) -> bool:
+        """Whether batches have a way to go from where they are made."""
+        return self._copies.device is not None
+
     def is_ready(self) -> bool:
-        """Whether a batch should be taken ahead: it is there, and has a way to go to its device."""
-        return self._copies.device is not None and self._producer.is_ready()
+        """Whether a batch is there, to be taken ahead."""
+        return self._producer.is_ready()
 
     def recv(self) -> tuple[int, Copy]:
         """Index of the batch that comes next in an iteration, and the batch on its way to the device.
@@ -206,9 +211,10 @@ class _Received(Iterator[tuple[int, Any]]):
     def __init__(self, loader: DistLoader, run: int) -> None:
         self._loader = loader
         self._run = run
-        self._ahead = OneAhead(loader.recv, loader.is_ready)
+        # Without a device there is nothing to be gained by taking a batch before it is wanted.
+        self._recv = OneAhead(loader.recv, loader.is_ready).next if loader.has_device else loader.recv
 
     def __next__(self) -> tuple[int, Any]:
         self._loader.check_run(self._run)
-        index, copy = self._ahead.next()
+        index, copy = self._recv()
         return index, self._loader.finish(copy)

@@ -446,6 +446,7 @@ class Endpoint:
     def connection_closed(self, connection: Connection, error: RpcError) -> None:
         """A connection is gone."""
         last = self._links.closed(connection)
+        self._outgoing.forget(connection)
         self.traffic.closed(connection)
         why = error.why if isinstance(error, PeerLostError) else str(error)
         if connection.refused:

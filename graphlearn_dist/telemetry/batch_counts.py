@@ -73,10 +73,14 @@ class BatchCounts:
 
     def add(self, batch: SampledBatch, rows: Iterable[torch.Tensor], sample_ns: int, rows_ns: int) -> None:
         """A batch was made, with rows that were looked up for it."""
-        subgraph = batch.subgraph
-        nodes = sum([len(ids) for ids in subgraph.nodes])
-        row_bytes = sum([tensor.nbytes for tensor in rows])
-        self.add_sizes(len(batch.input_positions), nodes, subgraph.num_edges, row_bytes, sample_ns, rows_ns)
+        nodes = edges = row_bytes = 0  # loops, as each comprehension is a call
+        for ids in batch.subgraph.nodes:
+            nodes += ids.numel()
+        for pair in batch.subgraph.edge_index:
+            edges += pair.size(1)
+        for tensor in rows:
+            row_bytes += tensor.nbytes
+        self.add_sizes(batch.input_positions.numel(), nodes, edges, row_bytes, sample_ns, rows_ns)
 
     def add_sizes(self, seeds: int, nodes: int, edges: int, row_bytes: int, sample_ns: int, rows_ns: int) -> None:
         """As ``add``, of a batch of any form."""

@@ -121,12 +121,28 @@ class Section:
         self._ask = ask
 
     def __enter__(self) -> None:
-        self._owner.enter(self._phase, self._ask)
+        busy, me = self._owner.busy, threading.get_ident()
+        mine = busy.get(me)
+        if mine is not None:
+            mine.depth += 1
+            return
+        busy[me] = _Busy(self._phase, self._ask)  # and then looks: the stopper sets the phase, and then looks here
+        if self._owner.phase >= self._phase:
+            self._owner.stop_late_comer()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._owner.leave()
+        busy, me = self._owner.busy, threading.get_ident()
+        mine = busy.get(me)
+        if mine is None:  # a fork that was made in the section
+            return
+        mine.depth -= 1
+        if mine.depth > 0:
+            return
+        del busy[me]  # and then looks, as above
+        if self._owner.phase >= mine.phase:
+            self._owner.stop_late_comer()
 
 
 class Threads:
@@ -140,6 +156,8 @@ class Threads:
 
     Attributes:
         are_stopped: whether that is done.
+        busy: by thread, the section that it is in; each thread changes its own entry alone.
+        phase: threads of sections up to this one are being stopped.
     """
 
     def __init__(self) -> None:
@@ -152,8 +170,8 @@ class Threads:
     def _forget(self) -> None:
         """Begins anew, as a process without threads: also in a fork."""
         self.are_stopped = False
-        self._busy: dict[int, _Busy] = {}  # by thread; each thread changes its own entry alone
-        self._phase = 0
+        self.busy: dict[int, _Busy] = {}
+        self.phase = 0
         self._stopper = 0
         self._left = threading.Event()
 
@@ -161,37 +179,13 @@ class Threads:
         """The section of a thread that runs an event loop; ``ask`` makes the loop call a function."""
         return Section(self, 2, ask)
 
-    def enter(self, phase: int, ask: Callable[[Callable[[], None]], Any] | None) -> None:
-        """See ``Section``."""
-        me = threading.get_ident()
-        busy = self._busy.get(me)
-        if busy is not None:
-            busy.depth += 1
-            return
-        self._busy[me] = _Busy(phase, ask)  # and then looks: the stopper sets the phase, and then looks here
-        if self._phase >= phase and me != self._stopper:
-            self._stop_here()
-
-    def leave(self) -> None:
-        """See ``Section``."""
-        me = threading.get_ident()
-        busy = self._busy.get(me)
-        if busy is None:  # a fork that was made in the section
-            return
-        busy.depth -= 1
-        if busy.depth > 0:
-            return
-        del self._busy[me]  # and then looks, as above
-        if self._phase >= busy.phase and me != self._stopper:
-            self._stop_here()
-
     def stop_late_comer(self) -> None:
         """Stops the calling thread when the others are stopped, unless it is the one that ends the process."""
         if threading.get_ident() != self._stopper:
             self._stop_here()
 
     def _stop_here(self) -> NoReturn:
-        self._busy.pop(threading.get_ident(), None)
+        self.busy.pop(threading.get_ident(), None)
         self._left.set()
         never = threading.Lock()
         never.acquire()
@@ -203,7 +197,7 @@ class Threads:
         self._stopper = threading.get_ident()
         give_up = time.monotonic() + _LEAVE_S
         for phase in (1, 2):
-            self._phase = phase
+            self.phase = phase
             for busy in self._others(phase):
                 if busy.ask is not None:
                     busy.ask(self._stop_here)
@@ -213,7 +207,7 @@ class Threads:
         self.are_stopped = True
 
     def _others(self, phase: int) -> list[_Busy]:
-        return [busy for me, busy in list(self._busy.items()) if busy.phase <= phase and me != self._stopper]
+        return [busy for me, busy in list(self.busy.items()) if busy.phase <= phase and me != self._stopper]
 
 
 threads: Final = Threads()

@@ -97,18 +97,16 @@ class _Driver:
 
     def start(
         self, exchange: Exchange, streams: list[RpcStream | None], service: str, timeout_s: float
-    ) -> asyncio.Future[ExchangeEnding]:
-        """Begins an exchange; its end comes in the running loop, which must be the driver's."""
+    ) -> tuple[int, asyncio.Future[ExchangeEnding]]:
+        """Begins an exchange; its number, and its end, which comes in the running loop: that must be the driver's."""
         future: asyncio.Future[ExchangeEnding] = asyncio.get_running_loop().create_future()
         number = self._runner.start(exchange, streams, service, timeout_s)
         self._waiting[number] = future
+        return number, future
 
-        def on_done(done: asyncio.Future[ExchangeEnding]) -> None:
-            if done.cancelled():
-                self._runner.cancel(number)
-
-        future.add_done_callback(on_done)
-        return future
+    def cancel(self, number: int) -> None:
+        """Nobody wants an exchange any more."""
+        self._runner.cancel(number)
 
     def _on_endings(self) -> None:
         for ending in self._runner.poll():
@@ -138,15 +136,21 @@ class _Attempt(Generic[AnyExchange]):
         peers: EndpointPeers,
         exchange: AnyExchange,
         streams: list[RpcStream | None],
-        future: asyncio.Future[ExchangeEnding],
+        driver: _Driver,
+        begun: tuple[int, asyncio.Future[ExchangeEnding]],
     ) -> None:
         self._peers = peers
         self._exchange = exchange
         self._streams = streams
-        self._future = future
+        self._driver = driver
+        self._number, self._future = begun
 
     def __await__(self) -> Generator[Any, None, AnyExchange]:
-        ending = yield from self._future.__await__()
+        try:
+            ending = yield from self._future.__await__()
+        except asyncio.CancelledError:
+            self._driver.cancel(self._number)
+            raise
         if ending.what != "done":
             self._peers.raise_for(ending, self._streams)
         return self._exchange
@@ -291,8 +295,9 @@ class EndpointPeers:
                 return self._rounds(exchange)
             driver = self._drivers[loop] = _Driver(engine, loop)
         count = max(self._addresses, default=-1) + 1
-        streams = [self._open_stream(partition) for partition in range(count)]
-        return _Attempt(self, exchange, streams, driver.start(exchange, streams, self._service, self._timeout_s))
+        streams = list(map(self._open_stream, range(count)))
+        begun = driver.start(exchange, streams, self._service, self._timeout_s)
+        return _Attempt(self, exchange, streams, driver, begun)
 
     def _open_stream(self, partition: int) -> RpcStream | None:
         stream = self._streams.get(partition)

@@ -10,7 +10,7 @@ import torch
 from ... import _C
 from ...core import thread_pool, to_tensor
 from ...data.disk_tier import Announced
-from ...data.unified_tensor import UnifiedTensor, gather_located, view_rows
+from ...data.unified_tensor import UnifiedTensor, gather_located
 from ...errors import UnknownIdError
 from ...messages import Subgraph
 from ...partition import CachedRows, OwnedEdgesBook
@@ -225,11 +225,13 @@ class FeatureCollector:
         """Writes the rows of a store, given the copies and what the partitions that were asked have answered."""
         if located.rows.numel() == 0:
             return
-        sources: list[UnifiedTensor | None] = [None] * (self._num_partitions + 1)  # the last are the cached rows
+        sources: list[UnifiedTensor | torch.Tensor | None] = [None] * (
+            self._num_partitions + 1
+        )  # the last are the cached rows
         for partition, service in self._services.items():
             sources[partition] = service.rows(name)
         for partition, rows in answers.items():
-            sources[partition] = view_rows(rows)
+            sources[partition] = rows
         if cache is not None:
             sources[-1] = cache.tensor
         gather_located(sources, located.owners, located.rows, out, self._pool)

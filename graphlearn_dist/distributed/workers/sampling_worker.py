@@ -102,10 +102,10 @@ class BatchSender:
             for start, (name, tensor) in zip(starts, rows.items(), strict=True)
         }
 
-    def check_room(self, slot: BatchSlot, encoded: Encoded) -> None:
-        """Raises ``MessageTooLargeError`` for a batch that can lie neither in the region nor in the ring."""
+    def check_room(self, encoded: Encoded) -> None:
+        """Raises ``MessageTooLargeError`` for a batch that lies not in the region, and fits into no ring."""
         needed = encoded.blob_bytes + ITEM_HEADER_BYTES
-        if not slot.offset and needed > self._ring.capacity_bytes:
+        if needed > self._ring.capacity_bytes:
             raise MessageTooLargeError(
                 f"buffer_size or channel_size: expected room for a batch of {needed} bytes in each worker, got "
                 f"{self._ring.capacity_bytes}; raise it, or the server's memory_budget, or sample smaller batches"
@@ -272,7 +272,8 @@ class SamplingWorker:
             place, sampling = partial(self._sender.place, slot), upcoming.take(index)
             made = await self._batches.make_in(start.epoch, index, start.run, place, sampling)
             encoded = Encoded(slot.head, (), 0) if slot.offset else encode(with_rows(*made))
-            self._sender.check_room(slot, encoded)
+            if not slot.offset:
+                self._sender.check_room(encoded)
         except BaseException as error:
             if slot.offset:
                 self._sender.release((slot.offset,))

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from ... import _C
@@ -25,7 +26,7 @@ from .worker_messages import ITEM_HEADER_BYTES, ItemHeader, ItemKind, ReleaseSlo
 
 # Finished batches a worker may have announced and not yet handed over. The client asks well ahead, so that two keep the
 # worker busy; more would only hold memory.
-_RING_WINDOW = 2
+_RING_WINDOW = 4
 _MOST_FREE_SLOTS = 16  # that wait to be given back together
 _FREE_SHARE = 64  # of the region: so many bytes of slots do not wait
 _STOP_TIMEOUT_S = 3.0
@@ -208,7 +209,7 @@ class WorkerProcess:
         view.release()
         offset, nbytes = header.offset, header.nbytes
         place = None if self._lendable is None else (self._lendable, offset)
-        return Encoded(head, (payload,), nbytes, lambda: self._release(offset, nbytes), place)
+        return Encoded(head, (payload,), nbytes, partial(self._release, offset, nbytes), place)
 
     def _release(self, offset: int, nbytes: int) -> None:
         """Gives a slot back. Small ones go together: a message for each would cost more than they are worth."""

@@ -48,6 +48,7 @@ class Outcome(Protocol):
 
 
 OutcomeType = TypeVar("OutcomeType", bound=Outcome)
+AnyTimeout = TypeVar("AnyTimeout", float, float | None)
 
 
 class Answer(Future[Any]):
@@ -68,15 +69,11 @@ class Answer(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         """What was answered; see ``concurrent.futures.Future``."""
-        return super().result(self._await(timeout))
+        return super().result(_await(self.call, timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error that was answered, if it was one; see ``concurrent.futures.Future``."""
-        return super().exception(self._await(timeout))
-
-    def _await(self, timeout: float | None) -> float | None:
-        remaining = _await(self.call, math.inf if timeout is None else timeout)
-        return None if timeout is None else remaining
+        return super().exception(_await(self.call, timeout))
 
     def cancel(self) -> bool:
         """Give up; the peer is told."""
@@ -135,13 +132,13 @@ class Reply:
             del error
 
 
-def _await(call: Call | None, timeout: float) -> float:
+def _await(call: Call | None, timeout: AnyTimeout) -> AnyTimeout:
     """Wait where the answer arrives, if that is possible; what is left of the timeout."""
     if call is None or call.carrier is None:
         return timeout
     start = time.monotonic()
-    call.carrier.await_answer(call, timeout)
-    return max(0.0, timeout - (time.monotonic() - start))
+    call.carrier.await_answer(call, math.inf if timeout is None else timeout)
+    return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
 
 
 class Call:

@@ -123,7 +123,7 @@ class Callees:
         try:
             function, is_async = self._lookup(name)
             args, kwargs = _arguments(value)
-            serving.times, serving.begun_ns = self._times_of(name), perf_counter_ns()
+            serving.times, serving.begun_ns = self.times.get(name) or self._times_of(name), perf_counter_ns()
         except (InvalidArgumentError, ProtocolError) as error:
             return serving, partial(connection.respond_failure, request_id, pack_failure(error))
         context = contextvars.Context()
@@ -167,9 +167,7 @@ class Callees:
             serving.cancel()
 
     def _times_of(self, name: str) -> FunctionTimes:
-        times = self.times.get(name)
-        if times is None:
-            times = self.times[name] = FunctionTimes()
+        times = self.times[name] = FunctionTimes()
         return times
 
     def _end(self, serving: Serving) -> None:

@@ -35,6 +35,8 @@ class Outgoing:
         self._membership = membership
         self._connecting: set[asyncio.Task[None]] = set()
         self._given_up: dict[Target, str] = {}
+        # By target, the best connection, as of which members: these are the same as long as their names are.
+        self._routes: dict[Target, tuple[Connection, dict[tuple[str, int], str]]] = {}
         self._closed = False
 
     def start(self, posts: Posts, call: Call, target: Target, fail_fast: bool) -> bool:
@@ -64,9 +66,23 @@ class Outgoing:
 
     def _find(self, target: Target) -> Connection | None:
         """The open connection for a target; None where there is none, or a better one is to be had."""
-        name = self._membership.name_of(*target) if isinstance(target, tuple) else target
+        route, names = self._routes.get(target), self._membership.names
+        if route is not None and route[1] is names and route[0].is_open:
+            return route[0]
+        name = names.get(target) if isinstance(target, tuple) else target
         connection = self._links.find(name) if name is not None else None
-        return connection if connection is not None and self._is_best(connection) else None
+        if connection is None or not self._is_best(connection):
+            return None
+        self._routes[target] = connection, names
+        if not connection.is_open:  # and was forgotten before
+            self.forget(connection)
+        return connection
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed: its memory must not wait for the next request. From any thread."""
+        for target, (known, _) in self._routes.copy().items():
+            if known is connection:
+                self._routes.pop(target, None)
 
     def _is_best(self, connection: Connection) -> bool:
         """Not to an earlier incarnation of its member, and not TCP where the member has a unix socket for us."""

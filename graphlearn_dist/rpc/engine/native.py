@@ -12,7 +12,7 @@ from typing import Any
 from ..._C import RpcEngine, RpcStream
 from ...config import RpcSettings
 from ...errors import PeerLostError, ProtocolError, RpcError, SystemLimitError, VersionMismatchError
-from ..wire.gld1 import HEADER_BYTES, KINDS, header_of, pack_refusal
+from ..wire.gld1 import FLAG_ARENA, HEADER_BYTES, KINDS, header_of, pack_refusal
 from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
 from .threads import post
 
@@ -129,7 +129,8 @@ class NativeStream:
         except RpcError as error:
             self.refuse(error)
         finally:
-            self.native.taken(HEADER_BYTES + header.head_len + header.inline_len)
+            _, flags, _, head_len, _, payload_len = fields
+            self.native.taken(HEADER_BYTES + head_len + (0 if flags & FLAG_ARENA else payload_len))
 
     def sent(self, token: int) -> None:
         """A queued frame is with the kernel."""

@@ -96,6 +96,9 @@ class Membership:
 
     Args:
         endpoint: whose membership it is.
+
+    Attributes:
+        names: of the members, by role and rank: another dict whenever there are other members.
     """
 
     def __init__(self, endpoint: OwnEndpoint) -> None:
@@ -105,7 +108,7 @@ class Membership:
         self.on_refused: list[Callable[[str], None]] = []
         self._endpoint = endpoint
         self._members: dict[str, Member] = {}
-        self._names: dict[tuple[str, int], str] = {}  # of them, by role and rank: each request asks for one
+        self.names: dict[tuple[str, int], str] = {}
         self._last: LastKnown[Peer] = LastKnown()
         self._condition = threading.Condition()
         self._waiters: set[asyncio.Future[None]] = set()  # of the loop's thread
@@ -179,7 +182,7 @@ class Membership:
         with self._condition:
             self._registry_lost = None
             self._members.clear()  # what an attempt before this one was told
-            self._names = {}
+            self.names = {}
         left_s = max(_GRACE_S, deadline - time.monotonic())
         # the members there are come as events, on the same connection, before the answer
         self._registry_at(master, left_s).call(Registry.join, self._self, self._world_size)
@@ -209,7 +212,7 @@ class Membership:
                 leaving.result(timeout_s)
         with self._condition:
             self._members.clear()
-            self._names = {}
+            self.names = {}
             self._condition.notify_all()
 
     def retire(self) -> None:
@@ -294,7 +297,7 @@ class Membership:
             self._forget(known, f"{member.peer} has taken its place")
         with self._condition:
             self._members[member.name] = member
-            self._names = self._by_place()
+            self.names = self._by_place()
             self._last.put(member.role, member.rank, member.peer)
             self._condition.notify_all()
         self._wake()
@@ -306,7 +309,7 @@ class Membership:
         with self._condition:
             if (known := self._members.get(member.name)) is not None and known.peer == member.peer:
                 del self._members[member.name]
-                self._names = self._by_place()
+                self.names = self._by_place()
             self._condition.notify_all()
         self._wake()
         if why_lost is not None and member.peer != self._endpoint.peer:
@@ -347,7 +350,7 @@ class Membership:
 
     def name_of(self, role: str, rank: int) -> str | None:
         """The name of the member with that role and rank."""
-        return self._names.get((role, rank))
+        return self.names.get((role, rank))
 
     def _by_place(self) -> dict[tuple[str, int], str]:
         """Names by role and rank; of several members of one place that of the first."""
