@@ -1,5 +1,5 @@
-// Memory whose holder is told, through a descriptor, when its last user has let it go: a few milliseconds later, so that
-// who says something to the lender anyway tells that too, and no thread need be woken for it.
+// Memory whose holder is told, through a descriptor, when its last user has let it go: a few milliseconds later, so
+// that who says something to the lender anyway tells that too, and no thread need be woken for it.
 #pragma once
 #include <cstdint>
 #include <mutex>

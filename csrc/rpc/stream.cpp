@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "rpc/msgpack.h"
 
 namespace gld::rpc {
 namespace {
@@ -31,6 +32,19 @@ bool is_tcp(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   return getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 && address.ss_family != AF_UNIX;
+}
+
+// Whether its payload has to be copied from the peer's arena, and is not lent: its head begins with [place], which is a
+// number then, and [region, place] otherwise.
+bool is_in_arena(const Frame& frame) {
+  if ((frame.header.flags & kFlagArena) == 0) return false;
+  try {
+    const std::string_view meta = split_head(frame.head).first;
+    msgpack::Reader reader = msgpack::Reader::of_value(meta);
+    return reader.next().count != 1 || reader.next().type != msgpack::Type::kList;
+  } catch (const ProtocolError&) {  // the loop says so
+    return true;
+  }
 }
 
 timespec as_timespec(Clock::duration duration) {
@@ -234,7 +248,7 @@ bool Stream::take_query_frame(Frame& frame) {
 bool Stream::hand_over(Frame& frame) {
   const bool is_answer = frame.header.kind == static_cast<uint8_t>(Kind::kResponse) ||
                          (frame.header.kind == static_cast<uint8_t>(Kind::kError) && frame.header.request_id != 0);
-  return is_answer && (frame.header.flags & kFlagArena) == 0 && answers_.offer(frame);
+  return is_answer && !is_in_arena(frame) && answers_.offer(frame);
 }
 
 void Stream::give_to(Reader next) {

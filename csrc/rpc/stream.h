@@ -74,7 +74,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // A thread that waits for the answer to a request reads it itself, or gets it from who reads; no event tells of it.
   // An answer comes by an event all the same where frames before it are untaken, whose order would be lost, or where
-  // its payload lies in shared memory; then somebody must release the thread. See Answers.
+  // its payload lies in the peer's arena; then somebody must release the thread. See Answers.
   void expect_answer(uint64_t request_id) { answers_.expect(request_id); }
   std::optional<Frame> await_answer(uint64_t request_id, Clock::time_point deadline,
                                     const std::function<void()>& check_signals);

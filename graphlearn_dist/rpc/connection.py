@@ -39,6 +39,7 @@ from .wire.encoded import Encoded, release
 from .wire.failures import pack_failure, read_failure
 from .wire.gld1 import FLAG_ARENA, MAX_DEADLINE_MS, Header, Kind, pack_frame, pack_head, read_refusal, split_head
 
+_LOOK_AGAIN_S = 0.05  # whether answers were read
 _RELEASED_AT_ONCE = 1000  # places in a frame, of at most 19 bytes each
 _OUT_LIMIT_BYTES = 64 << 20  # queued answers beyond which new requests of this peer wait
 
@@ -363,6 +364,19 @@ class Connection:
         """Ends ``when_readable``."""
         self._loop.remove_reader(descriptor)
 
+    def when_answered(self, callback: Callable[[], Any]) -> None:
+        """Calls back, on the loop, when nobody has the answer to a request of now any more and has not read it."""
+        with self._registering:
+            under_way = list(self._pending)
+        self._call_when_answered(under_way, callback)
+
+    def _call_when_answered(self, under_way: list[int], callback: Callable[[], Any]) -> None:
+        left = [request_id for request_id in under_way if request_id in self._pending]
+        if left and not self._stream.closed:
+            self._loop.call_later(_LOOK_AGAIN_S, self._call_when_answered, left, callback)
+        else:
+            callback()
+
     def send_arena_frame(self, meta: list[Any]) -> None:
         """Tells the peer something about shared memory."""
         if not self._stream.closed:
@@ -457,7 +471,14 @@ class Connection:
         if len(meta) != 1:
             raise ProtocolError("malformed response")
         if header.flags & FLAG_ARENA:
-            payload = self._exchange.take(meta[0], header.payload_len)
+            try:
+                payload = self._exchange.take(meta[0], header.payload_len)
+            except ProtocolError:
+                if not self._stream.closed:
+                    raise
+                # It is over, and with it what was lent; nobody else settles what this thread has the answer to.
+                self._settle(header.request_id, error=PeerLostError(self.peer_name, "connection closed"))
+                return
         if header.request_id not in self._pending:
             return  # cancelled, or past its deadline
         try:

@@ -447,9 +447,14 @@ TEST("engine: an answer goes to the thread that waits for it, in order with what
   CHECK(!pair.stream->await_answer(7, soon(), kNoSignal));
   pair.stream->taken(1 << 20);
 
-  pair.stream->expect_answer(9);  // in shared memory, and a request of the same number: not for a waiting thread
-  pair.write(make_frame(6, "lent", numbers(100), 9, rpc::kFlagArena) + make_frame(kRequest, "request", "", 9));
-  CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "lent");
+  const std::string lent("\4\0\x91\x92\1\2", 6), in_arena("\2\0\x91\1", 4);  // [[1, 2]] and [1]
+  pair.stream->expect_answer(13);
+  pair.write(make_frame(6, lent, numbers(100), 13, rpc::kFlagArena));
+  CHECK_EQUAL(pair.stream->await_answer(13, soon(), kNoSignal)->head, lent);
+
+  pair.stream->expect_answer(9);  // in the arena, and a request of the same number: not for a waiting thread
+  pair.write(make_frame(6, in_arena, numbers(100), 9, rpc::kFlagArena) + make_frame(kRequest, "request", "", 9));
+  CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, in_arena);
   CHECK_EQUAL(pair.expect(Event::What::kFrame).frame.head, "request");
   CHECK(!pair.stream->await_answer(9, rpc::Clock::now() + 1ms, kNoSignal));
   pair.stream->taken(1 << 20);

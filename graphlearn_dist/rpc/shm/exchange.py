@@ -9,6 +9,7 @@ then somebody may still read it.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 from collections.abc import Callable
@@ -33,6 +34,9 @@ class Wire(Protocol):
     def when_readable(self, descriptor: int, callback: Callable[[], None]) -> None: ...
     def forget_readable(self, descriptor: int) -> None: ...
     def send_arena_frame(self, meta: list[Any]) -> None: ...
+    def when_answered(self, callback: Callable[[], Any]) -> None:
+        """Calls back, on the loop, when nobody has the answer to a request of now any more and has not read it."""
+
     def send_releases(self, places: list[Any]) -> None:
         """Tells the peer that places are free."""
 
@@ -220,8 +224,8 @@ class PayloadExchange:
                     self._region_states[number] = "accepted"
             case ["decline", int(number), str(_)] if number in self._region_states:
                 self._region_states[number] = "refused"
-            case ["drop", int(number)]:
-                self._borrowed.pop(number, None)  # stays mapped while tensors over it live
+            case ["drop", int(number)]:  # it stays mapped while tensors over it live
+                self._wire.when_answered(functools.partial(self._borrowed.pop, number, None))
             case _:
                 raise ProtocolError("arena: malformed frame")
 
@@ -244,12 +248,13 @@ class PayloadExchange:
         return ["borrow", number]
 
     def take(self, place: Any, nbytes: int) -> Any:
-        """The payload at a place the peer named."""
+        """The payload at a place the peer named; what is lent may be taken by any thread."""
         match place:
-            case [int(number), int(offset)] if number in self._borrowed:
-                slot = self._borrowed[number].view(offset, nbytes)
-                self.stats.lent_payloads_received += 1
-                return self._wire.loans.lend(slot, self._wire.send_releases, [number, offset])
+            case [int(number), int(offset)]:
+                region, wire = self._borrowed.get(number), getattr(self, "_wire", None)
+                if region is not None and wire is not None:  # else it was never accepted, or all is closed by now
+                    self.stats.lent_payloads_received += 1
+                    return wire.loans.lend(region.view(offset, nbytes), wire.send_releases, [number, offset])
             case int(offset) if self._peer_arena is not None:
                 buffer = self._peer_arena.take(offset, nbytes)
                 self.stats.arena_payloads_received += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import threading
@@ -90,6 +91,36 @@ def test_lent_values_are_right_and_go_back_when_the_tensor_dies(server: Endpoint
         del values
         gc.collect()
         wait_for(lambda: len(maker.released) == 2)
+
+
+def test_slots_that_came_back_go_with_the_next_request(server: Endpoint, maker: Maker) -> None:
+    with Endpoint("client", 0) as client:
+        ask(client, server, 1)
+        kept = [ask(client, server, value) for value in range(5)]
+        assert len(maker.released) == 1
+        kept.clear()
+        gc.collect()
+        client.call(server.address, "echo", 0)
+        assert len(maker.released) == 6
+
+
+def test_a_region_may_close_behind_its_last_answer(server: Endpoint) -> None:
+    """The thread that waits for the answer has it, while the loop hears that the region is gone."""
+    makers: list[Maker] = []
+
+    async def make_last(value: int) -> Encoded:
+        asyncio.get_running_loop().call_soon(makers[-1].region.close)  # when this answer has been sent
+        return makers[-1].make(value)
+
+    server.register("make first", lambda value: makers[-1].make(value))
+    server.register("make last", make_last)
+    with Endpoint("client", 0) as client:
+        for value in range(30):
+            makers.append(Maker(2 << 20))
+            client.call(server.address, "make first", value, timeout_s=DEADLINE_S)
+            values = client.call(server.address, "make last", value, timeout_s=DEADLINE_S)["values"]
+            assert (values == value).all()
+        assert client.stats().lent_payloads_received == 30
 
 
 def test_no_python_code_runs_where_a_tensor_dies(server: Endpoint, maker: Maker) -> None:
