@@ -154,6 +154,7 @@ def layers_of(model: Any, *, with_weights: bool) -> list[Layer]:
     Raises:
         InvalidArgumentError: they cannot be computed block by block, or are not known.
     """
+    _check_dtypes(model)
     if isinstance(model, BasicGNN):
         return _basic_layers(model, with_weights)
     given = model.inference_layers() if hasattr(model, "inference_layers") else model
@@ -172,6 +173,15 @@ def layers_of(model: Any, *, with_weights: bool) -> list[Layer]:
                     "GCNConv(normalize=False) with weights, or PyG's GCN, whose degrees are counted here"
                 )
     return [CallableLayer(each, with_weights=with_weights) for each in given]
+
+
+def _check_dtypes(model: Any) -> None:
+    for module in modules_of(model):
+        for name, parameter in module.named_parameters():
+            if parameter.is_floating_point() and parameter.dtype != torch.float32:
+                raise InvalidArgumentError(
+                    f"model: expected float32, in which layers compute, got {parameter.dtype} ({name}); model.float()"
+                )
 
 
 def _basic_layers(model: BasicGNN, with_weights: bool) -> list[Layer]:

@@ -11,6 +11,7 @@ import torch
 
 from ..data.unified_tensor import view_rows
 from ..errors import InvalidArgumentError
+from ..utils.disk import map_new_array
 
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 
@@ -71,7 +72,7 @@ class LayerRows:
             return torch.empty(self._num_nodes, width, dtype=self._dtype)
         shape = (self._num_nodes, width)
         temporary = self._path.with_suffix(".new")
-        np.lib.format.open_memmap(temporary, mode="w+", dtype=_NUMPY[self._dtype], shape=shape).flush()
+        map_new_array(temporary, _NUMPY[self._dtype], shape).flush()
         temporary.rename(self._path)
         return torch.from_numpy(np.lib.format.open_memmap(self._path, mode="r+"))
 

@@ -20,6 +20,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..partition.layout import type_folder
+from ..utils.disk import disk_errors
 from ..utils.progress import Progress, StageProgress
 from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of
 from .options import RESULT_DTYPES, InferenceOptions
@@ -61,10 +62,13 @@ def infer(
 
     Raises:
         InvalidArgumentError: an argument does not fit; the error names it.
+        StorageError: ``out`` cannot be written. With ``resume`` it goes on when it can.
         DeadlineExceededError, PeerLostError: a server did not answer. With ``out``, ``resume`` goes on from there.
     """
     source = GraphSource(data, options.fanout, options.seed, together=options.together)
-    with source, contextlib.nullcontext() if source.group is None else source.group.telling():
+    told = contextlib.nullcontext() if source.group is None else source.group.telling()
+    resumes = "" if out is None else "; with resume=True it goes on when it can"
+    with source, told, disk_errors(Path(out or ""), resumes):
         layers = layers_of(model, with_weights=options.weights)
         _check(source, layers, options, out)
         if out is None:
@@ -316,7 +320,14 @@ class _Run:
         torch.set_num_threads(1)
         ids = self._source.local_ids(block.node_type, block.partition)[block.first : block.last]
         with torch.inference_mode(), SteadyRows():
-            found = layer(self._neighborhood(number, layer, block, ids)).get(self._types[block.node_type])
+            neighborhood = self._neighborhood(number, layer, block, ids)
+            try:
+                found = layer(neighborhood).get(self._types[block.node_type])
+            except Exception as error:
+                if hasattr(error, "add_note"):  # from Python 3.11 on
+                    widths = {key: rows.size(1) for key, rows in neighborhood.x.items()}
+                    error.add_note(f"in layer {number} of the model, given rows of widths {widths} by node type")
+                raise
             if found is not None:
                 places = ids if self._source.group is None else torch.arange(block.first, block.last)
                 rows.write(index, places, found[: len(ids)])

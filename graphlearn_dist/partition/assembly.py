@@ -12,6 +12,7 @@ import torch
 from .. import _C
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, StorageError
+from ..utils.disk import map_new_array
 from ..utils.values import check_distinct, label_of
 from .edge_book import EdgeBook, OwnedEdgesBook
 from .layout import AnyBook, EdgeKey, NodeKey, array_path, table_paths
@@ -133,7 +134,7 @@ class RowsFile:
             np.save(target, np.empty(shape, numpy_dtype))
             self._mapped, self._rows = None, torch.empty(shape, dtype=dtype)
         else:
-            self._mapped = np.lib.format.open_memmap(target, mode="w+", dtype=numpy_dtype, shape=shape)
+            self._mapped = map_new_array(target, numpy_dtype, shape)
             bits = torch.from_numpy(self._mapped)
             self._rows = bits.view(dtype) if bits.dtype != dtype else bits
 

@@ -24,6 +24,7 @@ from ..partition.partitioner import random_book
 from ..partition.sources import Kind
 from ..partition.storage import ArrayFile, ArrayWriter, checksum_of, new_directory, put_in_place
 from ..utils.directory_lock import locked_directory
+from ..utils.disk import disk_errors
 from ..utils.progress import Progress
 from ..utils.units import parse_size
 from .buckets import Budget
@@ -33,8 +34,8 @@ from .edges import EdgeStage, Graph
 from .extra import open_duckdb, quoted
 from .ids import IdRows, IdSpace, NodeIds, id_rows
 from .nodes import NodeStage, earliest_of, times_by_node
-from .sources import Table, ahead, disk_errors, file_mark
-from .stages import Stages
+from .sources import Table, ahead, file_mark
+from .stages import RESUME, Stages
 
 _SLACK_BYTES = 160 << 20  # what libraries keep for themselves
 _LEAST_WORKING_BYTES = 64 << 20
@@ -132,7 +133,7 @@ def build_with(
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{work}: cannot be made: {error.strerror}") from error
-    with locked_directory(work, _LOCK_TIMEOUT_S), disk_errors(work):
+    with locked_directory(work, _LOCK_TIMEOUT_S), disk_errors(work, RESUME):
         if not goes_on:
             meta = _Build(config, work, options, budget, resume=resume, progress=progress).run()
             write_meta(work / "out", meta)

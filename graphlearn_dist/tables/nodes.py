@@ -17,6 +17,7 @@ from ..errors import StorageError, TableError
 from ..partition.attributes import attr_path
 from ..partition.layout import AnyBook, array_path
 from ..partition.storage import ArrayFile, ArrayWriter
+from ..utils.disk import map_new_array
 from .arrays import FeatureArray, Scales, feature_arrays, scales_by_array
 from .buckets import Bucket, BucketWriter, Budget, Fields, buckets_of, choose_shift, fields_of
 from .columns import Array, CheckedChunk, id_kind, is_time
@@ -257,9 +258,9 @@ def rows_in_order(bucket: Bucket) -> Array:
 def times_by_node(root: Path, key: Any, book: AnyBook, scratch: Path) -> Array:
     """The times of all nodes by their ids, int64 ``[n]``, mapped from a file that is made of the partitions'."""
     path = scratch / ("times-" + hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest())
-    times = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(book.num_ids,)) if book.num_ids else None
-    if times is None:
+    if not book.num_ids:
         return np.empty(0, np.int64)
+    times = map_new_array(path, np.int64, (book.num_ids,))
     for p in range(book.num_partitions):
         part = np.load(root / array_path("node_time", key, "t", p), mmap_mode="r")
         ids = to_tensor(book.native.global_ids(p)).numpy()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from ..errors import GraphLearnError, InvalidArgumentError, StorageError, TableError
+from ..errors import GraphLearnError, InvalidArgumentError, TableError
 from .config import SourceSpec
 from .extra import file_system
 
@@ -395,20 +395,6 @@ def ahead(rows: Iterable[T], depth: int = 1) -> Iterator[T]:
     finally:
         is_over.set()
         thread.join()
-
-
-@contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Turns what the system raises for a full or failing disk into a StorageError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, GraphLearnError):
-            raise
-        where = error.filename or folder
-        raise StorageError(
-            f"{where}: cannot be written: {error.strerror or error}; --resume goes on when it can"
-        ) from error
 
 
 Progress = Callable[[str, int, "int | None"], None]

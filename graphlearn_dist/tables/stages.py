@@ -12,10 +12,11 @@ from typing import Any
 
 from .. import _C
 from ..errors import InvalidArgumentError, StorageError
+from ..utils.disk import disk_errors
 from ..utils.progress import Progress, StageProgress
-from .sources import disk_errors
 
 _STATE_FILE = "STATE.json"
+RESUME = "; --resume goes on when it can"
 _REPORT_EVERY_S = 0.5
 
 
@@ -71,7 +72,7 @@ class Stages:
                 told = now
                 self._progress(StageProgress(name, done, total, now - begin))
 
-        with disk_errors(self._folder):
+        with disk_errors(self._folder, RESUME):
             result = work(report)
             self._done[name] = json.loads(json.dumps(result))
             self._write()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch_geometric.nn import GAT, GCN, GIN, EdgeCNN, GCNConv, GraphSAGE, SAGEC
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from graphlearn_dist.data import Dataset
-from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.errors import InvalidArgumentError, StorageError
 from graphlearn_dist.inference import InferenceOptions, infer, infer_by_batches, open_results, score_pairs
 from graphlearn_dist.inference.steady import SteadyRows
 from graphlearn_dist.loader import NeighborLoader
@@ -311,6 +313,27 @@ def test_scores_of_pairs() -> None:
         score_pairs(results, torch.tensor([[0], [70]]), node_types=("user", "item"))
 
 
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """And no bus error of a mapped file; with room it goes on."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system of its own size can be made here: {mounted.stderr.strip()}")
+    graph = dataset_of(random_graph(9000, 20000, 3))
+    try:
+        with pytest.raises(StorageError, match=r"layer0-all\.new: cannot be written: No space left on device"):
+            infer(basic(GraphSAGE), graph, folder / "out")
+        subprocess.run(["mount", "-o", "remount,size=8m", folder], check=True)
+        found = infer(basic(GraphSAGE), graph, folder / "out", options=InferenceOptions(resume=True)).rows()
+        assert torch.equal(found, infer(basic(GraphSAGE), graph).rows())
+        del found
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -319,6 +342,13 @@ def by_out_neighbors() -> Dataset:
     dataset.init_graph(GRAPH.edges[None])
     dataset.init_node_features(features(300))
     return dataset
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes before Python 3.11")
+def test_an_error_of_a_layer_says_where_it_was() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as found:
+        infer([lambda x, _: F.linear(x, torch.ones(3, WIDTH + 1))], dataset_of(GRAPH))
+    assert found.value.__notes__ == [f"in layer 0 of the model, given rows of widths {{None: {WIDTH}}} by node type"]
 
 
 @pytest.mark.parametrize(
@@ -336,6 +366,7 @@ def by_out_neighbors() -> Dataset:
         (lambda: [lambda x, edges: x[:1]], lambda: dataset_of(GRAPH), {}, r"expected \[300, width\] of a layer"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"node_types": ("user",)}, "node_types: unknown"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"resume": True}, "out: expected a directory"),
+        (lambda: basic(GraphSAGE).double(), lambda: dataset_of(GRAPH), {}, "model: expected float32, .* torch.float64"),
     ],
 )  # fmt: skip
 def test_bad_input(model: Any, data: Any, chosen: dict[str, Any], message: str) -> None:
