@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..partition import PartitionBook, load_partition_layout
 from ..rpc import Endpoint
 from .rows import Rows
 
+_log = logging.getLogger(__name__)
 _LONGEST_S = 7 * 24 * 3600.0  # a layer takes as long as it takes; a process that dies is noticed at once
 _AT_ONCE = 1 << 16
 _numbers = itertools.count()  # of calls of `infer` in this process, which are the same ones in all of them
@@ -57,14 +59,19 @@ class Group:
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Tells the others of an error, where they meet next: they would wait for what will never come."""
+        """Tells the others of an error, where they meet next: they would wait for what will never come.
+
+        It waits for them, since they could not tell this process, which may live on, from one that still computes.
+        """
         try:
             yield
         except PeerLostError:
             raise  # they notice themselves
         except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            _log.error("inference failed here; the others are told when they have come as far: %s", said)
             with contextlib.suppress(RpcError):
-                rpc.all_gather({"error": f"{type(error).__name__}: {error}"})
+                rpc.all_gather({"error": said}, _LONGEST_S)
             raise
 
     def check_same(self, name: str, value: Any) -> None:

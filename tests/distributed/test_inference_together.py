@@ -13,7 +13,7 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE
 
 from graphlearn_dist.distributed import ServedDataset, init_client, shutdown_client
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, PeerLostError
-from graphlearn_dist.inference import InferenceOptions, infer, open_results
+from graphlearn_dist.inference import InferenceOptions, infer, open_results, together
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_weights
 from tests.support.inference import WIDTH, WeightedLayer, basic, dataset_of, partitions_of, pyg_of, typed_layers
 from tests.support.jobs import load, running_servers
@@ -166,6 +166,19 @@ def test_an_error_is_told(tmp_path: Path) -> None:
     for each in (said[0], said[2]):
         assert "_default_worker_1" in each
         assert "its inference failed: RuntimeError: no rows" in each
+
+
+def test_whoever_failed_waits_until_the_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes: one that goes on living would else be waited for."""
+    told: list[tuple[Any, float]] = []
+    monkeypatch.setattr(together.rpc, "all_gather", lambda value, timeout: told.append((value, timeout)))
+    group = together.Group(0, ("a", "b"), (0,), {0: "a", 1: "b"}, 0)
+    with pytest.raises(RuntimeError, match="no rows"), group.telling():
+        raise RuntimeError("no rows")
+    assert told == [({"error": "RuntimeError: no rows"}, together._LONGEST_S)]
+    with pytest.raises(PeerLostError), group.telling():
+        raise PeerLostError("b", "it is gone")
+    assert len(told) == 1
 
 
 def differ(rank: int, world_size: int, port: int, fd: int, directory: str) -> list[str]:
