@@ -33,6 +33,24 @@ def test_tables_are_built_trained_on_and_gone_on_with(tmp_path: Path) -> None:
     assert re.search(r"test accuracy \d+\.\d+%", done.stdout)
 
 
+def test_rows_are_inferred_beside_training(tmp_path: Path) -> None:
+    """On the same servers, with the weights of each epoch."""
+    command = [sys.executable, str(ROOT / "examples" / "inference.py"), "--smoke", "--workdir", str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    lines = done.stdout.splitlines()
+    losses = [re.search(r"epoch (\d): loss (.*)", line) for line in lines if line.startswith("[trainer 0]")]
+    assert [found and found[1] for found in losses] == ["0", "1"]
+    rows = [re.search(r"rows of epoch (\d): 2,000 nodes, test accuracy (.*)%", line) for line in lines]
+    accuracies = [float(found[2]) for found in rows if found]
+    assert len(accuracies) == 2
+    assert accuracies[-1] > 60  # of four classes
+    assert (tmp_path / "rows" / "RESULTS.json").exists()
+    joined, drawn = map(float, re.findall(r"(-?[\d.]+) of", lines[-1]))
+    assert joined > drawn
+
+
 def run_example(name: str, mode: str, *arguments: str) -> str:
     """What an example prints with ``--smoke``.
 
