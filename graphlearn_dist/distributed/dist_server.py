@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
@@ -286,21 +286,32 @@ class DistServer:
             await self._start(producer, holders)
             self._leases.add(producer_id, producer, current_peer(), request.key, room)
             undo.pop_all()
-        if sampling_config.collect_features:
-            plan = producer.plan
-            key = hashed["inputs"], plan.fanouts, sampling_config.batch_size
-            self._row_cache.announce(
-                producer,
-                key,
-                lambda: Announcement.of_loader(plan.schema, seeds, sampling_config.batch_size, plan.fanouts),
-            )
-        await producer.use_copies(self._row_cache.handles)  # there may be others meanwhile
         held, schedule = self.dataset, producer.schedule
         owners: tuple[int, ...] = ()
         if near is not None:
             node_type, nodes = place_nodes(seeds)
             owners = await loop.run_in_executor(None, lambda: schedule.owners(held.node_books()[node_type][nodes]))
+        if sampling_config.collect_features:
+            self._announce(producer, seeds, owners, hashed)
+        await producer.use_copies(self._row_cache.handles)  # there may be others meanwhile
         return ProducerInfo(producer_id, schedule.num_batches, held.schema, hashed, held.constants, owners)
+
+    def _announce(
+        self,
+        producer: SamplingProducer,
+        seeds: NodeSamplerInput | EdgeSamplerInput,
+        owners: tuple[int, ...],
+        hashed: Mapping[str, Any],
+    ) -> None:
+        """Tells the cache of rows what batches are made here: of near seeds, those of this partition's stretches."""
+        plan, schedule, here = producer.plan, producer.schedule, self.dataset.partition_idx
+        size = schedule.batch_size
+
+        def announcement() -> Announcement:
+            made = seeds[schedule.inputs_of(owners, here)] if owners else seeds
+            return Announcement.of_loader(plan.schema, made, size, plan.fanouts)
+
+        self._row_cache.announce(producer, (hashed["inputs"], plan.fanouts, size, owners), announcement)
 
     async def _start(self, producer: SamplingProducer, holders: PartitionHolders) -> None:
         """Starts a producer, which knows these holders; undone if it fails."""

@@ -199,3 +199,15 @@ class SeedSchedule:
         """
         in_order = owners if self.near is None else owners[self.near]
         return tuple(int(in_order[s.start : s.stop].bincount().argmax()) if s else 0 for s in self._stretches)
+
+    def inputs_of(self, owners: Sequence[int], owner: int) -> torch.Tensor:
+        """The inputs of the stretches that one owns most of, int64, positions in the list; all where it owns none.
+
+        Args:
+            owners: by turn, see ``owners``.
+            owner: whose.
+        """
+        own = [s for s, of in zip(self._stretches, owners, strict=True) if of == owner and s]
+        if self.near is None or not own:
+            return torch.arange(self.num_inputs)
+        return torch.cat([self.near[s.start : s.stop] for s in own])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.distributed import (
     DistServer,
     RemoteDistSamplingWorkerOptions,
@@ -37,6 +38,7 @@ from graphlearn_dist.distributed.server.memory_budget import ServerMemory
 from graphlearn_dist.distributed.server.partition_asker import AskerClosed, PartitionAsker
 from graphlearn_dist.distributed.server.row_chances import Announcement, estimate_chances
 from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, UnknownIdError
+from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import SpreadReply, SpreadRequest
 from graphlearn_dist.rpc.calls.remote import remote_functions
 from graphlearn_dist.rpc.peers.identity import PeerAddress
@@ -45,7 +47,7 @@ from graphlearn_dist.sampler import NodeSamplerInput
 from graphlearn_dist.sampler.plan import build_plan
 from graphlearn_dist.sampler.probability import sampling_probability
 from graphlearn_dist.utils.ports import reserved_port
-from tests.support.graphs import Direction, make_dataset
+from tests.support.graphs import Direction, make_dataset, random_graph
 from tests.support.jobs import load
 from tests.support.oracle import (
     GRAPHS,
@@ -150,6 +152,40 @@ def test_the_likeliest_rows_of_others_are_chosen_within_the_budget(tmp_path: Pat
         int(degrees[ids].sum()) for ids in both[0].values()
     )
     assert 0 < nbytes <= budget
+
+
+def test_of_near_seeds_those_count_that_lie_here(tmp_path: Path) -> None:
+    """Three clusters, a partition and a stretch of the seeds each: fewer rows are left to be asked for."""
+    draw, count, degree = torch.Generator().manual_seed(0), 240, 8
+    targets = torch.arange(count).repeat_interleave(degree)
+    near = targets // 80 * 80 + torch.randint(0, 80, (len(targets),), generator=draw)
+    far = torch.randint(0, count, (len(targets),), generator=draw)
+    sources = torch.where(torch.rand(len(targets), generator=draw) < 0.8, near, far)
+    graph = replace(random_graph(count, count * degree, 1), edges={None: torch.stack([sources, targets])})
+    whole = make_dataset(graph, "in")
+    whole.init_order(ZoneOrder(torch.arange(count), torch.tensor([0, count])))
+    loader = NeighborLoader(whole, [3, 2], None, batch_size=20, shuffle=True, locality=PARTS)
+    schedule, seeds = loader.batches.schedule, NodeSamplerInput(torch.arange(count))
+    parts = load_partitions(write_partitions(graph, tmp_path, "range", PARTS, "in"), PARTS)
+    asker: Any = DirectAsker([PartitionService(part) for part in parts])
+    owners = schedule.owners(parts[0].node_pb[torch.arange(count)])
+    assert sorted(owners) == [0, 1, 2]
+    for rank, part in enumerate(parts):
+        here = seeds[schedule.inputs_of(owners, rank)]
+        assert bool((part.node_pb[here.node] == rank).all())
+        batches = [loader.batch(0, i).n_id for i in range(len(loader)) if owners[i % PARTS] == rank]
+        looked_up = torch.cat([ids[part.node_pb[ids] != rank] for ids in batches])
+        groups = [group for group in store_groups(part) if group.kind == "node"]
+        left = []
+        for made in (here, seeds):
+            announced = Announcement.of_loader(part.schema, made, 20, build_plan(part.schema, [3, 2]).fanouts)
+            others = [p for p in range(PARTS) if p != rank]
+            rows = choose_rows(part, groups, estimate_chances(part, announced, [], asker), others, 24 * 40)[0]
+            copied = torch.cat([*rows.values()])
+            assert len(copied) == 40
+            left.append(int((~torch.isin(looked_up, copied)).sum()))
+        assert left[0] < left[1] < len(looked_up)
+    assert torch.equal(schedule.inputs_of((0, 0, 0), 1), torch.arange(count))
 
 
 def test_what_spread_refuses(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from graphlearn_dist.data import Dataset, ZoneOrder
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from graphlearn_dist.sampler import locality
+from graphlearn_dist.sampler import locality, static_batches
 from tests.support.graphs import make_dataset, random_graph, typed_graph
 from tests.support.oracle import assert_same, pyg_tensors
 
@@ -121,3 +121,12 @@ def test_static_shapes_on_the_host() -> None:
     for index, batch in enumerate(loader):
         expected = plain.batch(0, index).n_id
         assert batch.n_id[: len(expected)].tolist() == expected.tolist()
+
+
+def test_a_gpu_that_finds_the_seeds_itself_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Static shapes on the host have it."""
+    normal, padded = open_loader("node"), open_loader("node", static_shapes=True)
+    assert [b.input_id[b.seed_mask].tolist() for b in padded] == [b.input_id.tolist() for b in normal]
+    monkeypatch.setattr(static_batches, "device_of", lambda dataset: torch.device("cpu"))
+    with pytest.raises(InvalidArgumentError, match="locality: expected None with static_shapes on a GPU"):
+        open_loader("node", static_shapes=True)
