@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
 from .embeddings.owners import owners_of
@@ -67,8 +68,9 @@ class DistEmbedding:
 
         Raises:
             UnknownIdError: an id is outside the table.
-            InvalidArgumentError: a server is not at this trainer's step.
+            InvalidArgumentError: ids that are no such tensor, or a server is not at this trainer's step.
         """
+        ids = check_index_vector(ids, "ids")
         rows = self._owners.pull(ids.cpu()).to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()

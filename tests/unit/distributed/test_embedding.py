@@ -111,6 +111,8 @@ def test_wrong_arguments(wrong: dict[str, Any], argument: str) -> None:
 
 def test_wrong_uses() -> None:
     embedding = DistEmbedding(NUM, DIM, name="a")
+    with pytest.raises(InvalidArgumentError, match=r"ids: expected a torch\.Tensor of ids, got list"):
+        embedding([0, 1])  # type: ignore[arg-type]
     with pytest.raises(UnknownIdError):
         embedding(torch.tensor([NUM]))
     with pytest.raises(InvalidArgumentError, match="params"):

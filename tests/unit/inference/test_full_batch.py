@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GCN, GraphSAGE
+from torch_geometric.nn import GCN, GraphConv, GraphSAGE, HeteroConv
 
 from graphlearn_dist.inference import InferenceOptions, infer
 from tests.support.inference import far, full_typed, typed_layers
@@ -92,6 +92,38 @@ def test_typed() -> None:
     layers = typed_layers(data)
     expected = full_typed(layers, data)
     found = [infer(layers, data, options=InferenceOptions(block_size=size, num_threads=2)) for size in (1 << 20, 5000)]
+    for key, rows in expected.items():
+        assert far(found[0].rows(key), rows) < CLOSE
+        assert torch.equal(found[1].rows(key), found[0].rows(key))
+
+
+class TypedWeights(torch.nn.Module):
+    """A ``GraphConv`` for each edge type, which multiplies by its weights."""
+
+    def __init__(self, data: HeteroData, widths: dict[str, int], width: int) -> None:
+        super().__init__()
+        convs = {ends: GraphConv((widths[ends[0]], widths[ends[2]]), width) for ends in data.edge_types}
+        self.conv = HeteroConv(convs, aggr="sum")
+
+    def forward(self, x: Any, edge_index: Any, weights: Any) -> Any:
+        return self.conv(x, edge_index, edge_weight_dict=weights)
+
+
+def test_typed_weights() -> None:
+    data = debian()
+    for number, ends in enumerate(data.edge_types):
+        draw = torch.Generator().manual_seed(number)
+        data[ends].edge_weight = torch.rand(data[ends].num_edges, generator=draw)
+    torch.manual_seed(0)
+    widths = {key: rows.size(1) for key, rows in data.x_dict.items()}
+    layers = [TypedWeights(data, widths, 16), TypedWeights(data, dict.fromkeys(widths, 16), 5)]
+    expected = data.x_dict
+    with torch.no_grad():
+        for layer in layers:
+            expected = layer(expected, data.edge_index_dict, data.edge_weight_dict)
+    sizes = ((1 << 20, 2), (5000, 1))
+    found = [infer(layers, data, options=InferenceOptions(block_size=size, num_threads=threads, weights=True))
+             for size, threads in sizes]  # fmt: skip
     for key, rows in expected.items():
         assert far(found[0].rows(key), rows) < CLOSE
         assert torch.equal(found[1].rows(key), found[0].rows(key))
