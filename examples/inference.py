@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import datasets
@@ -65,6 +66,7 @@ def train(args: argparse.Namespace, store: torch.distributed.Store) -> None:
         store.set(f"weights{epoch}", weights.getvalue())
         print(f"epoch {epoch}: loss {np.mean(losses):.4f}", flush=True)
     loader.shutdown()
+    store.wait(["taken"])  # this process has the store
 
 
 def infer_beside(args: argparse.Namespace, store: torch.distributed.Store) -> None:
@@ -75,6 +77,8 @@ def infer_beside(args: argparse.Namespace, store: torch.distributed.Store) -> No
     model = make_model(args)
     for epoch in range(args.epochs):
         model.load_state_dict(torch.load(io.BytesIO(store.get(f"weights{epoch}")), weights_only=True))
+        if epoch == args.epochs - 1:
+            store.set("taken", b"")
         out = args.workdir / "rows" if epoch == args.epochs - 1 else None
         rows = infer(model, served, out).rows()
         accuracy = (rows[test].argmax(dim=1) == truth[test]).float().mean().item()
@@ -93,6 +97,7 @@ def run_client(args: argparse.Namespace, ctx: LaunchContext) -> None:
         )
         stack.callback(glt.distributed.shutdown_client)
         store = glt.distributed.rendezvous_store()
+        store.set_timeout(timedelta(hours=1))  # of an epoch
         (train if ctx.rank == 0 else infer_beside)(args, store)
 
 

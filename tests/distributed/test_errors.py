@@ -338,9 +338,9 @@ def test_server_ended_by_a_signal(whole: Path, number: int) -> None:
             workers = workers_of(server.pid)
             assert len(workers) == 1
             server.send_signal(number)
+            wait_ended([server.pid, *workers], SOON_S)  # else all batches may come before it takes the signal
             with pytest.raises((PeerLostError, SamplingWorkerError), match=r"_default_server_0|was shut down"):
-                list(iterator)  # which of them depends on what the server takes down first
-            wait_ended([server.pid, *workers], SOON_S)
+                list(iterator)  # which of them depends on what the server took down first
     assert "Traceback" not in server.output()
 
 
