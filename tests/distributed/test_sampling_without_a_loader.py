@@ -182,7 +182,8 @@ def test_a_producer_that_is_stopped_and_one_that_fails(whole: Path) -> None:
     dataset = load(whole)
     with ShmChannel(1, "8MB") as channel:
         options = dataclasses.replace(MP, max_restarts=0)
-        producer = DistMpSamplingProducer(dataset, NodeSamplerInput(IDS), CONFIG, options, channel)
+        many = NodeSamplerInput(IDS.repeat(50))  # more than the channel and all slots hold: some are to be made yet
+        producer = DistMpSamplingProducer(dataset, many, CONFIG, options, channel)
         producer.init()
         producer.produce_all()
         producer.produce_all()
