@@ -35,6 +35,15 @@ GLD_HOST_DEVICE inline void atomic_lower(uint64_t* word, uint64_t value) {
 #endif
 }
 
+// Adds to the word; gives what was found.
+GLD_HOST_DEVICE inline uint64_t atomic_add(uint64_t* word, uint64_t number) {
+#ifdef __CUDA_ARCH__
+  return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(number));
+#else
+  return __atomic_fetch_add(word, number, __ATOMIC_RELAXED);
+#endif
+}
+
 // Writes `wanted` where the word is `expected`; gives what was found.
 GLD_HOST_DEVICE inline uint64_t atomic_claim(uint64_t* word, uint64_t expected, uint64_t wanted) {
 #ifdef __CUDA_ARCH__

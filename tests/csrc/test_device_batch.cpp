@@ -40,8 +40,12 @@ Tensor times_of(const Request& request, int64_t first, int64_t count) {
   return ids({times, times + count});
 }
 
-Batch from_builder(const Typed& graph, const Request& request, ThreadPool& pool) {
-  BatchBuilder builder({kUsers, kItems}, specs());
+// The graph's edge types `copies` times over.
+Batch from_builder(const Typed& graph, const Request& request, ThreadPool& pool, int copies = 1) {
+  std::vector<EdgeTypeSpec> types;
+  for (int copy = 0; copy < copies; ++copy)
+    for (const EdgeTypeSpec& spec : specs()) types.push_back(spec);
+  BatchBuilder builder({kUsers, kItems}, types);
   int64_t num_seeds = 0, first = 0;
   for (const SeedList& list : request.seeds) num_seeds += list.ids.numel();
   builder.begin(num_seeds, -1, true, request.disjoint);
@@ -52,10 +56,10 @@ Batch from_builder(const Typed& graph, const Request& request, ThreadPool& pool)
     first += list.ids.numel();
   }
   for (size_t hop = 0; hop < request.fanouts.size(); ++hop) {
-    for (int type = 0; type < 2; ++type) {
+    for (int type = 0; type < 2 * copies; ++type) {
       if (request.fanouts[hop][type] == 0) continue;
       const uint64_t key = draw_key(counter()[0], counter()[1], counter()[2], hop, type);
-      builder.sample_hop(type, type == 0 ? graph.likes : graph.knows,
+      builder.sample_hop(type, type % 2 == 0 ? graph.likes : graph.knows,
                          {request.fanouts[hop][type], request.how[type], key, true}, pool);
     }
     builder.next_hop();
@@ -103,7 +107,10 @@ class DeviceBatch {
         scratch_(layout_.num_scratch_bytes) {
     HostExecutor executor(pool, order);
     BatchChain<HostExecutor>(shape_, layout_, input, {memory_.begin(), scratch_.begin()}, executor).run();
+    num_launches_ = executor.num_launches();
   }
+
+  int num_launches() const { return num_launches_; }
 
   uint64_t status() const { return *at<uint64_t>(layout_.status); }
   const BatchLayout& layout() const { return layout_; }
@@ -152,6 +159,7 @@ class DeviceBatch {
   BatchShape shape_;
   BatchLayout layout_;
   Memory memory_, scratch_;
+  int num_launches_ = 0;
 };
 
 void check_equal_batches(const Batch& found, const Batch& expected) {
@@ -238,6 +246,38 @@ TEST("device batches: frontiers and edges of many tiles") {
   ThreadPool pool(3);
   const Typed graph = typed_graph({}, pool);
   check_request(graph, {{{0, ids(random_numbers(3 * kScanTile + 17, kUsers, 72))}}, {{6, 6}, {1, 1}}, {{}, {}}});
+}
+
+// Launches a batch: three fills; of each list of seeds its number, its entry in the table, the scan that adds it; of
+// each hop counts, picks, entries, the scan that adds what is new, local ids, for eight edge types at once.
+TEST("device batches: twelve edge types, in two rounds a hop; launches do not grow with types") {
+  ThreadPool pool(3);
+  const Typed graph = typed_graph({}, pool);
+  const auto check = [&](int copies, int fanout, DrawMethod how, int num_launches) {
+    Request request{{{0, ids(random_numbers(40, kUsers, 75))}, {1, ids({3, 5})}}, {}, {how, how}};
+    BatchShape shape = shape_of(graph, request);
+    BatchInput input = input_of(graph, request);
+    for (int copy = 1; copy < copies; ++copy)
+      for (int type = 0; type < 2; ++type) {
+        shape.edge_types.push_back(shape.edge_types[type]);
+        input.graphs.push_back(input.graphs[type]);
+        input.how.push_back(how);
+        request.how.push_back(how);
+      }
+    shape.fanouts = request.fanouts = {3, std::vector<int64_t>(2 * copies, fanout)};
+    const Batch expected = from_builder(graph, request, pool, copies);
+    for (uint64_t order : {41, 42, 43}) {
+      const DeviceBatch batch(shape, input, pool, order);
+      CHECK_EQUAL(batch.status(), OrderedTable::kEmpty);
+      check_equal_batches(batch.read(), expected);
+      CHECK_EQUAL(batch.num_launches(), num_launches);
+    }
+  };
+  constexpr int kSeeds = 3 + 3;
+  check(1, 4, {}, kSeeds + 3 * 5);
+  check(1, 4, {Method::kUniform, true, TimeRule::kIgnore}, kSeeds + 3 * 4);
+  check(4, 4, {}, kSeeds + 3 * 5);
+  check(6, 3, {}, kSeeds + 3 * 2 * 5);
 }
 
 TEST("device batches: the first seed outside the graph is told, and nothing is sampled") {

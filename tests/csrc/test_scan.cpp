@@ -13,9 +13,10 @@ void check_scan(int64_t count, int64_t max_count) {
   ThreadPool pool(3);
   HostExecutor executor(pool, 5);
   const std::vector<int64_t> numbers = random_numbers(count, 1000, 8);
-  std::vector<int64_t> before(count), tile_sums(num_scan_tiles(max_count));
+  std::vector<int64_t> before(count);
+  std::vector<uint64_t> words(TileSums::num_words(max_count));
   int64_t total = -1, expected = 0;
-  run_scan(executor, max_count, SumCounts{count, numbers.data(), before.data(), &total}, tile_sums.data());
+  run_scan(executor, max_count, SumCounts{count, numbers.data(), before.data(), &total}, words.data());
   for (int64_t i = 0; i < count; ++i) {
     if (before[i] != expected) CHECK_EQUAL(before[i], expected);
     expected += numbers[i];

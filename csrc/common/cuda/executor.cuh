@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "common/cuda/group_scan.h"
+#include "common/cuda/launch_list.h"
 #include "common/cuda_stream.h"
 #include "common/error.h"
 
@@ -33,16 +36,31 @@ struct DeviceGroup {
   }
 };
 
-template <typename Body>
-__global__ void run_each(Body body) {
+// Functors as a kernel takes them, by value.
+template <typename Body, int kSize>
+struct Bodies {
+  static_assert(std::is_trivially_copyable_v<Body>);
+  alignas(Body) unsigned char bytes[kSize * sizeof(Body)];
+
+  explicit Bodies(const LaunchList<Body>& list) {
+    for (size_t i = 0; i < list.size(); ++i) std::memcpy(bytes + i * sizeof(Body), &list[i].body, sizeof(Body));
+  }
+  GLD_HOST_DEVICE const Body& operator[](int i) const { return reinterpret_cast<const Body*>(bytes)[i]; }
+};
+
+// Row y of the grid runs the y-th functor.
+template <typename Body, int kSize>
+__global__ void run_each(const __grid_constant__ Bodies<Body, kSize> bodies) {
+  const Body& body = bodies[kSize == 1 ? 0 : static_cast<int>(blockIdx.y)];
   const int64_t count = body.count(), stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) body(i);
 }
 
-template <typename Body>
-__global__ void run_groups(Body body) {
+template <typename Body, int kSize>
+__global__ void run_groups(const __grid_constant__ Bodies<Body, kSize> bodies) {
   __shared__ int64_t memory[kGroupMemory];
   DeviceGroup group{memory};
+  const Body& body = bodies[kSize == 1 ? 0 : static_cast<int>(blockIdx.y)];
   const int64_t count = body.num_groups();
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) body(group, i);
 }
@@ -77,16 +95,37 @@ class CudaExecutor {
   // body(i) for i in [0, body.count()), in any order.
   template <typename Body>
   void for_each(int64_t max_count, const Body& body) {
-    if (max_count == 0) return;
-    cuda::run_each<<<num_blocks((max_count + kGroupThreads - 1) / kGroupThreads), kGroupThreads, 0, stream_>>>(body);
+    for_each(LaunchList<Body>{{max_count, body}});
+  }
+  // The same for each functor of a list, in one launch.
+  template <typename Body>
+  void for_each(const LaunchList<Body>& list) {
+    int64_t most = 0;
+    for (const auto& [max_count, body] : list) most = std::max(most, max_count);
+    if (most == 0) return;
+    const dim3 grid = grid_of((most + kGroupThreads - 1) / kGroupThreads, list.size());
+    if (list.size() == 1)
+      cuda::run_each<<<grid, kGroupThreads, 0, stream_>>>(cuda::Bodies<Body, 1>(list));
+    else
+      cuda::run_each<<<grid, kGroupThreads, 0, stream_>>>(cuda::Bodies<Body, kMaxTogether>(list));
     check_cuda(cudaGetLastError(), "launch of a kernel");
   }
 
   // body(group, i) for i in [0, body.num_groups()), in any order (see group_scan.h).
   template <typename Body>
   void for_each_group(int64_t max_groups, const Body& body) {
-    if (max_groups == 0) return;
-    cuda::run_groups<<<num_blocks(max_groups), kGroupThreads, 0, stream_>>>(body);
+    for_each_group(LaunchList<Body>{{max_groups, body}});
+  }
+  template <typename Body>
+  void for_each_group(const LaunchList<Body>& list) {
+    int64_t most = 0;
+    for (const auto& [max_groups, body] : list) most = std::max(most, max_groups);
+    if (most == 0) return;
+    const dim3 grid = grid_of(most, list.size());
+    if (list.size() == 1)
+      cuda::run_groups<<<grid, kGroupThreads, 0, stream_>>>(cuda::Bodies<Body, 1>(list));
+    else
+      cuda::run_groups<<<grid, kGroupThreads, 0, stream_>>>(cuda::Bodies<Body, kMaxTogether>(list));
     check_cuda(cudaGetLastError(), "launch of a kernel");
   }
 
@@ -97,7 +136,10 @@ class CudaExecutor {
  private:
   // Kernels stride over what the grid does not cover: 16 blocks for each of the 132 multiprocessors of an H100.
   static constexpr int64_t kMaxBlocks = 2112;
-  static unsigned num_blocks(int64_t wanted) { return static_cast<unsigned>(std::min(wanted, kMaxBlocks)); }
+  static dim3 grid_of(int64_t wanted, size_t num_bodies) {
+    const auto rows = static_cast<unsigned>(num_bodies);
+    return {static_cast<unsigned>(std::min(wanted, kMaxBlocks / static_cast<int64_t>(rows))), rows};
+  }
 
   DeviceScope device_;
   cudaStream_t stream_;

@@ -1,15 +1,20 @@
-// Running sums of numbers that a functor gives, in three launches, for host and device.
+// Running sums of numbers that a functor gives, in one launch, for host and device: each group sums a tile of numbers,
+// tells the others, and learns from them what comes before it, as soon as they know it themselves (Merrill, Garland:
+// "Single-pass parallel prefix scan with decoupled look-back", NVIDIA technical report 2016-002).
 //
-// A scan has: count(), how many numbers; value(i), the i-th, which a launch may ask for more than once; store(i, value,
-// before), told the sum of those before it; and finish(total), called once, before any store(). All but the last may be
-// called from any thread in any order.
+// A scan has: count(), how many numbers; measure(i), called once for each, before anything else that follows; value(i),
+// the i-th, which may be asked for more than once; store(i, value, before), told the sum of those before it; and
+// finish(total), called once, by the last tile. measure(), value() and store() may be called from any thread in any
+// order, stores of one tile before values of another. count() must not depend on what any of them changes.
 //
 // Threads of one group meet in steps: group.each(step) calls step(thread) for each of kGroupThreads threads, and what a
 // step wrote to group.memory is seen by the next. On the device a step ends in a barrier; on the host the threads of a
 // step run one after the other.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
+#include "common/atomics.h"
 #include "common/host_device.h"
 
 namespace gld {
@@ -95,53 +100,90 @@ GLD_HOST_DEVICE int64_t scan_range(Group& group, ScanRange range, int64_t before
   return before;
 }
 
-// First launch, a group per tile: the sum of each tile.
-template <typename Scan>
-struct SumTiles {
-  Scan scan;
-  int64_t* tile_sums;
+// What groups tell each other: words, all bits set before the launch. The first counts the tiles that were taken, the
+// others are the tiles': nothing yet, the sum of the tile, or the sum up to its end.
+struct TileSums {
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  uint64_t* words;
 
-  GLD_HOST_DEVICE int64_t num_groups() const { return num_scan_tiles(scan.count()); }
-  template <typename Group>
-  GLD_HOST_DEVICE void operator()(Group& group, int64_t tile) const {
-    const ScanRange range = ScanRange{0, scan.count()}.tile(tile);
-    const int64_t sum = sum_range(group, range, [this](int64_t i) { return scan.value(i); });
-    group.each([&](int thread) {
-      if (thread == 0) tile_sums[tile] = sum;
-    });
+  static int64_t num_words(int64_t max_count) { return 2 + num_scan_tiles(max_count); }
+
+  // Tiles are taken in order, so that a group waits only for those that run already, whatever the order in which
+  // groups begin.
+  GLD_HOST_DEVICE int64_t take() const { return static_cast<int64_t>(atomic_add(words, 1) + 1); }
+  GLD_HOST_DEVICE void tell(int64_t tile, int64_t sum, bool is_up_to_end) const {
+    atomic_write(words + 1 + tile, static_cast<uint64_t>(sum) << 1 | (is_up_to_end ? 1 : 0));
+  }
+  // What a tile has told, waiting for it; before the first there is nothing.
+  GLD_HOST_DEVICE int64_t told(int64_t tile) const {
+    if (tile < 0) return 1;
+    uint64_t found = kUnknown;
+    while (found == kUnknown) found = atomic_read(words + 1 + tile);
+    return static_cast<int64_t>(found);
   }
 };
 
-// Second launch, one group: the sum before each tile in place of its own, and the total.
-template <typename Scan>
-struct ScanTiles {
-  Scan scan;
-  int64_t* tile_sums;
+// The sum of all tiles before one whose own sum is `sum`, which the others learn. `memory` is int64 [kGroupThreads].
+template <typename Group>
+GLD_HOST_DEVICE int64_t look_back(Group& group, const TileSums& sums, int64_t tile, int64_t sum, int64_t* memory) {
+  group.each([&](int thread) {
+    if (thread == 0) sums.tell(tile, sum, tile == 0);
+  });
+  int64_t before = 0;
+  bool is_known = tile == 0;
+  for (int64_t end = tile; !is_known; end -= kGroupThreads) {
+    group.each([&](int thread) { memory[thread] = sums.told(end - 1 - thread); });
+    for (int thread = 0; thread < kGroupThreads && !is_known; ++thread) {
+      before += memory[thread] >> 1;
+      is_known = (memory[thread] & 1) != 0;
+    }
+    group.each([](int) {});  // all have read it
+  }
+  group.each([&](int thread) {
+    if (thread == 0 && tile > 0) sums.tell(tile, before + sum, true);
+  });
+  return before;
+}
 
-  GLD_HOST_DEVICE int64_t num_groups() const { return 1; }
+// The launch: a group per tile, and one where there are no numbers.
+template <typename Scan>
+struct RunScan {
+  Scan scan;
+  TileSums sums;
+
+  GLD_HOST_DEVICE int64_t num_groups() const { return num_tiles(scan.count()); }
+  static GLD_HOST_DEVICE int64_t num_tiles(int64_t count) { return count > 0 ? num_scan_tiles(count) : 1; }
+
   template <typename Group>
   GLD_HOST_DEVICE void operator()(Group& group, int64_t) const {
-    const auto sum_at = [this](int64_t i) { return tile_sums[i]; };
-    const auto replace = [this](int64_t i, int64_t, int64_t before) { tile_sums[i] = before; };
-    const int64_t total = scan_range(group, {0, num_scan_tiles(scan.count())}, 0, sum_at, replace);
+    const int64_t count = scan.count();
     group.each([&](int thread) {
-      if (thread == 0) scan.finish(total);
+      if (thread == 0) group.memory[0] = sums.take();
     });
-  }
-};
-
-// Third launch, a group per tile: store() for each number.
-template <typename Scan>
-struct StoreTiles {
-  Scan scan;
-  const int64_t* tile_sums;
-
-  GLD_HOST_DEVICE int64_t num_groups() const { return num_scan_tiles(scan.count()); }
-  template <typename Group>
-  GLD_HOST_DEVICE void operator()(Group& group, int64_t tile) const {
-    const auto value = [this](int64_t i) { return scan.value(i); };
-    const auto store = [this](int64_t i, int64_t number, int64_t before) { scan.store(i, number, before); };
-    scan_range(group, ScanRange{0, scan.count()}.tile(tile), tile_sums[tile], value, store);
+    const int64_t tile = group.memory[0];
+    const ScanRange range = ScanRange{0, count}.tile(tile);
+    group.each([&](int thread) {
+      for (int64_t i = range.begin + thread; i < range.end; i += kGroupThreads) scan.measure(i);
+    });
+    const int64_t* up_to = sums_of_threads(group, [&](int thread) {
+      int64_t sum = 0;
+      const ScanRange own = range.of_thread(thread);
+      for (int64_t i = own.begin; i < own.end; ++i) sum += scan.value(i);
+      return sum;
+    });
+    const int64_t sum = up_to[kGroupThreads - 1];
+    int64_t* other = group.memory + (up_to == group.memory ? kGroupThreads : 0);
+    const int64_t before = look_back(group, sums, tile, sum, other);
+    group.each([&](int thread) {
+      int64_t at = before + (thread > 0 ? up_to[thread - 1] : 0);
+      const ScanRange own = range.of_thread(thread);
+      for (int64_t i = own.begin; i < own.end; ++i) {
+        const int64_t number = scan.value(i);
+        scan.store(i, number, at);
+        at += number;
+      }
+      if (thread == 0 && tile == num_tiles(count) - 1) scan.finish(before + sum);
+    });
   }
 };
 
@@ -152,18 +194,17 @@ struct SumCounts {
   int64_t *offsets, *total;  // [num_counts], [1]
 
   GLD_HOST_DEVICE int64_t count() const { return num_counts; }
+  GLD_HOST_DEVICE void measure(int64_t) const {}
   GLD_HOST_DEVICE int64_t value(int64_t i) const { return counts[i]; }
   GLD_HOST_DEVICE void store(int64_t i, int64_t, int64_t before) const { offsets[i] = before; }
   GLD_HOST_DEVICE void finish(int64_t sum) const { *total = sum; }
 };
 
-// `max_count` bounds scan.count(), for the size of the launches; `tile_sums` has num_scan_tiles(max_count) entries.
+// `max_count` bounds scan.count(), for the size of the launch; `words` has TileSums::num_words(max_count) entries.
 template <typename Executor, typename Scan>
-void run_scan(Executor& executor, int64_t max_count, const Scan& scan, int64_t* tile_sums) {
-  const int64_t max_tiles = num_scan_tiles(max_count);
-  executor.for_each_group(max_tiles, SumTiles<Scan>{scan, tile_sums});
-  executor.for_each_group(1, ScanTiles<Scan>{scan, tile_sums});
-  executor.for_each_group(max_tiles, StoreTiles<Scan>{scan, tile_sums});
+void run_scan(Executor& executor, int64_t max_count, const Scan& scan, uint64_t* words) {
+  executor.fill(words, 0xFF, static_cast<size_t>(TileSums::num_words(max_count)) * sizeof(uint64_t));
+  executor.for_each_group(RunScan<Scan>::num_tiles(max_count), RunScan<Scan>{scan, {words}});
 }
 
 }  // namespace gld

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/cuda/group_scan.h"
+#include "common/cuda/launch_list.h"
 
 namespace gld {
 
@@ -23,6 +24,15 @@ class HostExecutor {
     Group group;
     const int64_t count = body.num_groups();
     for (int64_t i = 0; i < count; ++i) body(group, i);
+  }
+
+  template <typename Body>
+  void for_each(const LaunchList<Body>& list) {
+    for (const auto& [max_count, body] : list) for_each(max_count, body);
+  }
+  template <typename Body>
+  void for_each_group(const LaunchList<Body>& list) {
+    for (const auto& [max_groups, body] : list) for_each_group(max_groups, body);
   }
 
   void fill(void* memory, int byte, size_t bytes) { std::memset(memory, byte, bytes); }

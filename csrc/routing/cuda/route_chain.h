@@ -21,7 +21,7 @@ struct SplitLayout {
     BlockLayout scratch;
     owners = scratch.take<int32_t>(num_ids);
     rows = scratch.take<int64_t>(num_ids);
-    tile_sums = scratch.take<int64_t>(num_scan_tiles(num_ids * num_partitions));
+    tile_sums = scratch.take<uint64_t>(TileSums::num_words(num_ids * num_partitions));
     num_bytes = scratch.num_bytes;
   }
 };
@@ -40,7 +40,7 @@ void run_split(const BookView& book, const Tensor& ids, const Split& out, uint64
   run_scan(executor, num_ids * book.num_partitions,
            PlaceIds{IdReader(ids), num_ids, book.num_partitions, owners, rows, out.ids.as<int64_t>(),
                     out.rows.as<int64_t>(), out.positions.as<int64_t>(), out.offsets.as<int64_t>()},
-           reinterpret_cast<int64_t*>(scratch + layout.tile_sums));
+           reinterpret_cast<uint64_t*>(scratch + layout.tile_sums));
 }
 
 // Scratch memory of a stitch; offsets in bytes.
@@ -55,7 +55,7 @@ struct StitchLayout {
     bucketed = scratch.take<int64_t>(num_ids);
     sources = scratch.take<int64_t>(num_ids + 1);
     targets = scratch.take<int64_t>(num_ids + 1);
-    tile_sums = scratch.take<int64_t>(num_scan_tiles(num_ids));
+    tile_sums = scratch.take<uint64_t>(TileSums::num_words(num_ids));
     num_bytes = scratch.num_bytes;
   }
 };
@@ -77,7 +77,7 @@ class StitchChain {
         bucketed_(at(scratch, StitchLayout(num_ids_).bucketed)),
         sources_(at(scratch, StitchLayout(num_ids_).sources)),
         targets_(at(scratch, StitchLayout(num_ids_).targets)),
-        tile_sums_(at(scratch, StitchLayout(num_ids_).tile_sums)),
+        tile_sums_(reinterpret_cast<uint64_t*>(scratch + StitchLayout(num_ids_).tile_sums)),
         executor_(executor) {}
 
   void run() {
@@ -124,7 +124,8 @@ class StitchChain {
   const Neighbors& out_;
   const int64_t num_ids_;
   StitchStatus* status_;
-  int64_t *bucketed_, *sources_, *targets_, *tile_sums_;
+  int64_t *bucketed_, *sources_, *targets_;
+  uint64_t* tile_sums_;
   Executor& executor_;
 };
 

@@ -73,6 +73,7 @@ struct PlaceIds {
   int64_t* offsets;                         // [num_partitions + 1], bounds of the buckets
 
   GLD_HOST_DEVICE int64_t count() const { return num_ids * num_partitions; }
+  GLD_HOST_DEVICE void measure(int64_t) const {}
   GLD_HOST_DEVICE int64_t value(int64_t k) const { return owners[k % num_ids] == k / num_ids ? 1 : 0; }
   GLD_HOST_DEVICE void store(int64_t k, int64_t is_owned, int64_t place) const {
     const int64_t i = k % num_ids;

@@ -5,6 +5,7 @@
 
 #include "common/cuda/block_layout.h"
 #include "common/cuda/group_scan.h"
+#include "common/cuda/launch_list.h"
 #include "sampling/cuda/batch_layout.h"
 #include "sampling/cuda/batch_steps.h"
 #include "sampling/cuda/padding_steps.h"
@@ -29,8 +30,9 @@ struct BatchInput {
   Tensor failure;             // of padded batches, int64 [3]: see SettleBatch
 };
 
-// An executor runs functors: for_each(max_count, body), for_each_group(max_groups, body), and fill(memory, byte,
-// bytes), each of which sees all that those before it wrote. CudaExecutor does it on a stream.
+// An executor runs functors: for_each(max_count, body), for_each_group(max_groups, body), the same for a LaunchList of
+// them at once, and fill(memory, byte, bytes), each of which sees all that those before it wrote. CudaExecutor does it
+// on a stream.
 template <typename Executor>
 class BatchChain {
  public:
@@ -39,12 +41,11 @@ class BatchChain {
       : shape_(shape), layout_(layout), input_(input), memory_(memory), executor_(executor) {}
 
   void run() {
+    executor_.fill(scratch<char>(layout_.filled), 0xFF, layout_.num_filled_bytes);
     executor_.fill(at<int64_t>(layout_.counters), 0, layout_.num_counters * sizeof(int64_t));
     executor_.fill(status(), 0xFF, sizeof(uint64_t));
-    for (const auto& nodes : layout_.nodes)
-      executor_.fill(scratch<char>(nodes.slots), 0xFF, nodes.num_slots * sizeof(OrderedTable::Slot));
-    for (size_t list = 0; list < layout_.seed_steps.size(); ++list) add_seeds(layout_.seed_steps[list], list);
-    for (const auto& step : layout_.hop_steps) sample_hop(step);
+    for (const auto& round : layout_.seed_rounds) add_seeds(round);
+    for (const auto& round : layout_.hop_rounds) sample_hop(round);
     if (shape_.padding) pad();
   }
 
@@ -70,9 +71,33 @@ class BatchChain {
     const BatchLayout::Nodes& nodes = layout_.nodes[node_type];
     Arrivals out{};
     out.table = {scratch<OrderedTable::Slot>(nodes.slots), nodes.num_slots - 1};
-    out.slots = scratch<int64_t>(layout_.arrival_slots);
     out.num_nodes = shape_.num_nodes[node_type];
     out.disjoint = shape_.disjoint;
+    return out;
+  }
+
+  Arrivals arrivals_of(const BatchLayout::SeedStep& step) const {
+    Arrivals out = arrivals_of(step.node_type);
+    out.number = out.first_tree = step.first_tree;
+    out.slots = scratch<int64_t>(step.slots);
+    out.ids = at<int64_t>(step.local_ids);
+    out.first = counter(0);
+    out.end = counter(step.num_seeds);
+    out.keep_all = !step.unique;
+    return out;
+  }
+
+  Arrivals arrivals_of(const BatchLayout::HopStep& step) const {
+    const EdgeTypeSpec spec = shape_.edge_types[step.edge_type].spec;
+    const BatchLayout::Edges& edges = layout_.edges[step.edge_type];
+    Arrivals out = arrivals_of(spec.neighbor_type);
+    out.number = step.number;
+    out.slots = scratch<int64_t>(step.slots);
+    out.ids = at<int64_t>(edges.rows);
+    out.first = counter(step.edges_before);
+    out.end = counter(step.edges_after);
+    out.cols = at<int64_t>(edges.cols);
+    out.col_trees = trees_of(layout_.nodes[spec.seed_type]);
     return out;
   }
 
@@ -80,26 +105,56 @@ class BatchChain {
     return shape_.disjoint ? at<int64_t>(nodes.trees) : nullptr;
   }
 
-  void add_new_nodes(const Arrivals& arrivals, int64_t max_count, int node_type, int before, int after, bool keep_all) {
-    const BatchLayout::Nodes& nodes = layout_.nodes[node_type];
-    const AddNewNodes add{arrivals,       at<int64_t>(nodes.ids),   trees_of(nodes), counter(before),
-                          counter(after), room_of_nodes(node_type), keep_all};
-    run_scan(executor_, max_count, add, scratch<int64_t>(layout_.tile_sums));
-    if (!keep_all) executor_.for_each(max_count, TakeLocalIds{arrivals});
+  static int64_t max_arrivals(const BatchLayout::SeedStep& step) { return step.count; }
+  static int64_t max_arrivals(const BatchLayout::HopStep& step) { return step.max_edges; }
+
+  // What a round's steps have found becomes nodes of the batch, and takes their local ids.
+  template <typename Step>
+  void add_new_nodes(const BatchLayout::Round& round, const std::vector<Step>& steps) {
+    LaunchList<RunScan<AddNewNodes>> adding;
+    for (const BatchLayout::NewNodes& found : round.new_nodes) {
+      const BatchLayout::Nodes& nodes = layout_.nodes[found.node_type];
+      AddNewNodes add{{},
+                      static_cast<int>(found.steps.size()),
+                      at<int64_t>(nodes.ids),
+                      trees_of(nodes),
+                      counter(found.before),
+                      counter(found.after),
+                      room_of_nodes(found.node_type)};
+      for (size_t source = 0; source < found.steps.size(); ++source)
+        add.sources[source] = arrivals_of(steps[found.steps[source]]);
+      adding.push_back(scan(found.max_count, add, found.sums));
+    }
+    executor_.for_each_group(adding);
+    LaunchList<TakeLocalIds> taking;
+    for (size_t step : round.steps) {
+      const Arrivals arrivals = arrivals_of(steps[step]);
+      if (!arrivals.keep_all) taking.push_back({max_arrivals(steps[step]), {arrivals}});
+    }
+    executor_.for_each(taking);
   }
 
-  void add_seeds(const BatchLayout::SeedStep& step, size_t list) {
-    Arrivals arrivals = arrivals_of(step.node_type);
-    arrivals.ids = at<int64_t>(step.local_ids);
-    arrivals.first = counter(0);
-    arrivals.end = counter(step.num_seeds);
-    arrivals.first_tree = step.first_tree;
-    if (shape_.padding)
-      take_seeds(step);
-    else
-      executor_.for_each(1, SetCounter{counter(step.num_seeds), step.count});
-    executor_.for_each(step.count, EnterSeeds{arrivals, seeds_of(list), status()});
-    add_new_nodes(arrivals, step.count, step.node_type, step.nodes_before, step.nodes_after, !step.unique);
+  // A scan whose words are filled already.
+  template <typename Scan>
+  Bounded<RunScan<Scan>> scan(int64_t max_count, const Scan& functor, size_t sums) const {
+    return {RunScan<Scan>::num_tiles(max_count), {functor, {scratch<uint64_t>(sums)}}};
+  }
+
+  void add_seeds(const BatchLayout::Round& round) {
+    LaunchList<SetWord> counting;
+    LaunchList<EnterSeeds> entering;
+    for (size_t list : round.steps) {
+      const BatchLayout::SeedStep& step = layout_.seed_steps[list];
+      if (shape_.padding)
+        take_seeds(step);
+      else
+        counting.push_back(
+            {1, {reinterpret_cast<uint64_t*>(counter(step.num_seeds)), static_cast<uint64_t>(step.count)}});
+      entering.push_back({step.count, {arrivals_of(step), seeds_of(list), status()}});
+    }
+    executor_.for_each(counting);
+    executor_.for_each(entering);
+    add_new_nodes(round, layout_.seed_steps);
   }
 
   IdReader seeds_of(size_t list) const {
@@ -154,29 +209,33 @@ class BatchChain {
     const Frontier frontier{at<int64_t>(seeds.ids),     trees_of(seeds), tree_times(), counter(step.frontier_begin),
                             counter(step.frontier_end), status()};
     return {frontier, NodePicker(input_.graphs[step.edge_type], step.fanout, input_.how[step.edge_type]),
-            DrawCounter{input_.counter.as<int64_t>(), step.hop, step.edge_type},
-            scratch<Candidates>(layout_.candidates), scratch<int64_t>(layout_.offsets)};
+            DrawCounter{input_.counter.as<int64_t>(), step.hop, step.edge_type}, scratch<Candidates>(step.candidates),
+            scratch<int64_t>(step.offsets)};
   }
 
-  void sample_hop(const BatchLayout::HopStep& step) {
-    const EdgeTypeSpec spec = shape_.edge_types[step.edge_type].spec;
-    const BatchLayout::Edges& edges = layout_.edges[step.edge_type];
-    const HopPicks hop = picks_of(step);
-    Arrivals arrivals = arrivals_of(spec.neighbor_type);
-    arrivals.ids = at<int64_t>(edges.rows);
-    arrivals.first = counter(step.edges_before);
-    arrivals.end = counter(step.edges_after);
-    arrivals.cols = at<int64_t>(edges.cols);
-    arrivals.col_trees = trees_of(layout_.nodes[spec.seed_type]);
-    executor_.for_each(step.max_frontier, CountPicks{hop, status(), bad_row_of(step.edge_type)});
-    const SumPicks sum{hop, counter(step.edges_before), counter(step.edges_after), room_of_edges(step.edge_type)};
-    run_scan(executor_, step.max_frontier, sum, scratch<int64_t>(layout_.tile_sums));
-    if (hop.picker.draws_together()) executor_.for_each(step.max_frontier, PickTogether{hop, arrivals});
-    executor_.for_each(step.max_edges, EnterNeighbors{hop, arrivals, EdgeIdReader(input_.graphs[step.edge_type]),
-                                                      at<int64_t>(edges.cols),
-                                                      shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr,
-                                                      status(), bad_neighbor_of(step.edge_type)});
-    add_new_nodes(arrivals, step.max_edges, spec.neighbor_type, step.nodes_before, step.nodes_after, false);
+  void sample_hop(const BatchLayout::Round& round) {
+    LaunchList<RunScan<CountPicks>> counting;
+    LaunchList<PickTogether> picking;
+    LaunchList<EnterNeighbors> entering;
+    for (size_t number : round.steps) {
+      const BatchLayout::HopStep& step = layout_.hop_steps[number];
+      const int type = step.edge_type;
+      const BatchLayout::Edges& edges = layout_.edges[type];
+      const HopPicks hop = picks_of(step);
+      const Arrivals arrivals = arrivals_of(step);
+      const CountPicks count{
+          hop, counter(step.edges_before), counter(step.edges_after), room_of_edges(type), status(), bad_row_of(type)};
+      counting.push_back(scan(step.max_frontier, count, step.sums));
+      if (hop.picker.draws_together()) picking.push_back({step.max_frontier, {hop, arrivals}});
+      entering.push_back(
+          {step.max_edges,
+           {hop, arrivals, EdgeIdReader(input_.graphs[type]), at<int64_t>(edges.cols),
+            shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr, status(), bad_neighbor_of(type)}});
+    }
+    executor_.for_each_group(counting);
+    executor_.for_each(picking);
+    executor_.for_each(entering);
+    add_new_nodes(round, layout_.hop_steps);
   }
 
   const BatchShape& shape_;

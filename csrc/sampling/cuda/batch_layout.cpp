@@ -5,6 +5,7 @@
 
 #include "common/cuda/block_layout.h"
 #include "common/cuda/group_scan.h"
+#include "common/cuda/launch_list.h"
 #include "sampling/candidates.h"
 #include "sampling/cuda/ordered_table.h"
 
@@ -26,10 +27,13 @@ class LayoutMaker {
 
   BatchLayout make() {
     for (const SeedShape& seeds : shape_.seeds) add_seeds(seeds);
+    out_.seed_rounds = rounds_of(0, out_.seed_steps);
     end_hop(true);
     for (size_t hop = 0; hop < shape_.fanouts.size(); ++hop) {
+      const size_t first = out_.hop_steps.size();
       for (size_t type = 0; type < shape_.edge_types.size(); ++type)
         if (shape_.fanouts[hop][type] != 0) add_hop(static_cast<int>(hop), static_cast<int>(type));
+      for (BatchLayout::Round& round : rounds_of(first, out_.hop_steps)) out_.hop_rounds.push_back(std::move(round));
       for (size_t type = 0; type < shape_.edge_types.size(); ++type)
         out_.edges[type].counters.push_back(newest_edges(type));
       end_hop(false);
@@ -52,10 +56,8 @@ class LayoutMaker {
 
   void add_seeds(const SeedShape& seeds) {
     TypeState& type = types_[seeds.node_type];
-    const int num_seeds = out_.num_counters++, after = out_.num_counters++;
-    out_.seed_steps.push_back(
-        {seeds.node_type, seeds.count, num_trees_, seeds.unique, num_seeds, type.newest, after, 0});
-    type.newest = after;
+    const int num_seeds = out_.num_counters++;
+    out_.seed_steps.push_back({seeds.node_type, seeds.count, num_trees_, seeds.unique, num_seeds, 0, 0});
     type.num_seeds += seeds.count;
     type.max_new += seeds.count;
     seeds_are_distinct_ = seeds_are_distinct_ && seeds.unique;
@@ -94,15 +96,43 @@ class LayoutMaker {
     const int64_t fanout = shape_.fanouts[hop][edge_type];
     const int64_t max_edges = this->max_edges(hop, edge_type, fanout, seeds.max_frontier);
     if (max_edges == 0) return;
-    const int nodes_after = out_.num_counters++, edges_after = out_.num_counters++;
-    out_.hop_steps.push_back({hop, edge_type, fanout, seeds.frontier_begin, seeds.frontier_end, found.newest,
-                              nodes_after, newest_edges(edge_type), edges_after, seeds.max_frontier, max_edges});
-    found.newest = nodes_after;
+    const int edges_before = newest_edges(edge_type), edges_after = out_.num_counters++;
+    out_.hop_steps.push_back({hop, edge_type, fanout, seeds.frontier_begin, seeds.frontier_end, edges_before,
+                              edges_after, seeds.max_frontier, max_edges, 0});
     found.max_new += max_edges;
     int64_t& capacity = out_.edges[edge_type].capacity;
     const int64_t added = std::min(max_edges, most_edges(edge_type) - capacity);
     found.max_added += added;
     capacity += added;
+  }
+
+  int type_found(const BatchLayout::SeedStep& step) const { return step.node_type; }
+  int type_found(const BatchLayout::HopStep& step) const {
+    return shape_.edge_types[step.edge_type].spec.neighbor_type;
+  }
+  static int64_t max_found_by(const BatchLayout::SeedStep& step) { return step.count; }
+  static int64_t max_found_by(const BatchLayout::HopStep& step) { return step.max_edges; }
+
+  // The steps from `first` on in rounds, with a scan for each type of node that one finds.
+  template <typename Step>
+  std::vector<BatchLayout::Round> rounds_of(size_t first, const std::vector<Step>& steps) {
+    std::vector<BatchLayout::Round> rounds;
+    for (size_t at = first; at < steps.size(); ++at) {
+      if ((at - first) % kMaxTogether == 0) rounds.emplace_back();
+      BatchLayout::Round& round = rounds.back();
+      round.steps.push_back(at);
+      const int type = type_found(steps[at]);
+      auto found = std::find_if(round.new_nodes.begin(), round.new_nodes.end(),
+                                [type](const auto& nodes) { return nodes.node_type == type; });
+      if (found == round.new_nodes.end()) {
+        const int before = types_[type].newest;
+        types_[type].newest = out_.num_counters++;
+        found = round.new_nodes.insert(found, {type, before, types_[type].newest, 0, {}, 0});
+      }
+      found->max_count += max_found_by(steps[at]);
+      found->steps.push_back(at);
+    }
+    return rounds;
   }
 
   void end_hop(bool after_seeds) {
@@ -126,24 +156,50 @@ class LayoutMaker {
   }
 
   void place() {
-    int64_t max_arrivals = 0, max_frontier = 0;
-    for (const auto& step : out_.seed_steps) max_arrivals = std::max(max_arrivals, step.count);
-    for (const auto& step : out_.hop_steps) {
-      max_arrivals = std::max(max_arrivals, step.max_edges);
-      max_frontier = std::max(max_frontier, step.max_frontier);
-    }
     out_.counters = take_result(out_.num_counters + 1);
     out_.status = out_.counters + out_.num_counters * sizeof(int64_t);
     for (auto& step : out_.seed_steps) step.local_ids = take_result(step.count);
     for (size_t t = 0; t < types_.size(); ++t) place_nodes(static_cast<int>(t));
     for (size_t t = 0; t < out_.edges.size(); ++t) place_edges(static_cast<int>(t));
     if (shape_.padding) place_seeds();
-    out_.candidates = take_scratch<Candidates>(max_frontier);
-    out_.offsets = take_scratch<int64_t>(max_frontier + 1);
-    out_.arrival_slots = take_scratch<int64_t>(max_arrivals);
-    out_.tile_sums = take_scratch<int64_t>(num_scan_tiles(std::max(max_arrivals, max_frontier)));
+    out_.filled = scratch_.num_bytes;
+    for (auto& nodes : out_.nodes)
+      nodes.slots = take_scratch<OrderedTable::Slot>(static_cast<int64_t>(nodes.num_slots));
+    for (auto& step : out_.hop_steps) step.sums = take_sums(step.max_frontier);
+    for (auto* rounds : {&out_.seed_rounds, &out_.hop_rounds})
+      for (auto& round : *rounds)
+        for (auto& nodes : round.new_nodes) nodes.sums = take_sums(nodes.max_count);
+    out_.num_filled_bytes = scratch_.num_bytes - out_.filled;
+    place_rounds();
     out_.num_bytes = result_.num_bytes;
     out_.num_scratch_bytes = scratch_.num_bytes;
+  }
+
+  size_t take_sums(int64_t max_count) { return take_scratch<uint64_t>(TileSums::num_words(max_count)); }
+
+  // Memory of one round, for each in turn.
+  void place_rounds() {
+    const BlockLayout before = scratch_;
+    size_t largest = 0;
+    for (const auto& round : out_.seed_rounds) {
+      scratch_ = before;
+      for (size_t step : round.steps) out_.seed_steps[step].slots = take_scratch<int64_t>(out_.seed_steps[step].count);
+      largest = std::max(largest, scratch_.num_bytes);
+    }
+    for (const auto& round : out_.hop_rounds) {
+      scratch_ = before;
+      int64_t number = 0;
+      for (size_t at : round.steps) {
+        BatchLayout::HopStep& step = out_.hop_steps[at];
+        step.number = number;
+        number += step.max_edges;
+        step.candidates = take_scratch<Candidates>(step.max_frontier);
+        step.offsets = take_scratch<int64_t>(step.max_frontier + 1);
+        step.slots = take_scratch<int64_t>(step.max_edges);
+      }
+      largest = std::max(largest, scratch_.num_bytes);
+    }
+    scratch_.num_bytes = std::max(largest, before.num_bytes);
   }
 
   void place_nodes(int t) {
@@ -159,7 +215,6 @@ class LayoutMaker {
     nodes.num_slots = OrderedTable::num_slots_for(max_keys);
     nodes.ids = take_result(nodes.size);
     if (shape_.disjoint) nodes.trees = take_result(nodes.size);
-    nodes.slots = take_scratch<OrderedTable::Slot>(static_cast<int64_t>(nodes.num_slots));
   }
 
   void place_edges(int t) {

@@ -65,14 +65,33 @@ struct BatchLayout {
     int node_type;
     int64_t count, first_tree;
     bool unique;
-    int num_seeds, nodes_before, nodes_after;  // counters
-    size_t local_ids;                          // int64 [count]
+    int num_seeds;     // counter
+    size_t local_ids;  // int64 [count]
+    size_t slots;      // int64 [count], in scratch memory: of the table, per arrival
   };
   struct HopStep {
     int hop, edge_type;
     int64_t fanout;
-    int frontier_begin, frontier_end, nodes_before, nodes_after, edges_before, edges_after;  // counters
+    int frontier_begin, frontier_end, edges_before, edges_after;  // counters
     int64_t max_frontier, max_edges;
+    int64_t number;  // of its first arrival, among those of its round
+    size_t candidates = 0,
+           offsets = 0;  // in scratch memory: per node of the frontier its candidates and (one more) its
+    size_t slots = 0;    // first edge, per arrival its slot of the table
+    size_t sums = 0;     // TileSums of the frontier
+  };
+  // Nodes of one type that are added in one scan: arrivals of these steps.
+  struct NewNodes {
+    int node_type;
+    int before, after;  // counters
+    int64_t max_count = 0;
+    std::vector<size_t> steps;
+    size_t sums = 0;  // TileSums, in scratch memory
+  };
+  // Steps that run together, launch by launch: lists of seeds, or edge types of one hop, at most kMaxTogether.
+  struct Round {
+    std::vector<size_t> steps;
+    std::vector<NewNodes> new_nodes;
   };
   // Of padded batches, whose seeds are read from the schedule.
   struct Seeds {
@@ -85,16 +104,17 @@ struct BatchLayout {
   std::vector<Nodes> nodes;
   std::vector<Edges> edges;
   std::vector<SeedStep> seed_steps;
+  std::vector<Round> seed_rounds;
   Seeds seeds;
   std::vector<HopStep> hop_steps;  // those that may find an edge, in order
+  std::vector<Round> hop_rounds;
   int num_counters = 1;
   size_t counters = 0;  // int64 [num_counters]
   // uint64, behind them: position of the first seed outside the graph, or bad_row_of(), bad_neighbor_of() of a graph
   // that is damaged, or overflow_of() of what did not fit; all bits set where nothing went wrong.
   size_t status = 0;
-  // Scratch memory of one step, for each in turn: per node of the frontier its candidates and (one more) its first
-  // edge, per arrival its slot of the table, per tile of a scan its sum.
-  size_t candidates = 0, offsets = 0, arrival_slots = 0, tile_sums = 0;
+  // Tables and TileSums of all scans, which begin with all bits set, behind each other in scratch memory.
+  size_t filled = 0, num_filled_bytes = 0;
   size_t num_bytes = 0, num_scratch_bytes = 0;
 };
 

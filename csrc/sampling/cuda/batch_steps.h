@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/atomics.h"
+#include "common/cuda/launch_list.h"
 #include "common/host_device.h"
 #include "common/rng.h"
 #include "sampling/candidates.h"
@@ -13,12 +14,12 @@
 
 namespace gld {
 
-struct SetCounter {
-  int64_t* counter;
-  int64_t number;
+struct SetWord {
+  uint64_t* word;
+  uint64_t number;
 
   GLD_HOST_DEVICE int64_t count() const { return 1; }
-  GLD_HOST_DEVICE void operator()(int64_t) const { *counter = number; }
+  GLD_HOST_DEVICE void operator()(int64_t) const { *word = number; }
 };
 
 // How many more nodes or edges of a type fit. What does not is not added, and the status says so: nothing is sampled
@@ -39,6 +40,7 @@ struct Room {
 // order. Their ids are entries [*first, *end) of an array, global until local ids take their place.
 struct Arrivals {
   OrderedTable table;
+  int64_t number;  // of the first: those that enter the table together are told apart, and are in the order of numbers
   int64_t* slots;  // per arrival, its key's in the table
   int64_t* ids;
   const int64_t *first, *end;  // counters
@@ -47,6 +49,7 @@ struct Arrivals {
   const int64_t* cols;         // per entry, the node of the frontier it was found from; null: seeds
   const int64_t* col_trees;    // per node of the frontier's type, its tree
   int64_t first_tree;          // of seeds
+  bool keep_all;               // all are added to the batch, as seeds are, and not only those that came first
 
   GLD_HOST_DEVICE int64_t count() const { return *end - *first; }
   GLD_HOST_DEVICE int64_t& id(int64_t i) const { return ids[*first + i]; }
@@ -55,9 +58,10 @@ struct Arrivals {
   }
   GLD_HOST_DEVICE void enter(int64_t i, int64_t global_id) const {
     id(i) = global_id;
-    slots[i] = table.arrive(disjoint ? tree(i) * num_nodes + global_id : global_id, i);
+    slots[i] = table.arrive(disjoint ? tree(i) * num_nodes + global_id : global_id, number + i);
   }
-  GLD_HOST_DEVICE bool came_first(int64_t i) const { return table.came_first(slots[i], i); }
+  GLD_HOST_DEVICE bool came_first(int64_t i) const { return table.came_first(slots[i], number + i); }
+  GLD_HOST_DEVICE bool is_added(int64_t i) const { return keep_all || came_first(i); }
 };
 
 struct EnterSeeds {
@@ -74,27 +78,44 @@ struct EnterSeeds {
   }
 };
 
-// Scan: adds the arrivals that came first to the nodes of the batch, and says so in the table. With `keep_all` all are
-// added, as seeds are, and take their local ids at once.
+// Scan: adds arrivals of one node type to the nodes of the batch, in their order, and says so in the table. Those that
+// are kept whatever came before take their local ids at once.
 struct AddNewNodes {
-  Arrivals arrivals;
+  Arrivals sources[kMaxTogether];
+  int num_sources;
   int64_t *ids, *trees;  // of the batch's nodes; trees in disjoint batches
   const int64_t* before;
   int64_t* after;  // counters
   Room room;
-  bool keep_all;
 
-  GLD_HOST_DEVICE int64_t count() const { return arrivals.count(); }
-  GLD_HOST_DEVICE int64_t value(int64_t i) const { return keep_all || arrivals.came_first(i) ? 1 : 0; }
+  GLD_HOST_DEVICE int64_t count() const {
+    int64_t sum = 0;
+    for (int source = 0; source < num_sources; ++source) sum += sources[source].count();
+    return sum;
+  }
+  GLD_HOST_DEVICE void measure(int64_t) const {}
+  GLD_HOST_DEVICE int64_t value(int64_t i) const {
+    const Arrivals& arrivals = source_of(&i);
+    return arrivals.is_added(i) ? 1 : 0;
+  }
   GLD_HOST_DEVICE void store(int64_t i, int64_t is_new, int64_t rank) const {
-    if (is_new == 0 || *after == *before) return;  // the latter where they do not fit
     const int64_t local = *before + rank;
+    if (is_new == 0 || local >= room.capacity) return;
+    const Arrivals& arrivals = source_of(&i);
     ids[local] = arrivals.id(i);
     if (arrivals.disjoint) trees[local] = arrivals.tree(i);
     if (arrivals.came_first(i)) arrivals.table.set_local_id(arrivals.slots[i], local);
-    if (keep_all) arrivals.id(i) = local;
+    if (arrivals.keep_all) arrivals.id(i) = local;
   }
   GLD_HOST_DEVICE void finish(int64_t total) const { *after = *before + room.admit(*before, total); }
+
+ private:
+  // Where the i-th arrival of all comes from; *i becomes its place there.
+  GLD_HOST_DEVICE const Arrivals& source_of(int64_t* i) const {
+    int source = 0;
+    for (int64_t count; source < num_sources - 1 && *i >= (count = sources[source].count()); ++source) *i -= count;
+    return sources[source];
+  }
 };
 
 struct TakeLocalIds {
@@ -112,7 +133,7 @@ struct Frontier {
   const uint64_t* status;      // nothing is sampled where something went wrong
 
   GLD_HOST_DEVICE int64_t size() const { return *end - *begin; }
-  GLD_HOST_DEVICE int64_t count() const { return atomic_read(status) == OrderedTable::kEmpty ? size() : 0; }
+  GLD_HOST_DEVICE bool is_sound() const { return atomic_read(status) == OrderedTable::kEmpty; }
   GLD_HOST_DEVICE int64_t node(int64_t i) const { return *begin + i; }
   GLD_HOST_DEVICE int64_t time(int64_t i) const { return tree_times == nullptr ? 0 : tree_times[trees[node(i)]]; }
 };
@@ -140,29 +161,25 @@ struct HopPicks {
   }
 };
 
+// Scan: each node's candidates, and its number of picks, which becomes an offset.
 struct CountPicks {
-  HopPicks hop;
-  uint64_t* status;
-  uint64_t bad_row;  // the status of a batch that reaches a row whose offsets are damaged
-
-  GLD_HOST_DEVICE int64_t count() const { return hop.frontier.count(); }
-  GLD_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t id = hop.frontier.ids[hop.frontier.node(i)];
-    Candidates from;
-    if (!hop.picker.candidates(id, hop.frontier.time(i), &from)) atomic_lower(status, bad_row);
-    hop.candidates[i] = from;
-    hop.offsets[i] = hop.picker.num_picks(from);
-  }
-};
-
-// Scan: numbers of picks become offsets.
-struct SumPicks {
   HopPicks hop;
   const int64_t* before;
   int64_t* after;  // counters
   Room room;
+  uint64_t* status;
+  uint64_t bad_row;  // the status of a batch that reaches a row whose offsets are damaged
 
-  GLD_HOST_DEVICE int64_t count() const { return hop.frontier.count(); }
+  GLD_HOST_DEVICE int64_t count() const { return hop.frontier.size(); }
+  // Nodes of a batch in which something went wrong have none: what follows holds also where that is found meanwhile.
+  GLD_HOST_DEVICE void measure(int64_t i) const {
+    const int64_t id = hop.frontier.ids[hop.frontier.node(i)];
+    Candidates from{0, 0};
+    if (hop.frontier.is_sound() && !hop.picker.candidates(id, hop.frontier.time(i), &from))
+      atomic_lower(status, bad_row);
+    hop.candidates[i] = from;
+    hop.offsets[i] = hop.picker.num_picks(from);
+  }
   GLD_HOST_DEVICE int64_t value(int64_t i) const { return hop.offsets[i]; }
   GLD_HOST_DEVICE void store(int64_t i, int64_t, int64_t sum_before) const { hop.offsets[i] = sum_before; }
   GLD_HOST_DEVICE void finish(int64_t total) const {
@@ -176,7 +193,7 @@ struct PickTogether {
   HopPicks hop;
   Arrivals arrivals;  // whose slots are scratch memory until EnterNeighbors
 
-  GLD_HOST_DEVICE int64_t count() const { return hop.frontier.count(); }
+  GLD_HOST_DEVICE int64_t count() const { return arrivals.count() > 0 ? hop.frontier.size() : 0; }
   GLD_HOST_DEVICE void operator()(int64_t i) const {
     const Candidates from = hop.candidates[i];
     if (!hop.picker.is_drawn_together(from)) return;
@@ -196,8 +213,7 @@ struct EnterNeighbors {
 
   GLD_HOST_DEVICE int64_t count() const { return arrivals.count(); }
   GLD_HOST_DEVICE void operator()(int64_t i) const {
-    // The last node whose edges begin no later than this one: nodes without edges share an offset with the next. Not
-    // among count() nodes, of which there are none once another thread has changed the status.
+    // The last node whose edges begin no later than this one: nodes without edges share an offset with the next.
     const int64_t seed = count_up_to(hop.offsets, hop.frontier.size(), i) - 1;
     const Candidates from = hop.candidates[seed];
     const int64_t pick = hop.picker.is_drawn_together(from)

@@ -62,7 +62,7 @@ struct InducedLayout {
       const int64_t count = shape.num_members[shape.edge_types[type].seed_type];
       edges[type] = {result.take<int64_t>(count), scratch.take<int64_t>(count)};
     }
-    tile_sums = scratch.take<int64_t>(num_scan_tiles(most));
+    tile_sums = scratch.take<uint64_t>(TileSums::num_words(most));
     num_bytes = result.num_bytes;
     num_scratch_bytes = scratch.num_bytes;
   }
@@ -84,7 +84,7 @@ class InducedChain {
       executor_.for_each_group(rows.num_ids, CountMatches{rows, counts(type)});
       run_scan(executor_, rows.num_ids,
                SumCounts{rows.num_ids, counts(type), offsets(type), memory_.result_at<int64_t>(layout_.totals) + type},
-               memory_.scratch_at<int64_t>(layout_.tile_sums));
+               memory_.scratch_at<uint64_t>(layout_.tile_sums));
     }
   }
 
