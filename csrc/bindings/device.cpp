@@ -145,13 +145,13 @@ void bind_batches(py::module_& m) {
       .def_property_readonly(
           "edges",
           [](const DeviceBatchPlan& self) {
-            std::vector<std::tuple<int64_t, int64_t, int64_t, std::vector<int>>> out;
+            std::vector<std::tuple<int64_t, int64_t, std::vector<int>>> out;
             for (const auto& edges : self.layout().edges)
-              out.emplace_back(entries(edges.rows), entries(edges.cols), entries(edges.edge_ids), edges.counters);
+              out.emplace_back(entries(edges.rows), entries(edges.edge_ids), edges.counters);
             return out;
           },
-          "By edge type: first entry of rows, of cols, of edge ids, and the counters before the first hop and after "
-          "each.")
+          "By edge type: first entry of rows, behind which columns stand, and of edge ids; the counters before the "
+          "first hop and after each.")
       .def_property_readonly(
           "local_ids",
           [](const DeviceBatchPlan& self) {

@@ -11,7 +11,6 @@ from typing import Protocol
 import torch
 
 from .. import _C
-from ..core import stack_pair
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
 from ..data.schema import GraphSchema, earliest
@@ -100,10 +99,9 @@ class DeviceGraph:
             trees.append(result[first_tree : first_tree + totals[-1]] if self.plan.disjoint else None)
             num_nodes.append((totals[0], *_steps(totals)))
         edge_index, edge_ids, num_edges = [], [], []
-        for first_row, first_col, first_id, numbers in native.edges:
+        for first, first_id, numbers in native.edges:
             totals = [counters[number] for number in numbers]
-            ends = (result[first : first + totals[-1]] for first in (first_row, first_col))
-            edge_index.append(stack_pair(*ends))
+            edge_index.append(result[first : first + 2 * totals[-1]].view(2, totals[-1]))
             edge_ids.append(result[first_id : first_id + totals[-1]] if self.plan.with_edge_ids else None)
             num_edges.append(_steps(totals))
         return Subgraph(

@@ -13,7 +13,6 @@ from typing import Protocol
 import torch
 
 from .. import _C
-from ..core import stack_pair
 from ..data.columns import EDGE_COLUMN, NODE_COLUMN, columns_among
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
@@ -193,11 +192,11 @@ class DeviceStaticBatches:
             return part(first, -(-size // 8)).view(torch.bool)[:size]
 
         nodes = [(first, trees, size) for (first, trees, _), (size, _) in zip(native.nodes, node_sizes, strict=True)]
-        edges = [(*firsts[:3], size) for firsts, (size, _) in zip(native.edges, edge_sizes, strict=True)]
+        edges = [(*firsts[:2], size) for firsts, (size, _) in zip(native.edges, edge_sizes, strict=True)]
         subgraph = Subgraph(
             nodes=tuple(part(first, size) for first, _, size in nodes),
-            edge_index=tuple(stack_pair(part(rows, size), part(cols, size)) for rows, cols, _, size in edges),
-            edge_ids=tuple(part(ids, size) if plan.with_edge_ids else None for _, _, ids, size in edges),
+            edge_index=tuple(part(rows, 2 * size).view(2, size) for rows, _, size in edges),
+            edge_ids=tuple(part(ids, size) if plan.with_edge_ids else None for _, ids, size in edges),
             num_sampled_nodes=((),) * len(nodes),
             num_sampled_edges=((),) * len(edges),
             trees=tuple(part(trees, size) if plan.disjoint else None for _, trees, size in nodes),

@@ -1,6 +1,7 @@
 // One batch as a chain of launches: what BatchBuilder makes on the host, bit by bit (batch_builder.h has the contract).
 #pragma once
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "common/cuda/block_layout.h"
@@ -46,7 +47,10 @@ class BatchChain {
     executor_.fill(status(), 0xFF, sizeof(uint64_t));
     for (const auto& round : layout_.seed_rounds) add_seeds(round);
     for (const auto& round : layout_.hop_rounds) sample_hop(round);
-    if (shape_.padding) pad();
+    if (shape_.padding)
+      pad();
+    else
+      pack_edges();
   }
 
  private:
@@ -96,7 +100,7 @@ class BatchChain {
     out.ids = at<int64_t>(edges.rows);
     out.first = counter(step.edges_before);
     out.end = counter(step.edges_after);
-    out.cols = at<int64_t>(edges.cols);
+    out.cols = cols_of(edges);
     out.col_trees = trees_of(layout_.nodes[spec.seed_type]);
     return out;
   }
@@ -177,6 +181,19 @@ class BatchChain {
                                               at<int64_t>(seeds.times), counter(step.num_seeds), seeds.count});
   }
 
+  int64_t* cols_of(const BatchLayout::Edges& edges) const {
+    return shape_.padding ? at<int64_t>(edges.cols) : scratch<int64_t>(edges.cols);
+  }
+
+  void pack_edges() {
+    LaunchList<PackEdges> packing;
+    for (const BatchLayout::Edges& edges : layout_.edges) {
+      if (packing.size() == kMaxTogether) executor_.for_each(std::exchange(packing, {}));
+      packing.push_back({edges.capacity, {at<int64_t>(edges.rows), cols_of(edges), counter(edges.counters.back())}});
+    }
+    executor_.for_each(packing);
+  }
+
   void pad() {
     executor_.for_each(layout_.num_counters,
                        SettleBatch{status(), input_.counter.as<int64_t>(), input_.failure.as<int64_t>(),
@@ -197,11 +214,11 @@ class BatchChain {
       return PaddingNodes{counter(nodes.counters.back()), nodes.size};
     };
     const EdgeTypeSpec spec = shape_.edge_types[type].spec;
-    executor_.for_each(edges.capacity,
-                       PadEdges{at<int64_t>(edges.rows), at<int64_t>(edges.cols),
-                                shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr, at<bool>(edges.mask),
-                                counter(edges.counters.back()), padding_of(spec.neighbor_type),
-                                padding_of(spec.seed_type), edges.capacity});
+    executor_.for_each(
+        edges.capacity,
+        PadEdges{at<int64_t>(edges.rows), cols_of(edges), shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr,
+                 at<bool>(edges.mask), counter(edges.counters.back()), padding_of(spec.neighbor_type),
+                 padding_of(spec.seed_type), edges.capacity});
   }
 
   HopPicks picks_of(const BatchLayout::HopStep& step) const {
@@ -229,7 +246,7 @@ class BatchChain {
       if (hop.picker.draws_together()) picking.push_back({step.max_frontier, {hop, arrivals}});
       entering.push_back(
           {step.max_edges,
-           {hop, arrivals, EdgeIdReader(input_.graphs[type]), at<int64_t>(edges.cols),
+           {hop, arrivals, EdgeIdReader(input_.graphs[type]), cols_of(edges),
             shape_.with_edge_ids ? at<int64_t>(edges.edge_ids) : nullptr, status(), bad_neighbor_of(type)}});
     }
     executor_.for_each_group(counting);

@@ -224,7 +224,7 @@ class LayoutMaker {
       edges.mask = take_flags(edges.capacity);
     }
     edges.rows = take_result(2 * edges.capacity);
-    edges.cols = edges.rows + edges.capacity * sizeof(int64_t);
+    edges.cols = shape_.padding ? edges.rows + edges.capacity * sizeof(int64_t) : take_scratch<int64_t>(edges.capacity);
     if (shape_.with_edge_ids) edges.edge_ids = take_result(edges.capacity);
   }
 

@@ -56,7 +56,8 @@ struct BatchLayout {
   };
   struct Edges {
     int64_t capacity = 0;
-    size_t rows = 0, cols = 0;  // int64 [capacity], behind each other
+    size_t rows = 0;            // int64 [2, number of edges], in padded batches [2, capacity]: rows, then columns
+    size_t cols = 0;            // int64 [capacity], in scratch memory until PackEdges; in padded batches behind rows
     size_t edge_ids = 0;        // int64 [capacity], where asked for
     size_t mask = 0;            // bool [capacity], in padded batches: whether an edge is real
     std::vector<int> counters;  // [hops + 1]: edges of the type before the first hop (none), and after each

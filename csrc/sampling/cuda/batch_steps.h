@@ -229,4 +229,14 @@ struct EnterNeighbors {
   }
 };
 
+// Columns of the edges go behind as many rows as there are.
+struct PackEdges {
+  int64_t* rows;
+  const int64_t* cols;
+  const int64_t* num_edges;  // counter
+
+  GLD_HOST_DEVICE int64_t count() const { return *num_edges; }
+  GLD_HOST_DEVICE void operator()(int64_t i) const { rows[*num_edges + i] = cols[i]; }
+};
+
 }  // namespace gld
