@@ -71,17 +71,17 @@ uint32_t crc32_of(const py::buffer& bytes, uint32_t before) {
   return crc32(view.buf, static_cast<size_t>(view.len), before);
 }
 
-void lock_pool_pages() {
+void lock_pool_pages(int device) {
   if (!cuda_is_built()) throw CudaError("lock_pool_pages: this build has no CUDA");
-  const auto lock = [](void* memory, size_t bytes) {
+  const auto lock = [device](void* memory, size_t bytes) {
     try {
-      pin_host_memory(memory, bytes, /*read_only=*/false);
+      pin_host_memory(memory, bytes, /*read_only=*/false, device);
     } catch (const CudaError&) {  // then copies from it pass through other memory
       return false;
     }
     return true;
   };
-  BufferPool::global().lock_pages({lock, unpin_host_memory});
+  BufferPool::global().lock_pages({lock, [device](void* memory) { unpin_host_memory(memory, device); }});
 }
 
 }  // namespace
@@ -127,9 +127,9 @@ void bind_common(py::module_& m) {
       py::call_guard<GilReleased>(), py::arg("nbytes"));
   m.def("trim_pool", [] { BufferPool::global().trim(); }, py::call_guard<GilReleased>());
   m.def(
-      "lock_pool_pages", &lock_pool_pages, py::call_guard<GilReleased>(),
+      "lock_pool_pages", &lock_pool_pages, py::call_guard<GilReleased>(), py::arg("device"),
       "Pooled memory is page-locked from now on, for GPUs to copy from while the host goes on: new blocks of 2 MiB and "
-      "more, where the system allows it. CudaError in builds without CUDA.");
+      "more, where the system allows it; on behalf of a GPU that the process uses. CudaError in builds without CUDA.");
 
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(
       m, "ThreadPool",

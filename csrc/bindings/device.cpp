@@ -28,15 +28,16 @@ struct DeviceRowStore {
 // Host memory that is locked while this lives.
 class PinnedRange {
  public:
-  PinnedRange(Tensor memory, bool read_only) : memory_(std::move(memory)) {
-    pin_host_memory(memory_.data, memory_.nbytes(), read_only);
+  PinnedRange(Tensor memory, bool read_only, int device) : memory_(std::move(memory)), device_(device) {
+    pin_host_memory(memory_.data, memory_.nbytes(), read_only, device_);
   }
-  ~PinnedRange() { unpin_host_memory(memory_.data); }
+  ~PinnedRange() { unpin_host_memory(memory_.data, device_); }
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
 
  private:
   Tensor memory_;
+  int device_;
 };
 
 using EdgeTypeTuple = std::tuple<int, int, int64_t, int64_t, bool>;
@@ -191,13 +192,13 @@ void bind_device(py::module_& m) {
   bind_batches(m);
   py::class_<PinnedRange>(m, "PinnedRange",
                           "Locks the memory of a tensor on the host where it lies, for all GPUs to read, as long as "
-                          "this lives. CudaError: the system refuses.")
-      .def(py::init([](py::object tensor, bool read_only) {
+                          "this lives. `device` is a GPU that the process uses. CudaError: the system refuses.")
+      .def(py::init([](py::object tensor, bool read_only, int device) {
              Tensor memory = from_python(tensor, "tensor");
              GilReleased nogil;  // locking touches every page
-             return std::make_unique<PinnedRange>(std::move(memory), read_only);
+             return std::make_unique<PinnedRange>(std::move(memory), read_only, device);
            }),
-           py::arg("tensor"), py::arg("read_only"));
+           py::arg("tensor"), py::arg("read_only"), py::arg("device"));
 
   py::class_<DeviceRowStore>(
       m, "DeviceRowStore",

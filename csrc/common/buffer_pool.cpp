@@ -50,22 +50,31 @@ struct BufferPool::State {
   std::unordered_set<void*> locked;  // blocks
   Stats stats;
 
-  ~State() { release_idle(); }
+  ~State() { free_blocks(take_idle()); }
 
-  void release_idle() {
-    for (auto& entry : idle) {
-      for (void* memory : entry.second) {
-        unlock_pages(memory);
-        free_block(memory, entry.first);
-      }
-    }
+  struct Block {
+    void* memory;
+    size_t bytes;
+    bool is_locked;
+  };
+
+  // All idle blocks, which are the pool's no longer. With the mutex held.
+  std::vector<Block> take_idle() {
+    std::vector<Block> taken;
+    for (const auto& [bytes, blocks] : idle)
+      for (void* memory : blocks) taken.push_back({memory, bytes, locked.count(memory) != 0});
+    for (const Block& block : taken) locked.erase(block.memory);
     idle.clear();
     stats.idle_bytes = 0;
+    return taken;
   }
 
-  // With the mutex held.
-  void unlock_pages(void* memory) {
-    if (locked.erase(memory) != 0) page_lock->unlock(memory);
+  // Without the mutex: to unlock pages takes the system a while.
+  void free_blocks(const std::vector<Block>& blocks) {
+    for (const auto& [memory, bytes, is_locked] : blocks) {
+      if (is_locked) page_lock->unlock(memory);
+      free_block(memory, bytes);
+    }
   }
 
   // A block of at least `wanted` bytes, and its size.
@@ -119,12 +128,14 @@ struct BufferPool::State {
 
   // Runs where a tensor dies, and so must not throw.
   void give_back(void* memory, size_t block) noexcept {
+    bool is_locked = false;
     {
       std::lock_guard<std::mutex> lock(mutex);
       stats.in_use_bytes -= block;
       if (has_room(block) && keep(memory, block)) return;
-      unlock_pages(memory);
+      is_locked = locked.erase(memory) != 0;
     }
+    if (is_locked) page_lock->unlock(memory);
     free_block(memory, block);
   }
 
@@ -175,23 +186,35 @@ std::shared_ptr<void> BufferPool::allocate(size_t bytes) {
 }
 
 void BufferPool::set_capacity(size_t bytes) {
-  std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->capacity = bytes;
-  state_->has_default_capacity = false;
-  if (state_->stats.idle_bytes > bytes) state_->release_idle();
+  std::vector<State::Block> taken;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->capacity = bytes;
+    state_->has_default_capacity = false;
+    if (state_->stats.idle_bytes > bytes) taken = state_->take_idle();
+  }
+  state_->free_blocks(taken);
 }
 
 void BufferPool::trim() {
-  std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->release_idle();
-  state_->peak_bytes = state_->stats.in_use_bytes;
+  std::vector<State::Block> taken;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    taken = state_->take_idle();
+    state_->peak_bytes = state_->stats.in_use_bytes;
+  }
+  state_->free_blocks(taken);
 }
 
 void BufferPool::lock_pages(PageLock lock) {
-  std::lock_guard<std::mutex> guard(state_->mutex);
-  if (state_->page_lock) return;
-  state_->release_idle();
-  state_->page_lock = lock;
+  std::vector<State::Block> taken;
+  {
+    std::lock_guard<std::mutex> guard(state_->mutex);
+    if (state_->page_lock) return;
+    taken = state_->take_idle();  // of which none is locked
+    state_->page_lock = std::move(lock);
+  }
+  state_->free_blocks(taken);
 }
 
 BufferPool::Stats BufferPool::stats() const {

@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -29,8 +30,8 @@ class BufferPool {
 
   // Locks and unlocks the pages of a block; the first says whether it could.
   struct PageLock {
-    bool (*lock)(void* memory, size_t bytes);
-    void (*unlock)(void* memory);
+    std::function<bool(void* memory, size_t bytes)> lock;
+    std::function<void(void* memory)> unlock;
   };
   // New blocks of 2 MiB and more have locked pages where that can be; idle blocks go back to the system. The first call
   // counts.

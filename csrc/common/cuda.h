@@ -18,7 +18,8 @@ bool cuda_can_access_peer(int device, int peer);
 bool open_to_gpu(const void* memory, size_t num_bytes, int device);
 // Locks host memory where it lies, for kernels on all devices to read; `read_only` memory cannot be written here
 // either. Throws CudaError where the system refuses. Each is undone by one unpin_host_memory(), before the memory goes.
-void pin_host_memory(void* memory, size_t num_bytes, bool read_only);
-void unpin_host_memory(void* memory);
+// `device` is one that the process uses: a thread that names none would take memory on the first one of the machine.
+void pin_host_memory(void* memory, size_t num_bytes, bool read_only, int device);
+void unpin_host_memory(void* memory, int device);
 
 }  // namespace gld

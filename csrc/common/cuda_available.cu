@@ -55,14 +55,20 @@ bool open_to_gpu(const void* memory, size_t num_bytes, int device) {
   return open_byte(memory, device) && open_byte(static_cast<const char*>(memory) + num_bytes - 1, device);
 }
 
-void pin_host_memory(void* memory, size_t num_bytes, bool read_only) {
+void pin_host_memory(void* memory, size_t num_bytes, bool read_only, int device) {
+  const DeviceScope scope(device);
   const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
   check_cuda(cudaHostRegister(memory, num_bytes, read_only ? flags | cudaHostRegisterReadOnly : flags),
              "cudaHostRegister");
 }
 
-void unpin_host_memory(void* memory) {
-  if (cudaHostUnregister(memory) != cudaSuccess) cudaGetLastError();  // at exit the driver may be gone already
+// At exit the driver may be gone already.
+void unpin_host_memory(void* memory, int device) {
+  try {
+    const DeviceScope scope(device);
+    if (cudaHostUnregister(memory) != cudaSuccess) cudaGetLastError();
+  } catch (const CudaError&) {
+  }
 }
 
 }  // namespace gld

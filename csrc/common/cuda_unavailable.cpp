@@ -21,8 +21,8 @@ std::string cuda_build_version() { return ""; }
 int cuda_device_count() { return 0; }
 bool cuda_can_access_peer(int, int) { return false; }
 bool open_to_gpu(const void*, size_t, int) { return false; }
-void pin_host_memory(void*, size_t, bool) { refuse(); }
-void unpin_host_memory(void*) {}
+void pin_host_memory(void*, size_t, bool, int) { refuse(); }
+void unpin_host_memory(void*, int) {}
 
 void launch_batch(const BatchShape&, const BatchLayout&, const BatchInput&, BatchMemory, CudaStream) { refuse(); }
 void launch_induced_count(const InducedShape&, const InducedLayout&, const InducedInput&, BatchMemory, CudaStream) {

@@ -77,19 +77,39 @@ class DeviceCopies:
 
     def __init__(self, device: torch.device | str | None) -> None:
         self.device = None if device is None else get_available_device(device)
-        self._stream: torch.cuda.Stream | None = None
+        self._stream: torch.cuda.Stream | None = None  # of copies
+        self._making: torch.cuda.Stream | None = None  # of what background threads have a GPU make
         if self.device is not None and self.device.type == "cuda":
             # With its number: the current GPU of background threads is another one.
             self.device = torch.device("cuda", device_number(self.device))
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._making = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             if _C.cuda_is_built():
-                _C.lock_pool_pages()
+                _C.lock_pool_pages(device_number(self.device))
         self._sources = HeldUntilDone()
         weakref.finalize(self, self._sources.wait)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
         return nullcontext() if self._stream is None else torch.cuda.device(self.device)
+
+    def beside_training(self, begin: Callable[[int], None] | None) -> Callable[[int], None] | None:
+        """What each background thread calls first, with its number, before ``begin``, for what goes through ``begin()``.
+
+        The thread's current stream is then one of all of them, which sees what the caller's current stream was given
+        until now. On the default stream, where a new thread is, batches would be made behind the training step.
+        """
+        making = self._making
+        if making is None:
+            return begin
+        making.wait_stream(torch.cuda.current_stream(self.device))
+
+        def enter(number: int) -> None:
+            torch.cuda.set_stream(making)
+            if begin is not None:
+                begin(number)
+
+        return enter
 
     def begin(self, batch: Any) -> Copy:
         """Begins to copy a batch, without waiting for a GPU.

@@ -94,7 +94,9 @@ class DeviceRows:
         return f"id {wanted} has no feature row here"
 
     def _readable(self, part: torch.Tensor) -> PinnedTensor:
-        return PinnedTensor(part) if part.is_cuda or self.device.type == "cpu" else pin(part)
+        if part.is_cuda or self.device.type == "cpu":
+            return PinnedTensor(part)
+        return pin(part, device_number(self.device))
 
 
 def _memory_of(pinned: PinnedTensor) -> str:

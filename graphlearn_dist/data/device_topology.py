@@ -92,4 +92,6 @@ class DeviceTopology:
             return PinnedTensor(array)
         if name in self._received:
             return PinnedTensor(self._received[name].open())
-        return PinnedTensor(array.to(self.device)) if self._placement == "CUDA" else pin(array)
+        if self._placement == "CUDA":
+            return PinnedTensor(array.to(self.device))
+        return pin(array, device_number(self.device))

@@ -34,10 +34,16 @@ class PinnedTensor:
     is_copy: bool = False
 
 
+def _copied(tensor: torch.Tensor, device: int) -> torch.Tensor:
+    with torch.cuda.device(device):  # torch would ask the current one, which may be another process's
+        return tensor.pin_memory()
+
+
 def pin(
     tensor: torch.Tensor,
-    lock: Callable[[torch.Tensor, bool], Any] = _C.PinnedRange,
-    copy: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory,
+    device: int,
+    lock: Callable[[torch.Tensor, bool, int], Any] = _C.PinnedRange,
+    copy: Callable[[torch.Tensor, int], torch.Tensor] = _copied,
 ) -> PinnedTensor:
     """Locks the pages of a tensor where they lie, in private memory, shared memory or a mapped file; else a copy.
 
@@ -45,18 +51,19 @@ def pin(
 
     Args:
         tensor: contiguous, in host memory.
+        device: the GPU that this process uses; all GPUs can read what is pinned for one.
         lock: locks a tensor's memory, which is read only or not; raises ``CudaError`` where that cannot be.
         copy: copies a tensor to page-locked memory.
     """
     if tensor.numel() == 0 or (tensor.is_pinned() and tensor.view(-1)[-1:].is_pinned()):
         return PinnedTensor(tensor)
     if tensor.nbytes < _SMALLEST:
-        return PinnedTensor(copy(tensor), is_copy=True)
+        return PinnedTensor(copy(tensor, device), is_copy=True)
     writable = shared_memory.map_writable(tensor)
     is_file = writable is None and shared_memory.is_mapped(tensor)
     where = tensor if writable is None else writable
     try:
-        return PinnedTensor(where, lock(where, is_file))
+        return PinnedTensor(where, lock(where, is_file, device))
     except CudaError as error:
         logger.info("%d bytes are copied to page-locked memory: %s", tensor.nbytes, error)
-        return PinnedTensor(copy(tensor), is_copy=True)
+        return PinnedTensor(copy(tensor, device), is_copy=True)

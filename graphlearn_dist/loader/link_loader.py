@@ -32,7 +32,7 @@ class LinkLoader(LocalLoader):
         edge_label_index: links, see ``LinkNeighborLoader``.
         edge_label: ``[n, ...]``, labels of the links, or None.
         neg_sampling: which negatives are drawn, see ``LinkNeighborLoader``.
-        device: where batches go; None leaves them on the host.
+        device: where batches go; None leaves them on the host, those of graphs on a GPU there.
         edge_dir: None, or what the data set holds.
         batch_size: links of a batch.
         shuffle: permute the links in every epoch.

@@ -47,7 +47,7 @@ class LinkNeighborLoader(LinkLoader):
         locality: cut the links into that many stretches in the order of the data set, and take each batch of one of
             them, so that its sources are near; None takes any. 8 is a good number, see ``docs/locality.md``.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
-        device: where batches go; None leaves them on the host.
+        device: where batches go; None leaves them on the host, those of graphs on a GPU there.
         seed: seed of the shuffle and of all draws; 0 unless given.
         replace: sample with replacement.
         disjoint: both ends of each link grow trees of their own; ``batch`` says which link each node belongs to.

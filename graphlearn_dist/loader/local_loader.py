@@ -15,6 +15,7 @@ from ..data.device_copies import Copy, DeviceCopies, pinned
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches, with_own_times
+from ..sampler.device_graph import device_of
 from ..sampler.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import resolve_input
 from ..sampler.locality import warn_of_locality
@@ -48,7 +49,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         data: graph, features and labels.
         sampler_input: seeds or links.
         config: how to sample.
-        device: where batches go; None leaves them on the host. Background threads begin the copies to a GPU, from
+        device: where batches go; None leaves them on the host, those of graphs on a GPU there. Background threads begin the copies to a GPU, from
             pinned memory on a stream of their own; the caller's current stream waits for that of the batch it is given.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
@@ -70,6 +71,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     """
 
     static_batches: StaticBatches | None = None
+    _as_pyg_v1 = False
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             {**order, **keywords},
             lambda: config_settings(self.config, data.schema) | input_settings(self._input, self.batches.schedule.near),
             seed=config.seed,
-            device=device,
+            device=device_of(data) if device is None else device,
             transform=transform,
             prefetch=prefetch,
         )
@@ -224,13 +226,16 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             positions = self._schedule.positions(epoch, index) if places is None else places[index]
             return positions, (epoch, index)
 
+        begin = self._placed(self.keywords.begin)
+        if not (self._as_pyg_v1 or self.filter_per_worker):  # what is no batch, nobody follows to another stream
+            begin = self._copies.beside_training(begin)
         with self._source.sampling(named, len(indices)) as sample:
             made = made_ahead(
                 lambda at: self._make(epoch, indices[at], lambda: sample(at)),
                 len(indices),
                 self._prefetch,
                 each=self.keywords.batches_ahead,
-                begin=self._placed(self.keywords.begin),
+                begin=begin,
             )
             with contextlib.closing(made):
                 for index, batch in zip(indices, made, strict=True):

@@ -42,7 +42,7 @@ class NeighborLoader(NodeLoader):
         with_edge: batches carry ``e_id``.
         with_weight: sample by edge weight, along the edge types that have weights.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
-        device: where batches go; None leaves them on the host.
+        device: where batches go; None leaves them on the host, those of graphs on a GPU there.
         as_pyg_v1: yield (batch size, ids, layers) instead of PyG objects; see ``sampler.convert.to_pyg_v1``.
         seed: seed of the shuffle and of all draws; 0 unless given.
         replace: sample with replacement.

@@ -36,7 +36,7 @@ class NodeLoader(LocalLoader):
         node_sampler: a ``NeighborSampler``: its settings and its seed are the loader's.
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split``, None for all nodes, or ``(node type, one of
             these)``; a node type alone stands for all its nodes.
-        device: where batches go; None leaves them on the host.
+        device: where batches go; None leaves them on the host, those of graphs on a GPU there.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.

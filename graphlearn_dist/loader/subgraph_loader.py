@@ -35,7 +35,7 @@ class SubGraphLoader(NodeLoader):
             them, so that its seeds are near; None takes any. 8 is a good number, see ``docs/locality.md``.
         with_edge: batches carry ``e_id``.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
-        device: where batches go; None leaves them on the host.
+        device: where batches go; None leaves them on the host, those of graphs on a GPU there.
         seed: seed of the shuffle and of all draws; 0 unless given.
         with_weight: sample by edge weight, along the edge types that have weights.
         replace: sample with replacement.

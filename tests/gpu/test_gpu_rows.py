@@ -61,7 +61,7 @@ def test_host_memory_is_pinned_where_it_lies() -> None:
     shared = shared_memory.share(private)
     received = shared_memory.from_handle(shared_memory.to_handle(shared))
     for tensor in (private, shared, received, private[3:]):
-        pinned = pin(tensor.clone() if tensor is private else tensor)
+        pinned = pin(tensor.clone() if tensor is private else tensor, 0)
         assert not pinned.is_copy
         assert pinned.tensor.is_pinned()
         assert torch.equal(pinned.tensor.to("cuda", non_blocking=True).cpu(), tensor)

@@ -260,11 +260,17 @@ class Locks:
         self.works = works
         self.locked: list[tuple[int, bool]] = []
 
-    def __call__(self, tensor: torch.Tensor, read_only: bool) -> str:
+    def __call__(self, tensor: torch.Tensor, read_only: bool, device: int) -> str:
+        assert device == 0
         if not self.works:
             raise CudaError("cudaHostRegister: operation not supported")
         self.locked.append((tensor.data_ptr(), read_only))
         return "lock"
+
+
+def copied(tensor: torch.Tensor, device: int) -> torch.Tensor:
+    assert device == 0
+    return tensor.clone()
 
 
 def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
@@ -276,12 +282,12 @@ def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
     mapped = torch.from_file(str(file), shared=False, size=LARGE)
     locks = Locks()
     for tensor, is_file in ((private, False), (shared, False), (shared[10:], False), (mapped, True)):
-        pinned = pin(tensor, locks, torch.clone)
+        pinned = pin(tensor, 0, locks, copied)
         assert pinned.tensor.data_ptr() == tensor.data_ptr()
         assert locks.locked[-1] == (tensor.data_ptr(), is_file)
         assert not pinned.is_copy
     # Received pages stay those of the sender, in a mapping that may be locked without a copy of each.
-    pinned = pin(received[100:], locks, torch.clone)
+    pinned = pin(received[100:], 0, locks, copied)
     assert locks.locked[-1] == (pinned.tensor.data_ptr(), False)
     assert pinned.tensor.data_ptr() != received[100:].data_ptr()
     shared[100] = -5.0
@@ -292,9 +298,9 @@ def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
 def test_memory_that_cannot_be_locked_is_copied() -> None:
     large, small = torch.ones(LARGE), torch.ones(3)
     for tensor, lock in ((large, Locks(works=False)), (small, Locks())):
-        pinned = pin(tensor, lock, torch.clone)
+        pinned = pin(tensor, 0, lock, copied)
         assert pinned.is_copy
         assert torch.equal(pinned.tensor, tensor)
         assert pinned.tensor.data_ptr() != tensor.data_ptr()
         assert lock.locked == []
-    assert pin(torch.ones(0), Locks(), torch.clone).tensor.numel() == 0
+    assert pin(torch.ones(0), 0, Locks(), copied).tensor.numel() == 0
