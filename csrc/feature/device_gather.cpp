@@ -29,21 +29,17 @@ int64_t common_word(const WantedRows& wanted) {
   return word;
 }
 
-template <typename Copy>
-void run_on_host(const WantedRows& wanted, int64_t parts_per_row, const Copy& copy) {
-  const GatherParts<Copy> gather{wanted, parts_per_row, copy};
-  HostExecutor().for_each(gather.count(), gather);
-}
-
-void run_copy(const WantedRows& wanted, int64_t word_bytes, CudaStream stream) {
+// On the stream, or on the host.
+void copy(const WantedRows& wanted, int64_t word_bytes, CudaStream stream) {
   if (stream.device != kHost) return launch_copy(wanted, word_bytes, stream);
-  dispatch_word(word_bytes,
-                [&](auto word) { run_on_host(wanted, wanted.out_bytes / word_bytes, CopyWord<decltype(word)>{}); });
+  HostExecutor executor;
+  run_copy(executor, wanted, word_bytes);
 }
 
-void run_cast(const WantedRows& wanted, int64_t columns, const CastElement& cast, CudaStream stream) {
-  if (stream.device != kHost) return launch_cast(wanted, columns, cast, stream);
-  run_on_host(wanted, columns, cast);
+void cast(const WantedRows& wanted, int64_t columns, const CastElement& how, CudaStream stream) {
+  if (stream.device != kHost) return launch_cast(wanted, columns, how, stream);
+  HostExecutor executor;
+  run_cast(executor, wanted, columns, how);
 }
 
 }  // namespace
@@ -62,8 +58,8 @@ void gather_on_device(const RowStore& store, const Tensor& row_of_id, const Tens
       out.shape[0],         out.as<char>(),          columns * static_cast<int64_t>(out.dtype.size()),
       status.as<uint64_t>()};
   if (columns == 0) return;
-  if (out.dtype == store.dtype()) return run_copy(wanted, common_word(wanted), stream);
-  run_cast(wanted, columns, {element_type_of(store.dtype()), element_type_of(out.dtype)}, stream);
+  if (out.dtype == store.dtype()) return copy(wanted, common_word(wanted), stream);
+  cast(wanted, columns, {element_type_of(store.dtype()), element_type_of(out.dtype)}, stream);
 }
 
 }  // namespace gld

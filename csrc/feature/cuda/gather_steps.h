@@ -108,6 +108,32 @@ struct CopyWord {
   }
 };
 
+// A row copied word by word so that neighboring threads share lines of memory, of kLineBytes, wherever the row begins:
+// thread 0 stands for the first word of the line in which the row begins. What is read over a link or from memory comes
+// in such lines, and of rows that are no whole number of them nearly every group of threads would touch one more (Min
+// et al., "Large graph convolutional network training with GPU-oriented data communication architecture", VLDB 2021).
+template <typename Word>
+struct GatherLines {
+  static constexpr int64_t kLineBytes = 128, kWordsPerLine = kLineBytes / static_cast<int64_t>(sizeof(Word));
+  WantedRows wanted;
+
+  // Lines that a row may touch.
+  GLD_HOST_DEVICE int64_t lines_per_row() const {
+    return (wanted.out_bytes + 2 * kLineBytes - 1 - static_cast<int64_t>(sizeof(Word))) / kLineBytes;
+  }
+  GLD_HOST_DEVICE int64_t count() const { return wanted.num_wanted * lines_per_row() * kWordsPerLine; }
+  GLD_HOST_DEVICE void operator()(int64_t i) const {
+    int64_t place;
+    const int64_t row = divide(i, lines_per_row() * kWordsPerLine, &place);
+    const char* from;
+    char* to;
+    if (!wanted.find(row, &from, &to)) return;
+    const int64_t before = static_cast<int64_t>(reinterpret_cast<uintptr_t>(from) % kLineBytes / sizeof(Word));
+    const int64_t word = place - before;
+    if (word >= 0 && word < wanted.out_bytes / static_cast<int64_t>(sizeof(Word))) CopyWord<Word>{}(from, to, word);
+  }
+};
+
 // As cast_rows() does.
 struct CastElement {
   ElementType from_type, to_type;
@@ -116,5 +142,26 @@ struct CastElement {
     cast_element(from, from_type, to, to_type, column);
   }
 };
+
+// Copies rows as they are, in words that divide the rows and all addresses.
+template <typename Executor>
+void run_copy(Executor& executor, const WantedRows& wanted, int64_t word_bytes) {
+  dispatch_word(word_bytes, [&](auto word) {
+    using Word = decltype(word);
+    using Lines = GatherLines<Word>;
+    if (wanted.out_bytes > Lines::kLineBytes && wanted.out_bytes % Lines::kLineBytes != 0) {
+      const Lines lines{wanted};
+      return executor.for_each(lines.count(), lines);
+    }
+    const GatherParts<CopyWord<Word>> parts{wanted, wanted.out_bytes / word_bytes, {}};
+    executor.for_each(parts.count(), parts);
+  });
+}
+
+template <typename Executor>
+void run_cast(Executor& executor, const WantedRows& wanted, int64_t columns, const CastElement& cast) {
+  const GatherParts<CastElement> parts{wanted, columns, cast};
+  executor.for_each(parts.count(), parts);
+}
 
 }  // namespace gld

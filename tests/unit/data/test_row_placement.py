@@ -203,6 +203,25 @@ def test_hotness_is_counted_in_batches(typed: bool) -> None:
         count_nodes(loader, 5)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 64, 100, 150, 301])
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_rows_of_any_width_are_copied_wherever_they_begin(dtype: torch.dtype, width: int, skipped: int) -> None:
+    """Those that are no whole number of lines of memory are copied line by line, from where each row begins."""
+    generator = torch.Generator().manual_seed(2)
+    memory = torch.randint(0, 100, (80 * width + skipped,), generator=generator).to(dtype)[skipped:]
+    rows = memory.view(80, width)
+    ids = torch.randint(0, 80, (300,), generator=generator)
+    device_rows = DeviceRows([rows[:50], rows[50:]], HOST)
+    assert torch.equal(device_rows.gather(ids, dtype), rows[ids])
+    out = torch.full((400, width), 7, dtype=dtype)
+    places = torch.randperm(400, generator=generator)[:300]
+    device_rows.gather_into(out, places, ids)
+    expected = torch.full((400, width), 7, dtype=dtype)
+    expected[places] = rows[ids]
+    assert torch.equal(out, expected)
+
+
 @pytest.fixture
 def imagined_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Four GPUs whose memory is the host's, of which number 2 is current; and to which of them rows were brought."""
