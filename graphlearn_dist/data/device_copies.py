@@ -94,10 +94,10 @@ class DeviceCopies:
         return nullcontext() if self._stream is None else torch.cuda.device(self.device)
 
     def beside_training(self, begin: Callable[[int], None] | None) -> Callable[[int], None] | None:
-        """What each background thread calls first, with its number, before ``begin``, for what goes through ``begin()``.
+        """What each background thread calls first, with its number, where all it makes goes through ``self.begin``.
 
-        The thread's current stream is then one of all of them, which sees what the caller's current stream was given
-        until now. On the default stream, where a new thread is, batches would be made behind the training step.
+        It calls ``begin`` in turn. The threads' current stream is then one of their own, which sees what the caller's
+        current stream was given until now. On the default stream, where a new thread is, batches would be made behind the training step.
         """
         making = self._making
         if making is None:

@@ -49,8 +49,9 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         data: graph, features and labels.
         sampler_input: seeds or links.
         config: how to sample.
-        device: where batches go; None leaves them on the host, those of graphs on a GPU there. Background threads begin the copies to a GPU, from
-            pinned memory on a stream of their own; the caller's current stream waits for that of the batch it is given.
+        device: where batches go; None leaves them on the host, those of graphs on a GPU there. Background threads begin
+            the copies to a GPU, from pinned memory on a stream of their own; the caller's current stream waits for that
+            of the batch it is given.
         transform: called with each batch, in the thread that iterates.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them. Without them the loader
