@@ -97,7 +97,8 @@ class DeviceCopies:
         """What each background thread calls first, with its number, where all it makes goes through ``self.begin``.
 
         It calls ``begin`` in turn. The threads' current stream is then one of their own, which sees what the caller's
-        current stream was given until now. On the default stream, where a new thread is, batches would be made behind the training step.
+        was given until now. On the default stream, where a new thread is, batches would be made behind the training
+        step.
         """
         making = self._making
         if making is None:
