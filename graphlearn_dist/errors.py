@@ -102,6 +102,10 @@ class RpcError(GraphLearnError):
     """Base class of everything that can go wrong between two endpoints."""
 
 
+class EmbeddingStateError(GraphLearnError, RuntimeError):
+    """Learned rows are not in the state that a trainer believes; all trainers have to load a checkpoint."""
+
+
 class ProducerGoneError(InvalidArgumentError):
     """A server was asked for batches of a producer that it does not have, or has no more."""
 

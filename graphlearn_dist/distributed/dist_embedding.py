@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 
@@ -23,7 +25,7 @@ class DistEmbedding:
     Args:
         num: rows; with servers, the nodes of the type.
         dim: values of a row.
-        name: tells the embeddings of a job apart.
+        name: tells the embeddings of a job apart: two of one name are one table, here as on servers.
         node_type: whose rows; None in a homogeneous graph.
         init: ``"normal"``, ``"uniform"`` or ``"zeros"``.
         scale: standard deviation, or bound, of the first values.
@@ -32,7 +34,7 @@ class DistEmbedding:
         timeout_s: deadline of each request, a step's included, which waits for all trainers.
 
     Raises:
-        InvalidArgumentError: arguments that are not as said, differ between trainers, or servers at different steps.
+        InvalidArgumentError: arguments that are not as said, or differ between trainers.
         PeerLostError: a server is gone, or a trainer of this embedding died.
     """
 
@@ -58,7 +60,7 @@ class DistEmbedding:
 
     @property
     def step(self) -> int:
-        """Steps that the rows have taken."""
+        """Steps that the rows have taken; -1 where servers differ, as one that was started anew, until ``load``."""
         return self._owners.step
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
@@ -68,7 +70,8 @@ class DistEmbedding:
 
         Raises:
             UnknownIdError: an id is outside the table.
-            InvalidArgumentError: ids that are no such tensor, or a server is not at this trainer's step.
+            InvalidArgumentError: ids that are no such tensor.
+            EmbeddingStateError: a server is not at this trainer's step, as one that was started anew.
         """
         ids = check_index_vector(ids, "ids")
         rows = self._owners.pull(ids.cpu()).to(ids.device)
@@ -76,6 +79,34 @@ class DistEmbedding:
             rows.requires_grad_()
             self._used.append((ids, rows))
         return rows
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes a checkpoint: all rows, what the optimizer keeps of them, and the number of steps.
+
+        One trainer calls it, between two steps; servers write their rows at the same time, to a directory that they
+        and this trainer share. An older checkpoint there is replaced when the new one is whole: whoever is killed on
+        the way leaves the old one.
+
+        Raises:
+            StorageError: the disk is full, or the directory is not shared; the old checkpoint stays.
+            EmbeddingStateError: the servers are not at this trainer's step.
+            PeerLostError: a server is gone.
+        """
+        self._owners.save(Path(directory).absolute())
+
+    def load(self, directory: str | os.PathLike[str]) -> None:
+        """Goes on from a checkpoint, written by any number of servers. All trainers call it, and wait for each other.
+
+        Steps that others have begun are off, and gradients recorded here are forgotten. After a server was started
+        anew, or a trainer died in a step, this brings all to the same step.
+
+        Raises:
+            StorageError: there is no checkpoint, or it is damaged; nothing has changed on that server.
+            InvalidArgumentError: it is of another table, or trainers load different ones.
+            DeadlineExceededError: a trainer did not load it within ``timeout_s``.
+        """
+        self.forget_gradients()
+        self._owners.load(Path(directory).absolute())
 
     def forget_gradients(self) -> None:
         """Drops what was recorded since the last step; optimizers' ``zero_grad`` does it."""
@@ -110,9 +141,10 @@ class _SparseOptimizer:
         Gradients of trainers are added, in the order of their ranks. Rows without gradients stay as they are.
 
         Raises:
-            PeerLostError: a trainer or a server died; the embedding cannot be used any more.
-            DeadlineExceededError: a trainer did not push this step.
-            InvalidArgumentError: trainers are at different steps or have different optimizers.
+            PeerLostError: a trainer or a server died; all trainers have to ``load`` a checkpoint.
+            DeadlineExceededError: a trainer did not push this step; likewise.
+            EmbeddingStateError: trainers are at different steps; likewise.
+            InvalidArgumentError: trainers have different optimizers.
         """
         pushed = [(param, param._owners.push(self.settings, *param._summed_gradients())) for param in self.params]
         for param, answers in pushed:

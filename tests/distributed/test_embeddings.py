@@ -9,7 +9,7 @@ import torch
 
 from graphlearn_dist import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
 from graphlearn_dist.distributed import init_client, shutdown_client
-from graphlearn_dist.errors import InvalidArgumentError, PeerLostError
+from graphlearn_dist.errors import EmbeddingStateError, InvalidArgumentError, PeerLostError
 from tests.support.jobs import NUM_NODES, make_partitions, running_servers
 from tests.support.processes import run_processes
 
@@ -97,9 +97,9 @@ def test_mixed_states_are_refused(tmp_path: Path) -> None:
         embedding = DistEmbedding(NUM_NODES, DIM, name="a")
         other = DistEmbedding(NUM_NODES, DIM, name="a")
         SparseSGD([embedding], lr=0.1).step()
-        with pytest.raises(InvalidArgumentError, match="has taken 1 steps here, the caller is at 0"):
+        with pytest.raises(EmbeddingStateError, match="has taken 1 steps here, the caller is at 0"):
             other(ALL)
-        with pytest.raises(InvalidArgumentError, match="has taken 1 steps here, the caller is at 0"):
+        with pytest.raises(EmbeddingStateError, match="has taken 1 steps here, the caller is at 0"):
             SparseSGD([other], lr=0.1).step()
         assert DistEmbedding(NUM_NODES, DIM, name="a").step == 1
         with pytest.raises(InvalidArgumentError, match="embedding 'a': expected"):

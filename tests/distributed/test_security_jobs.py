@@ -64,7 +64,10 @@ METHODS = [
 TABLE = [
     "Collectives.gather",
     *(f"DistServer.{name}" for name in METHODS),
-    *(f"EmbeddingService.{name}" for name in ("open_embedding", "pull_embedding", "push_embedding")),
+    *(
+        f"EmbeddingService.{name}"
+        for name in ("open_embedding", "pull_embedding", "push_embedding", "save_embedding", "load_embedding")
+    ),
     *(f"PartitionService.{name}" for name in ("edges", "query", "spread")),
     *(f"Registry.{name}" for name in ("clock", "hello", "join", "leave", "members")),
     "ServerHolders.share_partition",

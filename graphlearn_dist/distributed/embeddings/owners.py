@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Protocol
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
 from ...core import check_index_tensor
-from ...errors import InvalidArgumentError
+from ...errors import EmbeddingStateError, InvalidArgumentError
 from ...partition import PartitionBook
 from ...rpc.calls.remote import Remote
 from .. import rpc
@@ -17,6 +19,7 @@ from ..dist_client import client_context
 from ..dist_context import get_context
 from ..dist_server import DistServer
 from ..sampling.served_dataset import ServedDataset
+from .checkpoint import Checkpoint, save, write_part
 from .service import EmbeddingService
 from .settings import DTYPES, EmbeddingSettings, OptimizerSettings
 from .table import EmbeddingTable
@@ -26,6 +29,7 @@ class Owners(Protocol):
     """All rows of a table."""
 
     step: int
+    tag: str  # of the checkpoint that was loaded last
 
     def pull(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows ``[n, dim]`` of global ids, int64 ``[n]``."""
@@ -33,23 +37,60 @@ class Owners(Protocol):
     def push(self, optimizer: OptimizerSettings, ids: torch.Tensor, grads: torch.Tensor) -> Sequence[Future[None]]:
         """Begins a step with the gradients of distinct ids; it is taken when all futures are done."""
 
+    def save(self, folder: Path) -> None:
+        """Writes a checkpoint of all rows."""
+
+    def load(self, folder: Path) -> None:
+        """Goes on from a checkpoint; all trainers do."""
+
+
+# By name, as on servers: embeddings of one name in a process are one table, while there is one.
+_held: weakref.WeakValueDictionary[str, EmbeddingTable] = weakref.WeakValueDictionary()
+
 
 class HeldRows:
     """All rows are in this process."""
 
     def __init__(self, settings: EmbeddingSettings) -> None:
-        self._table = EmbeddingTable(settings, torch.arange(settings.num))
-        self.step = 0
+        table = _held.get(settings.name)
+        if table is None:
+            table = _held[settings.name] = EmbeddingTable(settings, torch.arange(settings.num))
+        if table.settings != settings:
+            raise InvalidArgumentError(
+                f"embedding {settings.name!r}: expected {table.settings} as the other one of this name, got {settings}"
+            )
+        self._table = table
+        self.step, self.tag = table.step, table.tag
 
     def pull(self, ids: torch.Tensor) -> torch.Tensor:
         """See ``Owners``."""
         checked = check_index_tensor(ids, "ids", num_ids=self._table.settings.num).long()
-        return self._table.pull(self.step, checked)
+        self._table.check(self.step, self.tag)
+        return self._table.pull(checked)
 
     def push(self, optimizer: OptimizerSettings, ids: torch.Tensor, grads: torch.Tensor) -> Sequence[Future[None]]:
         """See ``Owners``; the step is taken at once."""
+        self._table.check(self.step, self.tag)
         self._table.apply(optimizer, ids, grads)
         return ()
+
+    def save(self, folder: Path) -> None:
+        """See ``Owners``."""
+        table, ids = self._table, torch.arange(self._table.settings.num)
+        table.check(self.step, self.tag)
+        save(
+            folder,
+            table.settings,
+            self.step,
+            lambda tag: (table.state.optimizer, [write_part(folder, tag, 0, ids, table)]),
+        )
+
+    def load(self, folder: Path) -> None:
+        """See ``Owners``."""
+        found = Checkpoint.read(folder, self._table.settings)
+        ids = torch.arange(self._table.settings.num)
+        self._table.restore(found.state_of(ids, lambda wanted: wanted), found.tag)
+        self.step, self.tag = found.step, found.tag
 
 
 class ServedRows:
@@ -67,22 +108,30 @@ class ServedRows:
             raise InvalidArgumentError(f"servers: expected one for each partition, got those of partitions {parts}")
         remotes = [Remote[EmbeddingService](endpoint, server, timeout_s=timeout_s) for server in servers]
         self._owners = [remotes[parts.index(part)] for part in range(count)]
+        self._trainers = context.world_size
         opened = [
-            owner.ask(EmbeddingService.open_embedding, settings, context.rank, context.world_size)
-            for owner in self._owners
+            owner.ask(EmbeddingService.open_embedding, settings, self._rank, self._trainers) for owner in self._owners
         ]
-        steps = [answer.result() for answer in opened]
-        if len({*steps}) != 1:
-            raise InvalidArgumentError(f"embedding {settings.name!r}: servers are at different steps: {steps}")
-        self.step = steps[0]
+        states = [answer.result() for answer in opened]
+        # Where they differ, a server was started anew: only load() brings them together.
+        self.step, self.tag = states[0] if len({*states}) == 1 else (-1, "")
+        self._steps = [step for step, _ in states]
+
+    def _check(self) -> None:
+        if self.step < 0:
+            raise EmbeddingStateError(
+                f"embedding {self._settings.name!r}: servers have taken different steps: {self._steps}; all trainers "
+                "have to load() a checkpoint"
+            )
 
     def pull(self, ids: torch.Tensor) -> torch.Tensor:
         """See ``Owners``."""
+        self._check()
         ids = check_index_tensor(ids, "ids", num_ids=self._settings.num).long()
         owners = self._book[ids]
         places = [(owners == part).nonzero()[:, 0] for part in range(len(self._owners))]
         asked = [
-            (at, owner.ask(EmbeddingService.pull_embedding, self._settings.name, self.step, ids[at]))
+            (at, owner.ask(EmbeddingService.pull_embedding, self._settings.name, self.step, self.tag, ids[at]))
             for owner, at in zip(self._owners, places, strict=True)
             if len(at)
         ]
@@ -93,12 +142,36 @@ class ServedRows:
 
     def push(self, optimizer: OptimizerSettings, ids: torch.Tensor, grads: torch.Tensor) -> Sequence[Future[None]]:
         """See ``Owners``. Every server hears of every step, since each counts them."""
-        owners, name = self._book[ids], self._settings.name
+        self._check()
+        owners = self._book[ids]
         masks = [owners == part for part in range(len(self._owners))]
+        at = self._settings.name, self.step, self.tag, self._rank
         return [
-            owner.ask(EmbeddingService.push_embedding, name, self.step, self._rank, optimizer, ids[mask], grads[mask])
+            owner.ask(EmbeddingService.push_embedding, *at, optimizer, ids[mask], grads[mask])
             for owner, mask in zip(self._owners, masks, strict=True)
         ]
+
+    def save(self, folder: Path) -> None:
+        """See ``Owners``; servers write at the same time."""
+        self._check()
+        save(folder, self._settings, self.step, lambda tag: self._write(folder, tag))
+
+    def _write(self, folder: Path, tag: str) -> tuple[str, list[list[dict[str, Any]]]]:
+        at = self._settings.name, self.step, self.tag, str(folder), tag
+        asked = [owner.ask(EmbeddingService.save_embedding, *at) for owner in self._owners]
+        wait(asked)  # whoever still writes would leave its files
+        written = [answer.result() for answer in asked]
+        return written[0][0], [files for _, files in written]
+
+    def load(self, folder: Path) -> None:
+        """See ``Owners``."""
+        found = Checkpoint.read(folder, self._settings)
+        how = self._settings, self._rank, self._trainers, str(folder), found.tag
+        asked = [owner.ask(EmbeddingService.load_embedding, *how) for owner in self._owners]
+        wait(asked)
+        for answer in asked:
+            answer.result()
+        self.step, self.tag = found.step, found.tag
 
 
 def _book_of(settings: EmbeddingSettings, timeout_s: float) -> PartitionBook:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from ...errors import InvalidArgumentError, PeerLostError
+from ...errors import EmbeddingStateError, InvalidArgumentError, PeerLostError, StorageError
 from ...partition import PartitionBook
 from ...rpc.calls.remote import remote
 from ...rpc.peers.identity import Peer, current_peer
 from ..dist_dataset import DistDataset
+from .checkpoint import Checkpoint, places_in, write_part
 from .settings import EmbeddingSettings, OptimizerSettings
-from .table import EmbeddingTable, sum_by_id
+from .table import EmbeddingTable, RowState, sum_by_id
 
 
 @dataclass
@@ -37,16 +42,40 @@ class _Served:
     pushes: dict[int, _Push] = field(default_factory=dict)
     applied: asyncio.Future[None] | None = None
     gone: dict[int, PeerLostError] = field(default_factory=dict)
+    loads: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank, the directory and tag that it loads
+    loaded: asyncio.Future[None] | None = None
 
     def end_step(self, error: Exception | None) -> None:
         """Tells all who pushed that the step is taken, or why it is not."""
         applied, self.applied, self.pushes = self.applied, None, {}
-        if applied is None:
-            return
-        if error is None:
-            applied.set_result(None)
-        else:
-            applied.set_exception(error)
+        _settle(applied, error)
+
+    def loading_error(self) -> EmbeddingStateError:
+        """What those are told who go on while others load."""
+        name, ranks = self.table.settings.name, sorted(self.loads)
+        return EmbeddingStateError(
+            f"embedding {name!r}: trainers {ranks} load a checkpoint; all trainers have to load() it"
+        )
+
+    def check_loads(self) -> None:
+        """Raises ``EmbeddingStateError`` where a trainer loads a checkpoint."""
+        if self.loads:
+            raise self.loading_error()
+
+    def end_load(self, error: Exception | None) -> None:
+        """Tells all who load that it is done, or why it is not."""
+        loaded, self.loaded, self.loads = self.loaded, None, {}
+        _settle(loaded, error)
+
+
+def _settle(future: asyncio.Future[None] | None, error: Exception | None) -> None:
+    if future is None or future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # seen: those who waited may be gone
 
 
 class EmbeddingService:
@@ -59,14 +88,19 @@ class EmbeddingService:
     def __init__(self, dataset: DistDataset) -> None:
         self._dataset = dataset
         self._tables: dict[str, _Served] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
 
     @remote
-    async def open_embedding(self, settings: EmbeddingSettings, rank: int, num_trainers: int) -> int:
-        """The steps that the table has taken; it is made where it is not there.
+    async def open_embedding(self, settings: EmbeddingSettings, rank: int, num_trainers: int) -> tuple[int, str]:
+        """The steps that the table has taken, and since which checkpoint; it is made where it is not there.
 
         Raises:
             InvalidArgumentError: there are no such nodes, or the table is another one under this name.
         """
+        table = self._open(settings, rank, num_trainers).table
+        return table.step, table.tag
+
+    def _open(self, settings: EmbeddingSettings, rank: int, num_trainers: int) -> _Served:
         served = self._tables.get(settings.name)
         if served is None:
             served = self._tables[settings.name] = self._make(settings, num_trainers)
@@ -80,7 +114,7 @@ class EmbeddingService:
             self.trainer_gone(before, "another process has its rank")  # its loss may become known later
         served.trainers[caller] = rank
         served.gone.pop(rank, None)
-        return served.table.step
+        return served
 
     def _make(self, settings: EmbeddingSettings, num_trainers: int) -> _Served:
         book = self._dataset.node_books().get(settings.node_type)
@@ -91,29 +125,46 @@ class EmbeddingService:
     def _find(self, name: str) -> _Served:
         served = self._tables.get(name)
         if served is None:
-            raise InvalidArgumentError(f"name: this server has no embedding {name!r}; was it started anew?")
+            raise EmbeddingStateError(
+                f"this server has no embedding {name!r}: it was started anew; all trainers have to load() a checkpoint"
+            )
         return served
 
     @remote
-    async def pull_embedding(self, name: str, step: int, ids: torch.Tensor) -> torch.Tensor:
-        """Rows ``[n, dim]`` of ids of this partition, int64 ``[n]``, after ``step`` steps."""
+    async def pull_embedding(self, name: str, step: int, tag: str, ids: torch.Tensor) -> torch.Tensor:
+        """Rows ``[n, dim]`` of ids of this partition, int64 ``[n]``, after ``step`` steps since checkpoint ``tag``.
+
+        Raises:
+            EmbeddingStateError: the table is not there.
+        """
         served = self._find(name)
+        served.check_loads()
         at = served.book.id2index[ids]
         async with served.lock:  # nobody reads rows that change
-            return await asyncio.get_running_loop().run_in_executor(None, served.table.pull, step, at)
+            served.table.check(step, tag)
+            return await asyncio.get_running_loop().run_in_executor(None, served.table.pull, at)
 
     @remote
     async def push_embedding(
-        self, name: str, step: int, rank: int, optimizer: OptimizerSettings, ids: torch.Tensor, grads: torch.Tensor
+        self,
+        name: str,
+        step: int,
+        tag: str,
+        rank: int,
+        optimizer: OptimizerSettings,
+        ids: torch.Tensor,
+        grads: torch.Tensor,
     ) -> None:
         """One trainer's gradients of a step; answers when those of all trainers are applied, in order of their ranks.
 
         Raises:
-            InvalidArgumentError: the step is not the table's next, or trainers differ in the optimizer.
+            EmbeddingStateError: the step is not the table's next.
+            InvalidArgumentError: trainers differ in the optimizer.
             PeerLostError: a trainer left or died before it pushed.
         """
         served = self._find(name)
-        served.table.check_step(step)
+        served.check_loads()
+        served.table.check(step, tag)
         if rank in served.pushes or not 0 <= rank < served.num_trainers:
             raise InvalidArgumentError(f"rank: trainer {rank} of {served.num_trainers} has pushed step {step} already")
         for error in served.gone.values():
@@ -123,8 +174,80 @@ class EmbeddingService:
             served.applied = asyncio.get_running_loop().create_future()
         applied = served.applied
         if len(served.pushes) == served.num_trainers:
-            await self._apply(served)
+            self._begin(self._apply(served))
         await asyncio.shield(applied)
+
+    @remote
+    async def save_embedding(
+        self, name: str, step: int, tag: str, directory: str, new_tag: str
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """Writes the rows of this partition and what the optimizer keeps of them; gives its kind and the files.
+
+        Raises:
+            EmbeddingStateError: the table is not at this step.
+            StorageError: the disk is full, or the directory cannot be written.
+        """
+        served = self._find(name)
+        async with served.lock:
+            served.table.check(step, tag)
+            write = partial(
+                write_part,
+                Path(directory),
+                new_tag,
+                served.book.partition_idx,
+                served.book.local_ids().long(),
+                served.table,
+            )
+            return served.table.state.optimizer, await asyncio.get_running_loop().run_in_executor(None, write)
+
+    @remote
+    async def load_embedding(
+        self, settings: EmbeddingSettings, rank: int, num_trainers: int, directory: str, tag: str
+    ) -> int:
+        """The step of a checkpoint that all trainers load; answers when all have said so and it is loaded.
+
+        Steps that were begun are off. A trainer that is not there yet is waited for.
+
+        Raises:
+            InvalidArgumentError: trainers load different checkpoints, or it does not fit the table.
+            StorageError: it cannot be read; the rows stay as they are.
+        """
+        served = self._open(settings, rank, num_trainers)
+        served.loads[rank] = directory, tag
+        served.end_step(served.loading_error())  # else those who pushed and those who load would wait for each other
+        if served.loaded is None:
+            served.loaded = asyncio.get_running_loop().create_future()
+        loaded = served.loaded
+        if len(served.loads) == num_trainers:
+            self._begin(self._load(served))
+        try:
+            await asyncio.shield(loaded)
+        except asyncio.CancelledError:
+            if served.loaded is loaded:
+                served.loads.pop(rank, None)
+            raise
+        return served.table.step
+
+    async def _load(self, served: _Served) -> None:
+        (directory, tag), *others = served.loads.values()
+        try:
+            if any(other != (directory, tag) for other in others):
+                raise InvalidArgumentError(
+                    f"directory: trainers load different checkpoints: {[*served.loads.values()]}"
+                )
+            async with served.lock:
+                state = await asyncio.get_running_loop().run_in_executor(None, _read_state, served, directory, tag)
+                served.table.restore(state, tag)
+        except Exception as error:  # all who load hear of it
+            served.end_load(error)
+        else:
+            served.end_load(None)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """What several trainers wait for goes on where the one that began it is gone."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def _apply(self, served: _Served) -> None:
         pushes = [served.pushes[rank] for rank in range(served.num_trainers)]
@@ -141,9 +264,17 @@ class EmbeddingService:
         for served in self._tables.values():
             rank = served.trainers.pop(peer, None)
             if rank is not None:
+                served.loads.pop(rank, None)
                 error = served.gone[rank] = PeerLostError(str(peer), why)
                 if len(served.pushes) < served.num_trainers:  # else the step is being taken
                     served.end_step(error)
+
+
+def _read_state(served: _Served, directory: str, tag: str) -> RowState:
+    found = Checkpoint.read(Path(directory), served.table.settings)
+    if found.tag != tag:
+        raise StorageError(f"{directory}: expected checkpoint {tag}, which a trainer found, got {found.tag}")
+    return found.state_of(served.book.local_ids().long(), places_in(served.book, served.book.partition_idx))
 
 
 def _take_step(table: EmbeddingTable, book: PartitionBook, pushes: list[_Push]) -> None:

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from ... import _C
 from ...core import to_tensor
-from ...errors import InvalidArgumentError
+from ...errors import EmbeddingStateError, InvalidArgumentError
 from .settings import DTYPES, EmbeddingSettings, OptimizerSettings
 
 _FIRST = {"zeros": _C.FirstRows.ZEROS, "uniform": _C.FirstRows.UNIFORM, "normal": _C.FirstRows.NORMAL}
-_STATES = {"sgd": 0, "adagrad": 1, "adam": 2}
+STATES = {"": 0, "sgd": 0, "adagrad": 1, "adam": 2}
+"""Arrays that an optimizer keeps of the rows, by its kind; none before the first step."""
 
 
 def sum_by_id(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The distinct ids, ascending, and the sum of the rows of each, added in the order in which they stand."""
     distinct, sums = _C.sum_by_id(ids.contiguous(), rows.contiguous())
     return to_tensor(distinct), to_tensor(sums)
+
+
+@dataclass
+class RowState:
+    """Rows as they are after some steps.
+
+    Attributes:
+        rows: ``[n, dim]``.
+        optimizer: the kind that took the steps; empty where none was taken.
+        optimizer_state: what it keeps of each row, ``[n, dim]`` each.
+        step: how many steps were taken.
+    """
+
+    rows: torch.Tensor
+    optimizer: str
+    optimizer_state: list[torch.Tensor]
+    step: int
 
 
 class EmbeddingTable:
@@ -29,38 +49,47 @@ class EmbeddingTable:
 
     def __init__(self, settings: EmbeddingSettings, ids: torch.Tensor) -> None:
         self.settings = settings
-        self.step = 0
-        self.rows = torch.empty((len(ids), settings.dim), dtype=DTYPES[settings.dtype])
-        self._optimizer = ""
-        self._state: list[torch.Tensor] = []
-        _C.first_rows(ids.long().contiguous(), settings.key, _FIRST[settings.init], settings.scale, self.rows)
+        self.tag = ""  # of the checkpoint that was loaded last
+        self.state = RowState(torch.empty((len(ids), settings.dim), dtype=DTYPES[settings.dtype]), "", [], 0)
+        _C.first_rows(ids.long().contiguous(), settings.key, _FIRST[settings.init], settings.scale, self.state.rows)
 
-    def pull(self, step: int, at: torch.Tensor) -> torch.Tensor:
-        """A copy of the rows ``at`` (int64 ``[n]``, local) as they are after ``step`` steps, ``[n, dim]``."""
-        self.check_step(step)
-        return self.rows[at]
+    @property
+    def step(self) -> int:
+        """Steps that the rows have taken."""
+        return self.state.step
 
-    def check_step(self, step: int) -> None:
-        """Raises ``InvalidArgumentError`` unless these rows have taken as many steps as the caller believes."""
-        if step != self.step:
-            raise InvalidArgumentError(
-                f"step: embedding {self.settings.name!r} has taken {self.step} steps here, the caller is at {step}; "
-                "states would be mixed"
+    def pull(self, at: torch.Tensor) -> torch.Tensor:
+        """A copy of the rows ``at`` (int64 ``[n]``, local), ``[n, dim]``."""
+        return self.state.rows[at]
+
+    def restore(self, state: RowState, tag: str) -> None:
+        """Goes on from a checkpoint."""
+        self.state, self.tag = state, tag
+
+    def check(self, step: int, tag: str) -> None:
+        """Raises ``EmbeddingStateError`` unless these rows have taken the steps that the caller believes."""
+        if (step, tag) != (self.step, self.tag):
+            loaded = f" since checkpoint {self.tag}" if self.tag else ""
+            believed = f" since checkpoint {tag}" if tag else ""
+            raise EmbeddingStateError(
+                f"embedding {self.settings.name!r} has taken {self.step} steps{loaded} here, the caller is at "
+                f"{step}{believed}; states would be mixed: all trainers have to load() a checkpoint"
             )
 
     def apply(self, optimizer: OptimizerSettings, at: torch.Tensor, grads: torch.Tensor) -> None:
         """Takes one step with the gradients ``[n, dim]`` of distinct local rows ``at``; others stay as they are."""
-        if not self._optimizer:
-            self._state = [torch.zeros_like(self.rows) for _ in range(_STATES[optimizer.kind])]
-            self._optimizer = optimizer.kind
-        elif self._optimizer != optimizer.kind:
-            raise InvalidArgumentError(f"optimizer: expected {self._optimizer!r} as before, got {optimizer.kind!r}")
+        state = self.state
+        if not state.optimizer:
+            state.optimizer_state = [torch.zeros_like(state.rows) for _ in range(STATES[optimizer.kind])]
+            state.optimizer = optimizer.kind
+        elif state.optimizer != optimizer.kind:
+            raise InvalidArgumentError(f"optimizer: expected {state.optimizer!r} as before, got {optimizer.kind!r}")
         if optimizer.kind == "sgd":
-            _C.sgd_step(self.rows, at, grads, optimizer.lr)
+            _C.sgd_step(state.rows, at, grads, optimizer.lr)
         elif optimizer.kind == "adagrad":
-            _C.adagrad_step(self.rows, self._state[0], at, grads, optimizer.lr, optimizer.eps)
+            _C.adagrad_step(state.rows, state.optimizer_state[0], at, grads, optimizer.lr, optimizer.eps)
         else:
-            means, squares = self._state
-            how = optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.eps, self.step + 1
-            _C.adam_step(self.rows, means, squares, at, grads, *how)
-        self.step += 1
+            means, squares = state.optimizer_state
+            how = optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.eps, state.step + 1
+            _C.adam_step(state.rows, means, squares, at, grads, *how)
+        state.step += 1

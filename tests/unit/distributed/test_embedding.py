@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from graphlearn_dist import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
+from graphlearn_dist.distributed.embeddings import checkpoint
 from graphlearn_dist.distributed.embeddings.settings import OptimizerSettings
 from graphlearn_dist.distributed.embeddings.table import sum_by_id
-from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+from graphlearn_dist.errors import EmbeddingStateError, InvalidArgumentError, StorageError, UnknownIdError
+from tests.support.document_programs import programs
 
 NUM, DIM = 50, 5
 ALL = torch.arange(NUM)
@@ -93,6 +98,85 @@ def test_without_gradients_rows_stay() -> None:
     assert embedding.step == 2
 
 
+def take_steps(embedding: DistEmbedding, optimizer: Any, until: int) -> None:
+    while embedding.step < until:
+        generator = torch.Generator().manual_seed(embedding.step)
+        (embedding(torch.randint(NUM, (30,), generator=generator)) * torch.randn(30, DIM)).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(("ours", "theirs", "how"), OPTIMIZERS)
+def test_a_checkpoint_goes_on_with_the_same_bits(
+    ours: Callable[..., Any], theirs: Any, how: dict[str, Any], tmp_path: Path
+) -> None:
+    def trained(start: int, until: int, *, save: bool = False) -> torch.Tensor:
+        embedding = DistEmbedding(NUM, DIM, name="a")
+        if start:
+            embedding.load(tmp_path)
+        torch.manual_seed(start)
+        take_steps(embedding, ours([embedding], lr=0.1, **how), 4)
+        torch.manual_seed(4)
+        if save:
+            embedding.save(tmp_path)
+        take_steps(embedding, ours([embedding], lr=0.1, **how), until)
+        return rows_of(embedding)
+
+    whole = trained(0, 8, save=True)
+    assert torch.equal(trained(4, 8), whole)
+    assert len(list(tmp_path.iterdir())) == 3 + {"SGD": 0, "Adagrad": 1, "SparseAdam": 2}[theirs.__name__]
+
+
+def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding = DistEmbedding(NUM, DIM, name="a")
+    optimizer = SparseAdam([embedding], lr=0.1)
+    take_steps(embedding, optimizer, 2)
+    embedding.save(tmp_path)
+    saved, names = rows_of(embedding), sorted(path.name for path in tmp_path.iterdir())
+    take_steps(embedding, optimizer, 3)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "rows"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "_reach_disk", full)
+        with pytest.raises(StorageError, match="rows: cannot be written: No space left on device"):
+            embedding.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    embedding.load(tmp_path)
+    assert embedding.step == 2
+    assert torch.equal(rows_of(embedding), saved)
+
+
+@pytest.mark.parametrize("name", ["META.json", "rows", "ids"])
+def test_damaged_checkpoints_are_refused(name: str, tmp_path: Path) -> None:
+    """Whatever byte differs, the rows are those that were saved, or the error says what is damaged."""
+    embedding = DistEmbedding(NUM, DIM, name="a")
+    take_steps(embedding, SparseAdam([embedding], lr=0.1), 1)
+    embedding.save(tmp_path)
+    saved = rows_of(embedding)
+    path = next(path for path in tmp_path.iterdir() if name in path.name)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+        with contextlib.suppress(StorageError, InvalidArgumentError):
+            embedding.load(tmp_path)
+        assert embedding.step == 1
+        assert torch.equal(rows_of(embedding), saved)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StorageError):
+        embedding.load(tmp_path)
+
+
+def test_two_of_one_name_are_one_table() -> None:
+    one, other = DistEmbedding(NUM, DIM, name="a"), DistEmbedding(NUM, DIM, name="a")
+    take_steps(one, SparseSGD([one], lr=0.1), 1)
+    with pytest.raises(EmbeddingStateError, match="has taken 1 steps here, the caller is at 0"):
+        other(ALL)
+    assert torch.equal(rows_of(DistEmbedding(NUM, DIM, name="a")), rows_of(one))
+    with pytest.raises(InvalidArgumentError, match="embedding 'a': expected"):
+        DistEmbedding(NUM, DIM + 1, name="a")
+
+
 @pytest.mark.parametrize(
     ("wrong", "argument"),
     [
@@ -126,3 +210,10 @@ def test_wrong_uses() -> None:
     SparseSGD([embedding], lr=0.1).step()
     with pytest.raises(InvalidArgumentError, match="'sgd' as before"):
         SparseAdam([embedding], lr=0.1).step()
+
+
+def test_the_page_says_what_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(program.text for program in programs("embeddings.md"))
+    exec(compile(text, "embeddings.md", "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out == "1\n"
