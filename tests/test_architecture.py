@@ -32,6 +32,7 @@ LAYERS: dict[str, int] = {
 # Modules that may be imported from below their layer, each with its reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("distributed", "loader.transform"): "the distributed loaders hand out the same PyG objects as the local ones",
+    ("distributed", "loader.learned_rows"): "rows are looked up when a batch is handed out, local or distributed",
     ("distributed", "loader.epochs"): "distributed and local loaders go through their epochs in the same way",
     ("distributed", "loader.resume"): "and what one of them saves, another goes on from",
     ("channel", "rpc.wire"): "a message has one encoding, whether it crosses a queue or a connection",

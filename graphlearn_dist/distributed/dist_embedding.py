@@ -25,7 +25,8 @@ class DistEmbedding:
     Args:
         num: rows; with servers, the nodes of the type.
         dim: values of a row.
-        name: tells the embeddings of a job apart: two of one name are one table, here as on servers.
+        name: tells the embeddings of a job apart: on servers two of one name are one table. In a process alone each
+            object has its own rows.
         node_type: whose rows; None in a homogeneous graph.
         init: ``"normal"``, ``"uniform"`` or ``"zeros"``.
         scale: standard deviation, or bound, of the first values.

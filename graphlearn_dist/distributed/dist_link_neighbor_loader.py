@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import InvalidArgumentError
+from ..loader.learned_rows import Embeddings
 from ..sampler.base import (
     EdgeSamplerInput,
     RemoteSamplerInput,
@@ -69,6 +70,8 @@ class DistLinkNeighborLoader(DistLoader):
             None looks at no times.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         collect_labels: batches carry ``y``, without ``collect_features`` too.
         subgraph_type: ``"directional"``: the edges that were sampled; ``"induced"``: all edges between the sampled
             nodes, each of which a batch then has once.
@@ -108,6 +111,7 @@ class DistLinkNeighborLoader(DistLoader):
         locality: int | None = None,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        embeddings: Embeddings | None = None,
         collect_labels: bool = False,
         subgraph_type: str = "directional",
         weight_attr: str | None = None,
@@ -148,7 +152,9 @@ class DistLinkNeighborLoader(DistLoader):
             induced=is_induced(subgraph_type),
             **time_settings(temporal_strategy, timed=has_times(links)),
         )
-        super().__init__(data, links, config, to_device, worker_options, shard=shard, transform=transform)
+        super().__init__(
+            data, links, config, to_device, worker_options, shard=shard, transform=transform, embeddings=embeddings
+        )
 
 
 def _links(

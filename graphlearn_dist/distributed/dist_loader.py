@@ -10,6 +10,7 @@ import torch
 from ..data.device_copies import Copy, DeviceCopies, OneAhead, pinned
 from ..errors import ChannelClosedError, InvalidArgumentError
 from ..loader.epochs import EpochLoader, LoaderIterator
+from ..loader.learned_rows import Embeddings, with_learned_rows
 from ..loader.resume import Shard
 from ..loader.transform import to_pyg
 from ..messages import EndOfEpoch
@@ -102,6 +103,7 @@ class DistLoader(EpochLoader):
         *,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         warn_of_locality(sampling_config)
         super().__init__(Shard() if shard is None else Shard(*shard))
@@ -110,12 +112,16 @@ class DistLoader(EpochLoader):
         self.drop_last = sampling_config.drop_last
         self.num_workers: int = getattr(worker_options, "num_workers", 0)
         self._copies = DeviceCopies(to_device)
-        self._transform = transform
         asked = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
         self._pin = asked and can_pin()
         self._closed = False
         self._producer = open_producer(data, input_data, sampling_config, worker_options)
         self._constants = self._producer.constants if sampling_config.collect_features else {}
+        try:
+            self._transform = with_learned_rows(embeddings, self._producer.schema, transform)
+        except BaseException:
+            self._producer.close()
+            raise
 
     def __repr__(self) -> str:
         """Where its batches are made, how many an epoch has, and how many are to come."""

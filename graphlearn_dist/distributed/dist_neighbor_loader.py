@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..loader.learned_rows import Embeddings
 from ..sampler.base import SamplingConfig, SamplingType, is_induced, time_settings
 from ..sampler.inputs import has_times, to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
@@ -69,6 +70,8 @@ class DistNeighborLoader(DistLoader):
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``. With the rank and the
             world size of a trainer, all trainers together see every seed once per epoch.
         transform: called with each batch.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         collect_labels: batches carry ``y``, without ``collect_features`` too.
         subgraph_type: ``"directional"``: the edges that were sampled; ``"induced"``: all edges between the sampled
             nodes, each of which a batch then has once.
@@ -110,6 +113,7 @@ class DistNeighborLoader(DistLoader):
         locality: int | None = None,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        embeddings: Embeddings | None = None,
         collect_labels: bool = False,
         subgraph_type: str = "directional",
         weight_attr: str | None = None,
@@ -145,4 +149,5 @@ class DistNeighborLoader(DistLoader):
             worker_options,
             shard=shard,
             transform=transform,
+            embeddings=embeddings,
         )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..loader.learned_rows import Embeddings
 from ..sampler.base import SamplingConfig, SamplingType
 from ..sampler.inputs import to_sampler_inputs
 from ..sampler.plan import check_num_neighbors
@@ -49,6 +50,8 @@ class DistSubGraphLoader(DistLoader):
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
         transform: called with each batch.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         collect_labels: batches carry ``y``, without ``collect_features`` too.
         weight_attr: of PyG's data, the attribute that holds weights of edges, by which is sampled then.
 
@@ -78,6 +81,7 @@ class DistSubGraphLoader(DistLoader):
         locality: int | None = None,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        embeddings: Embeddings | None = None,
         collect_labels: bool = False,
         weight_attr: str | None = None,
     ) -> None:
@@ -107,4 +111,5 @@ class DistSubGraphLoader(DistLoader):
             worker_options,
             shard=shard,
             transform=transform,
+            embeddings=embeddings,
         )

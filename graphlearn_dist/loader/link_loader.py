@@ -12,6 +12,7 @@ from ..sampler.base import BaseSampler, SamplingType
 from ..sampler.exclusion import ReverseIds, ReverseTypes, to_exclusion
 from ..sampler.inputs import get_edge_label_index, to_remote_link_input
 from .dataloader_keywords import check_keywords, drawn_seed
+from .learned_rows import Embeddings
 from .local_loader import LocalLoader, Transform
 from .node_loader import check_sampler
 from .pyg_source import PygSource, cast_negatives, excluding_links, for_pyg, link_input
@@ -43,6 +44,8 @@ class LinkLoader(LocalLoader):
             ``edge_label_id``, ``reverse_eids`` and ``reverse_etypes``.
         edge_label_time: int64 ``[n]``, times of the links; None where they have none.
         transform: called with each batch, in the thread that iterates.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
@@ -68,6 +71,7 @@ class LinkLoader(LocalLoader):
         drop_last: bool = False,
         edge_label_time: torch.Tensor | None = None,
         transform: Transform | None = None,
+        embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
         locality: int | None = None,
@@ -110,6 +114,7 @@ class LinkLoader(LocalLoader):
             config,
             device=device,
             transform=transform,
+            embeddings=embeddings,
             num_threads=num_threads,
             prefetch=prefetch,
             keywords=keywords,

@@ -13,6 +13,7 @@ from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dataloader_keywords import drawn_seed
+from .learned_rows import Embeddings
 from .link_loader import LinkLoader
 from .local_loader import Transform
 from .pyg_source import cast_negatives, for_pyg, open_sampler
@@ -63,6 +64,8 @@ class LinkNeighborLoader(LinkLoader):
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
             None looks at no times.
         transform: called with each batch, in the thread that iterates.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
@@ -98,6 +101,7 @@ class LinkNeighborLoader(LinkLoader):
         edge_label_time: torch.Tensor | None = None,
         temporal_strategy: str | None = "uniform",
         transform: Transform | None = None,
+        embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
         locality: int | None = None,
@@ -131,6 +135,7 @@ class LinkNeighborLoader(LinkLoader):
             drop_last=drop_last,
             edge_label_time=edge_label_time,
             transform=transform,
+            embeddings=embeddings,
             num_threads=num_threads,
             prefetch=prefetch,
             locality=locality,

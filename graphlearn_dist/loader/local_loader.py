@@ -27,6 +27,7 @@ from ..telemetry.trace import batch_name, set_batch, tracer
 from .batch_source import BatchSource, DatasetSource
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
+from .learned_rows import Embeddings, with_learned_rows
 from .prefetch import check_prefetch, made_ahead
 from .resume import Shard
 from .thread_placement import ThreadPlacement
@@ -53,6 +54,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             the copies to a GPU, from pinned memory on a stream of their own; the caller's current stream waits for that
             of the batch it is given.
         transform: called with each batch, in the thread that iterates.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them. Without them the loader
             may also be used in a fork of its process, such as a worker of a torch ``DataLoader``.
@@ -82,6 +85,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         *,
         device: torch.device | None = None,
         transform: Transform | None = None,
+        embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
         as_pyg_v1: bool = False,
@@ -102,9 +106,11 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             lambda: config_settings(self.config, data.schema) | input_settings(self._input, self.batches.schedule.near),
             seed=config.seed,
             device=device_of(data) if device is None else device,
-            transform=transform,
+            transform=with_learned_rows(embeddings, data.schema, transform),
             prefetch=prefetch,
         )
+        if embeddings is not None and (as_pyg_v1 or static_shapes is not False):
+            raise InvalidArgumentError("embeddings: expected None with as_pyg_v1 or static_shapes")
         if self.keywords.own_order is None:
             self._schedule = self.batches.schedule
         elif config.locality is not None:

@@ -13,6 +13,7 @@ from ..sampler.padding import StaticShapes
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dataloader_keywords import drawn_seed
+from .learned_rows import Embeddings
 from .local_loader import Transform
 from .node_loader import NodeLoader
 from .pyg_source import for_pyg, open_sampler
@@ -52,6 +53,8 @@ class NeighborLoader(NodeLoader):
         temporal_strategy: of the edges that are not later, draw ``"uniform"``-ly or take the ``"last"`` ones.
             None looks at no times.
         transform: called with each batch, in the thread that iterates.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
@@ -88,6 +91,7 @@ class NeighborLoader(NodeLoader):
         input_time: torch.Tensor | None = None,
         temporal_strategy: str | None = "uniform",
         transform: Transform | None = None,
+        embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
         locality: int | None = None,
@@ -116,6 +120,7 @@ class NeighborLoader(NodeLoader):
             drop_last=drop_last,
             input_time=input_time,
             transform=transform,
+            embeddings=embeddings,
             num_threads=num_threads,
             prefetch=prefetch,
             locality=locality,

@@ -13,6 +13,7 @@ from ..sampler.inputs import to_sampler_input
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.padding import StaticShapes
 from .dataloader_keywords import check_keywords, drawn_seed
+from .learned_rows import Embeddings
 from .local_loader import LocalLoader, Transform
 from .pyg_source import PygSource, for_pyg, node_counter, node_input
 
@@ -45,6 +46,8 @@ class NodeLoader(LocalLoader):
         input_time: int64 ``[n]``, times of the seeds; the nodes' own unless given, see ``NeighborLoader``.
         sampling_type: neighborhoods, or induced subgraphs of them.
         transform: called with each batch, in the thread that iterates.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
@@ -71,6 +74,7 @@ class NodeLoader(LocalLoader):
         input_time: torch.Tensor | None = None,
         sampling_type: SamplingType = SamplingType.NODE,
         transform: Transform | None = None,
+        embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
         locality: int | None = None,
@@ -100,6 +104,7 @@ class NodeLoader(LocalLoader):
             config,
             device=device,
             transform=transform,
+            embeddings=embeddings,
             num_threads=num_threads,
             prefetch=prefetch,
             static_shapes=static_shapes,

@@ -11,6 +11,7 @@ from ..sampler.base import SamplingType
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
+from .learned_rows import Embeddings
 from .local_loader import Transform
 from .node_loader import NodeLoader
 
@@ -40,6 +41,8 @@ class SubGraphLoader(NodeLoader):
         with_weight: sample by edge weight, along the edge types that have weights.
         replace: sample with replacement.
         transform: called with each batch, in the thread that iterates.
+        embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
+            batch's nodes, behind features where there are any, as they are when the batch is handed out.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
@@ -71,6 +74,7 @@ class SubGraphLoader(NodeLoader):
         with_weight: bool = False,
         replace: bool = False,
         transform: Transform | None = None,
+        embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
         locality: int | None = None,
@@ -96,6 +100,7 @@ class SubGraphLoader(NodeLoader):
             drop_last=drop_last,
             sampling_type=SamplingType.SUBGRAPH,
             transform=transform,
+            embeddings=embeddings,
             num_threads=num_threads,
             prefetch=prefetch,
             locality=locality,

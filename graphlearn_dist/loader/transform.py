@@ -61,7 +61,7 @@ def padded_to_pyg(
     """
     stores = _stores_of(padded.batch, schema, constants)
     for index, node_type in enumerate(schema.node_types):
-        stores[node_type or _ONLY_NODE] |= {
+        stores[store_of_nodes(node_type)] |= {
             "node_mask": padded.node_masks[index],
             "num_sampled_nodes": padded.num_sampled_nodes[index],
         }
@@ -72,6 +72,11 @@ def padded_to_pyg(
         }
     stores[schema.node_types[padded.batch.seed_type] or _ONLY_NODE]["seed_mask"] = padded.seed_mask
     return _to_data(stores, schema)
+
+
+def store_of_nodes(node_type: NodeType | None) -> str:
+    """The name of a node type in a batch."""
+    return node_type or _ONLY_NODE
 
 
 def _message_type(schema: GraphSchema, edge_type: EdgeType | None) -> EdgeType:
@@ -103,7 +108,7 @@ def _stores_of(batch: SampledBatch, schema: GraphSchema, constants: Constants) -
     if batch.columns or constants:
         _fill_attributes(stores, batch, schema, constants)
     for index, node_type in enumerate(schema.node_types):
-        _fill_nodes(stores[node_type or _ONLY_NODE], batch, index)
+        _fill_nodes(stores[store_of_nodes(node_type)], batch, index)
     for index, edge_type in enumerate(schema.edge_types):
         _fill_edges(stores[_message_type(schema, edge_type)], batch, index)
     if batch.links is not None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from graphlearn_dist import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
-from graphlearn_dist.distributed import init_client, shutdown_client
+from graphlearn_dist.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+    init_client,
+    shutdown_client,
+)
 from graphlearn_dist.errors import EmbeddingStateError, InvalidArgumentError, PeerLostError
-from tests.support.jobs import NUM_NODES, make_partitions, running_servers
+from graphlearn_dist.loader import NeighborLoader
+from tests.support.jobs import NUM_NODES, load, make_partitions, running_servers
 from tests.support.processes import run_processes
 
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -63,6 +72,58 @@ def test_same_bits_for_any_number_of_servers(optimizer: str, tmp_path: Path) -> 
             (alone(ids) * weights).sum().backward()
         steps.step()
     torch.testing.assert_close(found[0], alone(ALL).detach())
+
+
+def rows_in_batches(rank: int, port: int) -> list[list[float]]:
+    """The rows after an epoch whose batches bring them, on servers."""
+    init_client(2, 1, rank, "127.0.0.1", port)
+    embedding = DistEmbedding(NUM_NODES, DIM, name="a", timeout_s=DEADLINE_S)
+    options = RemoteDistSamplingWorkerOptions()
+    with DistNeighborLoader(
+        None, [3, 2], ALL, 16, shuffle=True, worker_options=options, embeddings=embedding, random_seed=3
+    ) as loader:
+        learn_from(loader, embedding)
+    with torch.no_grad():
+        rows: list[list[float]] = embedding(ALL).tolist()
+    shutdown_client()
+    return rows
+
+
+def learn_from(loader: Any, embedding: DistEmbedding) -> None:
+    optimizer = SparseAdam([embedding], lr=0.1)
+    for batch in loader:
+        assert batch.x.shape == (batch.num_nodes, DIM)
+        (batch.x * batch.n_id[:, None]).sum().backward()
+        optimizer.step()
+
+
+def test_loaders_bring_rows_in_every_mode(tmp_path: Path) -> None:
+    """The same bits from servers, subprocesses and this process, and as looked up by hand."""
+    first = DistEmbedding(NUM_NODES, DIM, name="a")(ALL).detach()
+    directory = make_partitions(tmp_path / "one", 1)
+    dataset, found = load(directory), []
+    how: dict[str, Any] = {"batch_size": 16, "shuffle": True}
+    for options in (CollocatedDistSamplingWorkerOptions(), MpDistSamplingWorkerOptions()):
+        embedding = DistEmbedding(NUM_NODES, DIM, name="a")
+        with DistNeighborLoader(
+            dataset, [3, 2], ALL, **how, random_seed=3, worker_options=options, embeddings={None: embedding}
+        ) as loader:
+            learn_from(loader, embedding)
+        found.append(embedding(ALL).detach())
+        del embedding, loader
+    embedding = DistEmbedding(NUM_NODES, DIM, name="a")
+    optimizer = SparseAdam([embedding], lr=0.1)
+    for batch in NeighborLoader(dataset, [3, 2], ALL, **how, seed=3):
+        (embedding(batch.n_id) * batch.n_id[:, None]).sum().backward()
+        optimizer.step()
+    found.append(embedding(ALL).detach())
+    two = make_partitions(tmp_path / "two", 2)
+    with running_servers(two, two, num_clients=1) as job:
+        arguments = {"rank": 0, "port": job.port}
+        [rows] = run_processes([("tests.distributed.test_embeddings.rows_in_batches", arguments)], DEADLINE_S)
+    for other in [*found[1:], torch.tensor(rows)]:
+        assert torch.equal(other, found[0])
+    assert not torch.equal(found[0], first)
 
 
 def leave(num_servers: int, port: int) -> None:

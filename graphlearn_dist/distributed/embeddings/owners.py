@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -44,40 +43,26 @@ class Owners(Protocol):
         """Goes on from a checkpoint; all trainers do."""
 
 
-# By name, as on servers: embeddings of one name in a process are one table, while there is one.
-_held: weakref.WeakValueDictionary[str, EmbeddingTable] = weakref.WeakValueDictionary()
-
-
 class HeldRows:
     """All rows are in this process."""
 
     def __init__(self, settings: EmbeddingSettings) -> None:
-        table = _held.get(settings.name)
-        if table is None:
-            table = _held[settings.name] = EmbeddingTable(settings, torch.arange(settings.num))
-        if table.settings != settings:
-            raise InvalidArgumentError(
-                f"embedding {settings.name!r}: expected {table.settings} as the other one of this name, got {settings}"
-            )
-        self._table = table
-        self.step, self.tag = table.step, table.tag
+        self._table = EmbeddingTable(settings, torch.arange(settings.num))
+        self.step, self.tag = 0, ""
 
     def pull(self, ids: torch.Tensor) -> torch.Tensor:
         """See ``Owners``."""
         checked = check_index_tensor(ids, "ids", num_ids=self._table.settings.num).long()
-        self._table.check(self.step, self.tag)
         return self._table.pull(checked)
 
     def push(self, optimizer: OptimizerSettings, ids: torch.Tensor, grads: torch.Tensor) -> Sequence[Future[None]]:
         """See ``Owners``; the step is taken at once."""
-        self._table.check(self.step, self.tag)
         self._table.apply(optimizer, ids, grads)
         return ()
 
     def save(self, folder: Path) -> None:
         """See ``Owners``."""
         table, ids = self._table, torch.arange(self._table.settings.num)
-        table.check(self.step, self.tag)
         save(
             folder,
             table.settings,
