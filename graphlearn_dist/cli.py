@@ -228,6 +228,7 @@ def _infer(args: argparse.Namespace) -> int:
     import numpy as np
     import torch
 
+    from .distributed import DistEmbedding
     from .inference import InferenceOptions, infer, score_pairs
     from .inference.model_file import load_model
     from .utils.units import parse_size
@@ -245,7 +246,16 @@ def _infer(args: argparse.Namespace) -> int:
         resume=args.resume,
     )
     model = load_model(args.model, args.checkpoint)
-    results = infer(model, args.data, args.out, options=options, progress=None if args.quiet else _show_progress)
+    learned = [DistEmbedding.from_checkpoint(directory) for directory in args.embeddings]
+    embeddings = {each.settings.node_type: each for each in learned} or None
+    results = infer(
+        model,
+        args.data,
+        args.out,
+        options=options,
+        embeddings=embeddings,
+        progress=None if args.quiet else _show_progress,
+    )
     if args.pairs:
         types = tuple(args.pair_types or (None, None))
         if not args.pairs.endswith(".npy"):
@@ -412,6 +422,9 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="DIR", help="partition directory")
     parser.add_argument("--model", required=True, metavar="FILE:FUNCTION", help="function that makes the model")
     parser.add_argument("--checkpoint", metavar="FILE", help="its parameters, as torch.save wrote them")
+    parser.add_argument(
+        "--embeddings", action="append", default=[], metavar="DIR", help="checkpoint of learned rows of a node type"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="directory of the rows, new or empty")
     parser.add_argument("--fanout", type=int, default=-1, metavar="N", help="neighbors of each node (default: all)")
     parser.add_argument("--weights", action="store_true", help="hand the weights of edges to the model")

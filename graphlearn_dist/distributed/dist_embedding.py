@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
+from .embeddings.checkpoint import Checkpoint
 from .embeddings.owners import owners_of
 from .embeddings.settings import DTYPES, EmbeddingSettings, Init, OptimizerSettings
 from .embeddings.table import sum_by_id
@@ -58,6 +60,29 @@ class DistEmbedding:
         self.settings = settings
         self._owners = owners_of(settings, timeout_s)
         self._used: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @classmethod
+    def from_checkpoint(cls, directory: str | os.PathLike[str]) -> DistEmbedding:
+        """The embedding of a checkpoint, as it was saved; in a client all trainers call it.
+
+        Raises:
+            StorageError: there is no checkpoint, or it is damaged.
+        """
+        settings = Checkpoint.read(Path(directory)).settings
+        arguments = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+        found = cls(**{**arguments, "dtype": DTYPES[settings.dtype]})
+        found.load(directory)
+        return found
+
+    @property
+    def name(self) -> str:
+        """Tells the embeddings of a job apart."""
+        return self.settings.name
+
+    @property
+    def tag(self) -> str:
+        """Of the checkpoint that was loaded last; empty where none was."""
+        return self._owners.tag
 
     @property
     def step(self) -> int:

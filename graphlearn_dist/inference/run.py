@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import InvalidArgumentError
+from ..loader.learned_rows import Embeddings
 from ..partition.layout import type_folder
 from ..utils.disk import disk_errors
 from ..utils.progress import Progress, StageProgress
@@ -41,6 +42,7 @@ def infer(
     out: str | Path | None = None,
     *,
     options: InferenceOptions = _DEFAULT,
+    embeddings: Embeddings | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Computes the rows that a model gives for all nodes, layer by layer.
@@ -55,6 +57,8 @@ def infer(
             sampled by in-neighbors.
         out: directory of the results, new or empty; None keeps them in memory.
         options: see there.
+        embeddings: learned rows by node type, or one of a homogeneous graph: what gives rows ``[n, dim]`` of ids, such
+            as a ``DistEmbedding``. They follow the features of their nodes, as in batches of loaders.
         progress: is told now and then how far a layer is.
 
     Returns:
@@ -65,7 +69,7 @@ def infer(
         StorageError: ``out`` cannot be written. With ``resume`` it goes on when it can.
         DeadlineExceededError, PeerLostError: a server did not answer. With ``out``, ``resume`` goes on from there.
     """
-    source = GraphSource(data, options.fanout, options.seed, together=options.together)
+    source = GraphSource(data, options.fanout, options.seed, together=options.together, embeddings=embeddings)
     told = contextlib.nullcontext() if source.group is None else source.group.telling()
     resumes = "" if out is None else "; with resume=True it goes on when it can"
     with source, told, disk_errors(Path(out or ""), resumes):
@@ -105,7 +109,7 @@ def _write(
 def _check(source: GraphSource, layers: list[Layer], options: InferenceOptions, out: str | Path | None) -> None:
     if source.without_features():
         raise InvalidArgumentError(
-            f"data: expected features of all node types, got none of {source.without_features()}"
+            f"data: expected features of all node types, or embeddings of them, got none of {source.without_features()}"
         )
     if options.fanout != -1 and isinstance(layers[0], NodeScales):
         raise InvalidArgumentError("fanout: expected -1 (all neighbors) for PyG's GCN, which counts them")
@@ -134,6 +138,7 @@ def _fingerprint(model: Any, source: GraphSource, options: InferenceOptions, num
         "node_types": None if options.node_types is None else list(options.node_types),
         "num_layers": num_layers,
         "parameters": crc,
+        **({"embeddings": source.learned} if source.learned else {}),
         "num_nodes": list(source.schema.num_nodes),
         "blocks": [len(source.blocks(i, options.block_size)) for i in range(len(source.schema.node_types))],
     }

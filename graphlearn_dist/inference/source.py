@@ -24,6 +24,7 @@ from ..distributed.sampling.partition_directory import DirectoryDataset
 from ..distributed.sampling.partitioned_sampler import PartitionedGraph
 from ..distributed.whole_partition import open_partition
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
+from ..loader.learned_rows import Embeddings, embeddings_by_type
 from ..messages import Subgraph
 from ..partition import PartitionBook
 from ..sampler.local_graph import LocalGraph
@@ -68,6 +69,7 @@ class GraphSource:
         fanout: of each node; -1 takes all neighbors.
         seed: of the draws.
         together: this is one of several processes that infer together.
+        embeddings: learned rows by node type, see ``infer``.
 
     Attributes:
         group: those processes; None where it is alone.
@@ -76,7 +78,9 @@ class GraphSource:
         InvalidArgumentError: data are of another kind, a part of a data set, or sampled by out-neighbors.
     """
 
-    def __init__(self, data: Any, fanout: int, seed: int, *, together: bool = False) -> None:
+    def __init__(
+        self, data: Any, fanout: int, seed: int, *, together: bool = False, embeddings: Embeddings | None = None
+    ) -> None:
         self.directory = Path(data) if isinstance(data, (str, Path)) else None
         self.group: Group | None = None
         if together:
@@ -89,6 +93,10 @@ class GraphSource:
                 "data: expected a data set that is sampled by in-neighbors (edge_dir='in'), got 'out'; a layer passes "
                 "messages along the edges"
             )
+        self._learned = {
+            self.schema.node_types.index(node_type): rows
+            for node_type, rows in embeddings_by_type(embeddings, self.schema).items()
+        }
         self._parts = _parts(self._dataset)
         self._books = [self._dataset.node_books()[node_type] for node_type in self.schema.node_types]
         self._look_up, self._stop_serving = self._open_rows()
@@ -216,17 +224,37 @@ class GraphSource:
     def without_features(self) -> list[Any]:
         """The node types that have no features."""
         stores = self._dataset.stores()
-        return [name for i, name in enumerate(self.schema.node_types) if store_name(NODE_FEATURE, i) not in stores]
+        return [
+            name
+            for i, name in enumerate(self.schema.node_types)
+            if store_name(NODE_FEATURE, i) not in stores and i not in self._learned
+        ]
 
     def features(self, wanted: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """float32 rows of nodes, by node type, asked for at once."""
-        by_store = {store_name(NODE_FEATURE, node_type): ids for node_type, ids in wanted.items()}
-        found = self._look_up(by_store)
-        return {node_type: found[store_name(NODE_FEATURE, node_type)].float() for node_type in wanted}
+        """float32 rows of nodes, by node type, asked for at once; learned ones follow what is stored."""
+        stores = {node_type: store_name(NODE_FEATURE, node_type) for node_type in wanted}
+        has = self._dataset.stores()
+        found = self._look_up({store: wanted[node_type] for node_type, store in stores.items() if store in has})
+        rows = {node_type: [found[store].float()] for node_type, store in stores.items() if store in found}
+        with torch.no_grad():
+            for node_type in self._learned.keys() & wanted.keys():
+                learned = self._learned[node_type](wanted[node_type])
+                rows.setdefault(node_type, []).append(learned.float())
+        return {
+            node_type: found[0] if len(found) == 1 else torch.cat(found, dim=-1) for node_type, found in rows.items()
+        }
+
+    @property
+    def learned(self) -> dict[str, list[Any]]:
+        """By node type what is known of the state of learned rows: name, steps, and since which checkpoint."""
+        return {
+            str(self.schema.node_types[node_type]): [getattr(rows, name, None) for name in ("name", "step", "tag")]
+            for node_type, rows in sorted(self._learned.items())
+        }
 
     def whole_features(self, node_type: int) -> torch.Tensor | None:
         """float32 rows by id, where they lie here one behind the other; else None."""
-        if len(self._parts) != 1 or not self._dataset.is_whole:
+        if len(self._parts) != 1 or not self._dataset.is_whole or node_type in self._learned:
             return None
         feature: Feature = self._dataset.stores()[store_name(NODE_FEATURE, node_type)]
         parts = feature.unified.parts

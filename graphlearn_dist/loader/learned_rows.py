@@ -35,9 +35,7 @@ def with_learned_rows(
     """
     if embeddings is None:
         return transform
-    by_type = dict(embeddings) if isinstance(embeddings, Mapping) else {None: embeddings}
-    for node_type, rows in by_type.items():
-        _check(node_type, rows, schema)
+    by_type = embeddings_by_type(embeddings, schema)
     stores = {store_of_nodes(node_type): rows for node_type, rows in by_type.items()}
 
     def attach(batch: Any) -> Any:
@@ -49,6 +47,16 @@ def with_learned_rows(
         return batch if transform is None else transform(batch)
 
     return attach
+
+
+def embeddings_by_type(embeddings: Embeddings | None, schema: GraphSchema) -> dict[NodeType | None, LearnedRows]:
+    """Learned rows by node type, checked; raises as ``with_learned_rows``."""
+    if embeddings is None:
+        return {}
+    by_type = dict(embeddings) if isinstance(embeddings, Mapping) else {None: embeddings}
+    for node_type, rows in by_type.items():
+        _check(node_type, rows, schema)
+    return by_type
 
 
 def _check(node_type: NodeType | None, rows: Any, schema: GraphSchema) -> None:

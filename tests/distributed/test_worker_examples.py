@@ -51,6 +51,18 @@ def test_rows_are_inferred_beside_training(tmp_path: Path) -> None:
     assert joined > drawn
 
 
+def test_rows_are_learned_and_exported(tmp_path: Path) -> None:
+    """Tables without features, two servers and two trainers, and Parquet by the ids of the tables."""
+    pytest.importorskip("duckdb", reason="the extra [tables] is not installed")
+    command = [sys.executable, str(ROOT / "examples" / "embeddings.py"), "--smoke", "--workdir", str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    told = re.search(r"3,000 users written; segments of (\d+\.\d+)% of the test users are told", done.stdout)
+    assert told is not None, done.stdout
+    assert float(told[1]) > 60  # of four segments
+
+
 def run_example(name: str, mode: str, *arguments: str) -> str:
     """What an example prints with ``--smoke``.
 

@@ -53,8 +53,8 @@ class Checkpoint:
     parts: tuple[tuple[ArrayFile, ...], ...]
 
     @classmethod
-    def read(cls, folder: Path, settings: EmbeddingSettings) -> Checkpoint:
-        """The checkpoint in a directory.
+    def read(cls, folder: Path, settings: EmbeddingSettings | None = None) -> Checkpoint:
+        """The checkpoint in a directory; that of a table with these settings, unless None.
 
         Raises:
             StorageError: there is none, or its manifest or a file is damaged.
@@ -80,7 +80,7 @@ class Checkpoint:
         if found.optimizer not in STATES or found.step < 0:
             raise PartitionFormatError(f"{path}: damaged: step {found.step} of optimizer {found.optimizer!r}")
         for field in ("node_type", "num", "dim", "dtype"):
-            if getattr(own, field) != getattr(settings, field):
+            if settings is not None and getattr(own, field) != getattr(settings, field):
                 raise InvalidArgumentError(
                     f"directory: expected a checkpoint of {field} {getattr(settings, field)!r}, {folder} has "
                     f"{getattr(own, field)!r}"

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch_geometric.nn import GAT, GCN, GIN, EdgeCNN, GCNConv, GraphSAGE, SAGEConv, to_hetero
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
+from graphlearn_dist import DistEmbedding, SparseSGD
 from graphlearn_dist.data import Dataset
 from graphlearn_dist.errors import InvalidArgumentError, StorageError
 from graphlearn_dist.inference import InferenceOptions, infer, infer_by_batches, open_results, score_pairs
@@ -56,6 +57,32 @@ MODELS: dict[str, tuple[type[BasicGNN], dict[str, Any]]] = {
 
 def options(block_size: int, num_threads: int, **others: Any) -> InferenceOptions:
     return InferenceOptions(block_size=block_size, num_threads=num_threads, **others)
+
+
+def test_learned_rows_follow_features(tmp_path: Path) -> None:
+    """Also where nodes have nothing else; what is resumed has the rows that it began with."""
+    embedding = DistEmbedding(GRAPH.num_nodes[None], 5, name="a")
+    learned = embedding(torch.arange(embedding.settings.num)).detach()
+    bare, data = Dataset(edge_dir="in"), pyg_of(GRAPH)
+    bare.init_graph(GRAPH.edges[None], num_nodes=GRAPH.num_nodes[None])
+    for dataset, x in ((bare, learned), (dataset_of(GRAPH), torch.cat([data.x, learned], dim=1))):
+        torch.manual_seed(0)
+        model = GraphSAGE(x.size(1), 16, 2, 5).eval()
+        with torch.no_grad():
+            expected = model(x, data.edge_index)
+        found = [infer(model, dataset, options=options(*size), embeddings=embedding).rows() for size in SIZES]
+        assert far(found[0], expected) < CLOSE
+        for other in found[1:]:
+            assert torch.equal(other, found[0])
+    with pytest.raises(InvalidArgumentError, match=r"expected features of all node types, or embeddings of them"):
+        infer(model, bare)
+    with pytest.raises(InvalidArgumentError, match="embeddings: expected one embedding"):
+        infer(model, bare, embeddings={"user": embedding})
+    infer(model, dataset, tmp_path / "out", embeddings=embedding)
+    SparseSGD([embedding], lr=0.1).step()
+    again = options(64, 1, resume=True)
+    with pytest.raises(InvalidArgumentError, match="embeddings"):
+        infer(model, dataset, tmp_path / "out", options=again, embeddings=embedding)
 
 
 @pytest.mark.parametrize("name", MODELS)

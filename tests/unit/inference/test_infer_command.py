@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch_geometric.nn import GraphSAGE
 
+from graphlearn_dist import DistEmbedding, SparseAdagrad
 from graphlearn_dist.cli import main
 from graphlearn_dist.inference import InferenceOptions, infer, open_results, score_pairs
 from graphlearn_dist.tables import build
@@ -51,6 +52,22 @@ def test_rows_and_pairs(directory: Path) -> None:
     assert torch.equal(found.rows(), expected.rows())
     scores = np.load(directory.parent / "out" / "pair_scores.npy")
     assert torch.equal(torch.from_numpy(scores), score_pairs(expected, pairs))
+
+
+def test_learned_rows_of_a_checkpoint(directory: Path) -> None:
+    embedding = DistEmbedding(120, 4, name="a", dtype=torch.float64, seed=3)
+    (embedding(torch.arange(120)) ** 2).sum().backward()
+    SparseAdagrad([embedding], lr=0.1).step()
+    embedding.save(directory.parent / "rows of a")
+    torch.manual_seed(0)
+    model = GraphSAGE(16, 16, 2, 5)
+    torch.save(model.state_dict(), directory.parent / "model.pt")
+    (directory.parent / "model.py").write_text(MODEL.replace("GraphSAGE(12", "GraphSAGE(16"))
+    assert run(directory, "--embeddings", str(directory.parent / "rows of a")) == 0
+    expected = infer(model, dataset_of(GRAPH), embeddings=embedding)
+    assert torch.equal(open_results(directory.parent / "out").rows(), expected.rows())
+    found = DistEmbedding.from_checkpoint(directory.parent / "rows of a")
+    assert (found.settings, found.step) == (embedding.settings, 1)
 
 
 NAMES = [f"node {number:03}" for number in range(120)]
