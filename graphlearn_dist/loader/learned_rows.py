@@ -53,7 +53,9 @@ def embeddings_by_type(embeddings: Embeddings | None, schema: GraphSchema) -> di
     """Learned rows by node type, checked; raises as ``with_learned_rows``."""
     if embeddings is None:
         return {}
-    by_type = dict(embeddings) if isinstance(embeddings, Mapping) else {None: embeddings}
+    by_type: dict[NodeType | None, LearnedRows] = (
+        dict(embeddings) if isinstance(embeddings, Mapping) else {None: embeddings}
+    )
     for node_type, rows in by_type.items():
         _check(node_type, rows, schema)
     return by_type
