@@ -152,7 +152,7 @@ bench: $(BUILT) $(DEV)
 	@$(PY) benchmarks/bench_sampling.py $(addprefix --peer-python ,$(PEER_PYTHONS)) $(BENCH_ARGS)
 	@for file in $(filter-out %_gpu.py %_sampling.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; \
 	  OMP_NUM_THREADS=1 $(PY) $$file \
-	    $$([ $$file = benchmarks/bench_hosts.py ] && printf '%s ' $(addprefix --peer-python ,$(PEER_PYTHONS))); done
+	    $$(case $$file in benchmarks/bench_hosts.py|benchmarks/bench_embeddings.py) true;; *) false;; esac && printf '%s ' $(addprefix --peer-python ,$(PEER_PYTHONS))); done
 	@echo "--- benchmarks/bench_modes.py, small batches"
 	@$(PY) benchmarks/bench_modes.py $(SMALL_BATCHES)
 

@@ -254,12 +254,22 @@ def start_program(command: Sequence[str], label: str, environment: dict[str, str
 
 
 class Job(Readers):
-    """Servers and trainers of one graph on so many hosts, and clients beside them."""
+    """Servers and trainers of one graph on so many hosts, and so many other clients beside them."""
 
-    def __init__(self, hosts: Hosts, count: int, graph: str, graphs: Graphs, root: Path, args: argparse.Namespace):
+    def __init__(
+        self,
+        hosts: Hosts,
+        count: int,
+        graph: str,
+        graphs: Graphs,
+        root: Path,
+        args: argparse.Namespace,
+        *,
+        num_others: int = 1,
+    ):
         super().__init__(hosts, count, root)
         self.count = count
-        self._clients = count + 1
+        self._clients = count + num_others
         port = get_free_port() if isinstance(hosts, Loopback) else PORT
         self._common = {
             "servers": count, "clients": self._clients, "master": hosts.address(0), "port": port,

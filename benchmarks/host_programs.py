@@ -6,17 +6,20 @@ import contextlib
 import socket
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from host_reader import Job, Reader, answer, commands, compute, is_told, run
+from host_reader import Job, Reader, answer, commands, compute, is_told, run, uses_of
 
 from graphlearn_dist.distributed import (
     DistDataset,
+    DistEmbedding,
     DistNeighborLoader,
     DistServer,
     RemoteDistSamplingWorkerOptions,
+    SparseAdam,
     async_request_server,
     init_client,
     init_server,
@@ -71,6 +74,8 @@ def train(job: Job) -> None:
     answer(up=True)
 
     def open_loader(command: Job) -> Any:
+        if "rows" in command:
+            return learn(command, job)
         is_near = job["locality"] is not None
         ranks = None if is_near else job["rank"]  # batches of near seeds come from any server, mostly this host's
         options = RemoteDistSamplingWorkerOptions(server_rank=ranks, **job["options"])
@@ -85,6 +90,17 @@ def train(job: Job) -> None:
         reader.do(command, open_loader)
     answer(exit=True)
     shutdown_client()
+
+
+def learn(command: Job, job: Job) -> Iterator[Any]:
+    """Steps of rows that are learned: looked up, and changed by all trainers together."""
+    embedding = DistEmbedding(job["seeds"], command["dim"], name="rows")
+    optimizer = SparseAdam([embedding], lr=0.01)
+    for ids in uses_of(command, job["seeds"], job["rank"]):
+        embedding(torch.from_numpy(ids)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield
 
 
 def read_in_process(job: Job) -> None:

@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any
@@ -70,6 +71,12 @@ class Reader:
                     next(self._batches)
                     self._counts[0] += 1
                 return
+            case "steps":  # so many, where trainers wait for each other
+                began = time.perf_counter()
+                for _ in range(command["count"]):
+                    next(self._batches)
+                answer(seconds=time.perf_counter() - began)
+                return
             case "size":
                 answer(**size_of([next(self._batches) for _ in range(10)]))
                 return
@@ -88,6 +95,13 @@ def endless(loader: Any) -> Iterator[Any]:
     """Epoch after epoch."""
     while True:
         yield from loader
+
+
+def uses_of(command: Job, nodes: int, rank: int) -> Iterator[Any]:
+    """Ids int64 ``[rows]`` of each step of a trainer that learns rows: drawn alike for everybody who is measured."""
+    draw = np.random.default_rng(rank)
+    while True:
+        yield draw.integers(nodes, size=command["rows"])
 
 
 def size_of(batches: list[Any]) -> dict[str, float]:

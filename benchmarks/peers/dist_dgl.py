@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from host_reader import Job, Reader, answer, commands, run
+from host_reader import Job, Reader, answer, commands, run, uses_of
 
 PORT = 30050
 GRAPH = "graph"
@@ -77,6 +77,8 @@ def train(job: Job) -> None:
     answer(up=True)
 
     def open_loader(command: Job) -> Any:
+        if "rows" in command:
+            return learn(command, job, dgl, graph)
         sampler = dgl.dataloading.NeighborSampler(command["fanout"])
         loader = dgl.dataloading.DistNodeDataLoader(
             graph, torch.arange(job["nodes"]), sampler, batch_size=command["batch_size"], shuffle=True, drop_last=False
@@ -87,6 +89,29 @@ def train(job: Job) -> None:
     for command in commands():
         reader.do(command, open_loader)
     os._exit(0)  # DGL's own way out waits for others
+
+
+def first_rows(shape: Any, dtype: Any) -> Any:
+    """First values, made by the servers."""
+    import torch
+
+    return torch.randn(shape, dtype=dtype)
+
+
+def learn(command: Job, job: Job, dgl: Any, graph: Any) -> Any:
+    """Steps of rows that are learned, as ours are."""
+    import torch
+
+    embedding = dgl.distributed.DistEmbedding(
+        job["nodes"], command["dim"], name="rows", init_func=first_rows,
+        part_policy=graph.get_node_partition_policy("_N"),
+    )  # fmt: skip
+    optimizer = dgl.distributed.optim.SparseAdam([embedding], lr=0.01)
+    for ids in uses_of(command, job["nodes"], job["rank"]):
+        optimizer.zero_grad()
+        embedding(torch.from_numpy(ids)).square().sum().backward()
+        optimizer.step()
+        yield
 
 
 class _WithRows:

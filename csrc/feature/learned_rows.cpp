@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "common/rng.h"
@@ -49,12 +50,23 @@ double first_value(const NodeStream& draws, int64_t column, FirstRows kind) {
   return radius * std::cos(kTwoPi * unit(draws.bits(2 * column + 1)));
 }
 
-// Calls body(place in the table, place in the gradients) for each value of each row.
-template <typename Body>
-void each_value(const Tensor& at, int64_t dim, Body&& body) {
-  for (int64_t i = 0; i < at.numel(); ++i) {
-    const int64_t from = at.as<int64_t>()[i] * dim;
-    for (int64_t c = 0; c < dim; ++c) body(from + c, i * dim + c);
+// Rows are strewn over memory that no cache holds: those to come are asked for while one is worked on.
+constexpr int64_t kAhead = 8;
+
+template <typename T>
+void prefetch_row(const T* row, int64_t dim) {
+  for (int64_t c = 0; c < dim; c += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(row + c, 1);
+}
+
+// Calls body(first value in the table, first value in the gradients) for each row.
+template <typename T, typename Body>
+void each_row(const Tensor& at, int64_t dim, std::initializer_list<const T*> tables, Body&& body) {
+  const int64_t* rows = at.as<int64_t>();
+  const int64_t count = at.numel();
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count)
+      for (const T* table : tables) prefetch_row(table + rows[i + kAhead] * dim, dim);
+    body(rows[i] * dim, i * dim);
   }
 }
 
@@ -76,21 +88,22 @@ void first_rows(const Tensor& ids, uint64_t key, FirstRows kind, double scale, c
 
 std::pair<Tensor, Tensor> sum_by_id(const Tensor& ids, const Tensor& rows) {
   check_rows(ids, rows, "rows");
-  const int64_t* of = ids.as<int64_t>();
-  std::vector<int64_t> order(ids.numel());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return of[a] < of[b]; });
+  std::vector<std::pair<int64_t, int64_t>> order(ids.numel());  // id and place: those of one id stay in their order
+  for (size_t i = 0; i < order.size(); ++i) order[i] = {ids.as<int64_t>()[i], static_cast<int64_t>(i)};
+  std::sort(order.begin(), order.end());
   int64_t count = 0;
-  for (size_t i = 0; i < order.size(); ++i) count += i == 0 || of[order[i]] != of[order[i - 1]];
+  for (size_t i = 0; i < order.size(); ++i) count += i == 0 || order[i].first != order[i - 1].first;
   const int64_t dim = rows.shape[1];
   Tensor distinct = empty({count}, kInt64), sums = empty({count, dim}, rows.dtype);
   dispatch_float(rows, "rows", [&](auto zero) {
     using T = decltype(zero);
     int64_t last = -1;
     for (size_t i = 0; i < order.size(); ++i) {
-      const T* row = rows.as<T>() + order[i] * dim;
-      if (i == 0 || of[order[i]] != of[order[i - 1]]) {
-        distinct.as<int64_t>()[++last] = of[order[i]];
+      if (i + kAhead < order.size()) prefetch_row(rows.as<T>() + order[i + kAhead].second * dim, dim);
+      const auto [id, place] = order[i];
+      const T* row = rows.as<T>() + place * dim;
+      if (i == 0 || id != order[i - 1].first) {
+        distinct.as<int64_t>()[++last] = id;
         std::copy_n(row, dim, sums.as<T>() + last * dim);
       } else {
         T* sum = sums.as<T>() + last * dim;
@@ -108,7 +121,12 @@ void sgd_step(const Tensor& table, const Tensor& at, const Tensor& grads, double
     T* rows = table.as<T>();
     const T* grad = grads.as<T>();
     const T by = static_cast<T>(rate);
-    each_value(at, table.shape[1], [=](int64_t to, int64_t from) { rows[to] -= by * grad[from]; });
+    const int64_t dim = table.shape[1];
+    each_row<T>(at, dim, {rows}, [=](int64_t to, int64_t from) {
+      T* __restrict row = rows + to;
+      const T* __restrict g = grad + from;
+      for (int64_t c = 0; c < dim; ++c) row[c] -= by * g[c];
+    });
   });
 }
 
@@ -121,10 +139,14 @@ void adagrad_step(const Tensor& table, const Tensor& sums, const Tensor& at, con
     T *rows = table.as<T>(), *sum = sums.as<T>();
     const T* grad = grads.as<T>();
     const T by = static_cast<T>(rate), least = static_cast<T>(eps);
-    each_value(at, table.shape[1], [=](int64_t to, int64_t from) {
-      const T g = grad[from];
-      sum[to] += g * g;
-      rows[to] -= by * g / (std::sqrt(sum[to]) + least);
+    const int64_t dim = table.shape[1];
+    each_row<T>(at, dim, {rows, sum}, [=](int64_t to, int64_t from) {
+      T* __restrict row = rows + to, * __restrict total = sum + to;
+      const T* __restrict g = grad + from;
+      for (int64_t c = 0; c < dim; ++c) {
+        total[c] += g[c] * g[c];
+        row[c] -= by * g[c] / (std::sqrt(total[c]) + least);
+      }
     });
   });
 }
@@ -143,11 +165,15 @@ void adam_step(const Tensor& table, const Tensor& means, const Tensor& squares, 
     const T* grad = grads.as<T>();
     const T by = static_cast<T>(rate), least = static_cast<T>(settings.eps);
     const T new1 = static_cast<T>(1 - settings.beta1), new2 = static_cast<T>(1 - settings.beta2);
-    each_value(at, table.shape[1], [=](int64_t to, int64_t from) {
-      const T g = grad[from];
-      mean[to] += (g - mean[to]) * new1;
-      square[to] += (g * g - square[to]) * new2;
-      rows[to] -= by * mean[to] / (std::sqrt(square[to]) + least);
+    const int64_t dim = table.shape[1];
+    each_row<T>(at, dim, {rows, mean, square}, [=](int64_t to, int64_t from) {
+      T* __restrict row = rows + to, * __restrict m = mean + to, * __restrict v = square + to;
+      const T* __restrict g = grad + from;
+      for (int64_t c = 0; c < dim; ++c) {
+        m[c] += (g[c] - m[c]) * new1;
+        v[c] += (g[c] * g[c] - v[c]) * new2;
+        row[c] -= by * m[c] / (std::sqrt(v[c]) + least);
+      }
     });
   });
 }

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ...core import pooled_empty
 from ...errors import InvalidArgumentError, PartitionFormatError, StorageError
 from ...partition import PartitionBook
 from ...partition.storage import META_FILE, ArrayFile, check_size, open_array, write_array
@@ -101,7 +102,7 @@ class Checkpoint:
         """
         num_arrays = 1 + STATES[self.optimizer]
         dtype = getattr(torch, self.settings.dtype)
-        arrays = [torch.empty((len(ids), self.settings.dim), dtype=dtype) for _ in range(num_arrays)]
+        arrays = [pooled_empty((len(ids), self.settings.dim), dtype) for _ in range(num_arrays)]
         seen = torch.zeros(len(ids), dtype=torch.bool)
         for part in self.parts:
             part_ids, *rows = (open_array(self.folder, file, verify=True) for file in part)

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ...core import check_index_tensor
+from ... import _C
+from ...core import check_index_tensor, pooled_empty, to_tensor
 from ...errors import EmbeddingStateError, InvalidArgumentError
 from ...partition import PartitionBook
 from ...rpc.calls.remote import Remote
@@ -17,6 +18,7 @@ from .. import rpc
 from ..dist_client import client_context
 from ..dist_context import get_context
 from ..dist_server import DistServer
+from ..sampling.partitioned_sampler import OwnerSplit, split_by_owner
 from ..sampling.served_dataset import ServedDataset
 from .checkpoint import Checkpoint, save, write_part
 from .service import EmbeddingService
@@ -85,7 +87,7 @@ class ServedRows:
         context = client_context()
         endpoint, count = rpc.get_endpoint(), context.num_servers()
         self._settings, self._rank = settings, context.rank
-        self._book = _book_of(settings, timeout_s)
+        self._book, self._pool = _book_of(settings, timeout_s), _C.ThreadPool(1)
         servers = [("server", rank) for rank in range(count)]
         asked = [Remote[DistServer](endpoint, server).ask(DistServer.get_dataset_meta) for server in servers]
         parts = [answer.result()[1] for answer in asked]
@@ -113,27 +115,29 @@ class ServedRows:
         """See ``Owners``."""
         self._check()
         ids = check_index_tensor(ids, "ids", num_ids=self._settings.num).long()
-        owners = self._book[ids]
-        places = [(owners == part).nonzero()[:, 0] for part in range(len(self._owners))]
+        split = split_by_owner(self._book.native, ids, self._pool)
+        at = self._settings.name, self.step, self.tag
         asked = [
-            (at, owner.ask(EmbeddingService.pull_embedding, self._settings.name, self.step, self.tag, ids[at]))
-            for owner, at in zip(self._owners, places, strict=True)
-            if len(at)
+            (positions, owner.ask(EmbeddingService.pull_embedding, *at, wanted))
+            for owner, (wanted, positions) in zip(self._owners, _buckets(split), strict=True)
+            if len(wanted)
         ]
-        rows = torch.empty((len(ids), self._settings.dim), dtype=DTYPES[self._settings.dtype])
-        for at, answer in asked:
-            rows[at] = answer.result()
+        rows = pooled_empty((len(ids), self._settings.dim), DTYPES[self._settings.dtype])
+        for positions, answer in asked:
+            found = answer.result().contiguous()
+            _C.RowStore([found]).gather(torch.arange(len(found)), self._pool, positions, rows)
         return rows
 
     def push(self, optimizer: OptimizerSettings, ids: torch.Tensor, grads: torch.Tensor) -> Sequence[Future[None]]:
         """See ``Owners``. Every server hears of every step, since each counts them."""
         self._check()
-        owners = self._book[ids]
-        masks = [owners == part for part in range(len(self._owners))]
+        split, rows = split_by_owner(self._book.native, ids, self._pool), _C.RowStore([grads])
         at = self._settings.name, self.step, self.tag, self._rank
         return [
-            owner.ask(EmbeddingService.push_embedding, *at, optimizer, ids[mask], grads[mask])
-            for owner, mask in zip(self._owners, masks, strict=True)
+            owner.ask(
+                EmbeddingService.push_embedding, *at, optimizer, changed, to_tensor(rows.gather(positions, self._pool))
+            )
+            for owner, (changed, positions) in zip(self._owners, _buckets(split), strict=True)
         ]
 
     def save(self, folder: Path) -> None:
@@ -157,6 +161,12 @@ class ServedRows:
         for answer in asked:
             answer.result()
         self.step, self.tag = found.step, found.tag
+
+
+def _buckets(split: OwnerSplit) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """By owner its ids, and where they stand in what was divided."""
+    parts = range(len(split.bounds) - 1)
+    return [(split.part(split.ids, part), split.part(split.positions, part)) for part in parts]
 
 
 def _book_of(settings: EmbeddingSettings, timeout_s: float) -> PartitionBook:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...core import pooled_empty
 from ...errors import EmbeddingStateError, InvalidArgumentError, PeerLostError, StorageError
 from ...partition import PartitionBook
 from ...rpc.calls.remote import remote
@@ -282,5 +283,8 @@ def _take_step(table: EmbeddingTable, book: PartitionBook, pushes: list[_Push]) 
         raise InvalidArgumentError(f"optimizer: trainers differ: {[push.optimizer for push in pushes]}")
     ids, grads = pushes[0].ids, pushes[0].grads
     if len(pushes) > 1:
-        ids, grads = sum_by_id(torch.cat([push.ids for push in pushes]), torch.cat([push.grads for push in pushes]))
+        count = sum(len(push.ids) for push in pushes)
+        together = pooled_empty((count, grads.size(1)), grads.dtype)
+        torch.cat([push.grads for push in pushes], out=together)
+        ids, grads = sum_by_id(torch.cat([push.ids for push in pushes]), together)
     table.apply(pushes[0].optimizer, book.id2index[ids], grads)

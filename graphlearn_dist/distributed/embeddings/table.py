@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ... import _C
-from ...core import to_tensor
+from ...core import pooled_empty, to_tensor
 from ...errors import EmbeddingStateError, InvalidArgumentError
 from .settings import DTYPES, EmbeddingSettings, OptimizerSettings
 
@@ -50,7 +50,9 @@ class EmbeddingTable:
     def __init__(self, settings: EmbeddingSettings, ids: torch.Tensor) -> None:
         self.settings = settings
         self.tag = ""  # of the checkpoint that was loaded last
-        self.state = RowState(torch.empty((len(ids), settings.dim), dtype=DTYPES[settings.dtype]), "", [], 0)
+        self._pool = _C.ThreadPool(1)
+        # Large pages: rows are strewn, and with small ones each would take a walk through tables of pages.
+        self._set(RowState(pooled_empty((len(ids), settings.dim), DTYPES[settings.dtype]), "", [], 0))
         _C.first_rows(ids.long().contiguous(), settings.key, _FIRST[settings.init], settings.scale, self.state.rows)
 
     @property
@@ -60,11 +62,15 @@ class EmbeddingTable:
 
     def pull(self, at: torch.Tensor) -> torch.Tensor:
         """A copy of the rows ``at`` (int64 ``[n]``, local), ``[n, dim]``."""
-        return self.state.rows[at]
+        return to_tensor(self._rows.gather(at, self._pool))
 
     def restore(self, state: RowState, tag: str) -> None:
         """Goes on from a checkpoint."""
-        self.state, self.tag = state, tag
+        self._set(state)
+        self.tag = tag
+
+    def _set(self, state: RowState) -> None:
+        self.state, self._rows = state, _C.RowStore([state.rows])
 
     def check(self, step: int, tag: str) -> None:
         """Raises ``EmbeddingStateError`` unless these rows have taken the steps that the caller believes."""
@@ -80,7 +86,8 @@ class EmbeddingTable:
         """Takes one step with the gradients ``[n, dim]`` of distinct local rows ``at``; others stay as they are."""
         state = self.state
         if not state.optimizer:
-            state.optimizer_state = [torch.zeros_like(state.rows) for _ in range(STATES[optimizer.kind])]
+            shape, dtype = tuple(state.rows.shape), state.rows.dtype
+            state.optimizer_state = [pooled_empty(shape, dtype).zero_() for _ in range(STATES[optimizer.kind])]
             state.optimizer = optimizer.kind
         elif state.optimizer != optimizer.kind:
             raise InvalidArgumentError(f"optimizer: expected {state.optimizer!r} as before, got {optimizer.kind!r}")
