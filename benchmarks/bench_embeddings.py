@@ -10,6 +10,7 @@ in turns, on the same ids; while one does, the others wait.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from harness import cpu_seconds, median, print_table, spread, write_json
 from host_jobs import Graphs, Job, Readers, open_hosts
-from host_peers import PeerJob, find_peers
+from host_peers import ENVIRONMENT, PeerJob, find_peers
 
 HOSTS = 2
 WARM_STEPS = 3
@@ -61,6 +62,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    # As peers have it: freed memory stays with the process.
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name.startswith("MALLOC_")})
     with tempfile.TemporaryDirectory(prefix="gld-bench-") as temporary, ExitStack() as stack:
         root = Path(temporary)
         hosts = stack.enter_context(open_hosts(HOSTS, args))

@@ -34,10 +34,13 @@ class DistEmbedding:
         scale: standard deviation, or bound, of the first values.
         seed: of the first values.
         dtype: ``torch.float32`` or ``torch.float64``.
+        path: a folder on the disk of each owner, for rows larger than its memory: they, and what the optimizer keeps of
+            them, are mapped from files there, which go with them (``save`` keeps rows). None: rows are in memory.
         timeout_s: deadline of each request, a step's included, which waits for all trainers.
 
     Raises:
         InvalidArgumentError: arguments that are not as said, or differ between trainers.
+        StorageError: ``path`` has no room for the rows.
         PeerLostError: a server is gone, or a trainer of this embedding died.
     """
 
@@ -52,11 +55,11 @@ class DistEmbedding:
         scale: float = 1.0,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
+        path: str | os.PathLike[str] | None = None,
         timeout_s: float = 180.0,
     ) -> None:
-        settings = EmbeddingSettings(
-            name, node_type, num, dim, init, float(scale), seed, str(dtype).removeprefix("torch.")
-        )
+        dtype_name, folder = str(dtype).removeprefix("torch."), "" if path is None else os.path.abspath(path)
+        settings = EmbeddingSettings(name, node_type, num, dim, init, float(scale), seed, dtype_name, folder)
         self.settings = settings
         self._owners = owners_of(settings, timeout_s)
         self._used: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -70,7 +73,7 @@ class DistEmbedding:
         """
         settings = Checkpoint.read(Path(directory)).settings
         arguments = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-        found = cls(**{**arguments, "dtype": DTYPES[settings.dtype]})
+        found = cls(**{**arguments, "dtype": DTYPES[settings.dtype], "path": settings.path or None})
         found.load(directory)
         return found
 

@@ -18,14 +18,13 @@ from typing import Any
 
 import torch
 
-from ...core import pooled_empty
 from ...errors import InvalidArgumentError, PartitionFormatError, StorageError
 from ...partition import PartitionBook
 from ...partition.storage import META_FILE, ArrayFile, check_size, open_array, write_array
 from ...utils.directory_lock import locked_directory
 from ...utils.disk import disk_errors
 from .settings import EmbeddingSettings
-from .table import STATES, EmbeddingTable, RowState
+from .table import STATES, EmbeddingTable, RowState, new_rows
 
 _FORMAT = "graphlearn_dist embedding"
 _VERSION = 1
@@ -90,19 +89,22 @@ class Checkpoint:
             check_size(folder, file)
         return found
 
-    def state_of(self, ids: torch.Tensor, place_of: Callable[[torch.Tensor], torch.Tensor]) -> RowState:
+    def state_of(
+        self, ids: torch.Tensor, place_of: Callable[[torch.Tensor], torch.Tensor], settings: EmbeddingSettings
+    ) -> RowState:
         """The rows of some ids, and what the optimizer keeps of them, in the order of ``ids``.
 
         Args:
             ids: int64 ``[n]``, those of one owner.
             place_of: gives for global ids, int64 ``[m]``, their places in ``ids``, -1 for others.
+            settings: of the table that takes them, which say where rows lie.
 
         Raises:
             StorageError: a file is damaged, or a row is missing.
         """
         num_arrays = 1 + STATES[self.optimizer]
         dtype = getattr(torch, self.settings.dtype)
-        arrays = [pooled_empty((len(ids), self.settings.dim), dtype) for _ in range(num_arrays)]
+        arrays = [new_rows(settings, len(ids)) for _ in range(num_arrays)]
         seen = torch.zeros(len(ids), dtype=torch.bool)
         for part in self.parts:
             part_ids, *rows = (open_array(self.folder, file, verify=True) for file in part)

@@ -76,7 +76,7 @@ class HeldRows:
         """See ``Owners``."""
         found = Checkpoint.read(folder, self._table.settings)
         ids = torch.arange(self._table.settings.num)
-        self._table.restore(found.state_of(ids, lambda wanted: wanted), found.tag)
+        self._table.restore(found.state_of(ids, lambda wanted: wanted, self._table.settings), found.tag)
         self.step, self.tag = found.step, found.tag
 
 

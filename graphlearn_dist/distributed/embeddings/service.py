@@ -275,7 +275,9 @@ def _read_state(served: _Served, directory: str, tag: str) -> RowState:
     found = Checkpoint.read(Path(directory), served.table.settings)
     if found.tag != tag:
         raise StorageError(f"{directory}: expected checkpoint {tag}, which a trainer found, got {found.tag}")
-    return found.state_of(served.book.local_ids().long(), places_in(served.book, served.book.partition_idx))
+    return found.state_of(
+        served.book.local_ids().long(), places_in(served.book, served.book.partition_idx), served.table.settings
+    )
 
 
 def _take_step(table: EmbeddingTable, book: PartitionBook, pushes: list[_Push]) -> None:

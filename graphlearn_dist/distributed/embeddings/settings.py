@@ -32,6 +32,7 @@ class EmbeddingSettings:
         scale: their bound (uniform) or standard deviation (normal).
         seed: of the first values.
         dtype: ``"float32"`` or ``"float64"``.
+        path: a folder where each owner maps its rows from a file; empty: they are in memory.
     """
 
     name: str
@@ -42,6 +43,7 @@ class EmbeddingSettings:
     scale: float
     seed: int
     dtype: str
+    path: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from ... import _C
 from ...core import pooled_empty, to_tensor
 from ...errors import EmbeddingStateError, InvalidArgumentError
+from ...utils.disk import disk_errors, map_new_array
 from .settings import DTYPES, EmbeddingSettings, OptimizerSettings
 
 _FIRST = {"zeros": _C.FirstRows.ZEROS, "uniform": _C.FirstRows.UNIFORM, "normal": _C.FirstRows.NORMAL}
@@ -20,6 +24,24 @@ def sum_by_id(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torc
     """The distinct ids, ascending, and the sum of the rows of each, added in the order in which they stand."""
     distinct, sums = _C.sum_by_id(ids.contiguous(), rows.contiguous())
     return to_tensor(distinct), to_tensor(sums)
+
+
+def new_rows(settings: EmbeddingSettings, count: int) -> torch.Tensor:
+    """Rows ``[count, dim]`` without values, in memory, or mapped from a file that goes with them.
+
+    Raises:
+        StorageError: the disk is full, or the folder cannot be written.
+    """
+    shape, dtype = (count, settings.dim), DTYPES[settings.dtype]
+    if not settings.path or not count:
+        return pooled_empty(shape, dtype)
+    folder = Path(settings.path)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folder / f".rows-{os.getpid()}-{secrets.token_hex(4)}.npy"
+        mapped = map_new_array(place, settings.dtype, shape)
+        place.unlink()  # its blocks are free when nobody maps them any more, however this process ends
+    return torch.from_numpy(mapped)
 
 
 @dataclass
@@ -52,7 +74,7 @@ class EmbeddingTable:
         self.tag = ""  # of the checkpoint that was loaded last
         self._pool = _C.ThreadPool(1)
         # Large pages: rows are strewn, and with small ones each would take a walk through tables of pages.
-        self._set(RowState(pooled_empty((len(ids), settings.dim), DTYPES[settings.dtype]), "", [], 0))
+        self._set(RowState(new_rows(settings, len(ids)), "", [], 0))
         _C.first_rows(ids.long().contiguous(), settings.key, _FIRST[settings.init], settings.scale, self.state.rows)
 
     @property
@@ -86,8 +108,8 @@ class EmbeddingTable:
         """Takes one step with the gradients ``[n, dim]`` of distinct local rows ``at``; others stay as they are."""
         state = self.state
         if not state.optimizer:
-            shape, dtype = tuple(state.rows.shape), state.rows.dtype
-            state.optimizer_state = [pooled_empty(shape, dtype).zero_() for _ in range(STATES[optimizer.kind])]
+            count = len(state.rows)
+            state.optimizer_state = [new_rows(self.settings, count).zero_() for _ in range(STATES[optimizer.kind])]
             state.optimizer = optimizer.kind
         elif state.optimizer != optimizer.kind:
             raise InvalidArgumentError(f"optimizer: expected {state.optimizer!r} as before, got {optimizer.kind!r}")

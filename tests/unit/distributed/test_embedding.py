@@ -167,6 +167,26 @@ def test_damaged_checkpoints_are_refused(name: str, tmp_path: Path) -> None:
         embedding.load(tmp_path)
 
 
+def test_rows_in_files_have_the_same_bits(tmp_path: Path) -> None:
+    """Rows and the optimizer's state are mapped, from files that nobody has to remove; a full disk is told."""
+    found = []
+    for path in (None, tmp_path / "rows"):
+        embedding = DistEmbedding(NUM, DIM, name="a", path=path)
+        torch.manual_seed(1)
+        take_steps(embedding, SparseAdam([embedding], lr=0.1), 3)
+        embedding.save(tmp_path / "saved")
+        take_steps(embedding, SparseAdam([embedding], lr=0.1), 4)
+        embedding.load(tmp_path / "saved")
+        found.append(rows_of(embedding))
+    assert torch.equal(*found)
+    maps = Path("/proc/self/maps").read_text()
+    assert maps.count(f"{tmp_path}/rows/.rows-") == 3
+    assert not list((tmp_path / "rows").iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="file"):
+        DistEmbedding(NUM, DIM, name="a", path=tmp_path / "file")
+
+
 def test_two_of_one_name_begin_alike_and_are_apart() -> None:
     one, other = DistEmbedding(NUM, DIM, name="a"), DistEmbedding(NUM, DIM, name="a")
     first = rows_of(other)
