@@ -234,4 +234,4 @@ def test_the_page_says_what_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     text = "\n".join(program.text for program in programs("embeddings.md"))
     exec(compile(text, "embeddings.md", "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out == "12\n"
+    assert capsys.readouterr().out == "10\n22\n"
