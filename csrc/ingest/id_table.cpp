@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "common/error.h"
 #include "common/rng.h"
@@ -12,10 +13,10 @@ namespace {
 constexpr int64_t kAhead = 32;  // look-ups whose lines of memory are asked for before the first is read
 constexpr int64_t kGrain = 16384;
 
-uint64_t hash_of(int64_t id) { return mix64(static_cast<uint64_t>(id) + kGolden); }
+uint64_t hash_of(int64_t id, uint64_t salt) { return mix64(static_cast<uint64_t>(id) + salt); }
 
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = mix64(text.size() + kGolden);
+uint64_t hash_of(std::string_view text, uint64_t salt) {
+  uint64_t hash = mix64(text.size() + salt);
   size_t i = 0;
   for (; i + 8 <= text.size(); i += 8) {
     uint64_t word;
@@ -28,6 +29,11 @@ uint64_t hash_of(std::string_view text) {
     hash = mix64(hash ^ word);
   }
   return hash;
+}
+
+uint64_t drawn_salt() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) + device();
 }
 
 struct IntegerSlot {
@@ -100,7 +106,8 @@ void check_id_column(const IdColumn& column, const char* name) {
     throw InvalidArgument(message(name, ": expected ascending offsets within ", column.bytes.numel(), " bytes"));
 }
 
-IdTable::IdTable(int64_t max_ids, int64_t text_bytes) : is_text_(text_bytes >= 0), max_size_(max_ids) {
+IdTable::IdTable(int64_t max_ids, int64_t text_bytes)
+    : salt_(drawn_salt()), is_text_(text_bytes >= 0), max_size_(max_ids) {
   if (max_ids < 0 || max_ids >= int64_t{1} << 32)
     throw InvalidArgument(message("ids: expected fewer than 2^32, got ", max_ids));
   num_slots_ = static_cast<uint64_t>(max_ids) * 3 / 2 + 16;
@@ -142,7 +149,7 @@ void IdTable::add_integers(const IdColumn& ids) {
   for (int64_t first = 0; first < ids.size(); first += kAhead) {
     const int64_t count = std::min(kAhead, ids.size() - first);
     for (int64_t i = 0; i < count; ++i)
-      __builtin_prefetch(slots + (at[i] = slot_of(hash_of(ids.integer(first + i)))), 1);
+      __builtin_prefetch(slots + (at[i] = slot_of(hash_of(ids.integer(first + i), salt_))), 1);
     for (int64_t i = 0; i < count; ++i) {
       while (slots[at[i]].position >= 0) at[i] = next(at[i]);
       slots[at[i]] = {ids.integer(first + i), size_ + first + i};
@@ -162,7 +169,7 @@ void IdTable::add_texts(const IdColumn& ids) {
   for (int64_t first = 0; first < ids.size(); first += kAhead) {
     const int64_t count = std::min(kAhead, ids.size() - first);
     for (int64_t i = 0; i < count; ++i) {
-      const uint64_t hash = hash_of(ids.text(first + i));
+      const uint64_t hash = hash_of(ids.text(first + i), salt_);
       at[i] = slot_of(hash);
       tags[i] = tag_of(hash);
       __builtin_prefetch(slots + at[i], 1);
@@ -183,7 +190,7 @@ void IdTable::find_integers(const IdColumn& asked, int64_t begin, int64_t end, i
   for (int64_t first = begin; first < end; first += kAhead) {
     const int64_t count = std::min(kAhead, end - first);
     for (int64_t i = 0; i < count; ++i)
-      __builtin_prefetch(slots + (at[i] = slot_of(hash_of(asked.integer(first + i)))));
+      __builtin_prefetch(slots + (at[i] = slot_of(hash_of(asked.integer(first + i), salt_))));
     for (int64_t i = 0; i < count; ++i) {
       const int64_t id = asked.integer(first + i);
       while (slots[at[i]].position >= 0 && slots[at[i]].id != id) at[i] = next(at[i]);
@@ -203,7 +210,7 @@ void IdTable::find_texts(const IdColumn& asked, int64_t begin, int64_t end, int6
   for (int64_t first = begin; first < end; first += kAhead) {
     const int64_t count = std::min(kAhead, end - first);
     for (int64_t i = 0; i < count; ++i) {
-      const uint64_t hash = hash_of(asked.text(first + i));
+      const uint64_t hash = hash_of(asked.text(first + i), salt_);
       at[i] = slot_of(hash);
       tags[i] = tag_of(hash);
       __builtin_prefetch(slots + at[i]);

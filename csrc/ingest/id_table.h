@@ -59,6 +59,8 @@ class IdTable {
   uint64_t slot_of(uint64_t hash) const { return multiply_high(hash, num_slots_); }
   uint64_t next(uint64_t slot) const { return slot + 1 == num_slots_ ? 0 : slot + 1; }
 
+  // Of this table's hashes, drawn: what is found does not depend on it, but nobody can make ids that all share a slot.
+  uint64_t salt_;
   bool is_text_;
   int64_t max_size_;
   int64_t size_ = 0;

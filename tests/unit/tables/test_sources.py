@@ -231,6 +231,27 @@ def test_id_tables_find_what_a_dictionary_finds(kind: str) -> None:
     assert to_tensor(table.find(given, _C.ThreadPool(2))).tolist() == expected
 
 
+def unmixed(value: int) -> int:
+    """What the core's ``mix64`` turns into ``value``."""
+    mask = 2**64 - 1
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        found = value
+        for _ in range(64 // shift):
+            found = value ^ (found >> shift)
+        value = found * pow(factor, -1, 2**64) & mask
+    return value
+
+
+def test_ids_cannot_be_made_to_share_a_slot() -> None:
+    """Ids whose plain hashes are 0, 1, 2, ...: in a table without a salt each look-up would pass all others."""
+    count = 200_000
+    made = np.array([unmixed(value) - 0x9E3779B97F4A7C15 for value in range(count)], dtype=object) % 2**64
+    ids = native_ids(made.astype(np.uint64).view(np.int64))
+    asked = np.random.default_rng(1).permutation(count)
+    given = native_ids(made[asked].astype(np.uint64).view(np.int64))
+    assert np.array_equal(to_tensor(_C.IdTable(ids).find(given, _C.ThreadPool(2))).numpy(), asked)
+
+
 def test_unknown_original_ids(tables: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
     pq.write_table(tables[0], tmp_path / "n.parquet")
     pq.write_table(tables[1], tmp_path / "e.parquet")
