@@ -11,6 +11,7 @@ import torch
 from ...distributed import dist_loader
 from ...distributed.dist_dataset import DistDataset
 from ...distributed.dist_options import AllDistSamplingWorkerOptions, CollocatedDistSamplingWorkerOptions
+from ...loader.learned_rows import Embeddings
 from ...sampler.base import SamplerInput, SamplingConfig
 from ...utils.device import get_available_device
 from ..loader.batch_form import in_glt_form
@@ -34,6 +35,7 @@ class DistLoader(dist_loader.DistLoader):
         worker_options: where to sample.
         shard: the part of every epoch's batches that this loader gives; None for all of them.
         transform: called with each batch.
+        embeddings: learned rows, see ``graphlearn_dist.loader``.
 
     Attributes:
         data, input_data, sampling_config, worker_options: as they were given.
@@ -56,6 +58,7 @@ class DistLoader(dist_loader.DistLoader):
         *,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         self.data, self.input_data = data, input_data
         self.sampling_config = replace(sampling_config, collect_labels=True)
@@ -75,6 +78,7 @@ class DistLoader(dist_loader.DistLoader):
             worker_options,
             shard=shard,
             transform=self._finished,
+            embeddings=embeddings,
         )
 
     def _collate_fn(self, msg: Any) -> Any:
