@@ -4,7 +4,8 @@ A partition is generated once (nodes in communities, degrees that follow a power
 in a memory control group, where one may be made: batches a second, and bytes that it had read, by /proc/self/io.
 Without a group the page cache of the whole host serves the mapped files, and only bytes and hit rates say something.
 
-    python benchmarks/bench_disk.py --nodes 4e6 --edges 40e6 --features 256 --memory 1GB --feature-memory 384MB
+    python benchmarks/bench_disk.py  # 3.1 GB of features in a group of 768 MB
+    python benchmarks/bench_disk.py --parts rates --nodes 1e6 --edges 10e6 --features 128
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from graphlearn_dist.sampler.foresight import WINDOW
 from graphlearn_dist.utils.units import parse_size
 
 SHARES = (0.05, 0.1, 0.2)
+PARTS = ("mapped", "tier", "rates")
 
 
 def make_partition(folder: Path, num_nodes: int, num_edges: int, num_features: int) -> Path:
@@ -63,7 +65,7 @@ def open_loader(dataset: DistDataset, options: dict[str, Any]) -> NeighborLoader
 
 
 _RUN = """
-import json, sys, time
+import json, sys, threading, time
 import psutil
 sys.path.insert(0, sys.argv[1])
 from bench_disk import open_loader
@@ -74,15 +76,23 @@ dataset.load(options["directory"], 0, verify=False)
 if options["feature_memory"]:
     dataset.limit_feature_memory(options["feature_memory"])
 loader = open_loader(dataset, options)
-process, peak = psutil.Process(), 0
+process, peak, ended = psutil.Process(), 0, threading.Event()
+def watch():
+    global peak
+    while not ended.wait(0.02):
+        memory = process.memory_info()
+        peak = max(peak, memory.rss - memory.shared)
+watcher = threading.Thread(target=watch)
+watcher.start()
 before, begin, cpu = process.io_counters().read_bytes, time.monotonic(), process.cpu_times()
 done = 0
 for batch in loader:
     done += 1
-    peak = max(peak, process.memory_info().rss - process.memory_info().shared)
     if time.monotonic() - begin > options["limit_s"]:
         break
 seconds, after = time.monotonic() - begin, process.cpu_times()
+ended.set()
+watcher.join()
 tier = dataset.features_in_use()[0].disk_tier
 print(json.dumps({"batches": done, "seconds": seconds, "read_bytes": process.io_counters().read_bytes - before,
                   "cpu_seconds": after.user + after.system - cpu.user - cpu.system, "peak_private_bytes": peak,
@@ -218,17 +228,17 @@ def ours(options: dict[str, Any], size: int, row_bytes: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=float, default=1e6)
-    parser.add_argument("--edges", type=float, default=10e6)
+    parser.add_argument("--nodes", type=float, default=3e6)
+    parser.add_argument("--edges", type=float, default=30e6)
     parser.add_argument("--features", type=int, default=256, help="float32 numbers a row")
-    parser.add_argument("--memory", default="512MB", help="of the control group")
-    parser.add_argument("--feature-memory", default="128MB")
+    parser.add_argument("--memory", default="768MB", help="of the control group")
+    parser.add_argument("--feature-memory", default="256MB")
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--fanouts", type=int, nargs="+", default=[10, 5])
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of one run")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each, in turns")
-    parser.add_argument("--no-hit-rates", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--dir", default=None)
     parser.add_argument("--json", action="store_true", help="write results/disk.json")
     given = parser.parse_args()
@@ -246,7 +256,9 @@ def main() -> None:
         memory, results = parse_size(given.memory), []
         batches = nodes_of(options)
         for turn in range(given.repeats):
-            for name, limit in (("mapped", 0), ("disk tier", parse_size(given.feature_memory))):
+            for name, limit in (("mapped", 0), ("tier", parse_size(given.feature_memory))):
+                if name not in given.parts:
+                    continue
                 found = run({**options, "feature_memory": limit}, memory)
                 if "failed" not in found:
                     found["of_window"] = found["read_bytes"] / least_bytes(batches[: found["batches"]], row_bytes)
@@ -254,7 +266,7 @@ def main() -> None:
                 print(results[-1], flush=True)
         rates = []
         stream = np.concatenate(batches)
-        for share in () if given.no_hit_rates else SHARES:
+        for share in SHARES if "rates" in given.parts else ():
             size = int(share * num_nodes)
             algorithms = {"lru": lru, "s3_fifo": s3_fifo, "belady": belady}
             rates.append({"share": share, **{name: f(stream, size) for name, f in algorithms.items()}})
