@@ -118,6 +118,7 @@ class DistEmbedding:
 
         Raises:
             StorageError: the disk is full, or the directory is not shared; the old checkpoint stays.
+            InvalidArgumentError: the directory has something else, such as another embedding's checkpoint.
             EmbeddingStateError: the servers are not at this trainer's step.
             PeerLostError: a server is gone.
         """

@@ -227,7 +227,7 @@ def test_what_is_damaged_or_elsewhere_changes_nothing(tmp_path: Path) -> None:
         file.touch()
         with pytest.raises(StorageError, match="file"):
             embedding.save(file / "below")
-        (saved / "0123-0-rows.npy").touch()  # of one that was killed
+        (saved / "0123456789abcdef-0-rows.npy").touch()  # of one that was killed
         embedding.save(saved)
         assert len(os.listdir(saved)) == len(names)
         embedding.load(saved)

@@ -66,7 +66,14 @@ TABLE = [
     *(f"DistServer.{name}" for name in METHODS),
     *(
         f"EmbeddingService.{name}"
-        for name in ("load_embedding", "open_embedding", "pull_embedding", "push_embedding", "save_embedding")
+        for name in (
+            "load_embedding",
+            "meet_to_load",
+            "open_embedding",
+            "pull_embedding",
+            "push_embedding",
+            "save_embedding",
+        )
     ),
     *(f"PartitionService.{name}" for name in ("edges", "query", "spread")),
     *(f"Registry.{name}" for name in ("clock", "hello", "join", "leave", "members")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ _FORMAT = "graphlearn_dist embedding"
 _VERSION = 1
 _CHUNK_ROWS = 1 << 16
 _LOCK_S = 60.0
+_OWN_NAME = re.compile(r"[0-9a-f]{16}-\d+-(ids|rows|state\d)\.npy")
 
 
 @dataclass(frozen=True)
@@ -183,12 +185,14 @@ def save(
 
     Raises:
         StorageError: a disk is full, or the directory is not the one that owners wrote to; the old checkpoint stays.
+        InvalidArgumentError: the directory has something else, such as the checkpoint of another embedding.
     """
     tag = new_tag()
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked_directory(folder, _LOCK_S):
-            before = {path for path in folder.glob("*-*-*.npy") if not path.name.startswith(tag)}
+            _check_free(folder, settings)
+            before = [path for path in folder.iterdir() if _OWN_NAME.fullmatch(path.name)]
             try:
                 optimizer, parts = write(tag)
                 meta = {
@@ -214,6 +218,26 @@ def save(
                 raise
             for path in before:  # also what somebody left who was killed
                 path.unlink(missing_ok=True)
+
+
+def _check_free(folder: Path, settings: EmbeddingSettings) -> None:
+    """InvalidArgumentError where a manifest is there that is no checkpoint of this embedding."""
+    if not (folder / META_FILE).exists():
+        return
+    try:
+        there = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        own = there["settings"] if there["format"] == _FORMAT else {}
+        found = (own["name"], own["node_type"])
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InvalidArgumentError(
+            f"directory: expected a new one, or one with a checkpoint of this embedding, {folder} has another "
+            f"{META_FILE}"
+        ) from None
+    if found != (settings.name, settings.node_type):
+        raise InvalidArgumentError(
+            f"directory: expected one of its own for embedding {settings.name!r}, {folder} has a checkpoint of "
+            f"{found[0]!r}"
+        )
 
 
 def _check_written(folder: Path, parts: Sequence[Sequence[Mapping[str, Any]]]) -> None:

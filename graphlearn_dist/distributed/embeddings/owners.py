@@ -156,11 +156,12 @@ class ServedRows:
         """See ``Owners``."""
         found = Checkpoint.read(folder, self._settings)
         how = self._settings, self._rank, self._trainers, str(folder), found.tag
-        asked = [owner.ask(EmbeddingService.load_embedding, *how) for owner in self._owners]
+        attempt = f"{found.tag}-{self._owners[0].ask(EmbeddingService.meet_to_load, *how).result()}"
+        asked = [owner.ask(EmbeddingService.load_embedding, *how, attempt) for owner in self._owners]
         wait(asked)
         for answer in asked:
             answer.result()
-        self.step, self.tag = found.step, found.tag
+        self.step, self.tag = found.step, attempt
 
 
 def _buckets(split: OwnerSplit) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +45,7 @@ class _Served:
     applied: asyncio.Future[None] | None = None
     gone: dict[int, PeerLostError] = field(default_factory=dict)
     loads: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank, the directory and tag that it loads
-    loaded: asyncio.Future[None] | None = None
+    met: asyncio.Future[str] | None = None  # when all have said so
 
     def end_step(self, error: Exception | None) -> None:
         """Tells all who pushed that the step is taken, or why it is not."""
@@ -62,11 +63,6 @@ class _Served:
         """Raises ``EmbeddingStateError`` where a trainer loads a checkpoint."""
         if self.loads:
             raise self.loading_error()
-
-    def end_load(self, error: Exception | None) -> None:
-        """Tells all who load that it is done, or why it is not."""
-        loaded, self.loaded, self.loads = self.loaded, None, {}
-        _settle(loaded, error)
 
 
 def _settle(future: asyncio.Future[None] | None, error: Exception | None) -> None:
@@ -202,47 +198,54 @@ class EmbeddingService:
             return served.table.state.optimizer, await asyncio.get_running_loop().run_in_executor(None, write)
 
     @remote
-    async def load_embedding(
+    async def meet_to_load(
         self, settings: EmbeddingSettings, rank: int, num_trainers: int, directory: str, tag: str
-    ) -> int:
-        """The step of a checkpoint that all trainers load; answers when all have said so and it is loaded.
+    ) -> str:
+        """Returns when all trainers load the same checkpoint; gives a name to this attempt. Asked of one owner alone.
 
+        Trainers that met at each owner apart could be told by one that all is done, and by another to come again.
         Steps that were begun are off. A trainer that is not there yet is waited for.
 
         Raises:
-            InvalidArgumentError: trainers load different checkpoints, or it does not fit the table.
-            StorageError: it cannot be read; the rows stay as they are.
+            InvalidArgumentError: trainers load different checkpoints.
         """
         served = self._open(settings, rank, num_trainers)
         served.loads[rank] = directory, tag
         served.end_step(served.loading_error())  # else those who pushed and those who load would wait for each other
-        if served.loaded is None:
-            served.loaded = asyncio.get_running_loop().create_future()
-        loaded = served.loaded
+        if served.met is None:
+            served.met = asyncio.get_running_loop().create_future()
+        met = served.met
         if len(served.loads) == num_trainers:
-            self._begin(self._load(served))
+            wanted, served.met, served.loads = {*served.loads.values()}, None, {}
+            if len(wanted) == 1:
+                met.set_result(secrets.token_hex(4))
+            else:
+                met.set_exception(InvalidArgumentError(f"directory: trainers load different checkpoints: {wanted}"))
         try:
-            await asyncio.shield(loaded)
+            return await asyncio.shield(met)
         except asyncio.CancelledError:
-            if served.loaded is loaded:
+            if served.met is met:
                 served.loads.pop(rank, None)
             raise
-        return served.table.step
 
-    async def _load(self, served: _Served) -> None:
-        (directory, tag), *others = served.loads.values()
-        try:
-            if any(other != (directory, tag) for other in others):
-                raise InvalidArgumentError(
-                    f"directory: trainers load different checkpoints: {[*served.loads.values()]}"
-                )
-            async with served.lock:
-                state = await asyncio.get_running_loop().run_in_executor(None, _read_state, served, directory, tag)
-                served.table.restore(state, tag)
-        except Exception as error:  # all who load hear of it
-            served.end_load(error)
-        else:
-            served.end_load(None)
+    @remote
+    async def load_embedding(
+        self, settings: EmbeddingSettings, rank: int, num_trainers: int, directory: str, tag: str, attempt: str
+    ) -> None:
+        """Goes on from a checkpoint that all trainers load; the first of them to ask in an attempt has it read.
+
+        Raises:
+            InvalidArgumentError: it does not fit the table.
+            StorageError: it cannot be read; the rows stay as they are.
+        """
+        served = self._open(settings, rank, num_trainers)
+        async with served.lock:
+            if served.table.tag == attempt:
+                return
+            state = await asyncio.get_running_loop().run_in_executor(None, _read_state, served, directory, tag)
+            served.end_step(EmbeddingStateError(f"embedding {settings.name!r}: a checkpoint was loaded"))
+            served.table.restore(state, attempt)
+            served.gone.clear()  # all have met since
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """What several trainers wait for goes on where the one that began it is gone."""

@@ -147,6 +147,22 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatc
     assert torch.equal(rows_of(embedding), saved)
 
 
+def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    embedding, other = DistEmbedding(NUM, DIM, name="a"), DistEmbedding(NUM, DIM, name="b")
+    embedding.save(tmp_path / "a")
+    (tmp_path / "a" / "mine-1-rows.npy").touch()
+    embedding.save(tmp_path / "a")
+    assert (tmp_path / "a" / "mine-1-rows.npy").exists()
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    with pytest.raises(InvalidArgumentError, match=r"one of its own for embedding 'b', .* has a checkpoint of 'a'"):
+        other.save(tmp_path / "a")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
+    (tmp_path / "META.json").write_text('{"format": "another"}')
+    with pytest.raises(InvalidArgumentError, match=r"directory: expected a new one, .* has another META\.json"):
+        embedding.save(tmp_path)
+    assert (tmp_path / "META.json").read_text() == '{"format": "another"}'
+
+
 @pytest.mark.parametrize("name", ["META.json", "rows", "ids"])
 def test_damaged_checkpoints_are_refused(name: str, tmp_path: Path) -> None:
     """Whatever byte differs, the rows are those that were saved, or the error says what is damaged."""
