@@ -248,6 +248,10 @@ def _infer(args: argparse.Namespace) -> int:
     model = load_model(args.model, args.checkpoint)
     learned = [DistEmbedding.from_checkpoint(directory) for directory in args.embeddings]
     embeddings = {each.settings.node_type: each for each in learned} or None
+    if len(learned) != len(embeddings or ()):
+        raise InvalidArgumentError(
+            f"--embeddings: expected one checkpoint for each node type, got {', '.join(args.embeddings)}"
+        )
     results = infer(
         model,
         args.data,
@@ -466,7 +470,10 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from ._C import __version__
+
     parser = argparse.ArgumentParser(prog="graphlearn-dist", description="Distributed graph sampling for GNN training.")
+    parser.add_argument("--version", action="version", version=f"graphlearn-dist {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_launch(commands.add_parser("launch", help="start servers and trainers, and follow them to their end"))
     _add_serve(commands.add_parser("serve", help="serve one partition"))

@@ -84,8 +84,8 @@ class DistEmbedding:
 
     @property
     def tag(self) -> str:
-        """Of the checkpoint that was loaded last; empty where none was."""
-        return self._owners.tag
+        """Of the checkpoint that was loaded last, whoever loads it; empty where none was."""
+        return self._owners.tag.partition("-")[0]  # what follows tells one load from another
 
     @property
     def step(self) -> int:

@@ -29,6 +29,7 @@ from ..partition.partition_book import check_partition_idx
 from ..partition.partitioner import EDGE_DIRS
 from ..partition.storage import new_directory
 from ..typing import NodeType
+from ..utils.disk import disk_errors
 from ..utils.values import check_distinct, check_finite, label_of
 from . import rpc
 from .dist_context import DistContext, get_context, init_worker_group
@@ -174,6 +175,7 @@ class DistRandomPartitioner:
             InvalidArgumentError: the ranks contradict each other, or an id comes twice.
             DeadlineExceededError: a rank did not come within ``timeout_s``.
             PeerLostError: a rank died.
+            StorageError: the disk is full, or fails.
             NotInitializedError: there is no RPC, and no ``master_addr`` and ``master_port`` to open it with.
         """
         if not rpc.rpc_is_initialized():
@@ -193,7 +195,8 @@ class DistRandomPartitioner:
             timeout_s=self.timeout_s,
         )
         try:
-            run.write()
+            with disk_errors(self.output_dir):
+                run.write()
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

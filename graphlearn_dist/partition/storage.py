@@ -19,6 +19,7 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
+from ..utils.disk import disk_errors
 
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already
@@ -121,12 +122,17 @@ def new_directory(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def written_in_place(directory: Path) -> Iterator[Path]:
-    """A folder beside ``directory`` to write into, which gets this name at the end, or is gone where writing fails."""
+    """A folder beside ``directory`` to write into, which gets this name at the end, or is gone where writing fails.
+
+    Raises:
+        StorageError: the disk is full, or fails.
+    """
     temporary = directory.absolute().parent / f".{directory.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
-    temporary.mkdir(parents=True)
     try:
-        yield temporary
-        put_in_place(temporary, directory)
+        with disk_errors(directory):
+            temporary.mkdir(parents=True)
+            yield temporary
+            put_in_place(temporary, directory)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -128,6 +128,8 @@ def build_with(
     work = directory.absolute().parent / f".{directory.name}.build"
     goes_on = resume and (work / _PLACING).exists()
     if not goes_on:
+        if resume and (directory / META_FILE).exists():
+            raise InvalidArgumentError(f"resume: {directory} is finished; there is no build to go on with")
         new_directory(directory)
     try:
         work.mkdir(parents=True, exist_ok=True)

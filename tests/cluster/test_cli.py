@@ -20,6 +20,12 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cores" in out
 
 
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"graphlearn-dist {_C.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -15,6 +15,7 @@ import torch
 
 from graphlearn_dist import DistEmbedding, SparseAdam
 from graphlearn_dist.distributed import init_client, shutdown_client
+from graphlearn_dist.distributed.embeddings.checkpoint import Checkpoint
 from graphlearn_dist.errors import (
     DeadlineExceededError,
     EmbeddingStateError,
@@ -50,6 +51,7 @@ def train(rank: int, num_servers: int, port: int, load: str, save: str, until: i
     embedding = DistEmbedding(NUM_NODES, DIM, name="a", timeout_s=DEADLINE_S)
     if load:
         embedding.load(load)
+        assert embedding.tag == Checkpoint.read(Path(load)).tag  # what ``infer`` resumes by
     take_steps(embedding, SparseAdam([embedding], lr=0.1), rank, until)
     rows = rows_of(embedding)
     if save and rank == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -23,8 +24,16 @@ from graphlearn_dist.distributed import (
     shutdown_rpc,
 )
 from graphlearn_dist.distributed.dist_context import _reset_context
-from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, NotInitializedError, UnknownIdError
+from graphlearn_dist.errors import (
+    GraphLearnError,
+    InvalidArgumentError,
+    NotInitializedError,
+    StorageError,
+    UnknownIdError,
+)
 from graphlearn_dist.partition import RandomPartitioner, load_partition_layout, verify
+from graphlearn_dist.partition.storage import ArrayWriter
+from graphlearn_dist.utils.common import get_free_port
 from tests.support.processes import assert_nothing_left, run_processes, start
 from tests.support.worker_groups import DEADLINE_S, member, run_group
 from tests.unit.partition.graphs import EDGE_TYPES, hetero_inputs, homo_inputs
@@ -362,3 +371,21 @@ def test_it_needs_a_group(tmp_path: Path) -> None:
             DistRandomPartitioner(tmp_path / "g", **given).partition()
     finally:
         _reset_context()
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    given = {"num_nodes": 4, "edge_index": torch.tensor([[0], [1]]), "edge_ids": torch.tensor([0])}
+    address = {"master_addr": "127.0.0.1", "master_port": get_free_port()}
+    partitioner = DistRandomPartitioner(tmp_path / "g", **given, **address, num_parts=1, current_partition_idx=0)
+    monkeypatch.setattr(ArrayWriter, "append", full)
+    monkeypatch.setattr("os.posix_fallocate", full)
+    try:
+        with pytest.raises(StorageError, match="cannot be written: No space left on device"):
+            partitioner.partition()
+    finally:
+        shutdown_rpc()
+        _reset_context()
+    assert not list(tmp_path.iterdir())

@@ -17,29 +17,32 @@ from tests.support.processes import ROOT, run_program
 DEADLINE_S = 300.0  # only ever reached by a hang
 
 
+def run_program_of_a_job(name: str, *arguments: str) -> str:
+    """What an example prints that starts servers and trainers as those of users are: interpreters of their own."""
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
 @pytest.mark.thorough
 def test_tables_are_built_trained_on_and_gone_on_with(tmp_path: Path) -> None:
     """Two servers, a trainer that stops in the middle of an epoch, and one that goes on."""
     pytest.importorskip("duckdb", reason="the extra [tables] is not installed")
-    command = [sys.executable, str(ROOT / "examples" / "tables.py"), "--smoke", "--workdir", str(tmp_path)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "segments bargains, books, games, garden; features of users age, visits" in done.stdout
-    stopped = re.search(r"stopped in epoch (\d+), after (\d+) batches", done.stdout)
-    went_on = re.search(r"goes on in epoch (\d+), batch (\d+)", done.stdout)
-    assert stopped is not None and went_on is not None, done.stdout  # noqa: PT018
+    printed = run_program_of_a_job("tables.py", "--smoke", "--workdir", str(tmp_path))
+    assert "segments bargains, books, games, garden; features of users age, visits" in printed
+    stopped = re.search(r"stopped in epoch (\d+), after (\d+) batches", printed)
+    went_on = re.search(r"goes on in epoch (\d+), batch (\d+)", printed)
+    assert stopped is not None and went_on is not None, printed  # noqa: PT018
     assert (went_on[1], int(went_on[2])) == (stopped[1], int(stopped[2]) + 1)
-    assert re.search(r"test accuracy \d+\.\d+%", done.stdout)
+    assert re.search(r"test accuracy \d+\.\d+%", printed)
 
 
 def test_rows_are_inferred_beside_training(tmp_path: Path) -> None:
     """On the same servers, with the weights of each epoch."""
-    command = [sys.executable, str(ROOT / "examples" / "inference.py"), "--smoke", "--workdir", str(tmp_path)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    lines = done.stdout.splitlines()
+    printed = run_program_of_a_job("inference.py", "--smoke", "--workdir", str(tmp_path))
+    lines = printed.splitlines()
     losses = [re.search(r"epoch (\d): loss (.*)", line) for line in lines if line.startswith("[trainer 0]")]
     assert [found and found[1] for found in losses] == ["0", "1"]
     rows = [re.search(r"rows of epoch (\d): 2,000 nodes, test accuracy (.*)%", line) for line in lines]
@@ -54,12 +57,9 @@ def test_rows_are_inferred_beside_training(tmp_path: Path) -> None:
 def test_rows_are_learned_and_exported(tmp_path: Path) -> None:
     """Tables without features, two servers and two trainers, and Parquet by the ids of the tables."""
     pytest.importorskip("duckdb", reason="the extra [tables] is not installed")
-    command = [sys.executable, str(ROOT / "examples" / "embeddings.py"), "--smoke", "--workdir", str(tmp_path)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    told = re.search(r"3,000 users written; segments of (\d+\.\d+)% of the test users are told", done.stdout)
-    assert told is not None, done.stdout
+    printed = run_program_of_a_job("embeddings.py", "--smoke", "--workdir", str(tmp_path))
+    told = re.search(r"3,000 users written; segments of (\d+\.\d+)% of the test users are told", printed)
+    assert told is not None, printed
     assert float(told[1]) > 60  # of four segments
 
 

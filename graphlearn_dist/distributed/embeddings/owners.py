@@ -30,7 +30,7 @@ class Owners(Protocol):
     """All rows of a table."""
 
     step: int
-    tag: str  # of the checkpoint that was loaded last
+    tag: str  # of the checkpoint that was loaded last, and on servers, behind "-", of that load
 
     def pull(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows ``[n, dim]`` of global ids, int64 ``[n]``."""

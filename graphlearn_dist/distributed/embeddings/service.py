@@ -85,6 +85,7 @@ class EmbeddingService:
     def __init__(self, dataset: DistDataset) -> None:
         self._dataset = dataset
         self._tables: dict[str, _Served] = {}
+        self._making = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
 
     @remote
@@ -94,13 +95,15 @@ class EmbeddingService:
         Raises:
             InvalidArgumentError: there are no such nodes, or the table is another one under this name.
         """
-        table = self._open(settings, rank, num_trainers).table
+        table = (await self._open(settings, rank, num_trainers)).table
         return table.step, table.tag
 
-    def _open(self, settings: EmbeddingSettings, rank: int, num_trainers: int) -> _Served:
-        served = self._tables.get(settings.name)
-        if served is None:
-            served = self._tables[settings.name] = self._make(settings, num_trainers)
+    async def _open(self, settings: EmbeddingSettings, rank: int, num_trainers: int) -> _Served:
+        async with self._making:  # first rows take a while: meanwhile the loop goes on, and others do not begin again
+            served = self._tables.get(settings.name)
+            if served is None:
+                make = asyncio.get_running_loop().run_in_executor(None, self._make, settings, num_trainers)
+                served = self._tables[settings.name] = await make
         if served.table.settings != settings or served.num_trainers != num_trainers:
             raise InvalidArgumentError(
                 f"embedding {settings.name!r}: expected {served.table.settings} of {served.num_trainers} trainers "
@@ -209,7 +212,7 @@ class EmbeddingService:
         Raises:
             InvalidArgumentError: trainers load different checkpoints.
         """
-        served = self._open(settings, rank, num_trainers)
+        served = await self._open(settings, rank, num_trainers)
         served.loads[rank] = directory, tag
         served.end_step(served.loading_error())  # else those who pushed and those who load would wait for each other
         if served.met is None:
@@ -238,7 +241,7 @@ class EmbeddingService:
             InvalidArgumentError: it does not fit the table.
             StorageError: it cannot be read; the rows stay as they are.
         """
-        served = self._open(settings, rank, num_trainers)
+        served = await self._open(settings, rank, num_trainers)
         async with served.lock:
             if served.table.tag == attempt:
                 return

@@ -54,7 +54,7 @@ def test_rows_and_pairs(directory: Path) -> None:
     assert torch.equal(torch.from_numpy(scores), score_pairs(expected, pairs))
 
 
-def test_learned_rows_of_a_checkpoint(directory: Path) -> None:
+def test_learned_rows_of_a_checkpoint(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     embedding = DistEmbedding(120, 4, name="a", dtype=torch.float64, seed=3)
     (embedding(torch.arange(120)) ** 2).sum().backward()
     SparseAdagrad([embedding], lr=0.1).step()
@@ -68,6 +68,9 @@ def test_learned_rows_of_a_checkpoint(directory: Path) -> None:
     assert torch.equal(open_results(directory.parent / "out").rows(), expected.rows())
     found = DistEmbedding.from_checkpoint(directory.parent / "rows of a")
     assert (found.settings, found.step) == (embedding.settings, 1)
+    twice = ["--embeddings", str(directory.parent / "rows of a")] * 2
+    assert run(directory, *twice) == 1
+    assert "--embeddings: expected one checkpoint for each node type, got " in capsys.readouterr().err
 
 
 NAMES = [f"node {number:03}" for number in range(120)]

@@ -60,6 +60,12 @@ def kill_and_resume(tables: Path, reference: Path, folder: Path, count: int) -> 
         assert not list(folder.glob(".*"))
 
 
+def test_nothing_goes_on_from_what_is_finished(tables: Path, tmp_path: Path) -> None:
+    directory = make(Shop.make().config(tables), tmp_path / "g")
+    with pytest.raises(InvalidArgumentError, match=r"resume: .*/g is finished; there is no build to go on with"):
+        make(Shop.make().config(tables), directory, resume=True)
+
+
 def test_killed_builds_go_on(tables: Path, reference: Path, tmp_path: Path) -> None:
     kill_and_resume(tables, reference, tmp_path, 4)
 
