@@ -1,10 +1,10 @@
 """Which Python functions of this package a batch passes between hosts, by process: distinct ones, and calls a batch.
 
-Two hosts of ``bench_hosts.py`` with small batches and features. Every process counts its calls (``sys.setprofile``)
-from a signal to another, while the trainers read; a function is on a batch's way that is called at least once in ten
-batches.
+Two hosts of ``bench_hosts.py`` with small batches and features, or others. Every process counts its calls
+(``sys.setprofile``) from a signal to another, while the trainers read; a function is on a batch's way that is called at
+least once in ten batches.
 
-    python benchmarks/count_functions.py [--list] [--loopback] [--rows bare]
+    python benchmarks/count_functions.py [--list] [--loopback] [--work large] [--rows bare]
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def hooked(directory: Path) -> Iterator[None]:
 
 def measure(args: argparse.Namespace) -> tuple[float, list[dict[str, object]]]:
     """Batches that were read, and what each process counted."""
-    fanout, batch_size = WORKS["small"]
+    fanout, batch_size = WORKS[args.work]
     with tempfile.TemporaryDirectory(prefix="count-functions-") as folder, hooked(Path(folder)):
         root = Path(folder)
         with open_hosts(2, args) as hosts, Job(hosts, 2, "one type", Graphs(root, args), root, args) as job:
@@ -122,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the functions, too")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, though they could be made")
+    parser.add_argument("--work", choices=WORKS, default="small")
     parser.add_argument("--rows", choices=["bare", "features"], default="features")
     args = parser.parse_args()
     fixed = {"nodes": 200_000, "edges": 4_000_000, "features": 64, "rate": None, "row_cache": None, "workers": 1}

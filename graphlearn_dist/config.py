@@ -338,6 +338,11 @@ def row_cache(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("GLD_ROW_CACHE") or None
 
 
+def feature_memory(environ: Mapping[str, str] = os.environ) -> str | None:
+    """``GLD_FEATURE_MEMORY``: most memory of a server for features in files, such as ``"8GB"``; None if unset."""
+    return environ.get("GLD_FEATURE_MEMORY") or None
+
+
 def _seconds(environ: Mapping[str, str], name: str, default: str) -> float:
     text = environ.get(name) or default
     try:

@@ -13,6 +13,7 @@ import torch
 
 from .._C import Answerer
 from ..config import LaunchContext, RpcSettings, TlsSettings, pulse_fd
+from ..config import feature_memory as feature_memory_setting
 from ..core import check_index_tensor, return_large_blocks
 from ..data.feature import divide_memory
 from ..data.graph import Graph
@@ -109,8 +110,9 @@ class DistServer:
         register_source(self)
 
     def _limit_features(self, feature_memory: int | str | None) -> FeatureRooms | None:
-        if feature_memory is not None:
-            self.dataset.limit_feature_memory(feature_memory)
+        wanted = feature_memory_setting() if feature_memory is None else feature_memory
+        if wanted is not None:
+            self.dataset.limit_feature_memory(wanted)
         if self.dataset.feature_memory is None:
             return None
         rooms = FeatureRooms(self.dataset.feature_memory)
@@ -549,7 +551,7 @@ def init_server(
         feature_memory: most memory for node and edge features of this server and its sampling workers, in bytes or as
             text such as ``"8GB"``. Features that are larger are read from the partition's files, past the page cache.
             The server keeps a quarter to answer others, and each loader gets half of what is free when it is opened.
-            None: files are mapped.
+            None: ``GLD_FEATURE_MEMORY``, else files are mapped.
 
     Raises:
         InvalidArgumentError: an argument is wrong or missing, or this process is a server or a client already.

@@ -138,7 +138,7 @@ class PygSource:
             set_links(batch, self._input.input_type, out.metadata, triplets=triplets)
         else:
             set_seeds(batch, self._input.input_type, out.metadata)
-        self.counts.add_rows_time(perf_counter_ns() - begun)
+        self.counts.add_times(rows_ns=perf_counter_ns() - begun)
         return batch
 
     def settings(self) -> Settings:

@@ -94,9 +94,10 @@ class BatchCounts:
             at[_SAMPLE] += sample_ns
             at[_ROWS] += rows_ns
 
-    def add_rows_time(self, rows_ns: int) -> None:
-        """Rows of a batch that was counted before took so long."""
+    def add_times(self, *, sample_ns: int = 0, rows_ns: int = 0) -> None:
+        """Stages of a batch that is counted by itself took so long."""
         with self._lock:
+            self._at[_SAMPLE] += sample_ns
             self._at[_ROWS] += rows_ns
 
     def add_send(self, waited_ns: int) -> None:

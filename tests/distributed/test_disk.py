@@ -97,10 +97,17 @@ def compare(dataset: DistDataset | None, options: Any, typed: bool) -> None:
 def test_workers_in_this_process_and_beside_it(tmp_path: Path, typed: bool) -> None:
     dataset = load(make_directory(tmp_path, typed, 1))
     dataset.limit_feature_memory(MEMORY)
-    for options in (CollocatedDistSamplingWorkerOptions(), MpDistSamplingWorkerOptions(num_workers=2)):
-        compare(dataset, options, typed)
+    compare(dataset, MpDistSamplingWorkerOptions(num_workers=2), typed)
+    for ahead in (2, 0):
+        before = rows_ahead(dataset)
+        compare(dataset, CollocatedDistSamplingWorkerOptions(prefetch_size=ahead), typed)
+        assert all(now > then for now, then in zip(rows_ahead(dataset), before, strict=True))
+
+
+def rows_ahead(dataset: Dataset) -> list[int]:
+    """By feature, how many rows this process has read because it knew what would come."""
     tiers = [feature.disk_tier for feature in dataset.features_in_use()]
-    assert all(tier is not None and tier.counts["misses"] + tier.counts["rows_ahead"] > 0 for tier in tiers)
+    return [tier.counts["rows_ahead"] for tier in tiers if tier is not None]
 
 
 def serve(rank: int, directory: str, port: int, in_place: bool) -> int:

@@ -24,9 +24,9 @@ from graphlearn_dist.cluster.jobs.launcher import describe_exit
 from graphlearn_dist.cluster.jobs.plan import Master
 from graphlearn_dist.errors import LaunchError
 from tests.faults import hooks
-from tests.faults.kinds import FAULTS, REMOTE, SERVER_EXIT_S, Fault, Scene
+from tests.faults.kinds import FAULTS, REMOTE, SERVER_EXIT_S, Fault, Scene, can_slow_disks
 from tests.faults.proxy import Proxy
-from tests.faults.workload import NUM_SERVERS, NUM_TRAINERS, Digests
+from tests.faults.workload import FEATURE_MEMORY, NUM_SERVERS, NUM_TRAINERS, Digests
 from tests.support.jobs import children
 from tests.support.processes import ROOT
 from tests.support.warm import PATCH, STACKS, Nursery, start_warm
@@ -234,8 +234,10 @@ def _mount_small_disk(path: str) -> None:
 
 def _plan(case: Case, graph: Path, directory: Path, proxies: list[int]) -> LaunchPlan:
     fault = FAULTS[case.fault]
+    chance = random.Random(case.seed)
     env = {
-        "GLD_SHARE_PARTITIONS": str(random.Random(case.seed).randrange(2)),
+        "GLD_SHARE_PARTITIONS": str(chance.randrange(2)),
+        "GLD_FEATURE_MEMORY": FEATURE_MEMORY if chance.randrange(2) else "",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
         "TMPDIR": str(directory / "tmp"),
         hooks.DIRECTORY: str(directory),
@@ -276,6 +278,8 @@ def run_case(case: Case, graph: Path, directory: Path, expected: Digests, grace_
         _fill(directory / "logs" / "filler")
     if FAULTS[case.fault].name == "full /dev/shm" and not has_mounts:
         return Verdict("not possible here: no mounts")
+    if FAULTS[case.fault].name == "slow disk" and not can_slow_disks():
+        return Verdict("not possible here: no control groups of block devices")
     before = _left(directory, nursery)
     with contextlib.ExitStack() as stack:
         proxy, ports = None, []

@@ -14,12 +14,14 @@ from pathlib import Path
 
 from tests.faults.hooks import HELD_S, HOLD, INJECTED, RAISE_AT
 from tests.faults.proxy import Proxy
-from tests.faults.workload import NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS
+from tests.faults.workload import FEATURE_MEMORY, NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS
 from tests.support.jobs import children, parent_of, told_of, workers_of
 
 BRIEF_S = 0.3, 1.5  # well below the heartbeat's patience
 LONG_S = 4.0, 5.0  # beyond its 3 s
 SERVER_EXIT_S = 3.0  # that the launcher waits for servers; one that was restarted waits for it, see docs/failures.md
+BLOCK_DEVICES = Path("/sys/fs/cgroup/blkio")
+_READS = "blkio.throttle.read_iops_device"
 FORK_S = 10.0 + 2.0  # until an owner gives its fork server up, and before that the exit code that it should have told
 FROZEN_S = 5.0 + SERVER_EXIT_S  # until the launcher has killed a server that froze
 REMOTE, MP = "remote", "mp"
@@ -218,8 +220,42 @@ def _fill_shared_memory(scene: Scene) -> None:
             file.write(bytes(1 << 16))
 
 
+def can_slow_disks() -> bool:
+    """Whether this process may limit the reads of others."""
+    return os.access(BLOCK_DEVICES, os.W_OK) and (BLOCK_DEVICES / _READS).exists()
+
+
+def _slow_disk(scene: Scene) -> None:
+    """Reads of the job's processes wait for their turn, a few in a second."""
+    device = os.stat(scene.directory).st_dev
+    group = BLOCK_DEVICES / f"gld-fault-{os.getpid()}"
+    scene.did = f"{(reads := scene.rng.choice((1, 5, 20)))} reads a second"
+    group.mkdir()
+    try:
+        (group / _READS).write_text(f"{os.major(device)}:{os.minor(device)} {reads}")
+        processes = [*children(os.getpid())]
+        for pid in processes:
+            processes.extend(children(pid))
+            _move(pid, group)
+        scene.go()
+        scene.pass_time((2.0, 3.0))
+    finally:
+        for pid in map(int, (group / "cgroup.procs").read_text().split()):
+            _move(pid, BLOCK_DEVICES)
+        group.rmdir()
+
+
+def _move(pid: int, group: Path) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        (group / "cgroup.procs").write_text(str(pid))
+
+
 def _raise_at(rng: random.Random) -> dict[str, str]:
     return {RAISE_AT: f"{rng.randrange(NUM_EPOCHS)}:{rng.randrange(NUM_BATCHES)}"}
+
+
+def _from_disk(_: random.Random) -> dict[str, str]:
+    return {"GLD_FEATURE_MEMORY": FEATURE_MEMORY}
 
 
 _KILLED = r"trainer \d was killed by SIGKILL"
@@ -252,6 +288,7 @@ FAULTS = (
     Fault("full /dev/shm", _fill_shared_memory, first_moment=-1),
     Fault("no more memory files", _no_memory, error=_NO_MEMORY, may_complete=True),
     Fault("full disk", None, disk_full=True, first_moment=-1),
+    Fault("slow disk", _slow_disk, rule_s=3.0, first_moment=-1, environ=_from_disk),
     Fault("kill a fork server", _lose_fork_server(signal.SIGKILL)),
     Fault("freeze a fork server", _lose_fork_server(signal.SIGSTOP), rule_s=FORK_S),
     Fault("exception in a worker", None, error=INJECTED, first_moment=-1, environ=_raise_at),

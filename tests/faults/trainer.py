@@ -31,7 +31,7 @@ def main(mode: str, directory: str, chosen: str, moment: str) -> None:
             for batch in loader:
                 if is_chosen and delivered == int(moment):
                     wait_for_go()
-                print("batch", digest(batch), flush=True)
+                print(f"batch {digest(batch)}\n", end="", flush=True)  # in one piece, whatever else is written
                 delivered += 1
     if mode == "remote":
         shutdown_client()

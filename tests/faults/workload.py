@@ -8,21 +8,25 @@ from typing import Any
 
 import torch
 
+from graphlearn_dist.config import feature_memory
 from graphlearn_dist.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
 )
 from graphlearn_dist.loader import NeighborLoader
-from tests.support.jobs import NUM_NODES, load, make_partitions
+from tests.support.jobs import load, make_partitions
 
 NUM_SERVERS = 2
 NUM_TRAINERS = 2
 NUM_EPOCHS = 2
 NUM_BATCHES = 30  # of an epoch, of all trainers
 NUM_FEATURES = 256  # a batch is some 30 KB: enough to pass through shared memory where there is any
+FEATURE_MEMORY = "1000KB"  # of a job whose features are read from disk; a half has 1.2 MB
+_NUM_NODES = 2400
+_SEEDS = torch.arange(0, _NUM_NODES, 20)
 _FANOUT = [3, 2]
-_BATCH_SIZE = NUM_NODES // NUM_BATCHES
+_BATCH_SIZE = len(_SEEDS) // NUM_BATCHES
 _DEADLINE_S = 60.0
 
 Digests = dict[str, list[str]]  # by trainer: those of its batches, epoch by epoch
@@ -30,15 +34,15 @@ Digests = dict[str, list[str]]  # by trainer: those of its batches, epoch by epo
 
 def prepare(directory: Path) -> Digests:
     """Writes the graph, whole and in halves, and tells what every trainer has to get: what the local loader makes."""
-    whole = make_partitions(directory / "whole", 1, num_features=NUM_FEATURES)
-    make_partitions(directory / "halves", NUM_SERVERS, num_features=NUM_FEATURES)
-    seeds = torch.arange(NUM_NODES)
-    loader = NeighborLoader(load(whole), _FANOUT, seeds, batch_size=_BATCH_SIZE, shuffle=True, seed=1)
+    size = {"num_features": NUM_FEATURES, "num_nodes": _NUM_NODES}
+    whole = make_partitions(directory / "whole", 1, **size)
+    make_partitions(directory / "halves", NUM_SERVERS, **size)
+    loader = NeighborLoader(load(whole), _FANOUT, _SEEDS, batch_size=_BATCH_SIZE, shuffle=True, seed=1)
     expected: Digests = {str(rank): [] for rank in range(NUM_TRAINERS)}
     for epoch in range(NUM_EPOCHS):
         batches = [loader.batch(epoch, index) for index in range(NUM_BATCHES)]
         inputs = torch.cat([batch.input_id for batch in batches])
-        if not torch.equal(inputs.sort().values, seeds):
+        if not torch.equal(inputs.sort().values, torch.arange(len(_SEEDS))):
             raise AssertionError("an epoch of the local loader has not every input node once")
         for index, batch in enumerate(batches):
             expected[str(index % NUM_TRAINERS)].append(digest(batch))
@@ -54,10 +58,13 @@ def open_loader(mode: str, directory: Path, rank: int) -> DistNeighborLoader:
         )
     else:
         options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", rpc_timeout=_DEADLINE_S)
+    data = load(directory / "whole") if mode == "mp" else None
+    if data is not None and (limit := feature_memory()) is not None:
+        data.limit_feature_memory(limit)
     return DistNeighborLoader(
-        load(directory / "whole") if mode == "mp" else None,
+        data,
         _FANOUT,
-        torch.arange(NUM_NODES),
+        _SEEDS,
         _BATCH_SIZE,
         True,
         edge_dir="in",

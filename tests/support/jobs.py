@@ -31,15 +31,16 @@ def make_partitions(
     num_features: int = NUM_FEATURES,
     splits: bool = False,
     valid: Sequence[int] = range(50, 60),
+    num_nodes: int = NUM_NODES,
 ) -> Path:
-    """Node v has in-neighbors v+1 … v+4 (modulo ``NUM_NODES``), features [v, v, …] and label v."""
-    ids = torch.arange(NUM_NODES)
+    """Node v has in-neighbors v+1 … v+4 (modulo ``num_nodes``), features [v, v, …] and label v."""
+    ids = torch.arange(num_nodes)
     test = ids[60:]
-    edges = torch.cat([torch.stack([(ids + hop) % NUM_NODES, ids]) for hop in (1, 2, 3, 4)], dim=1)
+    edges = torch.cat([torch.stack([(ids + hop) % num_nodes, ids]) for hop in (1, 2, 3, 4)], dim=1)
     partitioner = RangePartitioner(
         str(directory),
         num_parts,
-        NUM_NODES,
+        num_nodes,
         edges,
         node_feat=ids.float()[:, None].repeat(1, num_features),
         edge_assign_strategy="by_dst",

@@ -17,6 +17,7 @@ from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import SamplerInput, SamplingConfig
+from ...sampler.batch_maker import with_rows
 from ...sampler.batches import with_own_times
 from ...sampler.fingerprint import Settings, input_settings
 from ...sampler.locality import order_of_seeds
@@ -28,9 +29,10 @@ from ..dist_dataset import DistDataset
 from ..dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
 from ..event_loop import LoopThread
 from ..partitions.partition_input import resolve_among, resolve_here
-from ..sampling.batches import NoPeers, PartitionedBatches
+from ..sampling.batches import NoPeers, PartitionedBatches, place_in_pool
 from ..session.group_peers import find_holders, open_peers
 from ..workers.sampling_producer import SamplingProducer
+from ..workers.upcoming import Upcoming
 from .batch_producer import BatchProducer, BatchRequest
 
 _numbers = itertools.count()
@@ -106,7 +108,9 @@ class CollocatedProducer(LocalProducer):
         self._batches.trace_key = self.trace_key
         self.num_batches = self._batches.schedule.num_batches
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
-        self._is_synchronous = options.prefetch_size == 0 and isinstance(self._peers, NoPeers)
+        waits = not isinstance(self._peers, NoPeers) or self._batches.reads_disk
+        self._is_synchronous = options.prefetch_size == 0 and not waits
+        self._upcoming: Upcoming | None = None  # of the run
 
     @property
     def where(self) -> str:
@@ -123,19 +127,35 @@ class CollocatedProducer(LocalProducer):
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:
             self._thread.start()
+            self._end_upcoming()
+            self._upcoming = Upcoming(self._batches, run, epoch, indices)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
-        making = self._batches.make(request.epoch, request.index, request.run)
-        if not self._is_synchronous:
-            return self._thread.submit(making)
+        if self._upcoming is not None:
+            return self._thread.submit(self._make(request, self._upcoming))
         made: Future[Any] = Future()
-        made.set_result(run_local(making))
+        made.set_result(run_local(self._batches.make(request.epoch, request.index, request.run)))
         return made
+
+    async def _make(self, request: BatchRequest, upcoming: Upcoming) -> Any:
+        upcoming.look_ahead(request.position)
+        sampling = upcoming.take(request.index)
+        try:
+            named = request.epoch, request.index, request.run
+            return with_rows(*await self._batches.make_in(*named, place_in_pool, sampling))
+        finally:
+            upcoming.finish(request.index)
+
+    def _end_upcoming(self) -> None:
+        if self._upcoming is not None and self._thread.is_running:
+            self._thread.run(self._upcoming.close())
+        self._upcoming = None
 
     def _place_of(self, request: BatchRequest) -> str:
         return "this process"
 
     def _release(self) -> None:
+        self._end_upcoming()
         self._thread.stop()
         self._peers.close()
 

@@ -177,7 +177,7 @@ class PartitionedBatches:
     ) -> tuple[SampledBatch, Rows]:
         """The same batch without the rows that were looked up for it, and these, see ``look_up``.
 
-        ``sampling`` gives what ``sample`` does, where that was begun before.
+        ``sampling`` gives what ``sample`` does, where that was begun before, by who counts its time.
         """
         if tracer() is not None:
             set_batch(batch_name(self.trace_key, epoch, index))
@@ -185,7 +185,8 @@ class PartitionedBatches:
         batch = await (self.sample(epoch, index, run) if sampling is None else sampling)
         sampled = perf_counter_ns()
         rows = await self._sampler.look_up(batch, place)
-        self.counts.add(batch, rows.values(), sampled - begun, perf_counter_ns() - sampled)
+        sample_ns = sampled - begun if sampling is None else 0
+        self.counts.add(batch, rows.values(), sample_ns, perf_counter_ns() - sampled)
         self.counts.follow_exchanges(self._peers.times)
         trace_stages(begun, sampled)
         return batch, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter_ns
 
 from ...data.disk_tier import Announced
 from ...messages import SampledBatch
@@ -58,7 +59,9 @@ class Upcoming:
             self.finish(index)
 
     async def _sample(self, index: int, previous: asyncio.Task[SampledBatch] | None) -> SampledBatch:
+        begun = perf_counter_ns()
         batch = await self._batches.sample(self._epoch, index, self._run)
+        self._batches.counts.add_times(sample_ns=perf_counter_ns() - begun)
         if previous is not None and not previous.done():
             await asyncio.wait([previous])  # announcements are in the order of the batches
         self._announced[index] = self._batches.announce(batch)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -32,14 +33,22 @@ from ..layout import (
 )
 from ..meta_entries import edge_entry, make_meta, node_entry, write_meta
 from ..partition_book import PartitionBook, ZonePartitionBook
-from ..storage import ArrayFile, ArrayWriter, new_directory, write_tensor, written_in_place
+from ..storage import ArrayFile, ArrayWriter, new_directory, write_array, write_tensor, written_in_place
 from .edge_stream import stream_of_directory
 from .find_order import Orderer, find_order
+from .piles import Locate, Piles
 from .zone_graph import ZoneGraph, read_zone_graph, write_zone_graph, zone_graph
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 _ROWS_AT_ONCE = 1 << 16
 _KEPT_GROUPS = ("node_split", "graph_attr")
 _ID_MAPS = "node_map"
+_PILES = "piles"
+
+# Of some rows that follow one another: how many edges each has, and their arrays by name.
+_Edges: TypeAlias = "tuple[torch.Tensor, dict[str, torch.Tensor]]"
 
 
 @dataclass(frozen=True)
@@ -73,8 +82,9 @@ def repartition(
     """Writes a partition directory of the same data set with another number of partitions.
 
     Zones are assigned anew by their graph; new partitions are numbered so that as many bytes as possible keep their
-    number. Copies of other partitions' rows (caches) are left out. All partitions have to be on this machine; memory is
-    what the offsets of one partition's rows take, and with edge features its edges' ids.
+    number. Copies of other partitions' rows (caches) are left out. All partitions have to be on this machine. Memory is
+    what the ids and the offsets of one partition's rows take, the order, and with edge features the edges' ids; rows
+    that were in another order pass through files of some 64 MB beside the result.
 
     Args:
         root_dir: the directory, which stays as it is.
@@ -150,33 +160,21 @@ class _Run:
     rows: slice
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Where some rows lie: the partition and the row of each, int64 ``[n]``."""
-
-    owners: torch.Tensor
-    rows: torch.Tensor
-
-    def by_owner(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Each partition with the positions of its rows."""
-        for p in self.owners.bincount().nonzero().view(-1).tolist():
-            yield p, (self.owners == p).nonzero().view(-1)
+def _pieces(num_rows: int) -> Iterator[slice]:
+    for begin in range(0, num_rows, _ROWS_AT_ONCE):
+        yield slice(begin, min(begin + _ROWS_AT_ONCE, num_rows))
 
 
-def _pieces(ids: torch.Tensor) -> Iterator[torch.Tensor]:
-    for begin in range(0, len(ids), _ROWS_AT_ONCE):
-        yield ids[begin : begin + _ROWS_AT_ONCE]
-
-
-def _locate(book: PartitionBook, ids: torch.Tensor) -> _Found:
+def _locate(book: PartitionBook, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The partition and the row of ids; -1 where the edges of a book are not in any."""
     if not isinstance(book, OwnedEdgesBook):
         owners, rows = map(to_tensor, book.native.locate(ids))
-        return _Found(owners.long(), rows)
-    owners, rows = torch.zeros_like(ids), torch.full_like(ids, -1)
+        return owners.long(), rows.long()
+    owners, rows = torch.full_like(ids, -1), torch.full_like(ids, -1)
     for p in range(book.num_partitions):
         found = to_tensor(book.sorted_ids(p).find(ids))
         owners[found >= 0], rows = p, torch.where(found >= 0, found, rows)
-    return _Found(owners, rows)
+    return owners, rows
 
 
 def _zone_runs(old: ZonePartitionBook, new: ZonePartitionBook, p: int) -> list[_Run]:
@@ -194,32 +192,15 @@ def _zone_runs(old: ZonePartitionBook, new: ZonePartitionBook, p: int) -> list[_
     return runs
 
 
-def _rows(arrays: Mapping[int, torch.Tensor], where: _Run | _Found) -> torch.Tensor:
-    if isinstance(where, _Run):
-        return arrays[where.owner][where.rows]
-    some = next(iter(arrays.values()))
-    out = torch.empty((len(where.rows), *some.shape[1:]), dtype=some.dtype)
-    for p, positions in where.by_owner():
-        out[positions] = arrays[p][where.rows[positions]]
-    return out
-
-
-def _degrees(graphs: Mapping[int, GraphArrays], where: _Run | _Found) -> torch.Tensor:
+def _degrees(part: int, graph: GraphArrays, rows: slice) -> torch.Tensor:
     """How many edges rows have, int64; PartitionFormatError where offsets are not in order within the edges."""
-    if isinstance(where, _Run):
-        graph = graphs[where.owner]
-        offsets = graph.indptr[where.rows.start : where.rows.stop + 1]
-        degrees, is_inside = offsets.diff(), int(offsets[0]) >= 0 and int(offsets[-1]) <= len(graph.indices)
-        if not is_inside or bool((degrees < 0).any()):
-            raise PartitionFormatError(
-                f"part{where.owner}: expected offsets of rows {where.rows.start} to {where.rows.stop} in order and at "
-                f"most {len(graph.indices)}"
-            )
-        return degrees
-    degrees = torch.empty_like(where.rows)
-    for p, positions in where.by_owner():
-        indptr, rows = graphs[p].indptr, where.rows[positions]
-        degrees[positions] = indptr[rows + 1] - indptr[rows]
+    offsets = graph.indptr[rows.start : rows.stop + 1]
+    degrees, is_inside = offsets.diff(), int(offsets[0]) >= 0 and int(offsets[-1]) <= len(graph.indices)
+    if not is_inside or bool((degrees < 0).any()):
+        raise PartitionFormatError(
+            f"part{part}: expected offsets of rows {rows.start} to {rows.stop} in order and at most "
+            f"{len(graph.indices)}"
+        )
     return degrees
 
 
@@ -243,12 +224,10 @@ class _Mover:
         self.layout, self.root, self.num_parts = layout, root, num_parts
         self.books = {key: ZonePartitionBook(orders[key], owners, num_parts) for key in layout.nodes}
         self.parts = [layout.open_partition(p, verify=None) for p in range(layout.num_parts)]
-        self.had_zones = {key: self._had_zones(key) for key in layout.nodes}
         self.files: list[ArrayFile] = []
 
-    def _had_zones(self, key: NodeKey) -> bool:
-        """Whether the old partitions are of the same zones."""
-        old = self.layout.nodes[key].book
+    def _keeps_zones(self, old: PartitionBook, key: NodeKey) -> TypeGuard[ZonePartitionBook]:
+        """Whether old rows are of the same zones, each in one piece."""
         return isinstance(old, ZonePartitionBook) and old.order.is_same(self.books[key].order)
 
     def run(self, graph: ZoneGraph) -> dict[str, Any]:
@@ -258,8 +237,7 @@ class _Mover:
         nodes = []
         for key, info in self.layout.nodes.items():
             self.files += write_tables(self.root, "node_book", key, self.books[key])
-            for p in range(self.num_parts):
-                self._move_nodes(key, p)
+            self._move_nodes(key)
             nodes.append(node_entry(key, self.books[key], None, info.earliest))
         edges = [self._move_edges(key) for key in self.layout.edges]
         self.files += write_zone_graph(self.root, graph)
@@ -276,14 +254,6 @@ class _Mover:
         if (self.layout.root / _ID_MAPS).exists():
             shutil.copytree(self.layout.root / _ID_MAPS, self.root / _ID_MAPS)
 
-    def _where(self, key: NodeKey, p: int, old: PartitionBook) -> Iterator[_Run | _Found]:
-        """Where the rows of a new partition lie by an old book, in their order: runs, or some tens of thousands."""
-        new = self.books[key]
-        if isinstance(old, ZonePartitionBook) and self.had_zones[key]:
-            yield from _zone_runs(old, new, p)
-        else:
-            yield from (_locate(old, ids) for ids in _pieces(new.local_ids(p)))
-
     def _arrays(self, select: Callable[[PartitionArrays], torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """An array of all old partitions that have it."""
         selected = {part.partition_idx: select(part) for part in self.parts}
@@ -294,109 +264,160 @@ class _Mover:
     ) -> dict[str, dict[int, torch.Tensor]]:
         """Likewise of attributes, by name."""
         names = sorted({name for part in self.parts for name in select(part)})
-        return {name: self._arrays(functools.partial(_attribute, select, name)) for name in names}
+        return {name: self._arrays(partial(_attribute, select, name)) for name in names}
 
-    def _write_rows(
-        self, path: str, arrays: Mapping[int, torch.Tensor], num_rows: int, found: Iterator[_Run | _Found]
+    def _write(self, path: str, some: torch.Tensor, num_rows: int, pieces: Iterable[torch.Tensor]) -> None:
+        """An array of rows such as ``some`` has."""
+        self.files.append(write_array(self.root, path, pieces, some.dtype, (num_rows, *some.shape[1:])))
+
+    def _rearrange(
+        self, paths: list[str], arrays: Mapping[int, torch.Tensor], old: PartitionBook, sizes: list[int], new: Locate
     ) -> None:
+        """Writes the rows of an array that other partitions have in another order."""
         some = next(iter(arrays.values()))
-        with ArrayWriter(self.root, path, some.dtype, (num_rows, *some.shape[1:])) as writer:
-            for where in found:
-                writer.append(_rows(arrays, where))
-            self.files.append(writer.finish())
+        row_bytes = some[:1].numel() * some.element_size() + 8
+        piles = Piles(self.root / _PILES, sizes, row_bytes, new)
+        for p, array in arrays.items():
+            ids = old.local_ids(p)
+            for rows in _pieces(len(ids)):
+                piles.put(ids[rows], {"x": array[rows]})
+        for p, path in enumerate(paths):
+            taken = ((order, columns["x"] if columns else some[:0]) for order, columns in piles.take(p))
+            self._write(path, some, sizes[p], (rows[order] for order, rows in taken))
+        piles.close()
 
-    def _move_nodes(self, key: NodeKey, p: int) -> None:
-        info, num_rows = self.layout.nodes[key], self.books[key].partition_size(p)
-        feats = self._arrays(lambda part: part.node_feats.get(key))
+    def _move_nodes(self, key: NodeKey) -> None:
+        info = self.layout.nodes[key]
         groups = [
-            (array_path("node_feat", key, "x", p), info.feature_book, feats),
-            (array_path("node_label", key, "y", p), info.book, self._arrays(lambda part: part.node_labels.get(key))),
-            (array_path("node_time", key, "t", p), info.book, self._arrays(lambda part: part.node_times.get(key))),
+            (partial(array_path, "node_feat", key, "x"), info.feature_book, lambda part: part.node_feats.get(key)),
+            (partial(array_path, "node_label", key, "y"), info.book, lambda part: part.node_labels.get(key)),
+            (partial(array_path, "node_time", key, "t"), info.book, lambda part: part.node_times.get(key)),
         ]
+        moved = [(path, book, self._arrays(select)) for path, book, select in groups]
         for name, arrays in self._named_arrays(lambda part: part.node_attrs.get(key, {})).items():
-            groups.append((attr_path("node_attr", key, name, p), info.book, arrays))
-        for path, book, arrays in groups:
-            if arrays:
-                self._write_rows(path, arrays, num_rows, self._where(key, p, book))
+            moved.append((partial(attr_path, "node_attr", key, name), info.book, arrays))
+        sizes = self._sizes(key)
+        for path_of, old, arrays in moved:
+            paths = [path_of(p) for p in range(self.num_parts)]
+            if not arrays:
+                continue
+            if not self._keeps_zones(old, key):
+                self._rearrange(paths, arrays, old, sizes, partial(_locate, self.books[key]))
+                continue
+            for p, path in enumerate(paths):
+                runs = _zone_runs(old, self.books[key], p)
+                some = next(iter(arrays.values()))
+                self._write(path, some, sizes[p], (arrays[run.owner][run.rows] for run in runs))
+
+    def _sizes(self, key: NodeKey) -> list[int]:
+        return [self.books[key].partition_size(p) for p in range(self.num_parts)]
 
     def _move_edges(self, key: EdgeKey) -> dict[str, Any]:
         """Everything about the edges of a type; its entry of META.json."""
-        counts, ids = zip(*(self._move_graph(key, p) for p in range(self.num_parts)), strict=True)
+        counts = self._move_graphs(key)
         old = self.layout.edges[key].feature_book
         has_rows = any(key in part.edge_feats or key in part.edge_attrs for part in self.parts)
         book: EdgeBook = default_edge_book(old.num_ids, counts)
         if has_rows:
             book = OwnedEdgesBook(old.num_ids, counts)
-            for p, path in enumerate(ids):
-                self._move_edge_rows(key, p, path)
+            self._move_edge_rows(key, counts)
         return edge_entry(key, counts, book)
 
-    def _move_graph(self, key: EdgeKey, p: int) -> tuple[int, str]:
-        """Writes the rows of a new partition; how many edges they have, and where the ids of these are."""
+    def _move_graphs(self, key: EdgeKey) -> list[int]:
+        """Writes the rows of the new partitions; how many edges each has."""
         row_type = self.layout.row_type(key)
         graphs = {part.partition_idx: part.graphs[key] for part in self.parts}
-        old, size = self.layout.nodes[row_type].book, self.books[row_type].partition_size(p)
-        indptr = torch.zeros(size + 1, dtype=torch.int64)
+        old, sizes = self.layout.nodes[row_type].book, self._sizes(row_type)
+        if self._keeps_zones(old, row_type):
+            counts = []
+            for p in range(self.num_parts):
+                runs = _zone_runs(old, self.books[row_type], p)
+                counts.append(sum(int(_degrees(run.owner, graphs[run.owner], run.rows).sum()) for run in runs))
+                self._write_graph(key, p, graphs[0], (sizes[p], counts[-1]), _of_runs(graphs, runs))
+            return counts
+        num_edges = sum(len(graph.indices) for graph in graphs.values())
+        edge_bytes = sum(getattr(graphs[0], name).element_size() for name in _names(graphs[0]))
+        row_bytes = num_edges * edge_bytes // max(sum(sizes), 1) + 16
+        piles = Piles(self.root / _PILES, sizes, row_bytes, partial(_locate, self.books[row_type]))
+        for p, graph in graphs.items():
+            ids = old.local_ids(p)
+            for rows in _pieces(len(ids)):
+                degrees = _degrees(p, graph, rows)
+                piles.put_lists(ids[rows], degrees, partial(_edges_of, graph, rows.start))
+        for p, count in enumerate(piles.num_items):
+            self._write_graph(key, p, graphs[0], (sizes[p], count), _of_piles(graphs[0], piles.take_lists(p)))
+        piles.close()
+        return piles.num_items
+
+    def _write_graph(
+        self, key: EdgeKey, p: int, some: GraphArrays, sizes: tuple[int, int], pieces: Iterator[_Edges]
+    ) -> None:
+        """Writes so many rows of a new partition, with so many edges, from first to last."""
+        num_rows, num_edges = sizes
+        indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
         done = 1
-        for where in self._where(row_type, p, old):
-            degrees = _degrees(graphs, where)
-            indptr[done : done + len(degrees)] = degrees
-            done += len(degrees)
-        indptr.cumsum_(0)
-        self.files.append(write_tensor(self.root, array_path("graph", key, "indptr", p), indptr))
-        num_edges, some = int(indptr[-1]), graphs[0]
-        names = [name for name in ("indices", "edge_ids", "times", "weights") if getattr(some, name) is not None]
-        paths = [array_path("graph", key, name, p) for name in names]
-        writers = [
-            ArrayWriter(self.root, path, getattr(some, name).dtype, (num_edges,))
-            for name, path in zip(names, paths, strict=True)
-        ]
-        try:
-            for where in self._where(row_type, p, old):
-                for writer, piece in zip(writers, _edges(graphs, where, names), strict=True):
-                    writer.append(piece)
-            self.files += [writer.finish() for writer in writers]
-        finally:
-            for writer in writers:
-                writer.close()
-        return num_edges, paths[1]
+        with ExitStack() as stack:
+            opened = {
+                name: ArrayWriter(self.root, array_path("graph", key, name, p), getattr(some, name).dtype, (num_edges,))
+                for name in _names(some)
+            }
+            writers = {name: stack.enter_context(writer) for name, writer in opened.items()}
+            for degrees, arrays in pieces:
+                indptr[done : done + len(degrees)] = degrees
+                done += len(degrees)
+                for name, writer in writers.items():
+                    writer.append(arrays[name])
+            indptr.cumsum_(0)
+            self.files.append(write_tensor(self.root, array_path("graph", key, "indptr", p), indptr))
+            self.files += [writer.finish() for writer in writers.values()]
 
-    def _move_edge_rows(self, key: EdgeKey, p: int, ids_path: str) -> None:
-        ids = torch.from_numpy(np.load(self.root / ids_path)).sort().values
-        old = self.layout.edges[key].feature_book
-        groups = {array_path("edge_feat", key, "x", p): self._arrays(lambda part: part.edge_feats.get(key))}
+    def _move_edge_rows(self, key: EdgeKey, counts: list[int]) -> None:
+        old, ids = self.layout.edges[key].feature_book, []
+        for p in range(self.num_parts):
+            path = self.root / array_path("graph", key, "edge_ids", p)
+            ids.append(torch.from_numpy(np.load(path)).sort().values)
+            self.files.append(write_tensor(self.root, array_path("edge_feat", key, "ids", p), ids[-1]))
+        new = partial(_locate, OwnedEdgesBook(old.num_ids, counts, ids=dict(enumerate(ids))))
+        groups = [(partial(array_path, "edge_feat", key, "x"), self._arrays(lambda part: part.edge_feats.get(key)))]
         for name, arrays in self._named_arrays(lambda part: part.edge_attrs.get(key, {})).items():
-            groups[attr_path("edge_attr", key, name, p)] = arrays
-        for path, arrays in groups.items():
+            groups.append((partial(attr_path, "edge_attr", key, name), arrays))
+        for path_of, arrays in groups:
             if arrays:
-                self._write_rows(path, arrays, len(ids), (_locate(old, some.long()) for some in _pieces(ids)))
-        self.files.append(write_tensor(self.root, array_path("edge_feat", key, "ids", p), ids))
+                self._rearrange([path_of(p) for p in range(self.num_parts)], arrays, old, counts, new)
 
 
-def _edges(graphs: Mapping[int, GraphArrays], where: _Run | _Found, names: list[str]) -> list[torch.Tensor]:
-    """The edges of rows, one array for each name."""
-    if isinstance(where, _Run):
-        graph, rows = graphs[where.owner], where.rows
+def _names(graph: GraphArrays) -> list[str]:
+    """Of the arrays that have something for each edge."""
+    return [name for name in ("indices", "edge_ids", "times", "weights") if getattr(graph, name) is not None]
+
+
+def _of_runs(graphs: Mapping[int, GraphArrays], runs: list[_Run]) -> Iterator[_Edges]:
+    for run in runs:
+        graph, rows = graphs[run.owner], run.rows
+        degrees = _degrees(run.owner, graph, rows)
         begin, end = int(graph.indptr[rows.start]), int(graph.indptr[rows.stop])
-        return [getattr(graph, name)[begin:end] for name in names]
-    taken, order = [], []
-    for p, positions in where.by_owner():
-        taken.append(_take(graphs[p], where.rows[positions]))
-        order.append(positions)
-    joined = {name: torch.cat([getattr(piece, name) for piece in taken]) for name in names}
-    counts = torch.cat([piece.indptr.diff() for piece in taken])
-    whole = GraphArrays(
-        indptr=torch.nn.functional.pad(counts.cumsum(0), (1, 0)),
-        weights=joined.get("weights"),
-        times=joined.get("times"),
-        num_cols=taken[0].num_cols,
-        indices=joined["indices"],
-        edge_ids=joined["edge_ids"],
-    )
-    return [getattr(_take(whole, torch.cat(order).argsort()), name) for name in names]
+        yield degrees, {name: getattr(graph, name)[begin:end] for name in _names(graph)}
+
+
+def _of_piles(
+    some: GraphArrays, piles: Iterator[tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]
+) -> Iterator[_Edges]:
+    for order, counts, columns in piles:
+        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        ends, ids, weights, times = map(columns.get, ("indices", "edge_ids", "weights", "times"))
+        assert ends is not None and ids is not None  # noqa: PT018
+        graph = _take(GraphArrays(indptr, ends, ids, weights, some.num_cols, times), order)
+        yield graph.indptr.diff(), {name: getattr(graph, name) for name in _names(some)}
+
+
+def _edges_of(graph: GraphArrays, first: int, positions: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The edges of the rows at some positions behind the first, one row behind the other."""
+    taken = _take(graph, first + positions)
+    return {name: getattr(taken, name) for name in _names(graph)}
 
 
 def _take(graph: GraphArrays, rows: torch.Tensor) -> GraphArrays:
+    """Rows of a graph, in this order."""
     pool, data = thread_pool(available_cores()), (graph.times, graph.weights)
     taken = _C.take_csr_rows(graph.indptr, graph.indices, graph.edge_ids, rows, graph.num_cols, pool, *data)
     indptr, indices, edge_ids, *rest = map(torch.utils.dlpack.from_dlpack, taken)

@@ -14,7 +14,7 @@ import torch
 
 from graphlearn_dist import _C, cli
 from graphlearn_dist.core import to_tensor
-from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError, PartitionFormatError
+from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError, PartitionFormatError, StorageError
 from graphlearn_dist.partition import (
     LDGPartitioner,
     RandomPartitioner,
@@ -26,6 +26,7 @@ from graphlearn_dist.partition import (
 )
 from graphlearn_dist.partition.ordering import edge_stream, union_graph
 from graphlearn_dist.partition.ordering.find_order import _bisected, find_order, shape_of
+from graphlearn_dist.partition.ordering.piles import Piles
 from graphlearn_dist.partition.ordering.zone_graph import ZoneGraph, read_zone_graph, zone_graph
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
 from tests.support.oracle import write_partitions
@@ -228,7 +229,11 @@ def graphs() -> list[tuple[TestGraph, Any]]:
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("own_feature_books", [False, True])
-def test_repartition_of_random_partitions_and_of_zones(number: int, own_feature_books: bool, tmp_path: Path) -> None:
+def test_repartition_of_random_partitions_and_of_zones(
+    number: int, own_feature_books: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphlearn_dist.partition.ordering.piles.PILE_BYTES", 400)  # many, and some with one row
+    monkeypatch.setattr("graphlearn_dist.partition.ordering.repartition._ROWS_AT_ONCE", 17)
     graph, edge_dir = graphs()[number]
     first = write_partitions(graph, tmp_path, "random", 3, edge_dir, own_feature_books=own_feature_books)
     with pytest.raises(InvalidArgumentError, match="root_dir: expected a data set with an order"):
@@ -242,6 +247,17 @@ def test_repartition_of_random_partitions_and_of_zones(number: int, own_feature_
         verify(directory)
         same_data(first, directory)
         previous = directory
+
+
+def test_piles_miss_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphlearn_dist.partition.ordering.piles.PILE_BYTES", 10)
+    piles = Piles(tmp_path / "piles", [3, 2], 5, lambda ids: (ids // 3, ids % 3))  # two rows in each
+    piles.put(torch.tensor([4, 0, 2]), {"x": torch.tensor([[4.0], [0.0], [2.0]])})
+    piles.put(torch.tensor([3]), {"x": torch.tensor([[3.0]])})
+    with pytest.raises(StorageError, match="partition 0: expected rows 0 to 2 once each, got 1"):
+        list(piles.take(0))
+    found = [columns["x"][order].view(-1).tolist() for order, columns in piles.take(1)]
+    assert found == [[3.0, 4.0]]
 
 
 def test_zones_stay_where_they_can(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_sizes_and_times_are_added_up() -> None:
     counts.add_sizes(2, 10, 20, row_bytes=40, sample_ns=5, rows_ns=7)
     counts.add_sizes(1, 3, 4, row_bytes=0, sample_ns=1, rows_ns=2)
     counts.add_send(11)
-    counts.add_rows_time(3)
+    counts.add_times(rows_ns=3)
     assert counts.sums() == BatchSums(2, 3, 13, 24, 40, 6, 12, 11)
     assert counts.sums() - BatchSums(batches=1, edges=4) + BatchSums(seeds=1) == BatchSums(1, 4, 13, 20, 40, 6, 12, 11)
 
