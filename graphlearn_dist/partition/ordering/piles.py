@@ -113,6 +113,8 @@ class Piles:
         path, (dtype, shape) = self._path(number, name), self._forms.get(name, (torch.int64, ()))
         if not path.exists():
             return torch.empty((0, *shape), dtype=dtype)
-        values = torch.from_numpy(np.fromfile(path, np.uint8)).view(dtype)
+        values = np.fromfile(path, np.uint8)
         path.unlink()
-        return values.view(-1, *shape)
+        if not len(values):  # torch cannot tell how these would lie in another dtype
+            return torch.empty((0, *shape), dtype=dtype)
+        return torch.from_numpy(values).view(dtype).view(-1, *shape)
