@@ -77,7 +77,7 @@ def train(model: DistributedDataParallel, loader: DistNeighborLoader, args: argp
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
     tenth = max(len(losses) // 10, 1)
     told = [sum(part) / len(part) for part in (losses[:tenth], losses[-tenth:])]
     seconds = time.monotonic() - begin

@@ -40,6 +40,7 @@ void bind_graph(py::module_& m) {
              csr.weights = from_python_optional(weights, "edge_weights");
              csr.weight_sums = from_python_optional(weight_sums, "weight_sums");
              csr.positive_counts = from_python_optional(positive_counts, "positive_counts");
+             csr.watch = std::make_shared<PageWatch>();
              return std::make_shared<Csr>(make_csr(std::move(csr)));
            }),
            py::arg("indptr"), py::arg("indices"), py::arg("edge_ids"), py::arg("num_cols"),

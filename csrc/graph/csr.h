@@ -5,9 +5,11 @@
 // neighbor of v" is the same edge everywhere.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "common/tensor.h"
 #include "common/thread_pool.h"
+#include "graph/page_watch.h"
 
 namespace gld {
 
@@ -17,10 +19,11 @@ namespace gld {
 struct Csr {
   Tensor indptr, indices, edge_ids;
   int64_t num_cols = 0;
-  Tensor times;            // int64, ascending within each row
-  Tensor weight_sums;      // float64, see weights.h
-  Tensor positive_counts;  // int32, see weights.h
-  Tensor weights;          // any float dtype, finite and >= 0
+  Tensor times;                      // int64, ascending within each row
+  Tensor weight_sums;                // float64, see weights.h
+  Tensor positive_counts;            // int32, see weights.h
+  Tensor weights;                    // any float dtype, finite and >= 0
+  std::shared_ptr<PageWatch> watch;  // null where the arrays are in memory for certain
 
   int64_t num_rows() const { return indptr.shape[0] - 1; }
   int64_t num_edges() const { return indices.shape[0]; }

@@ -361,8 +361,10 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
   block_offsets_.resize(num_blocks + 1);
   Candidates* candidates = candidates_.data();
   int64_t* offsets = block_offsets_.data();
+  const bool is_ahead = graph.asks_ahead();
   pool.parallel_for(num_blocks, kCountGrain, [&](int64_t begin, int64_t end) {
     graph.read_candidates(seeds.nodes.data() + first_node, begin * kBlock, std::min(end * kBlock, count), candidates);
+    if (is_ahead) ask_for_rows(graph, candidates, begin * kBlock, std::min(end * kBlock, count), with_edge_ids_);
     for (int64_t block = begin; block < end; ++block) {
       int64_t sum = 0;
       for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, count); ++i)
@@ -383,6 +385,7 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
                                  with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr,
                                  nodes_[edge.spec.neighbor_type].num_nodes};
   OrderedBlocks blocks(num_blocks);
+  const int64_t waited_before = pages_waited_for();
   pool.on_all_threads(num_blocks, [&] {
     // Three blocks are under way in each thread, one at each step, so that what a step asks of memory has arrived
     // when the next step needs it.
@@ -399,6 +402,8 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
       picked = block;
     } while (picked >= 0 || read >= 0);
   });
+  // The other threads wait as much as this one.
+  graph.ends_hop(is_ahead, count, (pages_waited_for() - waited_before) * pool.size());
 }
 
 void BatchBuilder::check_extents(const EdgeState& edge, int64_t num_rows, int64_t num_cols) const {

@@ -20,6 +20,8 @@ struct OneHopKernel {
   const int64_t* trees;  // null: one tree
   uint64_t key;
   EdgeIdReader edge_ids;
+  bool asks_ahead;
+  bool with_edge_ids;
 
   int64_t row(int64_t i) const { return rows != nullptr ? rows[i] : static_cast<int64_t>(ids[i]); }
 
@@ -39,6 +41,9 @@ struct OneHopKernel {
           picker, csr.indptr.as<int64_t>(), [this](int64_t i) { return row(i); }, block, block_end, candidates + block);
       for (int64_t i = block; i < block_end; ++i) counts[i] = picker.num_picks(candidates[i]);
     }
+    if (!asks_ahead) return;
+    const WholeHopGraph<HopPiece<Picker, Index>> graph(HopPiece<Picker, Index>(csr, picker));
+    ask_for_rows(graph, candidates, begin, end, with_edge_ids);
   }
 
   void pick(int64_t begin, int64_t end, const Candidates* candidates, const int64_t* offsets, Index* neighbors,
@@ -140,9 +145,15 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
       dispatch_index(csr.indices.dtype, "indices", [&](auto index_tag) {
         using Id = decltype(id_tag);
         using Index = decltype(index_tag);
-        const OneHopKernel<Id, Index, std::decay_t<decltype(picker)>> kernel{
-            csr,      picker,           nodes.ids.as<Id>(), optional_data(nodes.rows), optional_data(nodes.trees),
-            draw.key, EdgeIdReader(csr)};
+        const OneHopKernel<Id, Index, std::decay_t<decltype(picker)>> kernel{csr,
+                                                                             picker,
+                                                                             nodes.ids.as<Id>(),
+                                                                             optional_data(nodes.rows),
+                                                                             optional_data(nodes.trees),
+                                                                             draw.key,
+                                                                             EdgeIdReader(csr),
+                                                                             asks_ahead(csr),
+                                                                             draw.with_edge_ids};
         pool.parallel_for(count, kBlock,
                           [&](int64_t begin, int64_t end) { kernel.count(begin, end, candidates.data(), counts); });
         offsets[0] = 0;
@@ -153,10 +164,13 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
         out.neighbors = empty({offsets[count]}, csr.indices.dtype);
         if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
         if (draw.fanout == 0) return;  // pickers draw at least one
+        const int64_t waited_before = pages_waited_for();
         pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
           kernel.pick(begin, end, candidates.data(), offsets, out.neighbors.as<Index>(),
                       draw.with_edge_ids ? out.edge_ids.as<int64_t>() : nullptr);
         });
+        if (csr.watch != nullptr)  // the other threads wait as much as this one
+          csr.watch->ends_hop(kernel.asks_ahead, count, (pages_waited_for() - waited_before) * pool.size());
       });
     });
   });

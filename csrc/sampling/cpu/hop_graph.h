@@ -25,9 +25,14 @@ struct HopPiece {
   const int64_t* indptr;
   const Index* indices;
   EdgeIdReader edge_id_at;
+  const Csr* csr;
 
   HopPiece(const Csr& csr, const Picker& picker)
-      : picker(picker), indptr(csr.indptr.as<int64_t>()), indices(csr.indices.as<Index>()), edge_id_at(csr) {}
+      : picker(picker),
+        indptr(csr.indptr.as<int64_t>()),
+        indices(csr.indices.as<Index>()),
+        edge_id_at(csr),
+        csr(&csr) {}
 };
 
 // A graph whose rows are global ids.
@@ -41,6 +46,10 @@ class WholeHopGraph {
   void read_candidates(const int64_t* ids, int64_t begin, int64_t end, Candidates* candidates) const {
     gld::read_candidates(
         piece_.picker, piece_.indptr, [ids](int64_t i) { return ids[i]; }, begin, end, candidates + begin);
+  }
+  bool asks_ahead() const { return gld::asks_ahead(*piece_.csr); }
+  void ends_hop(bool ahead, int64_t num_rows, int64_t num_faults) const {
+    if (piece_.csr->watch != nullptr) piece_.csr->watch->ends_hop(ahead, num_rows, num_faults);
   }
 
  private:
@@ -69,6 +78,17 @@ class HopGraphInPieces {
     }
   }
 
+  // All pieces are read alike.
+  bool asks_ahead() const {
+    bool any = false;
+    for (const Piece& piece : pieces_) any |= gld::asks_ahead(*piece.csr);
+    return any;
+  }
+  void ends_hop(bool ahead, int64_t num_rows, int64_t num_faults) const {
+    for (const Piece& piece : pieces_)
+      if (piece.csr->watch != nullptr) piece.csr->watch->ends_hop(ahead, num_rows, num_faults);
+  }
+
  private:
   static constexpr int64_t kLocated = 1024;  // nodes that are located at a time
 
@@ -76,6 +96,14 @@ class HopGraphInPieces {
   const PartitionBook& book_;
   int32_t* owners_;
 };
+
+// Asks for the pages of the rows that nodes [begin, end) of a frontier pick from, see page_watch.h.
+template <typename Graph>
+void ask_for_rows(const Graph& graph, const Candidates* candidates, int64_t begin, int64_t end, bool with_edge_ids) {
+  uintptr_t last = 0;
+  for (int64_t i = begin; i < end; ++i)
+    ask_for_row(*graph.piece(i).csr, candidates[i].start, candidates[i].count, with_edge_ids, &last);
+}
 
 // Pickers whose draws pick_uniform_block() can do.
 template <typename Picker>
