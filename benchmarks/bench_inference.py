@@ -1,11 +1,15 @@
-"""Rows of all nodes by a two-layer GraphSAGE: ``inference.infer`` beside ``inference`` of PyG's ``BasicGNN``.
+"""Rows of all nodes by a two-layer GraphSAGE: ``inference.infer`` beside PyG and DGL.
 
-Each run is a process of its own, in turns; its time begins with the graph in memory, and its peak memory is all of the
-process's. PyG's ``NeighborLoader`` samples by pyg-lib or torch-sparse where the interpreter of ``--peer-python`` has
-one of them (``peers/make_env.sh pyg DIRECTORY`` makes such an environment); else by this project's ``PyGSampler``,
-which leaves PyG the batches and the layers. The rows of both are compared.
+Each run is a process of its own, in turns, with the same parameters; its time begins with the graph in memory, and its
+peak memory is all of the process's. The rows are compared.
 
-    python benchmarks/bench_inference.py [--nodes N --edges N] [--peer-python PYTHON] [--json]
+- PyG: ``inference`` of ``BasicGNN``. Its ``NeighborLoader`` samples by pyg-lib or torch-sparse where the interpreter of
+  ``--pyg-python`` has one of them (``peers/make_env.sh pyg DIRECTORY`` makes such an environment); else by this
+  project's ``PyGSampler``, which leaves PyG the batches and the layers.
+- DGL, where ``--dgl-python`` has it (``peers/make_env.sh dgl DIRECTORY``): a loader over all nodes for each layer, as
+  in its examples.
+
+    python benchmarks/bench_inference.py [--nodes N --edges N] [--pyg-python PYTHON] [--dgl-python PYTHON] [--json]
 """
 
 from __future__ import annotations
@@ -26,18 +30,34 @@ import numpy as np
 from graphs import GraphFiles, PowerLaw, default_cache, make_graph, open_graph
 
 CLOSE = 1e-5
+BATCH_SIZE = 4096  # of the peers; a larger one takes them more memory, and hardly less time
+Parameters = dict[str, Any]
 
 
-def make_model(features: int, hidden: int) -> Any:
-    """The same parameters in every process."""
+def make_parameters(features: int, hidden: int) -> Parameters:
+    """Of two layers, by PyG's names."""
     import torch
-    from torch_geometric.nn import GraphSAGE
 
     torch.manual_seed(0)
-    return GraphSAGE(features, hidden, 2, hidden).eval()
+    found: Parameters = {}
+    for layer, width in enumerate((features, hidden)):
+        for name in ("lin_l", "lin_r"):
+            linear = torch.nn.Linear(width, hidden, bias=name == "lin_l")
+            found |= {f"convs.{layer}.{name}.{key}": value for key, value in linear.state_dict().items()}
+    return found
 
 
-def infer_ours(graph: GraphFiles, features: int, model: Any, threads: int) -> tuple[Any, float]:
+def pyg_model(parameters: Parameters) -> Any:
+    """The model that has them."""
+    from torch_geometric.nn import GraphSAGE
+
+    hidden, features = parameters["convs.0.lin_l.weight"].shape
+    model = GraphSAGE(features, hidden, 2, hidden)
+    model.load_state_dict(parameters)
+    return model.eval()
+
+
+def infer_ours(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, float]:
     """Rows, and the seconds that they took."""
     import torch
 
@@ -48,12 +68,13 @@ def infer_ours(graph: GraphFiles, features: int, model: Any, threads: int) -> tu
     arrays = (torch.from_numpy(graph.load("indices32")), torch.from_numpy(graph.load("indptr")))
     dataset.init_graph(arrays, layout="CSC", num_nodes=graph.nodes)
     dataset.init_node_features(torch.from_numpy(graph.load(graph.with_features(features))))
+    model = pyg_model(parameters)
     began = time.perf_counter()
     rows = infer(model, dataset, options=InferenceOptions(num_threads=threads)).rows()
     return rows, time.perf_counter() - began
 
 
-def infer_pyg(graph: GraphFiles, features: int, model: Any, threads: int) -> tuple[Any, float]:
+def infer_pyg(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, float]:
     """The same by PyG."""
     import torch
     from torch_geometric.data import Data
@@ -69,10 +90,42 @@ def infer_pyg(graph: GraphFiles, features: int, model: Any, threads: int) -> tup
         from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 
         more["neighbor_sampler"] = PyGSampler(data, [-1], num_threads=threads)
-    loader = NeighborLoader(data, [-1], batch_size=4096, **more)
+    loader = NeighborLoader(data, [-1], batch_size=BATCH_SIZE, **more)
+    model = pyg_model(parameters)
     began = time.perf_counter()
     with torch.no_grad():
         rows = model.inference(loader)
+    return rows, time.perf_counter() - began
+
+
+def infer_dgl(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, float]:
+    """The same by DGL."""
+    import dgl
+    import torch
+    from dgl.dataloading import DataLoader, MultiLayerFullNeighborSampler
+    from dgl.nn import SAGEConv
+
+    torch.set_num_threads(threads)
+    arrays = [torch.from_numpy(graph.load(name)) for name in ("indptr", "indices")]
+    dgl_graph = dgl.graph(("csc", (*arrays, torch.empty(0, dtype=torch.int64))), num_nodes=graph.nodes)
+    rows = torch.from_numpy(graph.load(graph.with_features(features)))
+    layers = []
+    for layer in range(2):
+        weights = {name: parameters[f"convs.{layer}.{name}"] for name in ("lin_l.weight", "lin_l.bias", "lin_r.weight")}
+        conv = SAGEConv(weights["lin_l.weight"].size(1), weights["lin_l.weight"].size(0), "mean")
+        own = {"fc_neigh.weight": weights["lin_l.weight"], "fc_self.weight": weights["lin_r.weight"]}
+        conv.load_state_dict({**own, "fc_self.bias": weights["lin_l.bias"]})
+        layers.append(conv)
+    began = time.perf_counter()
+    with torch.no_grad():
+        for number, conv in enumerate(layers):
+            sampler = MultiLayerFullNeighborSampler(1)
+            loader = DataLoader(dgl_graph, torch.arange(graph.nodes), sampler, batch_size=BATCH_SIZE)
+            made = torch.empty(graph.nodes, conv._out_feats)
+            for inputs, outputs, (block,) in loader:
+                found = conv(block, rows[inputs])
+                made[outputs] = found.relu() if number == 0 else found
+            rows = made
     return rows, time.perf_counter() - began
 
 
@@ -84,18 +137,20 @@ def has_own_sampler() -> bool:
 def run_here(args: argparse.Namespace) -> None:
     """What the process of one turn does; it prints its figures."""
     graph = open_graph(Path(args.directory))
-    by = {"ours": infer_ours, "pyg": infer_pyg}[args.run]
-    rows, seconds = by(graph, args.features, make_model(args.features, args.hidden), args.threads)
+    import torch
+
+    by = {"ours": infer_ours, "pyg": infer_pyg, "dgl": infer_dgl}[args.run]
+    rows, seconds = by(graph, args.features, torch.load(args.parameters), args.threads)
     np.save(args.rows, rows.numpy())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     print(json.dumps({"seconds": seconds, "peak_bytes": peak, "own_sampler": args.run == "pyg" and has_own_sampler()}))
 
 
-def turn(args: argparse.Namespace, graph: GraphFiles, run: str, rows: Path) -> dict[str, Any]:
+def turn(args: argparse.Namespace, graph: GraphFiles, run: str, rows: Path, parameters: Path) -> dict[str, Any]:
     """The figures of a process."""
-    python = args.peer_python if run == "pyg" and args.peer_python else sys.executable
-    words = ["--run", run, "--directory", str(graph.directory), "--rows", str(rows)]
-    sizes = ["--features", str(args.features), "--hidden", str(args.hidden), "--threads", str(args.threads)]
+    python = {"pyg": args.pyg_python, "dgl": args.dgl_python}.get(run) or sys.executable
+    words = ["--run", run, "--directory", str(graph.directory), "--rows", str(rows), "--parameters", str(parameters)]
+    sizes = ["--features", str(args.features), "--threads", str(args.threads)]
     output = subprocess.run([python, __file__, *words, *sizes], stdout=subprocess.PIPE, text=True, check=True).stdout
     return dict(json.loads(output.strip().splitlines()[-1]))
 
@@ -114,26 +169,31 @@ def main() -> int:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--peer-python", metavar="PYTHON", help="interpreter that has PyG with pyg-lib or torch-sparse")
+    parser.add_argument("--pyg-python", metavar="PYTHON", help="interpreter that has PyG with pyg-lib or torch-sparse")
+    parser.add_argument("--dgl-python", metavar="PYTHON", help="interpreter that has DGL")
     parser.add_argument("--json", action="store_true", help="write results/inference.json")
-    for name in ("--run", "--directory", "--rows"):  # of the process of one turn
+    for name in ("--run", "--directory", "--rows", "--parameters"):  # of the process of one turn
         parser.add_argument(name, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         run_here(args)
         return 0
+    import torch
     from harness import median, print_table, spread, write_json
 
     graph = make_graph(PowerLaw(args.nodes, args.edges), default_cache())
     graph.with_features(args.features)
-    found: dict[str, list[dict[str, Any]]] = {"ours": [], "pyg": []}
+    runs = ["ours", "pyg", *(["dgl"] if args.dgl_python else [])]
+    found: dict[str, list[dict[str, Any]]] = {run: [] for run in runs}
     with tempfile.TemporaryDirectory(dir=graph.directory) as folder:
-        files = {run: Path(folder) / f"{run}.npy" for run in found}
+        parameters = Path(folder) / "parameters.pt"
+        torch.save(make_parameters(args.features, args.hidden), parameters)
+        files = {run: Path(folder) / f"{run}.npy" for run in runs}
         for _ in range(args.turns):
             for run, figures in found.items():
-                figures.append(turn(args, graph, run, files[run]))
-        far = difference(files["ours"], files["pyg"])
-    names = {"ours": "infer", "pyg": "PyG" if found["pyg"][0]["own_sampler"] else "PyG over PyGSampler"}
+                figures.append(turn(args, graph, run, files[run], parameters))
+        far = max(difference(files["ours"], files[run]) for run in runs[1:])
+    names = {"ours": "infer", "pyg": "PyG" if found["pyg"][0]["own_sampler"] else "PyG over PyGSampler", "dgl": "DGL"}
     rows = [
         [names[run], spread([each["seconds"] for each in turns]), f"{turns[-1]['peak_bytes'] / 2**30:.2f}"]
         for run, turns in found.items()
@@ -141,7 +201,9 @@ def main() -> int:
     title = f"{graph.nodes:,} nodes, {graph.edges:,} edges, {args.features} features, {args.threads} threads"
     print_table(title, ["", "seconds", "peak GiB"], rows)
     seconds = {run: median([each["seconds"] for each in turns]) for run, turns in found.items()}
-    print(f"\n{seconds['pyg'] / seconds['ours']:.2f} times as fast; largest relative difference of the rows {far:.1e}")
+    for run in runs[1:]:
+        print(f"\n{seconds[run] / seconds['ours']:.2f} times as fast as {names[run]}", end="")
+    print(f"; largest relative difference of the rows {far:.1e}")
     if args.json:
         setting = {name: getattr(args, name) for name in ("nodes", "edges", "features", "hidden", "threads")}
         load = os.getloadavg()

@@ -33,10 +33,20 @@ def number_parts(owners: torch.Tensor, order: ZoneOrder, seeds: torch.Tensor | N
         torch.arange(len(seeds)) * num_parts // max(1, len(seeds))
     )
     counts = (stretch * num_parts + owners[seeds]).bincount(minlength=num_parts**2).view(num_parts, num_parts)
+    return numbers_by_seeds(counts)[owners]
+
+
+def numbers_by_seeds(counts: torch.Tensor) -> torch.Tensor:
+    """The new number of each part, int64 ``[num_parts]``; ``num_parts`` is a power of two.
+
+    Args:
+        counts: ``[num_parts, num_parts]``, the training seeds of each stretch of the order in each part.
+    """
+    num_parts, counts = len(counts), counts.clone()
     trainer_of = torch.tensor(far_apart(num_parts)).argsort()
     numbers = torch.empty(num_parts, dtype=torch.int64)
     for _ in range(num_parts):  # whoever has the most of a stretch gets it, one after the other
         found = int(counts.argmax())
         numbers[found % num_parts] = trainer_of[found // num_parts]
         counts[found // num_parts] = counts[:, found % num_parts] = -1
-    return numbers[owners]
+    return numbers

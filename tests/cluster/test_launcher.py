@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from graphlearn_dist.cluster import Host, LaunchPlan, Master, launch, plan_proce
 from graphlearn_dist.cluster.jobs.launcher import describe_exit
 from graphlearn_dist.cluster.jobs.wrapper import FROZEN
 from graphlearn_dist.errors import InvalidArgumentError, LaunchError
-
-WaitUntil = Callable[[Callable[[], bool]], None]
+from tests.support.waiting import wait_until
 
 
 def lines_until(process: subprocess.Popen[str], text: str, count: int) -> None:
@@ -196,7 +194,7 @@ def test_launch_raises_in_python(job: Job) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_everything(job: Job, signum: int, wait_until: WaitUntil) -> None:
+def test_a_signal_stops_everything(job: Job, signum: int) -> None:
     process = job.start("--server-script", "linger.py", "--servers", "2", "--trainers", "2", "linger.py")
     lines_until(process, "lingering", 4)
     # The launcher, and four times: wrapper, script, the script's child, whose environment shows a moment after exec.
@@ -231,7 +229,7 @@ def test_what_ignores_sigterm_is_killed_after_a_while(job: Job) -> None:
     assert job.alive() == []
 
 
-def test_a_killed_launcher_takes_everything_with_it(job: Job, wait_until: WaitUntil) -> None:
+def test_a_killed_launcher_takes_everything_with_it(job: Job) -> None:
     process = job.start("--server-script", "linger.py", "--trainers", "2", "linger.py")
     lines_until(process, "lingering", 3)
     process.kill()
@@ -340,7 +338,7 @@ def test_ssh_that_cannot_be_started(job: Job) -> None:
     assert done.stderr == "graphlearn-dist: ssh: cannot run /no/such/ssh: No such file or directory\n"
 
 
-def test_a_job_is_called_off_while_hosts_are_asked(job: Job, wait_until: WaitUntil) -> None:
+def test_a_job_is_called_off_while_hosts_are_asked(job: Job) -> None:
     path = Path(job.script("silent.sh", "#!/bin/sh\necho asked >> asked.log\nexec sleep 1000\n"))
     path.chmod(0o755)
     hosts = job.script("hosts", "a\n")

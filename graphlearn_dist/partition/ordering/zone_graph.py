@@ -9,14 +9,17 @@ from pathlib import Path
 import torch
 
 from ... import _C
+from ...core import to_tensor
 from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError, PartitionFormatError
 from ..layout import NodeKey, PartitionLayout, array_path
+from ..part_numbers import numbers_by_seeds
 from ..storage import ArrayFile, open_array, write_tensor
 from .edge_stream import EdgeStream
 
 _TRIES = 6
 SLACK = 0.03
+_PRICE_OF_PIECES = 1.05  # of its cut: then a trainer's batches are all made by one server
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,9 @@ class ZoneGraph:
     def owners(self, num_parts: int, *, slack: float = SLACK) -> torch.Tensor:
         """The partition of each zone, int64 ``[num_zones]``: few cut edges, bytes and seeds near equal.
 
+        Of 2, 4, 8, ... partitions each is a piece of the order where that cuts hardly more edges, and partition *p* has
+        the near seeds of trainer *p* (see ``number_parts``).
+
         Args:
             num_parts: number of partitions, at most that of zones.
             slack: how much more than its share a partition may have, where that can be had.
@@ -51,7 +57,29 @@ class ZoneGraph:
             raise InvalidArgumentError(
                 f"num_parts: expected 1 to {self.num_zones}, the number of zones of the order, got {num_parts}"
             )
-        return torch.utils.dlpack.from_dlpack(_C.zone_parts(self.edges, self.weights, num_parts, slack, _TRIES, 0))
+        found = to_tensor(_C.zone_parts(self.edges, self.weights, num_parts, slack, _TRIES, 0))
+        if num_parts & (num_parts - 1):
+            return found
+        pieces = (self._places() * num_parts).long().clamp(max=num_parts - 1)
+        allowed = max(1 + slack, *self.balance(found, num_parts))
+        if max(self.balance(pieces, num_parts)) <= allowed and self.cut(pieces) <= _PRICE_OF_PIECES * self.cut(found):
+            found = pieces
+        return self._numbered(found, num_parts)
+
+    def _places(self) -> torch.Tensor:
+        """Where the middle of each zone lies in the order by bytes and seeds, float64 ``[num_zones]``, from 0 to 1."""
+        shares = self.weights.double() / self.weights.sum(0).clamp(min=1)
+        weights = shares[:, shares.sum(0) > 0].mean(1)
+        return weights.cumsum(0) - weights / 2
+
+    def _numbered(self, owners: torch.Tensor, num_parts: int) -> torch.Tensor:
+        seeds = self.weights[:, 1] if bool(self.weights[:, 1].any()) else self.weights[:, 0]
+        stretches = (
+            ((seeds.cumsum(0) - seeds / 2) * num_parts / seeds.sum().clamp(min=1)).long().clamp(0, num_parts - 1)
+        )
+        counts = torch.zeros(num_parts, num_parts, dtype=torch.int64)
+        counts.index_put_((stretches, owners), seeds, accumulate=True)
+        return numbers_by_seeds(counts)[owners]
 
     def cut(self, owners: torch.Tensor) -> float:
         """The share of edges whose ends have different owners (int64 ``[num_zones]``)."""

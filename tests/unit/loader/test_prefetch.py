@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.loader.prefetch import made_ahead
 from tests.support.graphs import make_dataset, random_graph
+from tests.support.waiting import wait_until
 
 HANG_S = 30.0  # generous: only a hang takes as long
 
@@ -23,7 +23,7 @@ def prefetchers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("gld-prefetch")]
 
 
-def wait_until_gone() -> None:
+def threads_have_gone() -> None:
     """Threads end when the call they are in does; that is waited for, and fails where it takes too long."""
     for thread in prefetchers():
         thread.join(HANG_S)
@@ -33,7 +33,7 @@ def wait_until_gone() -> None:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
-    wait_until_gone()
+    threads_have_gone()
 
 
 def loaders(prefetch: int, num_threads: int = 1) -> list[Any]:
@@ -76,19 +76,12 @@ def test_not_more_is_made_ahead_than_two_calls_a_thread() -> None:
     begun: list[int] = []
     calls = made_ahead(lambda index: begun.append(index), 100, 2)
     next(calls)
-    wait_for(lambda: len(begun) == 5)
+    wait_until(lambda: len(begun) == 5)
     next(calls)
-    wait_for(lambda: len(begun) == 6)
+    wait_until(lambda: len(begun) == 6)
     calls.close()
-    wait_until_gone()
+    threads_have_gone()
     assert sorted(begun) == list(range(6))
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
@@ -104,7 +97,7 @@ def test_an_exception_comes_at_its_place(num_threads: int) -> None:
         seen.extend(calls)
     assert seen == list(range(7))
     assert next(calls, None) is None
-    wait_until_gone()  # although the iterator is still held
+    threads_have_gone()  # although the iterator is still held
 
 
 def test_threads_end_where_a_loop_is_left() -> None:
@@ -112,7 +105,7 @@ def test_threads_end_where_a_loop_is_left() -> None:
     for _ in loader:
         assert prefetchers()
         break
-    wait_until_gone()
+    threads_have_gone()
 
 
 def test_threads_end_where_an_iterator_is_dropped() -> None:
@@ -120,14 +113,14 @@ def test_threads_end_where_an_iterator_is_dropped() -> None:
         iterator = iter(loader)
         next(iterator)
         del iterator
-        wait_until_gone()
+        threads_have_gone()
     loader = loaders(2)[0]
     cycle: list[Any] = [iter(loader)]
     next(cycle[0])
     cycle.append(cycle)  # only the garbage collector finds it
     del cycle
     gc.collect()
-    wait_until_gone()
+    threads_have_gone()
 
 
 def test_threads_end_where_a_transform_fails() -> None:
@@ -138,7 +131,7 @@ def test_threads_end_where_a_transform_fails() -> None:
     iterator = iter(NeighborLoader(dataset, [2], torch.arange(40), batch_size=4, transform=fail))
     with pytest.raises(KeyError):
         next(iterator)
-    wait_until_gone()
+    threads_have_gone()
 
 
 def test_transform_runs_in_the_thread_that_iterates() -> None:

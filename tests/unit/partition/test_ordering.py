@@ -28,6 +28,7 @@ from graphlearn_dist.partition.ordering import edge_stream, union_graph
 from graphlearn_dist.partition.ordering.find_order import _bisected, find_order, shape_of
 from graphlearn_dist.partition.ordering.piles import Piles
 from graphlearn_dist.partition.ordering.zone_graph import ZoneGraph, read_zone_graph, zone_graph
+from graphlearn_dist.utils.turns import far_apart
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
 from tests.support.oracle import write_partitions
 
@@ -70,6 +71,21 @@ def test_a_ring_is_cut_once_for_each_partition(num_parts: int) -> None:
     assert graph.balance(owners, num_parts) == (1.0, 1.0)
     assert graph.cut(owners) == (num_parts / 24 if num_parts > 1 else 0)
     assert torch.equal(owners, graph.owners(num_parts))
+
+
+@pytest.mark.parametrize("num_parts", [2, 4, 8])
+def test_partitions_are_pieces_of_the_order_by_the_numbers_of_their_trainers(num_parts: int) -> None:
+    turns = far_apart(num_parts)  # the stretch of each trainer
+    pieces = ring(24).owners(num_parts).view(num_parts, -1)
+    assert pieces.tolist() == [[turns.index(stretch)] * (24 // num_parts) for stretch in range(num_parts)]
+
+
+def test_pieces_of_a_bad_order_are_not_taken() -> None:
+    """A ring in which each zone's neighbors are as far away as can be."""
+    graph = ring(24)
+    mixed = torch.arange(24).view(2, 12).T.reshape(-1)
+    graph = ZoneGraph(graph.edges[mixed][:, mixed].contiguous(), graph.weights)
+    assert graph.cut(graph.owners(2)) == 2 / 24
 
 
 def test_both_weights_are_balanced() -> None:

@@ -36,6 +36,7 @@ from graphlearn_dist.errors import (
 from graphlearn_dist.rpc import Encoded, Endpoint, PeerAddress, current_peer, encode
 from graphlearn_dist.rpc.wire import gld1
 from tests.faults.proxy import Proxy
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -491,8 +492,7 @@ def test_the_arena_is_used_and_given_back(server: Endpoint, client: Endpoint) ->
     assert server.stats().arena_payloads_sent >= 18
     assert server.stats().arena_payloads_received == client.stats().arena_payloads_sent
     assert all(torch.equal(old, tensor) for old in kept)
-    client.call(server.address, "echo", 1)
-    assert client.stats().arena_used_bytes == 0
+    wait_until(lambda: client.stats().arena_used_bytes == 0)  # slots are given back beside calls
     assert len({old.data_ptr() for old in kept}) == len(kept)
 
 

@@ -6,8 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from graphlearn_dist.rpc.shm.arena import SendingArena
 from graphlearn_dist.rpc.wire.codec import encode
 from graphlearn_dist.rpc.wire.encoded import Encoded, SharedRegion
 from tests.support.processes import start
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -67,13 +67,6 @@ def server(maker: Maker) -> Iterator[Endpoint]:
         yield endpoint
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)
-
-
 def ask(client: Endpoint, server: Endpoint, value: int) -> torch.Tensor:
     values: torch.Tensor = client.call(server.address, "make", value, timeout_s=DEADLINE_S)["values"]
     return values
@@ -82,7 +75,7 @@ def ask(client: Endpoint, server: Endpoint, value: int) -> torch.Tensor:
 def test_lent_values_are_right_and_go_back_when_the_tensor_dies(server: Endpoint, maker: Maker) -> None:
     with Endpoint("client", 0) as client:
         assert (ask(client, server, 1) == 1).all()  # inline: the region is offered with it
-        wait_for(lambda: len(maker.released) == 1)
+        wait_until(lambda: len(maker.released) == 1)
         values = ask(client, server, 2)
         assert (values == 2).all()
         assert client.stats().lent_payloads_received == server.stats().lent_payloads_sent == 1
@@ -90,7 +83,7 @@ def test_lent_values_are_right_and_go_back_when_the_tensor_dies(server: Endpoint
         assert len(maker.released) == 1, "still in use here"
         del values
         gc.collect()
-        wait_for(lambda: len(maker.released) == 2)
+        wait_until(lambda: len(maker.released) == 2)
 
 
 def test_slots_that_came_back_go_with_the_next_request(server: Endpoint, maker: Maker) -> None:
@@ -139,7 +132,7 @@ def test_no_python_code_runs_where_a_tensor_dies(server: Endpoint, maker: Maker)
             values.clear()
         finally:
             sys.setprofile(None)
-        wait_for(lambda: len(maker.released) == 2)
+        wait_until(lambda: len(maker.released) == 2)
     names = {call.split()[1] for call in called}
     assert names <= {"test_no_python_code_runs_where_a_tensor_dies"}, called
 
@@ -172,7 +165,7 @@ def test_borrowed_memory_is_the_borrowers_own(server: Endpoint, maker: Maker) ->
 def test_slots_of_a_lost_borrower_are_never_used_again(server: Endpoint, maker: Maker) -> None:
     client = Endpoint("client", 0).open()
     ask(client, server, 1)
-    wait_for(lambda: len(maker.released) == 1)
+    wait_until(lambda: len(maker.released) == 1)
     values = ask(client, server, 2)
     given_back = maker.released.count(maker.offsets[1])
     client.close()  # the tensor lives on
@@ -201,7 +194,7 @@ def test_over_tcp_nothing_is_lent(maker: Maker) -> None:
         for value in range(4):
             assert (ask(client, server, value) == value).all()
         assert server.stats().lent_payloads_sent == 0
-        wait_for(lambda: len(maker.released) == 4)
+        wait_until(lambda: len(maker.released) == 4)
 
 
 def test_a_region_that_cannot_be_opened_means_copies(maker: Maker) -> None:
@@ -211,7 +204,7 @@ def test_a_region_that_cannot_be_opened_means_copies(maker: Maker) -> None:
         for value in range(4):
             assert (ask(client, server, value) == value).all()
         assert server.stats().lent_payloads_sent == 0
-        wait_for(lambda: len(maker.released) == 4)
+        wait_until(lambda: len(maker.released) == 4)
 
 
 def test_a_cancelled_request_gives_its_slot_back(server: Endpoint, maker: Maker) -> None:
@@ -222,7 +215,7 @@ def test_a_cancelled_request_gives_its_slot_back(server: Endpoint, maker: Maker)
         while futures:  # one that is answered already holds what was lent
             futures.pop().cancel()
         client.call(server.address, "echo", 0)
-        wait_for(lambda: len(maker.released) == len(maker.offsets))
+        wait_until(lambda: len(maker.released) == len(maker.offsets))
 
 
 def borrow_and_wait(host: str, port: int, unix: str, boot_id: str) -> None:
@@ -245,4 +238,4 @@ def test_slots_of_a_dead_borrower_come_back(server: Endpoint, maker: Maker) -> N
         assert server.stats().lent_payloads_sent == 3
         assert len(maker.released) == 1
         process.kill()
-        wait_for(lambda: len(maker.released) == 4)
+        wait_until(lambda: len(maker.released) == 4)
