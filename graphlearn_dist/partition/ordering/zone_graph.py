@@ -60,25 +60,16 @@ class ZoneGraph:
         found = to_tensor(_C.zone_parts(self.edges, self.weights, num_parts, slack, _TRIES, 0))
         if num_parts & (num_parts - 1):
             return found
-        pieces = (self._places() * num_parts).long().clamp(max=num_parts - 1)
+        pieces = _pieces(self.weights.double() / self.weights.sum(0).clamp(min=1), num_parts)
         allowed = max(1 + slack, *self.balance(found, num_parts))
         if max(self.balance(pieces, num_parts)) <= allowed and self.cut(pieces) <= _PRICE_OF_PIECES * self.cut(found):
             found = pieces
         return self._numbered(found, num_parts)
 
-    def _places(self) -> torch.Tensor:
-        """Where the middle of each zone lies in the order by bytes and seeds, float64 ``[num_zones]``, from 0 to 1."""
-        shares = self.weights.double() / self.weights.sum(0).clamp(min=1)
-        weights = shares[:, shares.sum(0) > 0].mean(1)
-        return weights.cumsum(0) - weights / 2
-
     def _numbered(self, owners: torch.Tensor, num_parts: int) -> torch.Tensor:
         seeds = self.weights[:, 1] if bool(self.weights[:, 1].any()) else self.weights[:, 0]
-        stretches = (
-            ((seeds.cumsum(0) - seeds / 2) * num_parts / seeds.sum().clamp(min=1)).long().clamp(0, num_parts - 1)
-        )
         counts = torch.zeros(num_parts, num_parts, dtype=torch.int64)
-        counts.index_put_((stretches, owners), seeds, accumulate=True)
+        counts.index_put_((_pieces(seeds[:, None].double(), num_parts), owners), seeds, accumulate=True)
         return numbers_by_seeds(counts)[owners]
 
     def cut(self, owners: torch.Tensor) -> float:
@@ -92,6 +83,18 @@ class ZoneGraph:
         totals = loads.sum(0)
         most = [int(loads[:, i].max()) * num_parts / int(totals[i]) if int(totals[i]) else 1.0 for i in (0, 1)]
         return most[0], most[1]
+
+
+def _pieces(weights: torch.Tensor, num_pieces: int) -> torch.Tensor:
+    """The piece of the order that each zone is in, int64 ``[num_zones]``, of near-equal weight.
+
+    Args:
+        weights: float64 ``[num_zones, n]``; what counts is the sum over the last dimension.
+        num_pieces: number of pieces.
+    """
+    each = weights.sum(1)
+    middles = (each.cumsum(0) - each / 2) / each.sum().clamp(min=torch.finfo(each.dtype).tiny)
+    return (middles * num_pieces).long().clamp(max=num_pieces - 1)
 
 
 def zone_graph(stream: EdgeStream, orders: Mapping[NodeKey, ZoneOrder]) -> ZoneGraph:

@@ -88,6 +88,12 @@ def test_pieces_of_a_bad_order_are_not_taken() -> None:
     assert graph.cut(graph.owners(2)) == 2 / 24
 
 
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4])
+def test_zones_of_nothing(num_parts: int) -> None:
+    graph = ZoneGraph(torch.zeros(4, 4, dtype=torch.int64), torch.zeros(4, 2, dtype=torch.int64))
+    assert bool((graph.owners(num_parts) < num_parts).all())
+
+
 def test_both_weights_are_balanced() -> None:
     """Training seeds lie in one half of the ring, so that the halves may not be the partitions."""
     weights = torch.ones(24, 2, dtype=torch.int64)
