@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from graphs import GraphFiles, PowerLaw, default_cache, make_graph, open_graph
 
-CLOSE = 5e-5  # DGL sums a mean in another order than PyG, from which ours differ by less than 1e-5
+CLOSE = {"pyg": 1e-5, "dgl": 5e-5}  # DGL sums in another order
 BATCH_SIZE = 65_536  # of the peers: PyG keeps the rows of all of a batch's nodes, with 4,096 seeds more than 24 GB
 Parameters = dict[str, Any]
 
@@ -136,11 +136,11 @@ def has_own_sampler() -> bool:
 
 def run_here(args: argparse.Namespace) -> None:
     """What the process of one turn does; it prints its figures."""
-    graph = open_graph(Path(args.directory))
     import torch
 
+    graph = open_graph(Path(args.directory))
     by = {"ours": infer_ours, "pyg": infer_pyg, "dgl": infer_dgl}[args.run]
-    rows, seconds = by(graph, args.features, torch.load(args.parameters), args.threads)
+    rows, seconds = by(graph, args.features, torch.load(args.parameters, weights_only=True), args.threads)
     np.save(args.rows, rows.numpy())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     print(json.dumps({"seconds": seconds, "peak_bytes": peak, "own_sampler": args.run == "pyg" and has_own_sampler()}))
@@ -192,7 +192,7 @@ def main() -> int:
         for _ in range(args.turns):
             for run, figures in found.items():
                 figures.append(turn(args, graph, run, files[run], parameters))
-        far = max(difference(files["ours"], files[run]) for run in runs[1:])
+        far = {run: difference(files["ours"], files[run]) for run in runs[1:]}
     names = {"ours": "infer", "pyg": "PyG" if found["pyg"][0]["own_sampler"] else "PyG over PyGSampler", "dgl": "DGL"}
     rows = [
         [names[run], spread([each["seconds"] for each in turns]), f"{turns[-1]['peak_bytes'] / 2**30:.2f}"]
@@ -202,13 +202,13 @@ def main() -> int:
     print_table(title, ["", "seconds", "peak GiB"], rows)
     seconds = {run: median([each["seconds"] for each in turns]) for run, turns in found.items()}
     for run in runs[1:]:
-        print(f"\n{seconds[run] / seconds['ours']:.2f} times as fast as {names[run]}", end="")
-    print(f"; largest relative difference of the rows {far:.1e}")
+        times = seconds[run] / seconds["ours"]
+        print(f"\n{times:.2f} times as fast as {names[run]}; largest relative difference of the rows {far[run]:.1e}")
     if args.json:
         setting = {name: getattr(args, name) for name in ("nodes", "edges", "features", "hidden", "threads")}
         load = os.getloadavg()
         write_json("inference", {"setting": setting, "turns": found, "difference": far, "load": load})
-    if not far <= CLOSE:
+    if not all(far[run] <= CLOSE[run] for run in far):
         print(f"bench_inference.py: expected rows within {CLOSE}, got {far}", file=sys.stderr)
         return 1
     return 0

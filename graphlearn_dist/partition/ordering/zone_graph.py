@@ -61,8 +61,10 @@ class ZoneGraph:
         if num_parts & (num_parts - 1):
             return found
         pieces = _pieces(self.weights.double() / self.weights.sum(0).clamp(min=1), num_parts)
-        allowed = max(1 + slack, *self.balance(found, num_parts))
-        if max(self.balance(pieces, num_parts)) <= allowed and self.cut(pieces) <= _PRICE_OF_PIECES * self.cut(found):
+        allowed = [max(1 + slack, most) for most in self.balance(found, num_parts)]
+        is_even = all(most <= limit for most, limit in zip(self.balance(pieces, num_parts), allowed, strict=True))
+        has_all = bool(pieces.bincount(minlength=num_parts).all())
+        if is_even and has_all and self.cut(pieces) <= _PRICE_OF_PIECES * self.cut(found):
             found = pieces
         return self._numbered(found, num_parts)
 

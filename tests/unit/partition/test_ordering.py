@@ -88,6 +88,12 @@ def test_pieces_of_a_bad_order_are_not_taken() -> None:
     assert graph.cut(graph.owners(2)) == 2 / 24
 
 
+def test_no_partition_is_empty_because_of_a_large_zone() -> None:
+    weights = torch.ones(8, 2, dtype=torch.int64)
+    weights[0] = 7
+    assert ring(8, weights).owners(4).unique().tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 4])
 def test_zones_of_nothing(num_parts: int) -> None:
     graph = ZoneGraph(torch.zeros(4, 4, dtype=torch.int64), torch.zeros(4, 2, dtype=torch.int64))
