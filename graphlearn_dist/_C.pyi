@@ -520,7 +520,7 @@ class Exchange:
 
 class SampleExchange(Exchange):
     def __init__(
-        self, graph: PartitionedGraph, builder: BatchBuilder, epoch: int, batch: int, pool: ThreadPool
+        self, graph: PartitionedGraph, batches: Sequence[tuple[BatchBuilder, int, int]], pool: ThreadPool
     ) -> None: ...
 
 class SingleRound(Exchange):

@@ -114,6 +114,14 @@ class SampledBatch:
 
 @register_message
 @dataclass(frozen=True)
+class SampledBatches:
+    """Small batches of one run that travel together, in their order, at least two."""
+
+    batches: tuple[SampledBatch, ...]
+
+
+@register_message
+@dataclass(frozen=True)
 class EndOfEpoch:
     """Every batch asked for has been sent: there were ``num_batches``."""
 
@@ -137,7 +145,7 @@ class WorkerFailure:
     traceback: str
 
 
-ChannelItem = SampledBatch | EndOfEpoch | WorkerFailure
+ChannelItem = SampledBatch | SampledBatches | EndOfEpoch | WorkerFailure
 
 
 @register_message

@@ -106,13 +106,15 @@ void bind_exchange_asking(py::module_& m) {
           },
           py::arg("i"), py::arg("head"), py::arg("payload"), "The answer to the i-th query of the round.");
 
-  py::class_<SampleExchange, Exchange, std::shared_ptr<SampleExchange>>(m, "SampleExchange", "The hops of one batch.")
-      .def(py::init([](std::shared_ptr<PartitionedGraph> graph, std::shared_ptr<BatchBuilder> builder, uint64_t epoch,
-                       uint64_t batch, std::shared_ptr<ThreadPool> pool) {
-             return std::make_shared<SampleExchange>(std::move(graph), std::move(builder), epoch, batch,
-                                                     std::move(pool));
+  py::class_<SampleExchange, Exchange, std::shared_ptr<SampleExchange>>(m, "SampleExchange", "The hops of batches.")
+      .def(py::init([](std::shared_ptr<PartitionedGraph> graph,
+                       const std::vector<std::tuple<std::shared_ptr<BatchBuilder>, uint64_t, uint64_t>>& batches,
+                       std::shared_ptr<ThreadPool> pool) {
+             std::vector<SampleExchange::Batch> held;
+             for (const auto& [builder, epoch, index] : batches) held.push_back({builder, epoch, index});
+             return std::make_shared<SampleExchange>(std::move(graph), std::move(held), std::move(pool));
            }),
-           py::arg("graph"), py::arg("builder"), py::arg("epoch"), py::arg("batch"), py::arg("pool"));
+           py::arg("graph"), py::arg("batches"), py::arg("pool"), "Of each batch its builder, epoch and index.");
 
   py::class_<SingleRound, Exchange, std::shared_ptr<SingleRound>>(m, "SingleRound", "Queries known beforehand.")
       .def(py::init([](const std::vector<std::tuple<int, std::shared_ptr<rpc::OutgoingValue>, std::vector<int64_t>>>&

@@ -47,9 +47,9 @@ void check_graph(const PartitionedGraph& graph) {
   }
 }
 
-SampleExchange::SampleExchange(std::shared_ptr<const PartitionedGraph> graph, std::shared_ptr<BatchBuilder> builder,
-                               uint64_t epoch, uint64_t batch, std::shared_ptr<ThreadPool> pool)
-    : graph_(std::move(graph)), builder_(std::move(builder)), epoch_(epoch), batch_(batch), pool_(std::move(pool)) {}
+SampleExchange::SampleExchange(std::shared_ptr<const PartitionedGraph> graph, std::vector<Batch> batches,
+                               std::shared_ptr<ThreadPool> pool)
+    : graph_(std::move(graph)), batches_(std::move(batches)), pool_(std::move(pool)) {}
 
 std::vector<Asked> SampleExchange::next() {
   std::vector<Asked> asked;
@@ -87,6 +87,10 @@ std::vector<Asked> SampleExchange::next() {
 void SampleExchange::begin_hop() {
   sent_.clear();
   hops_.clear();
+  for (const Batch& batch : batches_) begin_hop_of(batch);
+}
+
+void SampleExchange::begin_hop_of(const Batch& batch) {
   std::map<int, std::shared_ptr<const Frontier>> frontiers;  // by node type: edge types share them
   const auto& fanouts = graph_->fanouts[hop_];
   for (size_t type = 0; type < fanouts.size(); ++type) {
@@ -94,14 +98,14 @@ void SampleExchange::begin_hop() {
     const int seed_type = graph_->edge_types[type].seed_type;
     auto& frontier = frontiers[seed_type];
     if (frontier == nullptr) {
-      const HopNodes nodes = builder_->frontier(seed_type);
+      const HopNodes nodes = batch.builder->frontier(seed_type);
       Split split = split_by_owner(nodes.ids, *graph_->books[type], pool_.get());
       Tensor trees = taken(nodes.trees, split.positions), times = taken(nodes.times, split.positions);
       frontier = std::make_shared<Frontier>(Frontier{std::move(split), std::move(trees), std::move(times)});
     }
-    const HopDraw draw{fanouts[type], graph_->draws[type], draw_key(graph_->seed, epoch_, batch_, hop_, type),
+    const HopDraw draw{fanouts[type], graph_->draws[type], draw_key(graph_->seed, batch.epoch, batch.index, hop_, type),
                        graph_->with_edge_ids};
-    hops_.push_back({static_cast<int>(type), frontier, draw,
+    hops_.push_back({batch.builder.get(), static_cast<int>(type), frontier, draw,
                      std::vector<NeighborPart>(static_cast<size_t>(graph_->num_partitions()))});
   }
 }
@@ -136,9 +140,9 @@ void SampleExchange::end_hop() {
     const Split& split = hop.frontier->split;
     Neighbors found = stitch_neighbors(split.positions, split.offsets, hop.parts, pool_.get(), hop.draw.fanout);
     if (graph_->with_edge_ids && !found.edge_ids.defined()) found.edge_ids = empty({0}, kInt64);  // nobody had an edge
-    builder_->add_hop(hop.edge_type, found.counts, found.neighbors, found.edge_ids);
+    hop.builder->add_hop(hop.edge_type, found.counts, found.neighbors, found.edge_ids);
   }
-  builder_->next_hop();
+  for (const Batch& batch : batches_) batch.builder->next_hop();
   hops_.clear();
   ++hop_;
 }

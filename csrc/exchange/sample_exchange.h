@@ -1,6 +1,6 @@
-// The hops of one batch over partitions: each hop is split by owner, asked of those that hold other partitions, sampled
-// here meanwhile as far as rows are here, and stitched in the order asked. The batch is the one that the whole graph
-// would give.
+// The hops of batches over partitions: each hop is split by owner, asked of those that hold other partitions, sampled
+// here meanwhile as far as rows are here, and stitched in the order asked. Each batch is the one that the whole graph
+// would give; those of one exchange share its queries.
 #pragma once
 #include <map>
 #include <memory>
@@ -16,16 +16,17 @@ namespace gld::exchange {
 
 class SampleExchange : public Exchange {
  public:
-  // `builder` has the batch's seeds, and is this exchange's until the end.
-  SampleExchange(std::shared_ptr<const PartitionedGraph> graph, std::shared_ptr<BatchBuilder> builder, uint64_t epoch,
-                 uint64_t batch, std::shared_ptr<ThreadPool> pool);
+  struct Batch {
+    std::shared_ptr<BatchBuilder> builder;  // has the batch's seeds, and is the exchange's until the end
+    uint64_t epoch, index;
+  };
+  SampleExchange(std::shared_ptr<const PartitionedGraph> graph, std::vector<Batch> batches,
+                 std::shared_ptr<ThreadPool> pool);
 
-  // One query for each partition that owns some of the frontier, whatever the number of edge types.
+  // One query for each partition that owns some of the frontiers, whatever the number of edge types and batches.
   std::vector<Asked> next() override;
   void meanwhile() override;
   void take(size_t i, const rpc::IncomingValue& answer) override;
-
-  BatchBuilder& builder() { return *builder_; }
 
  private:
   struct Frontier {  // of one node type, grouped by owner
@@ -34,7 +35,8 @@ class SampleExchange : public Exchange {
     const int64_t* bounds() const { return split.offsets.as<int64_t>(); }
     int64_t count(int partition) const { return bounds()[partition + 1] - bounds()[partition]; }
   };
-  struct Hop {  // along one edge type
+  struct Hop {  // of one batch, along one edge type
+    BatchBuilder* builder;
     int edge_type;
     std::shared_ptr<const Frontier> frontier;
     HopDraw draw;
@@ -45,11 +47,11 @@ class SampleExchange : public Exchange {
     std::vector<size_t> hops;  // what it was asked about, of hops_
   };
   void begin_hop();
+  void begin_hop_of(const Batch& batch);
   void end_hop();
 
   const std::shared_ptr<const PartitionedGraph> graph_;
-  const std::shared_ptr<BatchBuilder> builder_;
-  const uint64_t epoch_, batch_;
+  const std::vector<Batch> batches_;
   const std::shared_ptr<ThreadPool> pool_;
   size_t hop_ = 0;  // the next
   std::vector<Hop> hops_;

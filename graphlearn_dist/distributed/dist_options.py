@@ -11,7 +11,10 @@ import torch
 
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
+from ..sampler.base import SamplingConfig
+from ..sampler.batches_together import batches_together
 from ..sampler.fingerprint import Settings
+from ..telemetry.trace import tracer
 from ..utils.device import can_pin
 from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
@@ -20,6 +23,7 @@ from ..utils.units import parse_size
 _MAX_CONCURRENCY = 32
 _MAX_RPC_THREADS = 16
 _DEFAULT_BUFFER_BYTES = 1 << 30
+_LEAST_MESSAGES = 32  # of each worker in an epoch: then all have about as many batches
 _START_TIMEOUT_S = 300.0  # workers take a second or two; more on a machine that is busy, or short of memory
 
 
@@ -71,8 +75,11 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
     worker_concurrency: int
     max_restarts: int
     start_timeout: float
+    batches_per_message: int | None
 
     def _check(self, **at_least: int) -> None:
+        if self.batches_per_message is not None:
+            at_least["batches_per_message"] = 1
         super()._check(num_workers=1, worker_concurrency=1, max_restarts=0, **at_least)
         _check_seconds("start_timeout", self.start_timeout)
         if self.worker_concurrency > _MAX_CONCURRENCY:
@@ -87,6 +94,15 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
             raise InvalidArgumentError(
                 f"worker_devices: expected one for each of {self.num_workers} workers, got {self.worker_devices}"
             )
+
+    def batches_together(self, config: SamplingConfig, num_batches: int, num_servers: int = 1) -> int:
+        """How many of so many batches may travel together, see ``batches_per_message``; a trace follows each alone."""
+        if tracer() is not None:
+            return 1
+        if self.batches_per_message is not None:
+            return self.batches_per_message
+        even = num_batches // (_LEAST_MESSAGES * self.num_workers * num_servers)
+        return max(1, min(even, batches_together(config)))
 
     @property
     def rpc_threads(self) -> int:
@@ -139,6 +155,9 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
         max_restarts: how often each sampling process that dies (killed, out of memory) may be started again within an
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
         start_timeout: how long its sampling processes may take to start, in seconds, when the loader is made.
+        batches_per_message: most batches that a sampling process hands on together, as it does with small ones, since
+            that costs less for each; never changes them. None has it follow from batch size and fan-outs, up to 8 of
+            batches of a few thousand edges and one of large ones, and from how many batches there are to share out.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
@@ -154,6 +173,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
     num_threads: int = 1
     max_restarts: int = 3
     start_timeout: float = _START_TIMEOUT_S
+    batches_per_message: int | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -187,7 +207,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         buffer_size: shared memory for finished batches on each server, as bytes or as text such as ``"64MB"``;
             committed as it is used, and no more than the server's ``memory_budget`` leaves. Batches that find no room
             there travel by copies instead.
-        prefetch_size: batches asked for ahead of the trainer, on each server.
+        prefetch_size: requests under way ahead of the trainer, on each server: for a batch each, or for several small
+            ones (``batches_per_message``).
         prefetch_bytes: most bytes of batches from each server that are on their way to the trainer or wait for it, as
             bytes or as text; ``buffer_size`` if None. One batch comes whatever its size.
         worker_key: not used; every loader has sampling processes of its own.
@@ -198,6 +219,9 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
         reconnect_timeout: how long a server that is gone may take to come back, in seconds; 0 waits for none.
         start_timeout: how long the sampling processes may take to start, in seconds, when the loader is made.
+        batches_per_message: most batches that a sampling process hands on together, as it does with small ones, since
+            that costs less for each; never changes them. None has it follow from batch size and fan-outs, up to 8 of
+            batches of a few thousand edges and one of large ones, and from how many batches there are to share out.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
@@ -219,6 +243,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     reconnect_timeout: float = 60
     prefetch_bytes: int | str | None = None
     start_timeout: float = _START_TIMEOUT_S
+    batches_per_message: int | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:

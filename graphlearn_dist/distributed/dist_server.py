@@ -33,7 +33,7 @@ from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInpu
 from ..sampler.fingerprint import input_settings
 from ..sampler.inputs import edge_type_index
 from ..sampler.locality import order_of_seeds, place_nodes
-from ..sampler.schedule import BatchIndices
+from ..sampler.schedule import BatchShare
 from ..telemetry import MadeStats, Metric, register_source
 from ..telemetry.loader_stats import made_metrics
 from ..telemetry.process_status import Budget, ServedStatus
@@ -370,7 +370,7 @@ class DistServer:
         producer_id: int,
         epoch: int,
         run: int | None = None,
-        indices: BatchIndices | None = None,
+        share: BatchShare | None = None,
         credit_bytes: int | None = None,
     ) -> None:
         """Begins to make batches of an epoch; what is left of an older run is dropped.
@@ -379,11 +379,11 @@ class DistServer:
             producer_id: of the producer that makes them.
             epoch: whose draws.
             run: must grow; ``epoch + 1`` unless given.
-            indices: which batches; all of them unless given.
+            share: which batches, and how many of them travel together; all of them, one by one, unless given.
             credit_bytes: most bytes of batches that the client takes ahead of what it reads, see ``ByteCredit``.
         """
         await self._producer(producer_id).start_run(
-            epoch + 1 if run is None else run, epoch, indices, credit_bytes=credit_bytes
+            epoch + 1 if run is None else run, epoch, share, credit_bytes=credit_bytes
         )
 
     @remote
@@ -393,7 +393,7 @@ class DistServer:
 
     @remote
     async def fetch_batch(self, producer_id: int, run: int, index: int, oldest: int | None = None) -> ChannelItem:
-        """One batch by its index, or what became of it; see ``fetch``."""
+        """One batch by its index, with others of its group or not, or what became of it; see ``fetch``."""
         begun = perf_counter_ns()
         try:
             producer = self._producer(producer_id)

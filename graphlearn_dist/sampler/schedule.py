@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import overload
 
@@ -102,10 +102,110 @@ class BatchIndices(Sequence[int]):
 
     def __str__(self) -> str:
         """Such as ``"3, 5, 8, 10, ..., 20"``."""
-        shown = [*map(str, self[:4])]
-        if len(self) > len(shown):
-            shown += ["...", str(self[-1])]
-        return ", ".join(shown) or "none"
+        return _shown(self)
+
+
+def _shown(batches: Sequence[int]) -> str:
+    shown = [*map(str, batches[:4])]
+    if len(batches) > len(shown):
+        shown += ["...", str(batches[-1])]
+    return ", ".join(shown) or "none"
+
+
+@register_message
+@dataclass(frozen=True)
+class BatchShare(Sequence[int]):
+    """The batches that one of several makes, in groups that travel together: every ``step``-th group of a run.
+
+    A run's batches are cut into groups of ``size`` that follow each other. Where the groups begin depends on nothing
+    else, so that whoever asks for batches and whoever makes them agree, also when a run is taken up in the middle.
+
+    Attributes:
+        indices: all batches of the run.
+        size: batches of a group; the last one may have fewer.
+        first: number of the first group of the share.
+        step: distance between its groups.
+        begin: what comes before this position of ``indices`` is not in the share; it may cut a group.
+    """
+
+    indices: BatchIndices
+    size: int = 1
+    first: int = 0
+    step: int = 1
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.step < 1 or self.first < 0 or self.begin < 0:
+            raise InvalidArgumentError(
+                "share: expected size and step of at least 1, first and begin of at least 0, got "
+                f"{(self.size, self.step, self.first, self.begin)}"
+            )
+
+    @functools.cached_property
+    def _groups(self) -> range:
+        """The numbers of its groups."""
+        ahead = max(0, self.begin // self.size - self.first)
+        return range(self.first + -(-ahead // self.step) * self.step, -(-len(self.indices) // self.size), self.step)
+
+    @functools.cached_property
+    def _num_cut(self) -> int:
+        """Batches that are lacking at the front of its first group."""
+        return max(0, self.begin - self._groups.start * self.size)
+
+    @functools.cached_property
+    def _length(self) -> int:
+        if not self._groups:
+            return 0
+        lacking = max(0, (self._groups[-1] + 1) * self.size - len(self.indices))
+        return max(0, len(self._groups) * self.size - self._num_cut - lacking)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        return self.indices[self._position(range(len(self))[at])]
+
+    def _position(self, place: int) -> int:
+        group, offset = divmod(place + self._num_cut, self.size)
+        return self._groups[group] * self.size + offset
+
+    def groups(self) -> Iterator[BatchIndices]:
+        """Its groups, in order."""
+        for group in self._groups:
+            if batches := self.indices[max(self.begin, group * self.size) : (group + 1) * self.size]:
+                yield batches
+
+    def group_of(self, index: int) -> int:
+        """How many groups of the whole share, whatever its ``begin``, come before that of a batch.
+
+        Raises:
+            InvalidArgumentError: the batch is not in the share.
+        """
+        position = self.indices.place_of(index)
+        turn, left = divmod(position // self.size - self.first, self.step)
+        if turn < 0 or left or position < self.begin:
+            raise InvalidArgumentError(f"index: expected one of {self}, got {index}")
+        return turn
+
+    def divided(self, turn: int, count: int) -> BatchShare:
+        """The groups that one of ``count`` makes who take turns."""
+        return replace(self, first=self.first + turn * self.step, step=self.step * count)
+
+    def rest(self, num_done: int) -> BatchShare:
+        """What is left of it after so many batches."""
+        return replace(self, begin=self._position(num_done) if num_done < len(self) else len(self.indices))
+
+    def __str__(self) -> str:
+        """As that of ``BatchIndices``."""
+        return _shown(self)
 
 
 @dataclass(frozen=True)

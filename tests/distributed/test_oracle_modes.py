@@ -54,6 +54,7 @@ NUM_PROCESSES = 3
 DIRECTIONS: tuple[Direction, ...] = ("in", "out")
 TRAINED: tuple[str, Direction] = ("homogeneous", "in")  # what the tests of epochs go over
 OTHER_SEED = 6
+TOGETHER = (None, 2, 3)  # batches that travel together
 CASES = list(itertools.product(sorted(GRAPHS), DIRECTIONS, (1, 2, 3)))
 MakeDirectory = Callable[[str, Direction, int], str]
 
@@ -142,7 +143,7 @@ def work(rank: int, port: int, directories: list[str], in_turns: bool) -> dict[s
                 modes["collocated"] = CollocatedDistSamplingWorkerOptions(**meeting, prefetch_size=rank)
             if number % NUM_PROCESSES == rank and number // NUM_PROCESSES % 2 == in_place:
                 both = {"num_workers": 1 + (number % 4 == 0), "num_threads": 1 + number % 2, "channel_size": "32MB"}
-                modes["mp"] = MpDistSamplingWorkerOptions(**meeting, **both)
+                modes["mp"] = MpDistSamplingWorkerOptions(**meeting, **both, batches_per_message=TOGETHER[number % 3])
             for mode, options in modes.items():
                 with open_loader(name, edge_dir, sampling, dataset, options, **place) as loader:
                     expected = oracle_epochs(name, edge_dir, sampling, **place)[: 1 + (number % 4 == 0)]
@@ -250,9 +251,8 @@ def test_servers_make_the_batches_of_one_process(
         try:
             for number, sampling in enumerate(SAMPLINGS, num_servers):
                 ranks = list(range(num_servers)) if number % 4 == 0 else number % num_servers
-                options = RemoteDistSamplingWorkerOptions(
-                    ranks, num_workers=1 + (number % 4 == 1), num_threads=1 + number % 2, buffer_size="16MB"
-                )
+                both = {"num_workers": 1 + (number % 4 == 1), "num_threads": 1 + number % 2, "buffer_size": "16MB"}
+                options = RemoteDistSamplingWorkerOptions(ranks, **both, batches_per_message=TOGETHER[number % 3])
                 with open_loader(name, edge_dir, sampling, None, options) as loader:
                     expected = oracle_epochs(name, edge_dir, sampling)[: 1 + (number % 3 == 0)]
                     assert compare_epochs(loader, expected) > 0

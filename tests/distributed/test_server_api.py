@@ -34,7 +34,7 @@ from graphlearn_dist.sampler.base import (
     SamplingConfig,
     SamplingType,
 )
-from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare
 from graphlearn_dist.telemetry import MadeStats
 from graphlearn_dist.typing import Split
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, make_partitions, running_servers, workers_of
@@ -196,8 +196,8 @@ def test_a_producer_by_hand(job: Job) -> None:
     assert request_server(0, DistServer.holds_producer, producer)
     assert not request_server(0, DistServer.holds_producer, producer + 1)
     with pytest.raises(InvalidArgumentError, match=r"indices: expected batches in \[0, 5\), got 1, 3, 5"):
-        request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchIndices(1, 7, 2))
-    request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchIndices(1, 5, 2))
+        request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchShare(BatchIndices(1, 7, 2)))
+    request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 1, BatchShare(BatchIndices(1, 5, 2)))
     pending = [async_request_server(0, DistServer.fetch_batch, producer, 1, index) for index in (3, 1)]
     assert [future.wait().index for future in pending] == [3, 1]
     for index, message in ((0, "index: expected one of 1, 3, got 0"), (-1, "index: .* got -1")):

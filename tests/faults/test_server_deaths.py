@@ -85,7 +85,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_loader(server_rank: list[int], reconnect_timeout: float, locality: int | None = None) -> DistNeighborLoader:
     options = RemoteDistSamplingWorkerOptions(
-        server_rank=server_rank, rpc_timeout=120, reconnect_timeout=reconnect_timeout
+        server_rank=server_rank, rpc_timeout=120, reconnect_timeout=reconnect_timeout, batches_per_message=2
     )
     return DistNeighborLoader(
         None, [3, 2], SEEDS, 4, True, edge_dir="in", collect_features=True, random_seed=1, worker_options=options,

@@ -143,11 +143,17 @@ def recorded_forks(
     return started
 
 
-def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batches before it come; it is named, though others were under way with it; nothing is tried for ever."""
+@pytest.mark.parametrize(("together", "num_starts"), [(1, 2), (3, 3)])
+def test_a_batch_that_kills_its_worker(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, together: int, num_starts: int
+) -> None:
+    """The batches before it come; it is named, though others were under way with it; nothing is tried for ever.
+
+    Where it travels with others, the first death leaves open which of them it was.
+    """
     monkeypatch.setattr(fork_server, "_PROGRAM", DEADLY)
     started = recorded_forks(monkeypatch)
-    options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")
+    options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB", batches_per_message=together)
     with make_loader(load(whole), options) as loader:
         batches = iter(loader)
         same_batches([next(batches) for _ in range(7)], epoch(whole, 0)[:7])
@@ -156,7 +162,7 @@ def test_a_batch_that_kills_its_worker(whole: Path, monkeypatch: pytest.MonkeyPa
     text = str(caught.value)
     assert f"worker 0 (pid {started[-1].pid}) ended: killed by SIGSEGV; on {os.uname().nodename}, " in text
     assert "stage sample, batch 7 of epoch 0; this batch ended its worker 2 times" in text
-    assert len(started) == 2
+    assert len(started) == num_starts
 
 
 def test_a_worker_that_dies_on_its_way_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

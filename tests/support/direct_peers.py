@@ -68,6 +68,7 @@ class DirectPeers:
         asked: what they were asked, in that order.
     """
 
+    has_loop = False
     times = (0, 0, 0)
 
     def __init__(self, services: Sequence[PartitionService]) -> None:

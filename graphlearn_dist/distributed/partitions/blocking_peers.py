@@ -35,6 +35,7 @@ class BlockingPeers:
         timeout_s: deadline of each request.
     """
 
+    has_loop = False
     times = (0, 0, 0)  # nobody asks for those of its batches
 
     def __init__(

@@ -35,7 +35,10 @@ class Peers(Protocol):
     Attributes:
         times: nanoseconds of all exchanges so far: splitting by owner and stitching, work on the own partition
             meanwhile, and waiting for others beyond that.
+        has_loop: whether answers are awaited on the running loop, so that small questions can wait for each other.
     """
+
+    has_loop: bool
 
     @property
     def times(self) -> tuple[int, int, int]: ...
@@ -206,6 +209,7 @@ class EndpointPeers:
     """
 
     patience_s = 0.0
+    has_loop = True
 
     def __init__(self, endpoint: Endpoint, holders: PartitionHolders, request_timeout_s: float) -> None:
         self._endpoint = endpoint

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...data.schema import GraphSchema
 from ...errors import ChannelClosedError, DeadlineExceededError, PeerLostError, ProducerGoneError
-from ...messages import EndOfEpoch, SampledBatch
+from ...messages import EndOfEpoch, SampledBatch, SampledBatches
 from ...sampler.fingerprint import Settings
 from ...sampler.schedule import BatchIndices
 from ...telemetry import MadeStats
@@ -23,19 +23,21 @@ from ..workers.worker_failure import failure_error
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """One batch that is wanted.
+    """Batches that are wanted, and may travel together.
 
     Attributes:
-        run: the iteration that wants it.
+        run: the iteration that wants them.
         epoch: whose draws.
-        index: which batch of the epoch's global list.
+        index: which batch of the epoch's global list is the first.
         position: how many of this loader's batches come before it.
+        count: how many are wanted; an answer may have fewer, of which the first is this one.
     """
 
     run: int
     epoch: int
     index: int
     position: int
+    count: int = 1
 
 
 class BatchProducer(ABC):
@@ -45,7 +47,7 @@ class BatchProducer(ABC):
     begins, how one batch is asked for, and what is done where whoever makes it was lost.
 
     Args:
-        limit: most batches under way before the reader wants the first of them; 0 asks only when it comes.
+        limit: most requests under way before the reader wants the first of them; 0 asks only when it comes.
         timeout_s: how long the reader waits for one.
         alarm: fails when it is no use to wait any more.
 
@@ -67,6 +69,7 @@ class BatchProducer(ABC):
         self._indices = BatchIndices(0, 0)
         self._num_wanted = self._num_asked = self._num_read = 0  # of these
         self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()  # at most ``limit``
+        self._arrived: deque[SampledBatch] = deque()  # with one that was read
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
         self._awaited: Future[Any] | None = None
@@ -111,7 +114,11 @@ class BatchProducer(ABC):
 
     @abstractmethod
     def _ask(self, request: BatchRequest) -> Future[Any]:
-        """Asks for one batch: a future of a ``SampledBatch``, ``EndOfEpoch`` or ``WorkerFailure``."""
+        """Asks for batches: a future of a ``ChannelItem``."""
+
+    def _end_of(self, position: int) -> int:
+        """Where those end that may travel with the batch at this position of the run."""
+        return position + 1
 
     def _recover(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
         """What the future of the first request under way gives once its place is back; raises where it is not."""
@@ -155,6 +162,8 @@ class BatchProducer(ABC):
             ChannelClosedError: the producer was closed.
         """
         self._check_open()
+        if self._arrived:
+            return self._arrived.popleft()
         if self._was_error:
             self._grant(self._num_read)
         self._was_error = True
@@ -165,13 +174,19 @@ class BatchProducer(ABC):
             self._was_error = False
             return self._end
         request, future = self._under_way.popleft()
+        num_came = 1
         try:
-            item = self._wait_for(request, future)
-        except (PeerLostError, ProducerGoneError) as lost:
-            item = self._wait_again(request, lost)
+            item = self._item_of(request, future)
+            if isinstance(item, SampledBatches):
+                num_came = len(item.batches)
         finally:
-            self._num_read = request.position + 1
+            self._num_read = request.position + num_came
+            if num_came < request.count:
+                self._under_way.appendleft(self._asked(self._num_read, request.count - num_came))
         self._ask_ahead(self._limit)
+        if isinstance(item, SampledBatches):
+            self._arrived.extend(item.batches)
+            item = self._arrived.popleft()
         if isinstance(item, SampledBatch):
             self._grant(request.position)
             self._was_error = False
@@ -184,6 +199,8 @@ class BatchProducer(ABC):
 
     def is_ready(self) -> bool:
         """Whether ``recv`` would give something at once; not where that may be an error."""
+        if self._arrived:
+            return not self._closed
         if not self._under_way:
             return self._num_asked == self._num_wanted and not self._closed
         future = self._under_way[0][1]
@@ -206,13 +223,18 @@ class BatchProducer(ABC):
         for _, future in self._under_way:
             future.cancel()
         self._under_way.clear()
+        self._arrived.clear()
 
     def _ask_ahead(self, limit: int) -> None:
         while self._num_asked < self._num_wanted and len(self._under_way) < limit:
-            index = self._indices[self._num_asked]
-            request = BatchRequest(self._end.run, self._end.epoch, index, self._num_asked)
-            self._num_asked += 1
-            self._under_way.append((request, self._ask(request)))
+            position = self._num_asked
+            self._num_asked = min(self._end_of(position), self._num_wanted)
+            self._under_way.append(self._asked(position, self._num_asked - position))
+
+    def _asked(self, position: int, count: int) -> tuple[BatchRequest, Future[Any]]:
+        """A request for so many batches from a position of the run on, and what becomes of it."""
+        request = BatchRequest(self._end.run, self._end.epoch, self._indices[position], position, count)
+        return request, self._ask(request)
 
     def _ask_again(self, request: BatchRequest) -> Future[Any]:
         """Asks the place of a request again for this batch and all that were under way from there."""
@@ -222,6 +244,12 @@ class BatchProducer(ABC):
                 asked.cancel()
                 self._under_way[at] = other, self._ask(other)
         return future
+
+    def _item_of(self, request: BatchRequest, future: Future[Any]) -> Any:
+        try:
+            return self._wait_for(request, future)
+        except (PeerLostError, ProducerGoneError) as lost:
+            return self._wait_again(request, lost)
 
     def _wait_for(self, request: BatchRequest, future: Future[Any]) -> Any:
         self._awaited = future  # from now on the alarm ends the wait

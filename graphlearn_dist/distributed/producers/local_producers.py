@@ -21,7 +21,7 @@ from ...sampler.batch_maker import with_rows
 from ...sampler.batches import with_own_times
 from ...sampler.fingerprint import Settings, input_settings
 from ...sampler.locality import order_of_seeds
-from ...sampler.schedule import BatchIndices
+from ...sampler.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...utils.coroutines import run_local
 from ..dist_context import get_context
@@ -184,6 +184,8 @@ class MpProducer(LocalProducer):
         options: MpDistSamplingWorkerOptions,
     ) -> None:
         super().__init__(dataset, sampler_input, config, options, 2 * options.num_workers, "sampling processes")
+        self._config, self._options = config, options
+        self._group = 1
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {self._number}",
             dataset,
@@ -232,7 +234,12 @@ class MpProducer(LocalProducer):
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         what = f"its sampling processes to begin epoch {epoch}"
-        self._thread.run(self._producer.start_run(run, epoch, indices), self._timeout_s, what)
+        self._group = self._options.batches_together(self._config, len(indices))
+        share = BatchShare(indices, self._group)
+        self._thread.run(self._producer.start_run(run, epoch, share), self._timeout_s, what)
+
+    def _end_of(self, position: int) -> int:
+        return (position // self._group + 1) * self._group
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         return self._thread.submit(self._fetch(request))

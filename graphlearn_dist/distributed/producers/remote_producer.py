@@ -21,7 +21,7 @@ from ...sampler.base import (
 )
 from ...sampler.fingerprint import Settings
 from ...sampler.inputs import concatenate_inputs
-from ...sampler.schedule import BatchIndices
+from ...sampler.schedule import BatchIndices, BatchShare
 from ...telemetry import BatchSums, MadeStats
 from .. import rpc
 from ..dist_client import client_context
@@ -163,7 +163,9 @@ class RemoteProducer(BatchProducer):
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._epoch = epoch
-        self._makers = BatchMakers(indices, self._partitions, self._info.owners)
+        _, config, _ = self._wanted
+        group = self._options.batches_together(config, len(indices), len(self._servers))
+        self._makers = BatchMakers(indices, self._partitions, self._info.owners, group)
         places = self._makers.busy if self._is_near else range(len(self._servers))
         servers, shares = [self._servers[place] for place in places], list(map(self._makers.share_of, places))
         self._open_producers([server for server in servers if server.info is None])
@@ -177,9 +179,9 @@ class RemoteProducer(BatchProducer):
             except (PeerLostError, ProducerGoneError) as lost:
                 self._begin_again(server, share, lost, lambda: None)
 
-    def _begin_at(self, server: _Server, indices: BatchIndices) -> Future[Any]:
+    def _begin_at(self, server: _Server, share: BatchShare) -> Future[Any]:
         """Tells a server which batches of the run it shall make."""
-        what = server.producer_id, self._epoch, server.run, indices, self._options.credit_bytes
+        what = server.producer_id, self._epoch, server.run, share, self._options.credit_bytes
         return _server_at(server.rank, self._timeout_s).ask(DistServer.start_new_epoch_sampling, *what)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
@@ -189,6 +191,9 @@ class RemoteProducer(BatchProducer):
         return server.remote.ask(
             DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.oldest]
         )
+
+    def _end_of(self, position: int) -> int:
+        return self._makers.end_of(position)
 
     def _grant(self, position: int) -> None:
         if position >= self._num_wanted:
@@ -217,12 +222,12 @@ class RemoteProducer(BatchProducer):
             lambda: self._wait_for(request, self._ask_again(request)),
         )
 
-    def _begin_again(self, server: _Server, indices: BatchIndices, lost: GraphLearnError, go_on: Callable[[], T]) -> T:
+    def _begin_again(self, server: _Server, share: BatchShare, lost: GraphLearnError, go_on: Callable[[], T]) -> T:
         """A server that was lost makes these batches of the run, in its producer of before or in another one."""
 
         def begin(info: ProducerInfo) -> T:
             server.info, server.run = info, server.run + 1
-            self._result(self._begin_at(server, indices))
+            self._result(self._begin_at(server, share))
             return go_on()
 
         peer = self._endpoint.describe("server", server.rank)

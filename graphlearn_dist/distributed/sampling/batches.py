@@ -29,12 +29,13 @@ from .partitioned_sampler import PartitionedGraph
 
 Rows = Mapping[str, torch.Tensor]
 # Given a batch with looked-up rows, and these by store, still to be written: where those of each store are wanted.
-Place = Callable[[SampledBatch, Rows], Rows]
+Place = Callable[[SampledBatch, Rows], Awaitable[Rows]]
 
 
 class NoPeers:
     """The peers of a data set that is one partition: there is nobody to ask."""
 
+    has_loop = False
     times = (0, 0, 0)
 
     def run(self, make: Callable[[], Any]) -> NoReturn:
@@ -118,7 +119,7 @@ class PartitionedSampler:
         lookup = self.collector.start(wanted, self.collector.places_in(batch.subgraph, wanted))
         # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
         unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        placed = place(with_rows(batch, unwritten) if unwritten else batch, unwritten)
+        placed = await place(with_rows(batch, unwritten) if unwritten else batch, unwritten)
         await lookup.fill(placed)
         return placed
 
@@ -205,6 +206,11 @@ class PartitionedBatches:
         return self._sampler.collector.reads_disk
 
 
-def place_in_pool(batch: SampledBatch, rows: Rows) -> Rows:
+async def place_in_pool(batch: SampledBatch, rows: Rows) -> Rows:
     """Warm memory of this process."""
+    return pooled_rows(rows)
+
+
+def pooled_rows(rows: Rows) -> Rows:
+    """Places for rows of these shapes and dtypes in warm memory of this process."""
     return {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows.items()}

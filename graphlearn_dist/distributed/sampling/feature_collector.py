@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 
@@ -18,8 +20,11 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
+from .joint_calls import JointCalls
 from .row_cache import CopyPlaces, RowCache, open_caches
 from .row_lookup import LocatedRows, locate_owned, locate_rows
+
+_RowQuestions: TypeAlias = list[tuple[int, list[str], list[torch.Tensor]]]  # of whom, rows of which stores, which ids
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,9 @@ class RowSpec:
 class FeatureCollector:
     """Looks up rows of every store for a batch.
 
-    ``start`` sends the requests, ``fill`` writes all rows into tensors the caller chose, one after the other: each row
-    is written once, in its final place, from where it lies, be that a partition at hand, a cache or an answer.
+    ``start`` sends the requests, which small lookups share that start at once; ``fill`` writes all rows into tensors
+    that the caller chose, one after the other: each row is written once, in its final place, from where it lies, be
+    that a partition at hand, a cache or an answer.
 
     Args:
         dataset: this process's partition.
@@ -69,6 +75,7 @@ class FeatureCollector:
         self._caches = open_caches(self._own_copies)
         self.counts = torch.zeros(3, dtype=torch.int64)
         self._peers = peers
+        self._rows = JointCalls(functools.partial(_ask_rows, peers), has_loop=peers.has_loop)
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)
 
@@ -146,16 +153,15 @@ class FeatureCollector:
         located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
         located |= places or {}
         self._count(located)
-        asked: list[tuple[int, list[str]]] = []
-        questions: list[tuple[int, _C.EncodedQuery, list[int]]] = []
+        asked: _RowQuestions = []
         for partition in range(self._num_partitions):
             names = [name for name, of in located.items() if of.num_asked_of(partition)]
             if names:
-                query = _C.rows_query(names, [located[name].asked_of(partition) for name in names])
-                asked.append((partition, names))
-                questions.append((partition, query, [located[name].num_asked_of(partition) for name in names]))
-        under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
-        return Lookup(self, wanted, located, asked, under_way, self._caches)
+                asked.append((partition, names, [located[name].asked_of(partition) for name in names]))
+        if not asked:
+            return Lookup(self, wanted, located, caches=self._caches)
+        num_rows = sum(ids.numel() for _, _, of_names in asked for ids in of_names)
+        return Lookup(self, wanted, located, asked, self._rows.begin(asked, num_rows), self._caches)
 
     def look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rows by store, in the order of the ids, for who has no event loop; peers must never wait in a coroutine."""
@@ -248,8 +254,8 @@ class Lookup:
     collector: FeatureCollector
     wanted: Mapping[str, torch.Tensor]
     located: Mapping[str, LocatedRows] = field(default_factory=dict)
-    asked: Sequence[tuple[int, Sequence[str]]] = ()
-    under_way: Awaitable[_C.SingleRound] | None = None
+    asked: _RowQuestions = field(default_factory=list)
+    under_way: Awaitable[list[list[torch.Tensor]]] | None = None
     caches: Mapping[str, RowCache] = field(default_factory=dict)
 
     def specs(self) -> dict[str, RowSpec]:
@@ -260,13 +266,25 @@ class Lookup:
         """Writes every row into ``outputs`` (by store, of the shapes and dtypes that ``specs`` gave)."""
         answers: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.wanted}
         if self.under_way is not None:
-            found = (await self.under_way).answers()
-            for (partition, names), of_partition in zip(self.asked, found, strict=True):
+            for (partition, names, _), of_partition in zip(self.asked, await self.under_way, strict=True):
                 for name, rows in zip(names, of_partition, strict=True):
-                    answers[name][partition] = to_tensor(rows)
+                    answers[name][partition] = rows
         for name, ids in self.wanted.items():
             if name in self.located:
                 cache = self.caches.get(name)
                 self.collector.gather(name, self.located[name], answers[name], cache, outputs[name])
             else:
                 self.collector.gather_whole(name, ids, outputs[name])
+
+
+async def _ask_rows(peers: Peers, lookups: list[_RowQuestions]) -> list[list[list[torch.Tensor]]]:
+    """The rows that several lookups ask for: by lookup and question, those of each store. One request a peer."""
+    partitions = sorted({partition for asked in lookups for partition, _, _ in asked})
+    questions = []
+    for partition in partitions:
+        names = [name for asked in lookups for p, of_p, _ in asked if p == partition for name in of_p]
+        ids = [one for asked in lookups for p, _, of_p in asked if p == partition for one in of_p]
+        questions.append((partition, _C.rows_query(names, ids), [one.numel() for one in ids]))
+    answers = (await peers.run(lambda: _C.SingleRound(questions))).answers()
+    left = {partition: iter(answer) for partition, answer in zip(partitions, answers, strict=True)}
+    return [[[to_tensor(next(left[p])) for _ in names] for p, names, _ in asked] for asked in lookups]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,6 +21,9 @@ from ...sampler.tasks import InducedEdges, SeedList
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService, SampledPart
+from .joint_calls import JointCalls
+
+_Wanted: TypeAlias = tuple[Sequence[SeedList], int, int]  # a batch's seeds, its epoch and its index
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,49 @@ async def _answers(under_way: Awaitable[_C.SingleRound] | None) -> list[list[Any
     return [] if under_way is None else (await under_way).answers()
 
 
+class _Exchanges:
+    """Samples batches by exchanges with the other partitions, of which each is several rounds of queries.
+
+    Args:
+        graph: the partitioned graph.
+        plan: how to sample.
+        peers: the other partitions.
+        pool: threads of one exchange.
+    """
+
+    def __init__(self, graph: _C.PartitionedGraph, plan: SamplingPlan, peers: Peers, pool: _C.ThreadPool) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._peers = peers
+        self._pool = pool
+        self._builders = BuilderPool(plan.schema)
+
+    async def sample(self, wanted: list[_Wanted]) -> list[tuple[Subgraph, tuple[torch.Tensor, ...]]]:
+        """Several batches by one exchange, each as of ``GraphAccess.sample``."""
+        began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
+
+        def make() -> _C.SampleExchange:
+            began.clear()
+            batches = []
+            for seeds, epoch, index in wanted:
+                builder = self._builders.take()
+                began.append((builder, begin_batch(builder, self._plan, seeds)))
+                batches.append((builder, epoch, index))
+            return _C.SampleExchange(self._graph, batches, self._pool)
+
+        await self._peers.run(make)
+        found = [(to_subgraph(builder.finish()), local_ids) for builder, local_ids in began]
+        for builder, _ in began:
+            self._builders.give_back(builder)
+        return found
+
+
 class PartitionedGraph:
     """A ``GraphAccess`` to a partitioned graph, with the same answers as a ``LocalGraph`` of the whole.
 
     Where all partitions are at hand they are sampled like one graph that lies in pieces. Otherwise there is one request
-    per peer and hop, whatever the number of edge types; none for an empty share.
+    per peer and hop, whatever the number of edge types, and of small batches that are wanted at once; none for an empty
+    share.
 
     Args:
         dataset: this process's partition.
@@ -122,11 +163,10 @@ class PartitionedGraph:
         node_types, store_books = plan.schema.node_types, dataset.store_books()
         self._node_books = [store_books[store_name(NODE_TIME, i)].native for i in range(len(node_types))]
         self._earliest_nodes = [dataset.earliest_nodes.get(node_type) for node_type in node_types]
-        self._builders = BuilderPool(plan.schema)
         self._pool = thread_pool(num_threads)
         all_at_hand = len(self._services) == self._num_partitions
         self._in_place = HopSampler(plan, self._graphs_in_pieces(), num_threads) if all_at_hand else None
-        self._asked = _C.PartitionedGraph(
+        asked = _C.PartitionedGraph(
             edge_types=plan.schema.edge_specs,
             books=self._books,
             pieces=[self._pieces(partition) for partition in range(self._num_partitions)],
@@ -135,6 +175,7 @@ class PartitionedGraph:
             with_edge_ids=plan.with_edge_ids,
             seed=plan.seed,
         )
+        self._samples = JointCalls(_Exchanges(asked, plan, peers, self._pool).sample, has_loop=peers.has_loop)
 
     def _pieces(self, partition: int) -> list[_C.Csr]:
         """By edge type, what a partition at hand holds; of another nothing."""
@@ -157,18 +198,8 @@ class PartitionedGraph:
         """See ``GraphAccess``."""
         if self._in_place is not None:
             return self._in_place.sample(seeds, epoch=epoch, index=index)
-        began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
-
-        def make() -> _C.SampleExchange:
-            builder = self._builders.take()
-            began.append((builder, begin_batch(builder, self.plan, seeds)))
-            return _C.SampleExchange(self._asked, builder, epoch, index, self._pool)
-
-        await self._peers.run(make)
-        builder, local_ids = began[-1]
-        subgraph = to_subgraph(builder.finish())
-        self._builders.give_back(builder)
-        return subgraph, local_ids
+        size = self.plan.max_new_nodes(sum(part.ids.numel() for part in seeds))
+        return await self._samples.begin((seeds, epoch, index), size)
 
     def _at_hand(self, split: OwnerSplit) -> Iterator[tuple[int, PartitionService]]:
         """The partitions at hand that own some of the ids."""

@@ -22,7 +22,7 @@ from ...rpc.wire.codec import decode, encode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
-from ...sampler.schedule import BatchIndices
+from ...sampler.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import batch_name
 from ..dist_dataset import DistDataset
@@ -89,7 +89,7 @@ class SamplingProducer:
         self._batch_counts = SharedBatchCounts(request.num_workers)
         self._run = 0
         self._epoch = 0
-        self._indices = BatchIndices(0, 0)
+        self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
         self._credit: ByteCredit | None = None
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
@@ -202,9 +202,9 @@ class SamplingProducer:
             worker.tell(UseCopies(copies))
 
     async def start_run(
-        self, run: int, epoch: int, indices: BatchIndices | None = None, credit_bytes: int | None = None
+        self, run: int, epoch: int, share: BatchShare | None = None, credit_bytes: int | None = None
     ) -> None:
-        """Begins to make these batches of an epoch, in turn by the workers; all of them unless given.
+        """Begins to make these batches of an epoch, by the workers in turn; all of them, one by one, unless given.
 
         Older runs are off. The reader takes at most ``credit_bytes`` ahead of what it reads, see ``ByteCredit``; None
         leaves that open.
@@ -215,14 +215,14 @@ class SamplingProducer:
         if run <= self._run:
             raise InvalidArgumentError(f"run: expected more than {self._run}, got {run}")
         num_batches = self.schedule.num_batches
-        wanted = BatchIndices(0, num_batches) if indices is None else indices
-        if wanted and wanted[-1] >= num_batches:
-            raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {wanted}")
-        self._run, self._epoch, self._indices, self._num_given = run, epoch, wanted, 0
+        share = BatchShare(BatchIndices(0, num_batches)) if share is None else share
+        if share.indices and share.indices[-1] >= num_batches:
+            raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {share.indices}")
+        self._run, self._epoch, self._share, self._num_given = run, epoch, share, 0
         self._end_credit(f"run {run} has begun")
         self._credit = None if credit_bytes is None else ByteCredit(credit_bytes)
         for rank, worker in enumerate(self._workers):
-            worker.start_run(StartRun(run, epoch, wanted[rank :: len(self._workers)]))
+            worker.start_run(StartRun(run, epoch, share.divided(rank, len(self._workers))))
 
     def _end_credit(self, why: str) -> None:
         if self._credit is not None:
@@ -234,7 +234,8 @@ class SamplingProducer:
             self._credit.grant(oldest)
 
     async def fetch(self, run: int, index: int, oldest: int | None = None) -> Encoded:
-        """Batch ``index`` of the run, as encoded by its worker; ``EndOfEpoch`` past the last.
+        """Batch ``index`` of the run, as encoded by its worker, and those of its group behind it, as far as they
+        travel with it (``SampledBatches``); ``EndOfEpoch`` past the last.
 
         A reader that says which batch is the ``oldest`` that it has not read gets no more than its credit.
 
@@ -246,7 +247,7 @@ class SamplingProducer:
             raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
         if index >= self.schedule.num_batches:
             return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
-        worker, credit = self._workers[self._indices.place_of(index) % len(self._workers)], self._credit
+        worker, credit = self._workers[self._share.group_of(index) % len(self._workers)], self._credit
         if oldest is None or credit is None:
             return await worker.item(run, index)
         credit.grant(oldest)
@@ -273,9 +274,9 @@ class SamplingProducer:
         """
         if self._run == 0:
             raise InvalidArgumentError(f"{self._name}: no epoch was begun: call start_new_epoch_sampling() first")
-        if self._num_given == len(self._indices):
+        if self._num_given == len(self._share):
             return None
-        index = self._indices[self._num_given]
+        index = self._share[self._num_given]
         self._num_given += 1
         encoded = await self.fetch(self._run, index)
         try:

@@ -13,8 +13,8 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -25,7 +25,7 @@ from ... import _C
 from ...config import trace_setting
 from ...data.feature import divide_memory
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
-from ...messages import EndOfEpoch, SampledBatch
+from ...messages import EndOfEpoch, SampledBatch, SampledBatches
 from ...rpc.peers.identity import boot_id
 from ...rpc.shm.arena import SendingArena
 from ...rpc.wire.codec import encode
@@ -38,7 +38,7 @@ from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
-from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool
+from ..sampling.batches import NoPeers, PartitionedBatches, Rows, pooled_rows
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
@@ -57,16 +57,47 @@ from .worker_messages import (
     WorkerSetup,
 )
 
+_MOST_BYTES_TOGETHER = 1 << 20  # to move as many takes several times what handing them on does
 _RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cancellation waits for at most this
+
+
+Item = tuple[ItemHeader, Encoded]
+
+
+class BatchesTooLargeError(Exception):
+    """Batches are too large to travel together: nothing is to be gained by it."""
 
 
 @dataclass
 class BatchSlot:
-    """Where a batch was put: a slot of the region, and the head of what lies there; or private memory (offset 0)."""
+    """Where batches were put that travel together, by the last of them that had its nodes.
 
+    Attributes:
+        count: how many they are.
+        offset: of their slot in the region; 0: they are in private memory.
+        nbytes: of the slot.
+        head: of what lies there.
+    """
+
+    count: int = 1
     offset: int = 0
     nbytes: int = 0
     head: bytes = b""
+    _waiting: dict[int, tuple[SampledBatch, Rows]] = field(default_factory=dict)
+    _placed: asyncio.Future[list[Rows]] | None = None
+
+    async def enter(self, at: int, batch: SampledBatch, rows: Rows, sender: BatchSender) -> Rows:
+        """Places for the looked-up rows of the ``at``-th batch; waits for the other batches."""
+        self._waiting[at] = batch, rows
+        if self._placed is None:
+            self._placed = asyncio.get_running_loop().create_future()
+        if len(self._waiting) < self.count:
+            return (await self._placed)[at]
+        batches, wanted = zip(*(self._waiting[other] for other in range(self.count)), strict=True)
+        placed = sender.place(self, batches, wanted)
+        if not self._placed.done():  # it is cancelled with whoever waits
+            self._placed.set_result(placed)
+        return placed[at]
 
 
 class BatchSender:
@@ -85,22 +116,28 @@ class BatchSender:
         self._control = control
         self._counts = counts
 
-    def place(self, slot: BatchSlot, batch: SampledBatch, rows: Rows) -> Rows:
-        """Places for looked-up rows in a slot of the region, into which all else is copied; see ``Place``."""
-        encoded = encode(batch)
+    def place(self, slot: BatchSlot, batches: Sequence[SampledBatch], rows: Sequence[Rows]) -> list[Rows]:
+        """Places for looked-up rows, by batch, in a slot of the region, to which all else is copied; see ``Place``."""
+        encoded = encode(together(batches))
+        most = min(_MOST_BYTES_TOGETHER, self._region.capacity_bytes // 8)
+        if slot.count > 1 and encoded.nbytes > most:
+            raise BatchesTooLargeError(f"{slot.count} batches of {encoded.nbytes} bytes")
         offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
         if offset is None:
-            return place_in_pool(batch, rows)
+            return [pooled_rows(of_batch) for of_batch in rows]
         slot.offset, slot.nbytes, slot.head = offset, encoded.nbytes, encoded.head
         memory = self._region.view(offset, encoded.nbytes)
-        addresses = [tensor.data_ptr() for tensor in rows.values()]
-        starts = _C.copy_segments(encoded.segments, memory, addresses)
-        return {
-            name: tensor
-            if start < 0  # it has no bytes
-            else torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start).view(tensor.shape)
-            for start, (name, tensor) in zip(starts, rows.items(), strict=True)
-        }
+        addresses = [tensor.data_ptr() for of_batch in rows for tensor in of_batch.values()]
+        starts = iter(_C.copy_segments(encoded.segments, memory, addresses))
+        return [
+            {
+                name: tensor
+                if (start := next(starts)) < 0  # it has no bytes
+                else torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start).view(tensor.shape)
+                for name, tensor in of_batch.items()
+            }
+            for of_batch in rows
+        ]
 
     def check_room(self, encoded: Encoded) -> None:
         """Raises ``MessageTooLargeError`` for a batch that lies not in the region, and fits into no ring."""
@@ -193,6 +230,7 @@ class SamplingWorker:
         self._sender = BatchSender(_C.ShmRing.open(setup.ring_path), self._region, control, counts)
         self._run_task: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
+        self._are_large = False  # batches were too large to travel together
 
     async def serve(self) -> None:
         """Announces that it is ready, then obeys until told to stop or the server is gone."""
@@ -230,20 +268,27 @@ class SamplingWorker:
             self._control.feed_end()
 
     async def _run(self, start: StartRun) -> None:
-        """Keeps ``concurrency`` batches under way and sends them in the order of their indices."""
-        under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]] = deque()
-        upcoming = Upcoming(self._batches, start.run, start.epoch, start.indices)
+        """Keeps ``concurrency`` batches under way, or two groups, and sends them in the order of their indices."""
+        under_way: deque[asyncio.Task[deque[Item]]] = deque()
+        upcoming = Upcoming(self._batches, start.run, start.epoch, start.share)
         num_batches = self._batches.schedule.num_batches
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
         concurrency = self._setup.concurrency if self._has_peers else 1
+        most_groups = min(concurrency, max(2, -(-concurrency // start.share.size)))
+        num_careful = most_groups * start.share.size if start.careful else 0
+        place = 0
         try:
-            num_single = self._setup.concurrency if start.careful else 0
-            for place, index in enumerate(start.indices):
-                if place >= num_single:
-                    upcoming.look_ahead(place)
-                under_way.append(asyncio.create_task(self._make(start, index, upcoming)))
-                if len(under_way) >= concurrency or place < num_single:
-                    await self._send_first(under_way)
+            for group in start.share.groups():
+                is_careful = place < num_careful
+                alone = is_careful or self._are_large
+                for indices in [group[at : at + 1] for at in range(len(group))] if alone else [group]:
+                    for at in range(place, place + len(indices)):
+                        if not is_careful:
+                            upcoming.look_ahead(at)
+                    under_way.append(asyncio.create_task(self._make(start, indices, upcoming)))
+                    if len(under_way) >= (1 if is_careful else concurrency if alone else most_groups):
+                        await self._send_first(under_way)
+                    place += len(indices)
             while under_way:
                 await self._send_first(under_way)
             end = EndOfEpoch(start.run, start.epoch, num_batches)
@@ -252,42 +297,99 @@ class SamplingWorker:
             await self._discard(under_way)
             await upcoming.close()
 
-    async def _send_first(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
-        header, encoded = await under_way[0]
-        begun = perf_counter_ns()
-        await self._sender.send(header, encoded, under_way.popleft)
-        if (traced := tracer()) is not None:
-            traced.span("send", "ring", begun, batch_name(self._setup.key, header.epoch, header.index))
+    async def _send_first(self, under_way: deque[asyncio.Task[deque[Item]]]) -> None:
+        items = await under_way[0]
+        while items:
+            header, encoded = items[0]
+            begun = perf_counter_ns()
+            await self._sender.send(header, encoded, items.popleft)
+            if (traced := tracer()) is not None:
+                traced.span("send", "ring", begun, batch_name(self._setup.key, header.epoch, header.index))
+        under_way.popleft()
 
-    async def _discard(self, under_way: deque[asyncio.Task[tuple[ItemHeader, Encoded]]]) -> None:
+    async def _discard(self, under_way: deque[asyncio.Task[deque[Item]]]) -> None:
         for task in under_way:
             task.cancel()
         for result in await asyncio.gather(*under_way, return_exceptions=True):
-            if isinstance(result, tuple) and result[0].offset:
-                self._sender.release((result[0].offset,))
+            if isinstance(result, deque):
+                self._drop(result)
 
-    async def _make(self, start: StartRun, index: int, upcoming: Upcoming) -> tuple[ItemHeader, Encoded]:
+    def _drop(self, items: Iterable[Item]) -> None:
+        for header, _ in items:
+            if header.offset:
+                self._sender.release((header.offset,))
+
+    async def _make(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
+        """Some batches as one item; one by one where that fails, which tells what of it fails and sends the others."""
+        items: deque[Item] = deque()
+        try:
+            if len(indices) > 1 and (item := await self._make_together(start, indices, upcoming)) is not None:
+                return deque([item])
+            for index in indices:
+                items.append(await self._make_alone(start, index, upcoming))
+            return items
+        except BaseException:
+            self._drop(items)
+            raise
+        finally:
+            for index in indices:
+                upcoming.finish(index)
+
+    async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> Item | None:
+        """Some batches as one item; None where one of them fails, or there is never room for all of them."""
+        slot = BatchSlot(len(indices))
+        making = [asyncio.create_task(self._make_in(slot, at, start, i, upcoming)) for at, i in enumerate(indices)]
+        try:
+            made = await asyncio.gather(*making)
+            return self._item(start, indices, slot, made)
+        except BaseException as error:
+            for task in making:
+                task.cancel()
+            await asyncio.gather(*making, return_exceptions=True)
+            if slot.offset:
+                self._sender.release((slot.offset,))
+            self._are_large |= isinstance(error, BatchesTooLargeError)
+            if isinstance(error, Exception):
+                return None
+            raise
+
+    async def _make_alone(self, start: StartRun, index: int, upcoming: Upcoming) -> Item:
         slot = BatchSlot()
         try:
-            place, sampling = partial(self._sender.place, slot), upcoming.take(index)
-            made = await self._batches.make_in(start.epoch, index, start.run, place, sampling)
-            encoded = Encoded(slot.head, (), 0) if slot.offset else encode(with_rows(*made))
-            if not slot.offset:
-                self._sender.check_room(encoded)
+            return self._item(start, (index,), slot, [await self._make_in(slot, 0, start, index, upcoming)])
         except BaseException as error:
             if slot.offset:
                 self._sender.release((slot.offset,))
             if not isinstance(error, Exception):
                 raise
             return self._failure(start, index, error)
-        finally:
-            upcoming.finish(index)
-        header = ItemHeader(ItemKind.BATCH, start.run, start.epoch, index, slot.offset, slot.nbytes, len(encoded.head))
-        return header, encoded
 
-    def _failure(self, start: StartRun, index: int, error: Exception) -> tuple[ItemHeader, Encoded]:
+    async def _make_in(
+        self, slot: BatchSlot, at: int, start: StartRun, index: int, upcoming: Upcoming
+    ) -> tuple[SampledBatch, Rows]:
+        """One batch, whose rows lie in the slot unless that is in private memory."""
+        place = partial(slot.enter, at, sender=self._sender)
+        return await self._batches.make_in(start.epoch, index, start.run, place, upcoming.take(index))
+
+    def _item(
+        self, start: StartRun, indices: Sequence[int], slot: BatchSlot, made: Sequence[tuple[SampledBatch, Rows]]
+    ) -> Item:
+        if slot.offset:
+            encoded = Encoded(slot.head, (), 0)
+        else:
+            encoded = encode(together([with_rows(*each) for each in made]))
+            self._sender.check_room(encoded)
+        place = slot.offset, slot.nbytes, len(encoded.head)
+        return ItemHeader(ItemKind.BATCH, start.run, start.epoch, indices[0], *place, len(indices)), encoded
+
+    def _failure(self, start: StartRun, index: int, error: Exception) -> Item:
         failure = describe_failure(self._setup.name, "sample", error, start.run, start.epoch, index)
         return ItemHeader(ItemKind.FAILURE, start.run, start.epoch, index), encode(failure)
+
+
+def together(batches: Sequence[SampledBatch]) -> SampledBatch | SampledBatches:
+    """What batches travel as."""
+    return batches[0] if len(batches) == 1 else SampledBatches(tuple(batches))
 
 
 async def _serve(control: Control) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import perf_counter_ns
 
 from ...data.disk_tier import Announced
 from ...messages import SampledBatch
 from ...sampler.foresight import WINDOW
-from ...sampler.schedule import BatchIndices
 from ..sampling.batches import PartitionedBatches
 
 
@@ -22,7 +22,7 @@ class Upcoming:
         indices: of the batches, in the order in which they are taken.
     """
 
-    def __init__(self, batches: PartitionedBatches, run: int, epoch: int, indices: BatchIndices) -> None:
+    def __init__(self, batches: PartitionedBatches, run: int, epoch: int, indices: Sequence[int]) -> None:
         self._batches, self._run, self._epoch, self._indices = batches, run, epoch, indices
         self._window = WINDOW if batches.reads_disk else 0
         self._num_begun = 0

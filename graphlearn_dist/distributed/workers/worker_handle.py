@@ -108,7 +108,7 @@ class WorkerHandle:
             self._process.send(message)
 
     async def item(self, run: int, index: int) -> Encoded:
-        """The batch of that index, encoded; waits for it.
+        """The batch of that index, encoded, and those that travel with it; waits for it.
 
         Raises:
             SamplingWorkerError: the worker failed, or died too often.
@@ -136,7 +136,7 @@ class WorkerHandle:
 
     @property
     def _is_run_over(self) -> bool:
-        return self._start is None or self._num_announced >= len(self._start.indices)
+        return self._start is None or self._num_announced >= len(self._start.share)
 
     def is_current(self, run: int) -> bool:
         """See ``ProcessOwner``."""
@@ -147,7 +147,7 @@ class WorkerHandle:
         if header.kind is ItemKind.END:  # nobody asks for it: the owner knows the number of batches
             return
         key = header.run, header.index
-        self._num_announced += 1
+        self._num_announced += header.count
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
             if header.offset:
@@ -185,7 +185,7 @@ class WorkerHandle:
     def _stage(self) -> str:
         if self._start is None or self._is_run_over:
             return "stage idle"
-        return f"stage sample, batch {self._start.indices[self._num_announced]} of epoch {self._start.epoch}"
+        return f"stage sample, batch {self._start.share[self._num_announced]} of epoch {self._start.epoch}"
 
     def _death_error(self, pid: int, death: WorkerDeath, stage: str, verdict: str) -> SamplingWorkerError:
         host = socket.gethostname()
@@ -205,8 +205,8 @@ class WorkerHandle:
         if self._process is None or self._start is None or self._is_told or self._is_run_over:
             return
         self._is_told = True
-        rest = self._start.indices[self._num_announced :]
-        self._process.send(replace(self._start, indices=rest, careful=True))
+        rest = self._start.share.rest(self._num_announced)
+        self._process.send(replace(self._start, share=rest, careful=True))
 
     def _drop_items(self) -> None:
         for announcement in self._announcements.values():

@@ -12,7 +12,7 @@ from ...data.disk_tier import FeatureMemory
 from ...messages import TensorHandle
 from ...rpc.peers.identity import PeerAddress
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
-from ...sampler.schedule import BatchIndices
+from ...sampler.schedule import BatchShare
 from ...utils.message_types import register_message
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
@@ -81,12 +81,12 @@ class WorkerReady:
 class StartRun:
     """Sample these batches of ``epoch``; whatever an older run asked for is off.
 
-    ``careful``: those that a predecessor may have died of, the first few, are made one at a time.
+    ``careful``: those that a predecessor may have died of, the first few, are made, and sent, one at a time.
     """
 
     run: int
     epoch: int
-    indices: BatchIndices
+    share: BatchShare
     careful: bool = False
 
 
@@ -137,10 +137,11 @@ class ItemHeader:
         kind: what follows.
         run: the run it belongs to.
         epoch: its epoch.
-        index: its batch.
+        index: its batch, or the first of those that travel together.
         offset: where its payload lies in the worker's region; 0 where the payload follows in the ring.
         nbytes: bytes of the payload in the region.
         head_len: bytes of the head that follows, where the payload lies in the region.
+        count: batches that it is, or stands for.
     """
 
     kind: ItemKind
@@ -150,9 +151,11 @@ class ItemHeader:
     offset: int = 0
     nbytes: int = 0
     head_len: int = 0
+    count: int = 1
 
     def pack(self) -> bytes:
-        return _ITEM.pack(self.kind, self.run, self.epoch, self.index, self.offset, self.nbytes, self.head_len)
+        place = self.offset, self.nbytes, self.head_len
+        return _ITEM.pack(self.kind, self.run, self.epoch, self.index, *place, self.count)
 
     @classmethod
     def unpack(cls, data: memoryview) -> ItemHeader:
@@ -160,5 +163,5 @@ class ItemHeader:
         return cls(ItemKind(kind), *rest)
 
 
-_ITEM = struct.Struct("<q6q8x")
+_ITEM = struct.Struct("<8q")
 ITEM_HEADER_BYTES = _ITEM.size

@@ -36,6 +36,25 @@ def test_makers(owners: tuple[int, ...], partitions: tuple[int, ...], expected: 
                 assert found.next_of(place, start) >= len(INDICES)
 
 
+@pytest.mark.parametrize(("group", "count"), [(1, 2), (2, 1), (2, 3), (4, 2), (8, 3)])
+def test_groups_are_made_in_turn(group: int, count: int) -> None:
+    found = BatchMakers(INDICES, range(count), group=group)
+    makers = [position // group % count for position in range(len(INDICES))]
+    assert [found.maker_of(position) for position in range(len(INDICES))] == makers
+    assert found.busy == sorted(set(makers))
+    for position in range(len(INDICES)):
+        end = found.end_of(position)
+        assert position < end <= len(INDICES)
+        assert end == len(INDICES) or end % group == 0
+        assert end - position <= group
+    for place in range(count):
+        own = [position for position, maker in enumerate(makers) if maker == place]
+        for start in range(len(INDICES) + 1):
+            left = [position for position in own if position >= start]
+            assert list(found.share_of(place, start)) == [INDICES[position] for position in left]
+            assert found.next_of(place, start) == (left[0] if left else len(INDICES))
+
+
 def test_nothing_to_make() -> None:
     found = BatchMakers(BatchIndices(0, 0), (0, 1), (0, 1))
     assert found.busy == [0]

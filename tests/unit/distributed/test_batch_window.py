@@ -7,9 +7,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+import torch
 
 from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
-from graphlearn_dist.errors import DeadlineExceededError, PeerLostError
+from graphlearn_dist.errors import ChannelClosedError, DeadlineExceededError, PeerLostError, SamplingWorkerError
+from graphlearn_dist.messages import EndOfEpoch, SampledBatch, SampledBatches, Subgraph, WorkerFailure
 from graphlearn_dist.sampler.fingerprint import Settings
 from graphlearn_dist.sampler.schedule import BatchIndices
 from graphlearn_dist.telemetry import MadeStats
@@ -88,6 +90,83 @@ def test_a_batch_that_does_not_come_in_time() -> None:
     with pytest.raises(DeadlineExceededError, match=r"batch 3: nothing from nobody within 0\.01 s"):
         producer.recv()
     assert producer.asked[0].cancelled()
+
+
+class MadeInGroups(NeverMade):
+    """Its batches come when the test says so, at most ``size`` together.
+
+    Attributes:
+        requests: what was asked for, with the answers, in order.
+    """
+
+    def __init__(self, limit: int, size: int) -> None:
+        super().__init__(60, None)
+        self._limit, self._size = limit, size
+        self.requests: list[tuple[BatchRequest, Future[Any]]] = []
+        self.granted: list[int] = []
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        self.requests.append((request, Future()))
+        return self.requests[-1][1]
+
+    def _end_of(self, position: int) -> int:
+        return (position // self._size + 1) * self._size
+
+    def _grant(self, position: int) -> None:
+        self.granted.append(position)
+
+    def answer(self, number: int, indices: list[int]) -> None:
+        """A request is answered by these batches."""
+        batches = [made_batch(index) for index in indices]
+        self.requests[number][1].set_result(batches[0] if len(batches) == 1 else SampledBatches(tuple(batches)))
+
+    @property
+    def asked_for(self) -> list[tuple[int, int, int]]:
+        """(index, position, count) of each request."""
+        return [(request.index, request.position, request.count) for request, _ in self.requests]
+
+
+def made_batch(index: int) -> SampledBatch:
+    nothing = Subgraph((), (), (), (), (), ())
+    return SampledBatch(1, 0, index, 0, torch.tensor([index]), nothing, (), (), ())
+
+
+def test_batches_that_travel_together() -> None:
+    producer = MadeInGroups(limit=2, size=3)
+    producer.start(1, 0, BatchIndices(10, 26, 2))  # 10, 12, ..., 24
+    assert producer.asked_for == [(10, 0, 3), (16, 3, 3)]
+    assert not producer.is_ready()
+    producer.answer(0, [10, 12, 14])
+    assert producer.is_ready()
+    assert [producer.recv().index for _ in range(3)] == [10, 12, 14]
+    assert producer.asked_for[2:] == [(22, 6, 2)]
+    assert producer.granted == [0]  # once for all of them
+    producer.answer(1, [16])  # fewer: the others are asked for at once, before what is behind them
+    assert producer.recv().index == 16
+    assert producer.asked_for[3:] == [(18, 4, 2)]
+    assert not producer.is_ready()
+    producer.requests[3][1].set_result(WorkerFailure(1, 0, 18, "worker", "sample", "ValueError", "no", ""))
+    with pytest.raises(SamplingWorkerError, match="no"):
+        producer.recv()
+    assert producer.asked_for[4:] == [(20, 5, 1)]  # what did not fail still comes
+    producer.answer(4, [20])
+    producer.answer(2, [22, 24])
+    assert [producer.recv().index for _ in range(3)] == [20, 22, 24]
+    assert producer.recv() == EndOfEpoch(1, 0, 8)
+
+
+def test_what_came_together_is_dropped_with_its_run() -> None:
+    producer = MadeInGroups(limit=1, size=4)
+    producer.start(1, 0, BatchIndices(0, 8))
+    producer.answer(0, [0, 1, 2, 3])
+    assert producer.recv().index == 0
+    producer.start(2, 0, BatchIndices(6, 8))
+    assert not producer.is_ready()
+    producer.answer(2, [6, 7])
+    assert [producer.recv().index for _ in range(2)] == [6, 7]
+    producer.close()
+    with pytest.raises(ChannelClosedError):
+        producer.recv()
 
 
 def test_an_alarm_does_not_hold_a_producer() -> None:

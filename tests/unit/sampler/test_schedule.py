@@ -19,7 +19,7 @@ from scipy import stats
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.sampler.schedule import BatchIndices, SeedSchedule
+from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare, SeedSchedule
 from tests.support import reference
 
 NUM_P_VALUES = 130
@@ -55,7 +55,38 @@ def test_places(indices: BatchIndices) -> None:
                 indices.place_of(index)
 
 
+@given(some_indices(), *[st.integers(1, 5)] * 3, st.integers(0, 50), st.integers(0, 30))
+def test_shares(indices: BatchIndices, size: int, count: int, workers: int, begin: int, num_done: int) -> None:
+    listed = list(indices)
+    groups = [listed[at : at + size] for at in range(0, len(listed), size)]
+    for turn in range(count):
+        share = BatchShare(indices, size, turn, count, begin)
+        kept = [[index for index in group if listed.index(index) >= begin] for group in groups[turn::count]]
+        assert [list(group) for group in share.groups()] == [group for group in kept if group]
+        own = [index for group in kept for index in group]
+        assert (list(share), len(share), share[: len(own) // 2]) == (own, len(own), own[: len(own) // 2])
+        assert list(share.rest(num_done)) == own[num_done:]
+        for index in listed:
+            if index in own:
+                place = share.group_of(index)
+                assert index in groups[turn + place * count]
+                assert index in share.divided(place % workers, workers)
+            else:
+                with pytest.raises(InvalidArgumentError, match=f"index: expected one of .*, got {index}"):
+                    share.group_of(index)
+        assert sorted(index for worker in range(workers) for index in share.divided(worker, workers)) == own
+        of_worker = share.divided(workers - 1, workers)
+        assert list(of_worker.rest(num_done)) == list(of_worker)[num_done:]
+
+
+@pytest.mark.parametrize("bad", [(0,), (1, -1), (1, 0, 0), (1, 0, 1, -1)])
+def test_no_such_share(bad: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError, match="share: expected size and step of at least 1"):
+        BatchShare(BatchIndices(0, 5), *bad)
+
+
 def test_in_words() -> None:
+    assert str(BatchShare(BatchIndices(0, 9), 2, 1, 2)) == "2, 3, 6, 7"
     assert str(BatchIndices(0, 0)) == "none"
     assert str(BatchIndices(5, 12, 3, (0, 2))) == "0, 2, 5, 8, ..., 11"
     assert str(BatchIndices(5, 9, 3, (0, 2))) == "0, 2, 5, 8"

@@ -1,0 +1,114 @@
+"""Small questions that are asked at once travel together; who asks does not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from graphlearn_dist.distributed.sampling.joint_calls import JointCalls
+from graphlearn_dist.errors import InvalidArgumentError, PeerLostError
+from graphlearn_dist.sampler.batches_together import MOST_EDGES
+
+
+class Asked:
+    """Answers a number by its square; an ``Exception`` by raising it.
+
+    Attributes:
+        calls: the questions of each call.
+        may_answer: answers wait for it.
+        num_cancelled: calls that were cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[list[Any]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.num_cancelled = 0
+
+    async def __call__(self, questions: list[Any]) -> list[Any]:
+        self.calls.append(list(questions))
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        for question in questions:
+            if isinstance(question, Exception):
+                raise question
+        return [question**2 for question in questions]
+
+
+def test_those_of_one_turn_travel_together() -> None:
+    async def main() -> list[list[Any]]:
+        asked = Asked()
+        joint: JointCalls[Any, Any] = JointCalls(asked, has_loop=True)
+        small = [joint.begin(number, 1) for number in range(3)]
+        others = [joint.begin(7, -1), joint.begin(8, MOST_EDGES), joint.begin(3, 1)]  # unknown and large ones go alone
+        assert [await answer for answer in [*small, *others]] == [0, 1, 4, 49, 64, 9]
+        assert await joint.begin(5, 1) == 25
+        half = MOST_EDGES // 2
+        assert await asyncio.gather(*(joint.begin(number, half) for number in (1, 2, 3))) == [1, 4, 9]
+        return asked.calls
+
+    assert asyncio.run(main()) == [[0, 1, 2, 3], [7], [8], [5], [1, 2], [3]]
+
+
+def test_one_that_fails() -> None:
+    """Another one is asked again, alone; but for a peer that is lost to all of them."""
+
+    async def main(error: Exception) -> tuple[list[Any], list[list[Any]]]:
+        asked = Asked()
+        joint: JointCalls[Any, Any] = JointCalls(asked, has_loop=True)
+        answers = [joint.begin(question, 1) for question in (2, error, 3)]
+        return await asyncio.gather(*answers, return_exceptions=True), asked.calls
+
+    wrong = InvalidArgumentError("no")
+    assert asyncio.run(main(wrong)) == ([4, wrong, 9], [[2, wrong, 3], [2], [wrong], [3]])
+    lost = PeerLostError("server-0", "gone")
+    assert asyncio.run(main(lost)) == ([lost, lost, lost], [[2, lost, 3]])
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_nobody_wants_it(begun: bool) -> None:
+    """A question is called off when the last of those is that it travels with; others keep their answers."""
+
+    async def main() -> None:
+        asked = Asked()
+        asked.may_answer.clear()
+        joint: JointCalls[Any, Any] = JointCalls(asked, has_loop=True)
+        answers = [asyncio.ensure_future(joint.begin(number, 1)) for number in (2, 3)]
+        if begun:
+            while not asked.calls:
+                await asyncio.sleep(0)
+        answers[0].cancel()
+        await asyncio.sleep(0)
+        asked.may_answer.set()
+        assert await answers[1] == 9
+        assert asked.num_cancelled == 0
+        asked.may_answer.clear()
+        answers = [asyncio.ensure_future(joint.begin(number, 1)) for number in (2, 3)]
+        num_calls = len(asked.calls)
+        if begun:
+            while len(asked.calls) == num_calls:
+                await asyncio.sleep(0)
+        for answer in answers:
+            answer.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (len(asked.calls) - num_calls, asked.num_cancelled) == (int(begun), int(begun))
+
+    asyncio.run(main())
+
+
+def test_without_a_loop() -> None:
+    """Whoever awaits the answer asks."""
+    asked = Asked()
+    joint: JointCalls[Any, Any] = JointCalls(asked, has_loop=False)
+    answer = joint.begin(4, 1)
+    assert asked.calls == []
+    with pytest.raises(StopIteration) as end:
+        answer.__await__().send(None)  # type: ignore[union-attr]
+    assert end.value.value == 16
