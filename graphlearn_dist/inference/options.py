@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -27,6 +28,8 @@ class InferenceOptions:
         node_types: whose rows are wanted of the last layer; None: all that it gives.
         seed: of the draws of ``fanout``.
         format: of the files of ``out``: ``"npy"``, or ``"parquet"`` with the original ids.
+        id_maps: the partition directory with the original ids, for Parquet of data that are not a directory
+            themselves; of it META.json and node_map are read.
         file_bytes: a file of ``out`` holds at most so many bytes of rows, and at least one row.
         together: all workers, or all clients, of the job call ``infer`` at once, and each computes the nodes of some
             partitions. The rows do not depend on it.
@@ -41,6 +44,7 @@ class InferenceOptions:
     node_types: tuple[NodeType, ...] | None = None
     seed: int = 0
     format: Literal["npy", "parquet"] = "npy"
+    id_maps: str | Path | None = None
     file_bytes: int = 1 << 30
     together: bool = False
     resume: bool = False

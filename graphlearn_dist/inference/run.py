@@ -75,14 +75,22 @@ def infer(
     with source, told, disk_errors(Path(out or ""), resumes):
         layers = layers_of(model, with_weights=options.weights)
         _check(source, layers, options, out)
+        id_maps = _id_maps(source, options, out)
         if out is None:
             made = _by_name(source, _Run(source, layers, options, None, progress).run(model))
-            return Results.in_memory({key: rows.read(0, rows.num_rows) for key, rows in made.items()}, source.directory)
+            return Results.in_memory({key: rows.read(0, rows.num_rows) for key, rows in made.items()}, id_maps)
         fingerprint = _fingerprint(model, source, options, len(layers))
         if not (options.resume and is_complete(Path(out), fingerprint)):
             check_free(Path(out), but=_WORK)
             work = _begin(Path(out), source, fingerprint, resume=options.resume)
-            _write(Path(out), source, options, fingerprint, _Run(source, layers, options, work, progress).run(model))
+            _write(
+                Path(out),
+                source,
+                options,
+                id_maps,
+                fingerprint,
+                _Run(source, layers, options, work, progress).run(model),
+            )
     return open_results(out)
 
 
@@ -91,13 +99,18 @@ def _by_name(source: GraphSource, result: LayerResult) -> dict[Any, Rows]:
 
 
 def _write(
-    folder: Path, source: GraphSource, options: InferenceOptions, fingerprint: dict[str, Any], result: LayerResult
+    folder: Path,
+    source: GraphSource,
+    options: InferenceOptions,
+    id_maps: Path | None,
+    fingerprint: dict[str, Any],
+    result: LayerResult,
 ) -> None:
     """The rows of the last layer, each process some of the files; what was on the way there is deleted."""
     group = source.group
     share = (0, 1) if group is None else (group.rank, len(group.names))
     rows = _by_name(source, result)
-    entries = write_files(folder, rows, source.directory, options.format, options.file_bytes, share=share)
+    entries = write_files(folder, rows, id_maps, options.format, options.file_bytes, share=share)
     source.meet()
     result.close()
     if share[0] == 0:
@@ -120,6 +133,35 @@ def _check(source: GraphSource, layers: list[Layer], options: InferenceOptions, 
             raise InvalidArgumentError(f"out: expected a directory with {name}=True, got None")
     for node_type in options.node_types or ():
         source.schema.node_type_index(node_type, "node_types")
+
+
+def _id_maps(source: GraphSource, options: InferenceOptions, out: str | Path | None) -> Path | None:
+    """The partition directory that has the original ids of nodes, seen to have them before anything is computed."""
+    directory = source.directory if options.id_maps is None else Path(options.id_maps)
+    if out is None or options.format != "parquet":
+        return directory
+    known = source.schema.columns.get("nodes", {})
+    for node_type in options.node_types or source.schema.node_types:
+        if directory is not None:
+            _check_id_map(directory, node_type, source)
+        elif known.get(node_type, {}).get("id_map"):
+            raise InvalidArgumentError(
+                f"id_maps: expected the partition directory with the ids of column {known[node_type]['id_column']} of "
+                f"{node_type!r}, which format='parquet' writes and these data only number, got None"
+            )
+    return directory
+
+
+def _check_id_map(directory: Path, node_type: Any, source: GraphSource) -> None:
+    from ..tables import IdMap
+
+    found = IdMap(directory, node_type).num_nodes
+    expected = source.schema.num_nodes[source.schema.node_type_index(node_type, "node_types")]
+    if found != expected:
+        raise InvalidArgumentError(
+            f"id_maps: expected the directory of these data, with {expected} nodes of {node_type!r}, got {directory} "
+            f"with {found}"
+        )
 
 
 def _fingerprint(model: Any, source: GraphSource, options: InferenceOptions, num_layers: int) -> dict[str, Any]:

@@ -377,6 +377,11 @@ class IdMap:
         self._group: tuple[int, Any] = (-1, None)
 
     @property
+    def num_nodes(self) -> int:
+        """How many nodes of the type there are."""
+        return self._num_nodes
+
+    @property
     def id_type(self) -> Any:
         """Arrow's type of the original ids."""
         return pa.int64() if self._dense else self._file.schema_arrow.field("id").type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE
 
 from graphlearn_dist.distributed import ServedDataset
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.inference import InferenceOptions, infer
+from graphlearn_dist.inference import InferenceOptions, infer, open_results
+from graphlearn_dist.tables import build
 from tests.support.graphs import random_graph, typed_graph
 from tests.support.inference import basic, dataset_of, partitions_of, pyg_of, typed_layers
 from tests.support.jobs import running_servers
@@ -39,3 +41,36 @@ def test_servers(name: str, num_servers: int, tmp_path: Path) -> None:
             assert torch.equal(infer(basic(GCN), served, options=ways[0]).rows(), expected.rows())
         with pytest.raises(InvalidArgumentError, match="weights: expected data that are held here"):
             infer([torch.nn.Identity()], served, options=InferenceOptions(weights=True))
+
+
+def test_original_ids_of_served_data(tmp_path: Path) -> None:
+    """Servers only number nodes: Parquet asks where their ids are, and has them."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = [f"node {number:03}" for number in range(120)]
+    pq.write_table(pa.table({"id": names[::-1], "x": [float(i) for i in range(120)]}), tmp_path / "users.parquet")
+    pq.write_table(pa.table({"a": names, "b": names[::-1]}), tmp_path / "knows.parquet")
+    user = {"node_id_col": "id", "features": [{"feature_col": "x"}]}
+    knows = {"relation": ["user", "knows", "user"], "source_id_col": "a", "dest_id_col": "b", "files": "knows.parquet"}
+    for name, rows in (("all", 120), ("few", 100)):
+        pq.write_table(pq.read_table(tmp_path / "users.parquet").slice(0, rows), tmp_path / f"{name}.parquet")
+        nodes = [{"node_type": "user", "files": f"{name}.parquet", **user}]
+        edges = [{**knows, "drop": ["unknown_ids"]}]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"nodes": nodes, "edges": edges}))
+        build(tmp_path / f"{name}.json", tmp_path / name, num_parts=2)
+    layers: list[Any] = [lambda x, _: x]
+    with running_servers(*[tmp_path / "all"] * 2, partitions=range(2)) as job, job.client():
+        served = ServedDataset.connect(60.0)
+        for id_maps, message in (
+            (None, "id_maps: .* of column id of 'user'.* got None"),
+            ("few", "120 nodes .* with 100"),
+        ):
+            given = None if id_maps is None else tmp_path / id_maps
+            with pytest.raises(InvalidArgumentError, match=message):
+                infer(layers, served, tmp_path / "out", options=InferenceOptions(format="parquet", id_maps=given))
+        infer(layers, served, tmp_path / "out", options=InferenceOptions(format="parquet", id_maps=tmp_path / "all"))
+        kept = infer(layers, served, options=InferenceOptions(id_maps=tmp_path / "all"))
+    kept.write(tmp_path / "kept", format="parquet")
+    for folder in ("out", "kept"):
+        [(ids, rows)] = open_results(tmp_path / folder).batches("user")
+        assert ids.to_pylist() == names
+        assert rows.flatten().tolist() == list(range(119, -1, -1))
