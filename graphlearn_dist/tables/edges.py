@@ -96,8 +96,9 @@ class EdgeStage:
         of_nodes = self.graph.node_times(cols) is not None
         if of_nodes and (spec.time_column is not None or spec.self_loops == "add"):
             raise TableError(
-                f"{spec.label_name}: expected no time_col and no added loops beside time_col of the nodes "
-                f"{'' if cols is None else cols}, whose times are those of the edges that lead to them"
+                f"{spec.label_name}: expected a time_col of the edges or of the nodes {'' if cols is None else cols}, "
+                "got both, or loops that are added: a time_col of nodes gives the edges that lead to them their times. "
+                "Times at which seeds are asked about are an argument of loaders (input_time)"
             )
         return of_nodes or spec.time_column is not None
 

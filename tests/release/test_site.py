@@ -28,5 +28,6 @@ def test_the_site(tmp_path: Path) -> None:
     program = (tmp_path / "tutorials" / "two_machines.html").read_text()
     assert re.search(r'<span class="filename">train\.py</span>', program)
     for page in tmp_path.rglob("*.html"):
+        assert re.findall(r"<a [^>]*>[\w/]+\.md</a>", page.read_text()) == [], f"{page.name} names a link by its file"
         fetched = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]+)"', page.read_text())
         assert fetched == [], f"{page.name} fetches from elsewhere"

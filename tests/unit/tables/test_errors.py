@@ -382,3 +382,12 @@ def test_damaged_csv_ends_in_an_error_or_in_partitions(tmp_path: Path, seed: int
         assert not (tmp_path / "g").exists()
     else:
         load_partition_layout(out, verify=True)
+
+
+def test_times_of_edges_and_of_nodes(tmp_path: Path) -> None:
+    _, config = shop_tables(tmp_path / "t")
+    for table in config["nodes"]:
+        table["time_col"] = table["node_id_col"] if table["node_type"] == "item" else "age"
+    message = r"expected a time_col of the edges or of the nodes .*, got both.* argument of loaders \(input_time\)"
+    with pytest.raises(TableError, match=message):
+        make(config, tmp_path / "g")
