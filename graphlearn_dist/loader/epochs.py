@@ -232,8 +232,7 @@ class LoaderIterator(Iterator[Any]):
         if (traced := tracer()) is not None:
             name = batch_name(self._loader._trace_key, progress.epoch, index)
             traced.loop(times.given_at, asked_at, self._loader._label, name)
-        times.gave(asked_at, perf_counter_ns())
-        if times.wants_advice():
+        if times.gave(asked_at, perf_counter_ns()):
             with contextlib.suppress(GraphLearnError):  # a server is gone: that is told where its batch is missing
                 times.advise(self._loader.stats())
         return batch

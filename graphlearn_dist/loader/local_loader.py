@@ -201,7 +201,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             super().check_process()
 
     def _made(self) -> MadeStats:
-        options = {"workers": "prefetch= or num_threads=, as far as there are cores", "ahead": "prefetch="}
+        options = {
+            "workers": "more prefetch or num_threads may help, as far as there are cores",
+            "ahead": "a larger prefetch may help",
+        }
         return MadeStats("this process", self._source.counts.sums(), self._prefetch, options=options)
 
     @property

@@ -116,23 +116,27 @@ class LoopTimes:
         """An iteration begins: what was between it and the one before is nobody's."""
         self.given_at = 0
 
-    def gave(self, asked_at: int, given_at: int) -> None:
-        """A batch was asked for and given, at these moments of ``perf_counter_ns``."""
+    def gave(self, asked_at: int, given_at: int) -> bool:
+        """A batch was asked for and given, at these moments of ``perf_counter_ns``.
+
+        Returns:
+            True once, when the loop has waited more than half of a time that is long enough to judge.
+        """
         with self._lock:
             self.batches += 1
             self.wait_ns += given_at - asked_at
             if self.given_at:
                 self.compute_ns += asked_at - self.given_at
             self.given_at = given_at
-
-    def wants_advice(self) -> bool:
-        """True once, when the loop has waited more than half of a time that is long enough to judge."""
-        if self._advised or self.batches < ADVISE_AFTER_BATCHES or self.wait_ns <= self.compute_ns:
-            return False
-        if self.wait_ns + self.compute_ns < ADVISE_AFTER_NS:
-            return False
-        self._advised = True
-        return True
+            wants_advice = (
+                not self._advised
+                and self.batches >= ADVISE_AFTER_BATCHES
+                and self.wait_ns > self.compute_ns
+                and self.wait_ns + self.compute_ns >= ADVISE_AFTER_NS
+            )
+            if wants_advice:
+                self._advised = True
+        return wants_advice
 
     def advise(self, stats: LoaderStats) -> None:
         """Logs what a loop that waits can do."""

@@ -43,3 +43,14 @@ def test_workers_count_where_their_owner_reads() -> None:
         BatchCounts(memory).add_sizes(seeds, 1, 1, 1, 1, 1)
     assert shared.sums() == BatchSums(3, 111, 3, 3, 3, 3, 3)
     assert torch.equal(open_counts(shared.handle_of(0))[:2], torch.tensor([1, 1]))
+
+
+def test_batches_are_summed_up_before_anybody_asks() -> None:
+    """What waits to be added up stays small, and a reader has all of it."""
+    counts = BatchCounts()
+    for index in range(1000):
+        counts.add_sizes(1, 2, 3, 4, 5, 6)
+        if index % 300 == 0:
+            assert counts.sums().batches == index + 1
+    assert len(counts._waiting) < 256
+    assert counts.sums() == BatchSums(1000, 1000, 2000, 3000, 4000, 5000, 6000)
