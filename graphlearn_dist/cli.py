@@ -122,7 +122,7 @@ def _serve(args: argparse.Namespace) -> int:
 def _job_address(text: str) -> JobAddress:
     from .utils.job_file import JobAddress, read_job_file
 
-    if os.path.exists(text) or "/" in text:
+    if os.path.exists(text) or not text.rpartition(":")[2].isdecimal():
         return read_job_file(text)
     return JobAddress(*parse_address(text, "JOB"), job_token())
 

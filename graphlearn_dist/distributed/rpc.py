@@ -135,8 +135,9 @@ def init_rpc(
             endpoint.close()
             raise
         try:
-            start_for_job(metrics_address(), context.worker_name, endpoint.find_fault)
-            start_tracing(trace_setting(), f"{context.role_name} {context.rank}", boot_id())
+            name = f"{context.role_name} {context.rank}"
+            start_for_job(metrics_address(), name, endpoint.find_fault)
+            start_tracing(trace_setting(), name, boot_id())
             set_trace_clock(endpoint, master_addr, endpoint.master_port)
         except BaseException:
             endpoint.close()

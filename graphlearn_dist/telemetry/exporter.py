@@ -154,6 +154,7 @@ def start_for_job(place: tuple[str, int] | None, who: str, find_fault: Callable[
                 if error.errno != errno.EADDRINUSE:
                     raise InvalidArgumentError(f"metrics: cannot listen at {host}:{port}: {error.strerror}") from error
                 continue
-            _log.info("metrics of %s: http://%s:%d/metrics", who, socket.gethostname(), port)
+            shown = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
+            _log.info("metrics of %s: http://%s:%d/metrics", who, shown, port)
             return
         raise InvalidArgumentError(f"metrics: expected a free port in {first} to {first + _TRIES - 1}")

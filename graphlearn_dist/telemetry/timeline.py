@@ -59,7 +59,8 @@ def read_parts(folder: str | Path) -> list[ProcessSpans]:
         InvalidArgumentError: there are none.
         StorageError: a file is none of them.
     """
-    paths = sorted(Path(folder).glob(f"*{PART_SUFFIX}"))
+    found_paths = sorted(Path(folder).glob(f"*{PART_SUFFIX}"))
+    paths = [path for path in found_paths if path.stat().st_size] or found_paths  # killed before it wrote: has no spans
     if not paths:
         raise InvalidArgumentError(f"trace: expected files *{PART_SUFFIX} in {folder}, found none")
     read = [_read_part(path) for path in paths]

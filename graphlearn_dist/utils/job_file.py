@@ -57,12 +57,17 @@ def read_job_file(path: str | Path) -> JobAddress:
     """What ``job_file`` wrote.
 
     Raises:
-        InvalidArgumentError: there is no such file, or it is another one.
+        InvalidArgumentError: there is no such file, perhaps as the job has ended, or it is another one.
     """
     try:
         read = json.loads(Path(path).read_text(encoding="utf-8"))
         token = read["token"]
         return JobAddress(str(read["master_addr"]), int(read["master_port"]), None if token is None else token.encode())
+    except FileNotFoundError as error:
+        raise InvalidArgumentError(
+            "job file: expected the file of a running job (launch --job-file), or [HOST:]PORT, got "
+            f"{path}, which is not there; it goes when its job ends"
+        ) from error
     except OSError as error:
         raise InvalidArgumentError(f"job file: cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

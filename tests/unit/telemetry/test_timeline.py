@@ -103,6 +103,16 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_parts(tmp_path)
 
 
+def test_a_process_that_was_killed_before_it_wrote(tmp_path: Path) -> None:
+    """It has no spans; those of the others are read."""
+    write_part(tmp_path, "whole", {"host": "a", "wall_ns": 0}, item("x", 1, 1))
+    (tmp_path / "early-2.part.jsonl").touch()
+    assert [[one.name for one in process.spans] for process in read_parts(tmp_path)] == [["x"]]
+    (tmp_path / "whole-1.part.jsonl").unlink()
+    with pytest.raises(StorageError, match="empty file"):
+        read_parts(tmp_path)
+
+
 def test_lanes_hold_no_two_spans_that_cross() -> None:
     spans = [
         Span("a", "t", 0, 10),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from graphlearn_dist.cli import main
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.utils.job_file import JobAddress, job_file, read_job_file
 
@@ -36,8 +37,18 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     ):
         pass
     with pytest.raises(InvalidArgumentError, match="cannot read"):
-        read_job_file(tmp_path / "none")
+        read_job_file(tmp_path)
     for text in ("", "{}", "[]", '{"master_addr": "a", "master_port": "x", "token": null}', '{"token": 7}'):
         (tmp_path / "f").write_text(text)
         with pytest.raises(InvalidArgumentError, match="is none"):
             read_job_file(tmp_path / "f")
+
+
+def test_a_job_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file is gone: a name of a file is not taken for an address."""
+    monkeypatch.chdir(tmp_path)
+    for command in ("status", "top"):
+        assert main([command, "job.json"]) == 1
+        assert "got job.json, which is not there; it goes when its job ends" in capsys.readouterr().err
