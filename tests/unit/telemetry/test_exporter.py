@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import socket
 import threading
@@ -86,7 +87,10 @@ def test_values_of_all_sources() -> None:
         assert ("graphlearn_dist_test_bytes_total", "") not in read(server.port)
 
 
-def test_the_processes_of_a_job_take_the_next_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_of_a_job_take_the_next_free_port(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(exporter, "_started", None)
     exporter.start_for_job(None, "nobody", well)
     assert exporter._started is None
@@ -97,6 +101,7 @@ def test_the_processes_of_a_job_take_the_next_free_port(monkeypatch: pytest.Monk
         assert started is not None
         with started:
             assert first < started.port < first + 64
+            assert f"metrics of server 0: http://127.0.0.1:{started.port}/metrics" in caplog.messages
             exporter.start_for_job(("127.0.0.1", first), "server 0 again", well)
             assert exporter._started is started
 
