@@ -42,7 +42,7 @@ from .schema import (
     store_name,
 )
 from .topology import Topology, count_ends, to_coo
-from .zone_order import ZoneOrder
+from .zone_order import ZoneOrder, check_order
 
 
 def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any], what: str) -> None:
@@ -344,15 +344,12 @@ class Dataset(NamedColumns):
             order: a ``ZoneOrder``, or a dict by node type.
 
         Raises:
-            InvalidArgumentError: an unknown type, or an order of another number of nodes.
+            InvalidArgumentError: an unknown type, or no order of as many nodes.
         """
         orders, schema = by_type(order), self.schema
         for node_type, one in orders.items():
             count = schema.num_nodes[schema.node_type_index(node_type, "order")]
-            if len(one.place) != count:
-                raise InvalidArgumentError(
-                    f"{label_of('order', node_type)}: expected places of {count} nodes, got {len(one.place)}"
-                )
+            check_order(one, count, label_of("order", node_type))
         self.node_orders = dict(orders)
 
     def init_node_split(self, node_split: Any = None) -> None:

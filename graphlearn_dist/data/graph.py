@@ -151,8 +151,17 @@ class Graph:
         self._native = self._native_weighted = self._on_device = None
         self._received = {}
 
+    def check_held_whole(self, name: str) -> None:
+        """InvalidArgumentError, about ``name``, unless row *v* is that of node *v*, as it is where a graph is whole."""
+        if self.row_book is not None:
+            raise InvalidArgumentError(
+                f"{name}: expected a data set that is held whole, with rows in the order of the ids, got a partition, "
+                "whose rows are in the order of its book; the loaders of graphlearn_dist.distributed sample from it"
+            )
+
     def cover_one_type(self) -> None:
         """Makes rows and columns the same nodes, unless the topology was given their numbers."""
+        self.check_held_whole("graph")
         if not self.topo.has_num_nodes:
             count = max(self.row_count, self.col_count)
             self.cover(count, count)

@@ -120,6 +120,27 @@ class GraphArrays:
     times: torch.Tensor | None = None
     folder: Path | None = None
 
+    def degrees(self, rows: slice) -> torch.Tensor:
+        """How many edges rows have, int64; PartitionFormatError where offsets are not in order within the edges."""
+        offsets = self.indptr[rows.start : rows.stop + 1]
+        degrees, is_inside = offsets.diff(), int(offsets[0]) >= 0 and int(offsets[-1]) <= len(self.indices)
+        if not is_inside or bool((degrees < 0).any()):
+            raise PartitionFormatError(
+                f"{self.folder}: expected offsets of rows {rows.start} to {rows.stop} in order and at most "
+                f"{len(self.indices)}"
+            )
+        return degrees
+
+    def neighbors(self, rows: slice) -> torch.Tensor:
+        """Those of rows whose ``degrees`` were asked for, int64; PartitionFormatError where one is no node."""
+        found = self.indices[int(self.indptr[rows.start]) : int(self.indptr[rows.stop])].long()
+        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < self.num_cols:
+            raise PartitionFormatError(
+                f"{self.folder}: expected neighbors from 0 to {self.num_cols - 1}, found {int(found.min())} to "
+                f"{int(found.max())}"
+            )
+        return found
+
 
 @dataclass(frozen=True)
 class CachedRows:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.zone_order import ZoneOrder
 from .edge_book import EdgeBook
 from .layout import FORMAT_NAME, FORMAT_VERSION, META_FILE, AnyBook, EdgeKey, NodeKey
 from .partition_book import ZonePartitionBook
@@ -15,18 +16,25 @@ from .storage import ArrayFile
 
 
 def node_entry(
-    key: NodeKey, book: AnyBook, feature_book: AnyBook | None = None, earliest: int | None = None
+    key: NodeKey,
+    book: AnyBook,
+    feature_book: AnyBook | None = None,
+    earliest: int | None = None,
+    order: ZoneOrder | None = None,
 ) -> dict[str, Any]:
     """The entry of a node type in META.json.
 
-    ``feature_book`` None: features lie with their nodes; ``earliest`` None: nodes have no times.
+    ``feature_book`` None: features lie with their nodes; ``earliest`` None: nodes have no times; ``order`` None: that
+    of a book of zones, or none.
     """
     sizes = [book.partition_size(p) for p in range(book.num_partitions)]
     entry = {"type": key, "count": book.num_ids, "part_counts": sizes, "book": book.to_dict()}
     if feature_book is not None:
         entry["feature_book"] = feature_book.to_dict()
     if isinstance(book, ZonePartitionBook):
-        entry["order"] = {"num_groups": book.order.num_groups}
+        order = book.order
+    if order is not None:
+        entry["order"] = {"num_groups": order.num_groups}
     return entry if earliest is None else {**entry, "earliest": earliest}
 
 
@@ -68,5 +76,9 @@ def make_meta(
 def write_meta(root: Path, meta: Mapping[str, Any], name: str = META_FILE) -> None:
     """Writes META.json at once or not at all; last, as without it nothing is a partition directory."""
     temporary = root / f".{name}.{os.getpid()}"
-    temporary.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, root / name)
+    try:
+        temporary.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, root / name)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

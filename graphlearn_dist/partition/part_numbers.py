@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from ..core import check_index_vector
 from ..data.zone_order import ZoneOrder
+from ..errors import InvalidArgumentError
 from ..utils.turns import far_apart
+
+_MOST_PARTS = 4096  # seeds of each stretch are counted in each part
 
 
 def number_parts(owners: torch.Tensor, order: ZoneOrder, seeds: torch.Tensor | None = None) -> torch.Tensor:
@@ -18,22 +22,42 @@ def number_parts(owners: torch.Tensor, order: ZoneOrder, seeds: torch.Tensor | N
     Args:
         owners: int ``[num_nodes]``, the part of each node, from 0.
         order: of these nodes.
-        seeds: int ``[num_seeds]``, on which the loaders train; all nodes unless given.
+        seeds: int ``[num_seeds]``, on which the loaders train, or a mask bool ``[num_nodes]``; all nodes unless given.
 
     Returns:
         int64 ``[num_nodes]``.
+
+    Raises:
+        InvalidArgumentError: owners or seeds of other nodes, or too many parts.
+        UnknownIdError: a seed is outside the data set.
     """
-    owners = owners.long()
-    num_parts = int(owners.max()) + 1 if len(owners) else 1
+    owners, num_nodes = check_index_vector(owners, "owners").long(), len(order.place)
+    if len(owners) != num_nodes:
+        raise InvalidArgumentError(f"owners: expected the parts of {num_nodes} nodes, got {len(owners)}")
+    num_parts = int(owners.max()) + 1 if num_nodes else 1
+    if num_nodes and not 0 <= int(owners.min()) <= num_parts <= _MOST_PARTS:
+        raise InvalidArgumentError(
+            f"owners: expected parts from 0 to {_MOST_PARTS - 1}, got {int(owners.min())} to {num_parts - 1}"
+        )
     if num_parts & (num_parts - 1):
         return owners
-    seeds = torch.arange(len(owners)) if seeds is None else seeds.long()
+    seeds = _seed_ids(seeds, num_nodes)
     stretch = torch.empty(len(seeds), dtype=torch.int64)
     stretch[torch.argsort(order.places_of(seeds), stable=True)] = (
         torch.arange(len(seeds)) * num_parts // max(1, len(seeds))
     )
     counts = (stretch * num_parts + owners[seeds]).bincount(minlength=num_parts**2).view(num_parts, num_parts)
     return numbers_by_seeds(counts)[owners]
+
+
+def _seed_ids(seeds: torch.Tensor | None, num_nodes: int) -> torch.Tensor:
+    if seeds is None:
+        return torch.arange(num_nodes)
+    if not isinstance(seeds, torch.Tensor) or seeds.dtype != torch.bool:
+        return check_index_vector(seeds, "seeds").long()
+    if seeds.shape != (num_nodes,):
+        raise InvalidArgumentError(f"seeds: expected a mask [{num_nodes}], got {list(seeds.shape)}")
+    return seeds.nonzero().view(-1)
 
 
 def numbers_by_seeds(counts: torch.Tensor) -> torch.Tensor:

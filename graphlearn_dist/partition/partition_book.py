@@ -380,6 +380,15 @@ class ZonePartitionBook(_NativeBook):
         }
 
 
+def book_of_zones(order: ZoneOrder, owners: torch.Tensor, num_parts: int) -> ZonePartitionBook | RangePartitionBook:
+    """The book of partitions that have whole zones; see ``ZonePartitionBook``.
+
+    A partition that has all has its rows in the order of the ids: so it is a whole data set to whoever samples from it.
+    """
+    book = ZonePartitionBook(order, owners, num_parts)  # which checks the owners
+    return book if num_parts > 1 else RangePartitionBook.near_equal(book.num_ids, 1)
+
+
 class _TensorBookType(ABCMeta, torch._C._TensorMeta):
     """The type of a book that is a tensor too: each of the two has a metaclass."""
 

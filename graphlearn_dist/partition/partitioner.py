@@ -14,11 +14,12 @@ import torch
 from .. import _C
 from ..data.columns import check_columns
 from ..data.schema import earliest
+from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.tensor import convert_to_tensor
 from ..utils.values import check_finite, label_of
-from .assembly import as_stored_book, write_edge_ids, write_tables
+from .assembly import as_stored_book, write_edge_ids, write_order, write_tables
 from .attributes import attr_path, constant_inputs, write_constants
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
 from .ingest import (
@@ -160,6 +161,10 @@ class PartitionerBase(ABC):
             The ids of each partition, or None, and a book that says the same: one of this package, or an owner for
             each id as a ``GLTPartitionBook``. Rows are in the order of the book; ids that contradict it are an error.
         """
+
+    def _node_order(self, ntype: NodeType | None = None) -> ZoneOrder | None:
+        """The order of the nodes of a type, which the directory then has too; that of a book of zones it has anyhow."""
+        return None
 
     def _cache_node(self, ntype: NodeType | None = None) -> Sequence[torch.Tensor | None]:
         """For each partition the ids, int64, of other partitions' nodes whose features it keeps a copy of, or None."""
@@ -331,7 +336,10 @@ class _Writer:
         if node.feat is not None and self.with_feature:
             self._write_caches(key, node.feat, feature_book)
         first = earliest(times) if times is not None and len(times) else None
-        return node_entry(key, book, own_feature_book, first)
+        order = source._node_order(key)
+        if order is not None and not isinstance(book, ZonePartitionBook):
+            self.files += write_order(self.root, key, order)
+        return node_entry(key, book, own_feature_book, first, order)
 
     def _write_caches(self, key: NodeKey, feat: torch.Tensor, feature_book: AnyBook) -> None:
         for p, given in enumerate(self.source._cache_node(key)):

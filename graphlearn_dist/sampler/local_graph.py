@@ -102,6 +102,8 @@ class LocalGraph:
 
     def __init__(self, dataset: Dataset, plan: SamplingPlan, num_threads: int = 1) -> None:
         graphs = dataset.graphs()
+        for graph in graphs.values():
+            graph.check_held_whole("data")
         self.plan = plan
         self.device = torch.device("cpu")
         ordered = [graphs[edge_type] for edge_type in plan.schema.edge_types]

@@ -80,9 +80,9 @@ def stream_of_directory(layout: PartitionLayout) -> EdgeStream:
                 edge_bytes = _EDGE_BYTES + _file_bytes(layout, "edge", key) // max(layout.edges[key].count, 1)
                 ids = layout.nodes[row_type].book.local_ids(p)
                 for first, last in row_chunks(graph.indptr, CHUNK_EDGES):
-                    begin, end = int(graph.indptr[first]), int(graph.indptr[last])
-                    rows = ids[first:last].repeat_interleave(graph.indptr[first : last + 1].diff())
-                    yield EdgeChunk(row_type, rows, col_type, graph.indices[begin:end].long(), edge_bytes)
+                    some = slice(first, last)
+                    rows = ids[some].repeat_interleave(graph.degrees(some))
+                    yield EdgeChunk(row_type, rows, col_type, graph.neighbors(some), edge_bytes)
 
     return EdgeStream(nodes, edges)
 

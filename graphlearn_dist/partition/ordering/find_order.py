@@ -27,6 +27,7 @@ _MOST_ZONES = 512
 _NODES_OF_A_ZONE = 4  # at least, on average
 _PASSES = 4
 _MEAN_WEIGHT = 1000
+_SEED_END = 1 << 31  # of KaMinPar's seeds
 _WEIGHT_END = 1 << 30  # what all nodes weigh together, in KaMinPar's 32 bits
 
 
@@ -55,8 +56,9 @@ def find_order(stream: EdgeStream, by: Orderer, *, seed: int = 0, scratch_dir: P
         InvalidArgumentError: an unknown ``by``, or too many nodes.
         MissingLibraryError: KaMinPar is not installed.
     """
-    if by not in ORDERERS:
-        raise InvalidArgumentError(f"by: expected one of {sorted(ORDERERS)}, got {by!r}")
+    check_orderer(by)
+    if type(seed) is not int:
+        raise InvalidArgumentError(f"seed: expected an int, got {seed!r}")
     counts = {key: node.count for key, node in stream.nodes.items()}
     num_groups, num_zones = shape_of(sum(counts.values()))
     starts = first_ids(counts)
@@ -70,6 +72,12 @@ def find_order(stream: EdgeStream, by: Orderer, *, seed: int = 0, scratch_dir: P
         for key, count in counts.items()
     }
     return FoundOrder(orders, zone_graph(stream, orders))
+
+
+def check_orderer(by: str) -> None:
+    """InvalidArgumentError for what finds no orders."""
+    if by not in ORDERERS:
+        raise InvalidArgumentError(f"by: expected one of {sorted(ORDERERS)}, got {by!r}")
 
 
 def shape_of(num_nodes: int) -> tuple[int, int]:
@@ -154,7 +162,7 @@ def _kaminpar_blocks(kaminpar: Any, graph: UnionGraph, num_blocks: int, seed: in
     """The block of each node, int32."""
     if num_blocks == 1 or graph.num_nodes <= num_blocks or int(graph.offsets[-1]) == 0:
         return torch.arange(graph.num_nodes, dtype=torch.int32) % num_blocks
-    kaminpar.reseed(seed)
+    kaminpar.reseed(seed % _SEED_END)
     opened = kaminpar.load_graph(str(graph.path), kaminpar.GraphFileFormat.PARHIP)
     blocks = kaminpar.KaMinPar(1, kaminpar.default_context()).compute_partition(opened, num_blocks, SLACK)
     return torch.tensor(blocks, dtype=torch.int32)

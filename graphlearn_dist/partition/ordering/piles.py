@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from ...errors import StorageError
+from ...errors import PartitionFormatError
 
 PILE_BYTES = 64 << 20  # on the average
 _ROW, _COUNT = "row", "count"
@@ -66,7 +66,7 @@ class Piles:
         """The piles of a partition in order, which are gone then: where to find each of its rows, and the columns.
 
         Raises:
-            StorageError: a row did not come, or came twice.
+            PartitionFormatError: a row did not come, or came twice: they are not what the books say.
         """
         for number in range(self._first[partition], self._first[partition + 1]):
             begin = (number - self._first[partition]) * self._rows
@@ -74,7 +74,7 @@ class Piles:
             expected = min(self._rows, self._sizes[partition] - begin)
             order = rows.argsort()
             if not torch.equal(rows[order], torch.arange(expected)):
-                raise StorageError(
+                raise PartitionFormatError(
                     f"partition {partition}: expected rows {begin} to {begin + expected} once each, got {len(rows)}"
                 )
             yield order, {name: self._read(number, name) for name in self._forms if name != _ROW}
@@ -107,7 +107,7 @@ class Piles:
     def _append(self, number: int, name: str, values: torch.Tensor) -> None:
         self._forms.setdefault(name, (values.dtype, tuple(values.shape[1:])))
         with self._path(number, name).open("ab") as file:  # none stays open: there may be many
-            values.contiguous().view(-1).view(torch.uint8).numpy().tofile(file)
+            file.write(values.contiguous().view(-1).view(torch.uint8).numpy().data)
 
     def _read(self, number: int, name: str) -> torch.Tensor:
         path, (dtype, shape) = self._path(number, name), self._forms.get(name, (torch.int64, ()))

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from ... import _C
 from ...core import available_cores, thread_pool, to_tensor
 from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError, PartitionFormatError
-from ..assembly import write_tables
+from ...utils.disk import disk_errors
+from ..assembly import write_order
 from ..attributes import attr_path
 from ..edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
 from ..layout import (
@@ -32,15 +33,12 @@ from ..layout import (
     read_meta,
 )
 from ..meta_entries import edge_entry, make_meta, node_entry, write_meta
-from ..partition_book import PartitionBook, ZonePartitionBook
+from ..partition_book import PartitionBook, ZonePartitionBook, book_of_zones
 from ..storage import ArrayFile, ArrayWriter, new_directory, write_array, write_tensor, written_in_place
 from .edge_stream import stream_of_directory
-from .find_order import Orderer, find_order
+from .find_order import Orderer, check_orderer, find_order, shape_of
 from .piles import Locate, Piles
-from .zone_graph import ZoneGraph, read_zone_graph, write_zone_graph, zone_graph
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
+from .zone_graph import ZoneGraph, check_num_parts, read_zone_graph, write_zone_graph, zone_graph
 
 _ROWS_AT_ONCE = 1 << 16
 _KEPT_GROUPS = ("node_split", "graph_attr")
@@ -96,11 +94,15 @@ def repartition(
     Raises:
         InvalidArgumentError: the data set has no order and ``by`` is None, or an argument is wrong.
         PartitionFormatError: the directory is damaged, or some partition is not on this machine.
+        StorageError: the disk is full, or fails.
     """
+    if by is not None:
+        check_orderer(by)
     layout = load_partition_layout(Path(root_dir))
     directory = new_directory(output_dir)
-    directory.absolute().parent.mkdir(parents=True, exist_ok=True)
-    orders, graph = _order_of(layout, directory, by, seed)
+    with disk_errors(directory):
+        directory.absolute().parent.mkdir(parents=True, exist_ok=True)
+        orders, graph = _order_of(layout, directory, num_parts, by, seed)
     owners = graph.owners(num_parts)
     before = _zone_owners(layout)
     if before is not None:
@@ -114,16 +116,24 @@ def repartition(
 
 
 def _order_of(
-    layout: PartitionLayout, directory: Path, by: Orderer | None, seed: int
+    layout: PartitionLayout, directory: Path, num_parts: int, by: Orderer | None, seed: int
 ) -> tuple[Mapping[NodeKey, ZoneOrder], ZoneGraph]:
     orders = {key: info.order for key, info in layout.nodes.items() if info.order is not None}
     if len(orders) == len(layout.nodes):
-        return orders, read_zone_graph(layout) or zone_graph(stream_of_directory(layout), orders)
+        num_zones = {order.num_zones for order in orders.values()}
+        if len(num_zones) != 1 or not all(order.is_permutation for order in orders.values()):
+            raise PartitionFormatError(
+                f"{layout.root / 'order'}: expected of each node type a permutation in as many zones, found "
+                f"{sorted(num_zones)} zones"
+            )
+        check_num_parts(num_parts, max(num_zones))
+        return orders, read_zone_graph(layout, max(num_zones)) or zone_graph(stream_of_directory(layout), orders)
     if by is None:
         raise InvalidArgumentError(
             f"root_dir: expected a data set with an order of all its nodes, got {layout.root}, which has none of "
             f"{[key for key in layout.nodes if key not in orders]}; by='kaminpar' or by='ldg' finds one"
         )
+    check_num_parts(num_parts, shape_of(sum(info.count for info in layout.nodes.values()))[1])  # before the search
     found = find_order(stream_of_directory(layout), by, seed=seed, scratch_dir=directory.absolute().parent)
     return found.orders, found.graph
 
@@ -192,18 +202,6 @@ def _zone_runs(old: ZonePartitionBook, new: ZonePartitionBook, p: int) -> list[_
     return runs
 
 
-def _degrees(part: int, graph: GraphArrays, rows: slice) -> torch.Tensor:
-    """How many edges rows have, int64; PartitionFormatError where offsets are not in order within the edges."""
-    offsets = graph.indptr[rows.start : rows.stop + 1]
-    degrees, is_inside = offsets.diff(), int(offsets[0]) >= 0 and int(offsets[-1]) <= len(graph.indices)
-    if not is_inside or bool((degrees < 0).any()):
-        raise PartitionFormatError(
-            f"part{part}: expected offsets of rows {rows.start} to {rows.stop} in order and at most "
-            f"{len(graph.indices)}"
-        )
-    return degrees
-
-
 def _attribute(
     select: Callable[[PartitionArrays], Mapping[str, torch.Tensor]], name: str, part: PartitionArrays
 ) -> torch.Tensor | None:
@@ -222,13 +220,17 @@ class _Mover:
         num_parts: int,
     ) -> None:
         self.layout, self.root, self.num_parts = layout, root, num_parts
-        self.books = {key: ZonePartitionBook(orders[key], owners, num_parts) for key in layout.nodes}
+        self.orders = orders
+        self.books = {key: book_of_zones(orders[key], owners, num_parts) for key in layout.nodes}
         self.parts = [layout.open_partition(p, verify=None) for p in range(layout.num_parts)]
         self.files: list[ArrayFile] = []
 
-    def _keeps_zones(self, old: PartitionBook, key: NodeKey) -> TypeGuard[ZonePartitionBook]:
-        """Whether old rows are of the same zones, each in one piece."""
-        return isinstance(old, ZonePartitionBook) and old.order.is_same(self.books[key].order)
+    def _kept_zones(self, old: PartitionBook, key: NodeKey) -> tuple[ZonePartitionBook, ZonePartitionBook] | None:
+        """The old and the new book where rows are of the same zones in both, each in one piece."""
+        new = self.books[key]
+        if isinstance(old, ZonePartitionBook) and isinstance(new, ZonePartitionBook) and old.order.is_same(new.order):
+            return old, new
+        return None
 
     def run(self, graph: ZoneGraph) -> dict[str, Any]:
         """Writes all arrays; returns what META.json will say."""
@@ -236,9 +238,9 @@ class _Mover:
         self._keep()
         nodes = []
         for key, info in self.layout.nodes.items():
-            self.files += write_tables(self.root, "node_book", key, self.books[key])
+            self.files += write_order(self.root, key, self.orders[key])  # which a book of zones has its table from
             self._move_nodes(key)
-            nodes.append(node_entry(key, self.books[key], None, info.earliest))
+            nodes.append(node_entry(key, self.books[key], None, info.earliest, self.orders[key]))
         edges = [self._move_edges(key) for key in self.layout.edges]
         self.files += write_zone_graph(self.root, graph)
         constants, edge_dir = meta.get("constants", ()), self.layout.edge_dir
@@ -301,11 +303,12 @@ class _Mover:
             paths = [path_of(p) for p in range(self.num_parts)]
             if not arrays:
                 continue
-            if not self._keeps_zones(old, key):
+            kept = self._kept_zones(old, key)
+            if kept is None:
                 self._rearrange(paths, arrays, old, sizes, partial(_locate, self.books[key]))
                 continue
             for p, path in enumerate(paths):
-                runs = _zone_runs(old, self.books[key], p)
+                runs = _zone_runs(*kept, p)
                 some = next(iter(arrays.values()))
                 self._write(path, some, sizes[p], (arrays[run.owner][run.rows] for run in runs))
 
@@ -328,11 +331,11 @@ class _Mover:
         row_type = self.layout.row_type(key)
         graphs = {part.partition_idx: part.graphs[key] for part in self.parts}
         old, sizes = self.layout.nodes[row_type].book, self._sizes(row_type)
-        if self._keeps_zones(old, row_type):
+        if (kept := self._kept_zones(old, row_type)) is not None:
             counts = []
             for p in range(self.num_parts):
-                runs = _zone_runs(old, self.books[row_type], p)
-                counts.append(sum(int(_degrees(run.owner, graphs[run.owner], run.rows).sum()) for run in runs))
+                runs = _zone_runs(*kept, p)
+                counts.append(sum(int(graphs[run.owner].degrees(run.rows).sum()) for run in runs))
                 self._write_graph(key, p, graphs[0], (sizes[p], counts[-1]), _of_runs(graphs, runs))
             return counts
         num_edges = sum(len(graph.indices) for graph in graphs.values())
@@ -342,7 +345,7 @@ class _Mover:
         for p, graph in graphs.items():
             ids = old.local_ids(p)
             for rows in _pieces(len(ids)):
-                degrees = _degrees(p, graph, rows)
+                degrees = graph.degrees(rows)
                 piles.put_lists(ids[rows], degrees, partial(_edges_of, graph, rows.start))
         for p, count in enumerate(piles.num_items):
             self._write_graph(key, p, graphs[0], (sizes[p], count), _of_piles(graphs[0], piles.take_lists(p)))
@@ -394,7 +397,7 @@ def _names(graph: GraphArrays) -> list[str]:
 def _of_runs(graphs: Mapping[int, GraphArrays], runs: list[_Run]) -> Iterator[_Edges]:
     for run in runs:
         graph, rows = graphs[run.owner], run.rows
-        degrees = _degrees(run.owner, graph, rows)
+        degrees = graph.degrees(rows)
         begin, end = int(graph.indptr[rows.start]), int(graph.indptr[rows.stop])
         yield degrees, {name: getattr(graph, name)[begin:end] for name in _names(graph)}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -62,15 +63,15 @@ class _Writer:
         self._file.seek(self._begin)
 
     def append(self, neighbors: np.ndarray) -> None:
-        neighbors.astype(np.int32, copy=False).tofile(self._file)
+        self._file.write(np.ascontiguousarray(neighbors, np.int32).data)  # tofile does not say that a disk is full
 
     def finish(self, degrees: torch.Tensor, weights: torch.Tensor) -> UnionGraph:
         offsets = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
-        weights.to(torch.int32).numpy().tofile(self._file)
-        self._file.seek(0)
-        np.array([_VERSION, len(weights), int(offsets[-1])], np.uint64).tofile(self._file)
-        (offsets * 4 + self._begin).numpy().tofile(self._file)
-        self._file.close()
+        with self._file:
+            self._file.write(weights.to(torch.int32).numpy().data)
+            self._file.seek(0)
+            self._file.write(np.array([_VERSION, len(weights), int(offsets[-1])], np.uint64).data)
+            self._file.write((offsets * 4 + self._begin).numpy().data)
         return UnionGraph(self._path, offsets, weights)
 
 
@@ -130,15 +131,15 @@ def _pairs(stream: EdgeStream, starts: Mapping[NodeKey, int]) -> Iterator[tuple[
         yield rows[others], cols[others]
 
 
-def _scatter(pairs: torch.Tensor, bounds: torch.Tensor, files: Sequence[object]) -> None:
+def _scatter(pairs: torch.Tensor, bounds: torch.Tensor, files: Sequence[IO[bytes]]) -> None:
     if len(files) == 1:
-        pairs.numpy().tofile(files[0])  # type: ignore[arg-type]
+        files[0].write(pairs.numpy().data)
         return
     buckets = torch.searchsorted(bounds, pairs >> 32, right=True).to(torch.int16).numpy()
     by_bucket = pairs.numpy()[np.argsort(buckets, kind="stable")]
     ends = np.cumsum(np.bincount(buckets, minlength=len(files)))
     for file, part in zip(files, np.split(by_bucket, ends[:-1]), strict=True):
-        part.tofile(file)  # type: ignore[arg-type]
+        file.write(np.ascontiguousarray(part).data)
 
 
 def induced_graphs(graph: UnionGraph, groups: torch.Tensor, num_groups: int, scratch: Path) -> list[UnionGraph]:

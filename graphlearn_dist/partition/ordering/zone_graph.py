@@ -17,6 +17,8 @@ from ..part_numbers import numbers_by_seeds
 from ..storage import ArrayFile, open_array, write_tensor
 from .edge_stream import EdgeStream
 
+_MOST_ZONES = 8192  # their graph is a matrix
+_MOST = float(1 << 61)  # that counts come to in all: sums of them fit into their type
 _TRIES = 6
 SLACK = 0.03
 _PRICE_OF_PIECES = 1.05  # of its cut: then a trainer's batches are all made by one server
@@ -53,10 +55,7 @@ class ZoneGraph:
         Raises:
             InvalidArgumentError: more partitions than zones.
         """
-        if not 1 <= num_parts <= self.num_zones:
-            raise InvalidArgumentError(
-                f"num_parts: expected 1 to {self.num_zones}, the number of zones of the order, got {num_parts}"
-            )
+        check_num_parts(num_parts, self.num_zones)
         found = to_tensor(_C.zone_parts(self.edges, self.weights, num_parts, slack, _TRIES, 0))
         if num_parts & (num_parts - 1):
             return found
@@ -87,6 +86,14 @@ class ZoneGraph:
         return most[0], most[1]
 
 
+def check_num_parts(num_parts: int, num_zones: int) -> None:
+    """InvalidArgumentError unless so many zones are enough for so many partitions."""
+    if type(num_parts) is not int or not 1 <= num_parts <= num_zones:
+        raise InvalidArgumentError(
+            f"num_parts: expected 1 to {num_zones}, the number of zones of the order, got {num_parts!r}"
+        )
+
+
 def _pieces(weights: torch.Tensor, num_pieces: int) -> torch.Tensor:
     """The piece of the order that each zone is in, int64 ``[num_zones]``, of near-equal weight.
 
@@ -109,6 +116,10 @@ def zone_graph(stream: EdgeStream, orders: Mapping[NodeKey, ZoneOrder]) -> ZoneG
     if len(set(counts.values())) != 1 or 0 in counts.values():
         raise InvalidArgumentError(f"orders: expected one for each node type, of as many zones, got zones {counts}")
     num_zones = next(iter(counts.values()))
+    if num_zones > _MOST_ZONES:
+        raise InvalidArgumentError(
+            f"orders: expected at most {_MOST_ZONES:,} zones to be shared out, got {num_zones:,}"
+        )
     zones = {key: order.zone_of(torch.arange(len(order.place))).to(torch.int32) for key, order in orders.items()}
     edges = torch.zeros(num_zones * num_zones, dtype=torch.int64)
     weights = torch.zeros(num_zones, 2, dtype=torch.int64)
@@ -129,8 +140,8 @@ def write_zone_graph(root: Path, graph: ZoneGraph) -> list[ArrayFile]:
     return [write_tensor(root, array_path("zones", None, name), array) for name, array in arrays]
 
 
-def read_zone_graph(layout: PartitionLayout) -> ZoneGraph | None:
-    """That of a partition directory; None where it has none.
+def read_zone_graph(layout: PartitionLayout, num_zones: int) -> ZoneGraph | None:
+    """That of a partition directory, whose orders have so many zones; None where it has none.
 
     Raises:
         PartitionFormatError: it is damaged.
@@ -139,7 +150,13 @@ def read_zone_graph(layout: PartitionLayout) -> ZoneGraph | None:
     if files[0] is None or files[1] is None:
         return None
     edges, weights = (open_array(layout.root, file, verify=True) for file in files if file is not None)
-    num_zones = len(weights)
-    if edges.shape != (num_zones, num_zones) or weights.shape != (num_zones, 2) or edges.dtype != torch.int64:
-        raise PartitionFormatError(f"{layout.root / 'zones'}: expected int64 [n, n] and [n, 2]")
+    forms = [(edges.shape, edges.dtype), (weights.shape, weights.dtype)]
+    if forms != [((num_zones, num_zones), torch.int64), ((num_zones, 2), torch.int64)]:
+        raise PartitionFormatError(
+            f"{layout.root / 'zones'}: expected edges and weights int64 [{num_zones}, {num_zones}] and "
+            f"[{num_zones}, 2], found {forms}"
+        )
+    counts = [edges, weights]
+    if not torch.equal(edges, edges.T) or any(int(c.min()) < 0 or float(c.double().sum()) > _MOST for c in counts):
+        raise PartitionFormatError(f"{layout.root / 'zones'}: expected counts from 0 on, of edges symmetric")
     return ZoneGraph(edges, weights)

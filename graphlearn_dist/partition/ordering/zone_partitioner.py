@@ -8,18 +8,19 @@ from typing import Any
 
 import torch
 
-from ...data.zone_order import ZoneOrder
+from ...core import check_index_vector
+from ...data.zone_order import ZoneOrder, check_order
 from ...errors import InvalidArgumentError
 from ...typing import NodeType
 from ...utils.tensor import convert_to_tensor
 from ...utils.values import label_of
 from ..ingest import by_type
-from ..partition_book import PartitionBook, ZonePartitionBook
+from ..partition_book import PartitionBook, book_of_zones
 from ..partitioner import PartitionerBase
 from ..storage import ArrayFile
 from .edge_stream import stream_of_partitioner
-from .find_order import FoundOrder, Orderer, find_order
-from .zone_graph import write_zone_graph
+from .find_order import FoundOrder, Orderer, find_order, shape_of
+from .zone_graph import check_num_parts, write_zone_graph
 
 
 class ZonePartitioner(PartitionerBase):
@@ -33,19 +34,19 @@ class ZonePartitioner(PartitionerBase):
     def __init__(self, *args: Any, orders: Any, zone_owners: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._orders: dict[NodeType | None, ZoneOrder] = by_type("orders", orders, self.nodes)
-        self._zone_owners = convert_to_tensor(zone_owners, name="zone_owners")
+        self._zone_owners = check_index_vector(convert_to_tensor(zone_owners, name="zone_owners"), "zone_owners")
 
     def _partition_node(self, ntype: NodeType | None = None) -> tuple[None, PartitionBook]:
-        order, num_nodes = self._orders.get(ntype), self.nodes[ntype].count
         name = label_of("orders", ntype)
-        if order is None or len(order.place) != num_nodes:
-            found = "None" if order is None else len(order.place)
-            raise InvalidArgumentError(f"{name}: expected the places of {num_nodes} nodes, got {found}")
+        order = check_order(self._orders.get(ntype), self.nodes[ntype].count, name)
         if len(self._zone_owners) != order.num_zones:
             raise InvalidArgumentError(
                 f"zone_owners: expected owners of the {order.num_zones} zones of {name}, got {len(self._zone_owners)}"
             )
-        return None, ZonePartitionBook(order, self._zone_owners, self.num_parts)
+        return None, book_of_zones(order, self._zone_owners, self.num_parts)
+
+    def _node_order(self, ntype: NodeType | None = None) -> ZoneOrder | None:
+        return self._orders[ntype]
 
 
 class _OrderingPartitioner(PartitionerBase):
@@ -55,6 +56,7 @@ class _OrderingPartitioner(PartitionerBase):
 
     @functools.cached_property
     def _found(self) -> FoundOrder:
+        check_num_parts(self.num_parts, shape_of(sum(node.count for node in self.nodes.values()))[1])
         parent = self.output_dir.absolute().parent
         parent.mkdir(parents=True, exist_ok=True)
         return find_order(stream_of_partitioner(self), self._by, seed=self.seed, scratch_dir=parent)
@@ -64,7 +66,10 @@ class _OrderingPartitioner(PartitionerBase):
         return self._found.graph.owners(self.num_parts)
 
     def _partition_node(self, ntype: NodeType | None = None) -> tuple[None, PartitionBook]:
-        return None, ZonePartitionBook(self._found.orders[ntype], self._owners, self.num_parts)
+        return None, book_of_zones(self._found.orders[ntype], self._owners, self.num_parts)
+
+    def _node_order(self, ntype: NodeType | None = None) -> ZoneOrder | None:
+        return self._found.orders[ntype]
 
     def _write_beside(self, root: Path) -> list[ArrayFile]:
         return write_zone_graph(root, self._found.graph)

@@ -51,6 +51,9 @@ def test_an_order_of_zones() -> None:
         ((PLACE, BOUNDS[[0, 3, 2, 4]]), "bounds: expected to ascend from 0 to 6"),
         ((PLACE, BOUNDS, 3), "num_groups: expected a divisor of the 4 zones, got 3"),
         ((PLACE, BOUNDS, 0), "num_groups: expected a divisor"),
+        ((PLACE, BOUNDS, 2.0), "num_groups: expected a divisor"),
+        ((PLACE.tolist(), BOUNDS), "place: expected a torch.Tensor, got list"),
+        ((PLACE, BOUNDS.numpy()), "bounds: expected a torch.Tensor, got ndarray"),
     ],
 )
 def test_parts_that_do_not_fit(arguments: tuple[Any, ...], said: str) -> None:
@@ -58,7 +61,35 @@ def test_parts_that_do_not_fit(arguments: tuple[Any, ...], said: str) -> None:
         ZoneOrder(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((torch.tensor([0, -1]),), "zones: expected 0 to 1,048,575, got -1"),
+        ((torch.tensor([0, 1 << 40]),), "zones: expected 0 to 1,048,575, got 1,099,511,627,776"),
+        ((torch.tensor([0, 5]), 1, 5), "zones: expected 0 to 4, got 5"),
+        ((torch.tensor([0.5]),), "zones: expected dtype int64 or int32"),
+        ((torch.tensor([[1]]),), "zones: expected a one-dimensional tensor"),
+        ((torch.tensor([1]), 1, -1), "num_zones: expected 0 to"),
+    ],
+)
+def test_zones_that_are_none(arguments: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
+        ZoneOrder.of_zones(*arguments)
+
+
+@pytest.mark.parametrize(
+    "place", [[0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 6], [-1, 1, 2, 3, 4, 5], [1 << 60, 1, 2, 3, 4, 5]]
+)
+def test_places_that_are_no_permutation(place: list[int]) -> None:
+    order = ZoneOrder(torch.tensor(place), BOUNDS)
+    assert not order.is_permutation
+    with pytest.raises(InvalidArgumentError, match="order: expected each place from 0 to 5 once, got others"):
+        dataset().init_order(order)
+
+
 def test_orders_of_other_data_sets_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="order: expected a ZoneOrder, got Tensor"):
+        dataset().init_order(PLACE)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="order: expected places of 6 nodes, got 5"):
         dataset().init_order(ZoneOrder(torch.arange(5), torch.tensor([0, 5])))
     with pytest.raises(InvalidArgumentError, match="order"):

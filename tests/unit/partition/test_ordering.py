@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +16,29 @@ import torch
 
 from graphlearn_dist import _C, cli
 from graphlearn_dist.core import to_tensor
+from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.errors import InvalidArgumentError, MissingLibraryError, PartitionFormatError, StorageError
+from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.partition import (
     LDGPartitioner,
     RandomPartitioner,
     ZonePartitionBook,
+    ZonePartitioner,
     load_partition_layout,
     partition_quality,
     repartition,
+    save_node_order,
     verify,
 )
 from graphlearn_dist.partition.ordering import edge_stream, union_graph
+from graphlearn_dist.partition.ordering import find_order as find_order_module
 from graphlearn_dist.partition.ordering.find_order import _bisected, find_order, shape_of
 from graphlearn_dist.partition.ordering.piles import Piles
 from graphlearn_dist.partition.ordering.zone_graph import ZoneGraph, read_zone_graph, zone_graph
+from graphlearn_dist.sampler import RandomNegativeSampler
 from graphlearn_dist.utils.turns import far_apart
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
+from tests.support.jobs import load
 from tests.support.oracle import write_partitions
 
 NUM_CLUSTERS = 8
@@ -197,7 +206,7 @@ def test_a_partitioner_writes_its_order(tmp_path: Path) -> None:
         ids = book.local_ids(p)
         assert bool((order.place[ids].diff() > 0).all())
         assert torch.equal(layout.open_partition(p).node_feats[None].view(-1).long(), ids)
-    graph, owners = read_zone_graph(layout), book.owners.long()
+    graph, owners = read_zone_graph(layout, order.num_zones), book.owners.long()
     assert graph is not None
     found = zone_graph(edge_stream.stream_of_directory(layout), {None: order})
     assert torch.equal(found.edges, graph.edges)
@@ -282,7 +291,7 @@ def test_piles_miss_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     piles = Piles(tmp_path / "piles", [3, 2], 5, lambda ids: (ids // 3, ids % 3))  # two rows in each
     piles.put(torch.tensor([4, 0, 2]), {"x": torch.tensor([[4.0], [0.0], [2.0]])})
     piles.put(torch.tensor([3]), {"x": torch.tensor([[3.0]])})
-    with pytest.raises(StorageError, match="partition 0: expected rows 0 to 2 once each, got 1"):
+    with pytest.raises(PartitionFormatError, match="partition 0: expected rows 0 to 2 once each, got 1"):
         list(piles.take(0))
     found = [columns["x"][order].view(-1).tolist() for order, columns in piles.take(1)]
     assert found == [[3.0, 4.0]]
@@ -322,10 +331,127 @@ def test_damaged_partitions_are_not_moved(has_checksum: bool, tmp_path: Path) ->
     offsets = torch.from_numpy(np.load(directory / name))
     offsets[5] = offsets[-1] + 7
     rewritten(directory, name, offsets, has_checksum=has_checksum)
-    expected = "part1: expected offsets of rows .* in order" if has_checksum else "altered: expected CRC-32"
+    expected = "part1/graph: expected offsets of rows .* in order" if has_checksum else "altered: expected CRC-32"
     with pytest.raises(PartitionFormatError, match=expected):
         repartition(directory, tmp_path / "6", num_parts=6)
     assert [path.name for path in tmp_path.iterdir()] == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("zones/weights.npy", -1, "zones: expected counts from 0 on"),
+        ("zones/edges.npy", 1 << 62, "zones: expected counts from 0 on, of edges symmetric"),
+        ("order/place.npy", 7, "partition book"),
+    ],
+)
+def test_damaged_zones_are_not_moved(name: str, wrong: int, said: str, tmp_path: Path) -> None:
+    directory = clustered(LDGPartitioner, tmp_path / "4", 4)
+    values = torch.from_numpy(np.load(directory / name))
+    values.view(-1)[1:3] = wrong
+    rewritten(directory, name, values, has_checksum=True)
+    with pytest.raises(PartitionFormatError, match=said):
+        repartition(directory, tmp_path / "6", num_parts=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["4"]
+
+
+def test_orders_and_edges_are_looked_at_before_zones_are_joined(tmp_path: Path) -> None:
+    """Of partitions by another partitioner, whose order was added."""
+    directory = clustered(RandomPartitioner, tmp_path / "r", 2)
+    count = NUM_CLUSTERS * CLUSTER
+    save_node_order(directory, ZoneOrder.of_zones(torch.arange(count) % 8))
+    for name, said in (
+        ("order/place.npy", "expected of each node type a permutation"),
+        ("part0/graph/indices.npy", "exp"),
+    ):
+        kept = (directory / name).read_bytes(), (directory / "META.json").read_bytes()
+        values = torch.from_numpy(np.load(directory / name))
+        values[3] = count + 5
+        rewritten(directory, name, values, has_checksum=True)
+        with pytest.raises(PartitionFormatError, match=said):
+            repartition(directory, tmp_path / "6", num_parts=6)
+        (directory / name).write_bytes(kept[0])
+        (directory / "META.json").write_bytes(kept[1])
+    rewritten(directory, "part0/graph/indices.npy", values, has_checksum=True)
+    with pytest.raises(PartitionFormatError, match="part0/graph: expected neighbors from 0 to 511, found 0 to 517"):
+        partition_quality(directory)
+
+
+@pytest.mark.parametrize("partitioner", [LDGPartitioner, ZonePartitioner])
+def test_one_partition_is_a_whole_data_set(partitioner: Any, tmp_path: Path) -> None:
+    """Its rows are in the order of the ids, and local loaders have it; as it is with those that others made."""
+    zones = {"orders": ZoneOrder.of_zones(torch.arange(NUM_CLUSTERS * CLUSTER) * 5 % 8), "zone_owners": [0] * 8}
+    options = zones if partitioner is ZonePartitioner else {}
+    one = clustered(partitioner, tmp_path / "1", 1, **options)
+    verify(one)
+    assert load_partition_layout(one).nodes[None].order is not None
+    batch = next(iter(NeighborLoader(load(one), [-1], torch.arange(0, 500, 7), locality=4, batch_size=72)))
+    cols, rows = batch.n_id[batch.edge_index[0]], batch.n_id[batch.edge_index[1]]
+    assert {*zip(rows.tolist(), cols.tolist(), strict=True)} <= {*zip(*clusters().tolist(), strict=True)}
+    assert len(rows) >= 72
+    repartition(one, tmp_path / "3", num_parts=3)
+    repartition(tmp_path / "3", tmp_path / "again", num_parts=1)
+    same_data(one, tmp_path / "3")
+    same_data(one, tmp_path / "again")
+    assert load(tmp_path / "again").is_whole
+    assert (tmp_path / "1/part0/graph/indices.npy").read_bytes() == (
+        tmp_path / "again/part0/graph/indices.npy"
+    ).read_bytes()
+
+
+class _BackToFront(RandomPartitioner):
+    """A partitioner of a program's own."""
+
+    def _partition_node(self, ntype: Any = None) -> tuple[None, ZonePartitionBook]:
+        count = self.nodes[ntype].count
+        order = ZoneOrder(torch.arange(count).flip(0), torch.tensor([0, count]))
+        return None, ZonePartitionBook(order, torch.tensor([0]), 1)
+
+
+def test_local_loaders_refuse_rows_in_another_order(tmp_path: Path) -> None:
+    """They would take a row for that of the node of its number."""
+    data = load(clustered(_BackToFront, tmp_path / "1", 1))
+    with pytest.raises(InvalidArgumentError, match="data: expected a data set that is held whole"):
+        NeighborLoader(data, [2], torch.arange(9))
+    with pytest.raises(InvalidArgumentError, match="graph: expected a data set that is held whole"):
+        RandomNegativeSampler(data.graph)
+
+
+def test_wrong_arguments_are_named_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_order_module, "union_graph", None)  # the search would end here
+    directory = clustered(RandomPartitioner, tmp_path / "r", 2)
+    for wrong in (0, -1, 129, 2.0, True, "2", None):
+        with pytest.raises(InvalidArgumentError, match="num_parts: expected 1 to 128"):
+            repartition(directory, tmp_path / "x", num_parts=wrong, by="ldg")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="num_parts: expected 1 to 128"):
+        clustered(LDGPartitioner, tmp_path / "x", 200)
+    with pytest.raises(InvalidArgumentError, match="by: expected one of"):
+        repartition(directory, tmp_path / "x", num_parts=2, by="metis")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="seed: expected an int, got '1'"):
+        repartition(directory, tmp_path / "x", num_parts=2, by="ldg", seed="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [1 << 10, 1 << 14])
+def test_files_that_cannot_be_written(limit: int, tmp_path: Path) -> None:
+    """Of orders, of what is on the way, and of results: the error says why, and nothing is left."""
+    directory = clustered(RandomPartitioner, tmp_path / "r", 2)
+    whole = clustered(LDGPartitioner, tmp_path / "z", 2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        for root, by in ((directory, "ldg"), (whole, None)):
+            with pytest.raises(StorageError, match="cannot be written: File too large"):
+                repartition(root, tmp_path / "x", num_parts=3, by=by)  # type: ignore[arg-type]
+        if limit == 1 << 10:
+            with pytest.raises(StorageError, match="cannot be written: File too large"):
+                save_node_order(directory, ZoneOrder.of_zones(torch.arange(NUM_CLUSTERS * CLUSTER) % 8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "z"]
+    assert sorted(path for path in directory.rglob("*") if path.is_file()) == files
 
 
 def test_commands_say_what_to_expect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

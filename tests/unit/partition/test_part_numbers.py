@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from graphlearn_dist.data import ZoneOrder
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.partition import number_parts
 from graphlearn_dist.sampler.schedule import SeedSchedule
 
@@ -39,4 +40,24 @@ def test_parts_stay_the_same_but_for_their_numbers() -> None:
 def test_other_numbers_of_parts_stay() -> None:
     parts = PLACE * 3 // NUM_NODES
     assert torch.equal(number_parts(parts, ORDER), parts)
-    assert number_parts(torch.empty(0), ZoneOrder(torch.empty(0).int(), torch.tensor([0, 0]))).tolist() == []
+    assert number_parts(torch.empty(0).long(), ZoneOrder(torch.empty(0).int(), torch.tensor([0, 0]))).tolist() == []
+
+
+def test_seeds_may_be_a_mask() -> None:
+    parts, seeds = PLACE * 4 // NUM_NODES, torch.arange(0, NUM_NODES, 3)
+    mask = torch.zeros(NUM_NODES, dtype=torch.bool)
+    mask[seeds] = True
+    assert torch.equal(number_parts(parts, ORDER, mask), number_parts(parts, ORDER, seeds))
+    with pytest.raises(InvalidArgumentError, match=r"seeds: expected a mask \[640\], got \[5\]"):
+        number_parts(parts, ORDER, mask[:5])
+    with pytest.raises(UnknownIdError, match="expected 0 to 639, got 0 to 640"):
+        number_parts(parts, ORDER, torch.tensor([0, NUM_NODES]))
+
+
+def test_parts_of_other_nodes_are_refused() -> None:
+    parts = PLACE * 4 // NUM_NODES
+    with pytest.raises(InvalidArgumentError, match="owners: expected the parts of 640 nodes, got 10"):
+        number_parts(parts[:10], ORDER)
+    for wrong in (parts - 1, parts + (1 << 40)):
+        with pytest.raises(InvalidArgumentError, match="owners: expected parts from 0 to 4095"):
+            number_parts(wrong, ORDER)
