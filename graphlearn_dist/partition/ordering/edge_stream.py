@@ -11,7 +11,7 @@ import torch
 from ..layout import EdgeKey, NodeKey, PartitionLayout
 from ..partitioner import PartitionerBase
 
-CHUNK_EDGES = 1 << 21
+CHUNK_EDGES = 1 << 19
 _EDGE_BYTES = 12  # of an edge's neighbor and id, and of its share of offsets
 _NODE_BYTES = 8
 

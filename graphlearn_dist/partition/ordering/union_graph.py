@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,11 +18,14 @@ from ...errors import InvalidArgumentError
 from ..layout import NodeKey
 from .edge_stream import CHUNK_EDGES, EdgeStream, row_chunks
 
-_BUCKET_PAIRS = 1 << 24
+_BUCKET_PAIRS = 1 << 22  # sorted in memory, in 17 bytes each; more of them where there would be too many files
+_MOST_BUCKETS = 256
 # Flags of the header: no weights of edges; ids of nodes, weights of nodes and of edges in 32 bits.
 _VERSION = 1 | 8 | 16 | 32
 _HEADER_BYTES = 24
 _MOST_NODES = 1 << 31
+
+_Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class _Writer:
         self._file = open(path, "wb")  # noqa: SIM115 (finish() closes it)
         self._file.seek(self._begin)
 
-    def append(self, neighbors: np.ndarray) -> None:
+    def append(self, neighbors: _Array) -> None:
         self._file.write(np.ascontiguousarray(neighbors, np.int32).data)  # tofile does not say that a disk is full
 
     def finish(self, degrees: torch.Tensor, weights: torch.Tensor) -> UnionGraph:
@@ -87,7 +90,7 @@ def first_ids(counts: Mapping[NodeKey, int]) -> dict[NodeKey, int]:
 
 
 def union_graph(stream: EdgeStream, weights: torch.Tensor, scratch: Path) -> UnionGraph:
-    """Makes the graph of a stream. Memory: a few bytes a node and two hundred megabytes; disk: 20 bytes an edge.
+    """Makes the graph of a stream. Memory: a few bytes a node and a hundred megabytes; disk: 20 bytes an edge.
 
     Args:
         stream: is read twice.
@@ -100,7 +103,7 @@ def union_graph(stream: EdgeStream, weights: torch.Tensor, scratch: Path) -> Uni
         for ends in (rows, cols):
             degrees.index_add_(0, ends, torch.ones_like(ends))
     total = degrees.cumsum(0)
-    num_buckets = int(total[-1]) // _BUCKET_PAIRS + 1 if len(total) else 1
+    num_buckets = min(int(total[-1]) // _BUCKET_PAIRS + 1, _MOST_BUCKETS) if len(total) else 1
     limits = torch.arange(1, num_buckets) * (int(total[-1]) // num_buckets if len(total) else 0)
     bounds = torch.searchsorted(total, limits)  # the first node of each bucket but the first
     files = [open(scratch / f"pairs{b}", "wb") for b in range(num_buckets)]  # noqa: SIM115
@@ -113,15 +116,24 @@ def union_graph(stream: EdgeStream, weights: torch.Tensor, scratch: Path) -> Uni
     writer, kept = _Writer(scratch / "union", len(weights)), torch.zeros_like(degrees)
     for b in range(num_buckets):
         path = scratch / f"pairs{b}"
-        pairs = np.fromfile(path, np.int64)
-        path.unlink()
-        pairs.sort()
-        pairs = pairs[np.flatnonzero(np.diff(pairs, prepend=-1))]
-        writer.append((pairs & 0xFFFFFFFF).astype(np.int32))
-        pairs >>= 32
-        ends = torch.from_numpy(pairs)
-        kept.index_add_(0, ends, torch.ones_like(ends))
+        nodes, counts, neighbors = _sorted_once(path)
+        writer.append(neighbors)
+        kept[torch.from_numpy(nodes).long()] += torch.from_numpy(counts)
     return writer.finish(kept, weights)
+
+
+def _sorted_once(path: Path) -> tuple[_Array, _Array, _Array]:
+    """The pairs of a file, which is gone then: nodes, how many neighbors each has, and these, ascending, once each."""
+    pairs = np.fromfile(path, "<i8")
+    path.unlink()
+    pairs.sort()
+    is_first = np.ones(len(pairs), bool)
+    np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
+    pairs = pairs[is_first]
+    halves = pairs.view("<i4")
+    nodes, neighbors = halves[1::2].copy(), halves[::2].copy()
+    starts = np.flatnonzero(np.diff(nodes, prepend=-1))
+    return nodes[starts], np.diff(starts, append=len(nodes)), neighbors
 
 
 def _pairs(stream: EdgeStream, starts: Mapping[NodeKey, int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
