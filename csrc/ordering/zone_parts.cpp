@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -12,11 +13,14 @@
 namespace gld {
 namespace {
 
-constexpr int kPasses = 12;         // of refinement, at most
-constexpr int kBisections = 6;      // tries of each bisection
-constexpr size_t kFew = 24;         // zones that are bisected without merging pairs of them
-constexpr double kNone = 1e-9;      // an excess that is a rounding error
-constexpr double kExcessCost = 10;  // of an excess of a whole share, in all edges
+constexpr int kPasses = 12;     // of refinement, at most
+constexpr int kBisections = 6;  // tries of each bisection
+constexpr size_t kFew = 24;     // zones that are bisected without merging pairs of them
+constexpr double kNone = 1e-9;  // an excess that is a rounding error
+// Of an excess of a whole share, in all edges. With both weights near their limits hardly any single move is allowed: a
+// search that may leave them for a while finds exchanges of several zones.
+constexpr double kExcessCosts[] = {10, 1, 0.3, 0.1};
+constexpr int kRounds = 8;  // of disturbing the best partition, for each try
 constexpr int64_t kMostZones = 8192;
 
 struct Zones {
@@ -78,7 +82,8 @@ class Refinement {
     for (size_t p = 0; p < num_parts_; ++p) quality_.excess += excess(p, nullptr, 0);
   }
 
-  void run() {
+  void run(double excess_cost = kExcessCosts[0]) {
+    excess_cost_ = excess_cost;
     for (int pass = 0; pass < kPasses && improve(); ++pass) {
     }
   }
@@ -116,7 +121,7 @@ class Refinement {
 
   Move best_move(const std::vector<bool>& moved) const {
     Move best;
-    const double cost = kExcessCost * static_cast<double>(all_edges_ + 1);
+    const double cost = excess_cost_ * static_cast<double>(all_edges_ + 1);
     for (size_t zone = 0; zone < zones_.count; ++zone) {
       if (moved[zone]) continue;
       for (size_t to = 0; to < num_parts_; ++to) {
@@ -169,8 +174,32 @@ class Refinement {
   std::vector<double> limits_, targets_, loads_;  // [num_parts, dims]
   std::vector<int64_t> links_;                    // [count, num_parts], edges of a zone to the zones of a part
   int64_t all_edges_ = 0;
+  double excess_cost_ = kExcessCosts[0];
   Quality quality_;
 };
+
+// Moves some zones that are near each other, and of one part, to the part that they are near besides, or to any.
+void move_region(const Zones& zones, size_t num_parts, std::mt19937_64& random, std::vector<size_t>& parts) {
+  const size_t first = random() % zones.count, from = parts[first];
+  std::vector<int64_t> links(num_parts, 0);
+  for (size_t z = 0; z < zones.count; ++z)
+    if (parts[z] != from) links[parts[z]] += zones.between(first, z);
+  links[from] = -1;
+  const bool is_near = random() % 3 != 0;
+  const size_t near = static_cast<size_t>(std::max_element(links.begin(), links.end()) - links.begin());
+  const size_t to = is_near ? near : random() % num_parts;
+  const size_t size = 1 + random() % std::max<size_t>(2, zones.count / (2 * num_parts));
+  std::vector<int64_t> joined(zones.count, 0);
+  for (size_t next = first, i = 0; next < zones.count && i < size; ++i) {
+    parts[next] = to;
+    size_t best = zones.count;
+    for (size_t z = 0; z < zones.count; ++z) {
+      joined[z] += zones.between(z, next);
+      if (to != from && parts[z] == from && (best == zones.count || joined[z] > joined[best])) best = z;
+    }
+    next = best;
+  }
+}
 
 class Partition {
  public:
@@ -313,14 +342,25 @@ Tensor zone_parts(const Tensor& edges, const Tensor& weights, int num_parts, dou
   const Zones zones = read_zones(edges, weights);
   if (num_parts < 1 || static_cast<size_t>(num_parts) > zones.count)
     throw InvalidArgument(message("num_parts: expected 1 to ", zones.count, ", the number of zones, got ", num_parts));
-  Tensor owners = empty({static_cast<int64_t>(zones.count)}, kInt64);
-  Quality best;
-  for (int i = 0; i < std::max(1, num_tries); ++i) {
-    const Refinement found = Partition(zones, num_parts, slack, seed + static_cast<uint64_t>(i)).one();
-    if (i > 0 && !found.quality().better_than(best)) continue;
-    best = found.quality();
-    std::copy(found.parts().begin(), found.parts().end(), owners.as<int64_t>());
+  std::vector<size_t> best;
+  Quality quality;
+  const auto keep = [&](const Refinement& found) {
+    if (best.empty() || found.quality().better_than(quality)) best = found.parts(), quality = found.quality();
+  };
+  for (int i = 0; i < std::max(1, num_tries); ++i)
+    keep(Partition(zones, num_parts, slack, seed + static_cast<uint64_t>(i)).one());
+  const std::vector<double> shares(static_cast<size_t>(num_parts), 1.0 / num_parts);
+  std::mt19937_64 random(seed);
+  for (int round = 0; num_parts > 1 && round < kRounds * num_tries; ++round) {
+    std::vector<size_t> parts = best;
+    for (uint64_t regions = 1 + random() % 3; regions > 0; --regions) move_region(zones, shares.size(), random, parts);
+    Refinement found(zones, shares, slack, std::move(parts));
+    found.run(kExcessCosts[round % static_cast<int>(std::size(kExcessCosts))]);
+    found.run();
+    keep(found);
   }
+  Tensor owners = empty({static_cast<int64_t>(zones.count)}, kInt64);
+  std::copy(best.begin(), best.end(), owners.as<int64_t>());
   return owners;
 }
 

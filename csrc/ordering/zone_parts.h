@@ -14,7 +14,8 @@ namespace gld {
 // cut. Recursive bisection, multilevel by heavy edges (G. Karypis and V. Kumar, A fast and high quality multilevel
 // scheme for partitioning irregular graphs, SIAM J. Sci. Comput. 1998), and Fiduccia and Mattheyses' refinement (A
 // linear-time heuristic for improving network partitions, DAC 1982) with two and with all parts; the best of
-// `num_tries`. A function of its arguments.
+// `num_tries`, which is then disturbed and refined again, some times a try (iterated local search: H. Lourenço, O.
+// Martin and T. Stützle, Handbook of Metaheuristics 2003). A function of its arguments.
 Tensor zone_parts(const Tensor& edges, const Tensor& weights, int num_parts, double slack, int num_tries,
                   uint64_t seed);
 

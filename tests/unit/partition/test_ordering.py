@@ -103,6 +103,21 @@ def test_no_partition_is_empty_because_of_a_large_zone() -> None:
     assert ring(8, weights).owners(4).unique().tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("num_parts", "most"), [(5, 0.135), (8, 0.2)])
+def test_weights_that_allow_hardly_any_single_move(num_parts: int, most: float) -> None:
+    """A grid of 16 x 16 zones; bytes grow to the one side and seeds to the other. A search that only moves one zone
+    after the other within the limits cuts 0.144 and 0.225."""
+    draw, ids = torch.Generator().manual_seed(0), torch.arange(256)
+    x, y = ids % 16, ids // 16
+    joined = ((x[:, None] - x).abs() + (y[:, None] - y).abs()) == 1
+    weights = [torch.randint(20, 60, (256,), generator=draw) * (1 + along) for along in (x, y)]
+    graph = ZoneGraph(joined * 10, torch.stack(weights, 1))
+    owners = graph.owners(num_parts)
+    assert max(graph.balance(owners, num_parts)) <= 1.03
+    assert graph.cut(owners) < most
+    assert torch.equal(owners, graph.owners(num_parts))
+
+
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 4])
 def test_zones_of_nothing(num_parts: int) -> None:
     graph = ZoneGraph(torch.zeros(4, 4, dtype=torch.int64), torch.zeros(4, 2, dtype=torch.int64))
