@@ -76,9 +76,8 @@ class BatchCounts:
 
     def add(self, batch: SampledBatch, rows: Iterable[torch.Tensor], sample_ns: int, rows_ns: int) -> None:
         """A batch was made, with rows that were looked up for it."""
-        nodes = ends = row_bytes = (
-            0  # loops, as each comprehension is a call; numel, as size(1) takes three times as long
-        )
+        nodes = ends = row_bytes = 0
+        # Loops, as each comprehension is a call; numel, as size(1) takes three times as long.
         for ids in batch.subgraph.nodes:
             nodes += ids.numel()
         for pair in batch.subgraph.edge_index:
