@@ -251,7 +251,7 @@ def test_batches_that_nobody_reads_stay_few(tmp_path: Path) -> None:
     """A worker whose trainer is busy makes a few batches ahead, however large its buffer is."""
     directory = make_partitions(tmp_path / "graph", 1, num_features=20_000)  # 160 KB and more a batch
     with running_servers(directory) as job, job.client():
-        unread = {"batch_size": 1, "num_neighbors": [1], "input_nodes": SEEDS.repeat(3), "batches_per_message": 8}
+        unread = {"batch_size": 1, "num_neighbors": [1], "input_nodes": SEEDS.repeat(3), "batches_per_message": 2}
         with make_loader(**unread) as loader:
             next(iter(loader))
             (worker,) = workers_of(job.servers[0].pid)

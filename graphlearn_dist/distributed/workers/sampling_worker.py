@@ -57,7 +57,7 @@ from .worker_messages import (
     WorkerSetup,
 )
 
-_MOST_BYTES_TOGETHER = 1 << 20  # to move as many takes several times what handing them on does
+_MOST_BYTES_TOGETHER = 16 << 20  # to move as many takes several times what handing them on does
 _RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cancellation waits for at most this
 
 
