@@ -334,12 +334,23 @@ class BatchBuilder:
 
 class DiskRows:
     def __init__(
-        self, path: str, offset: int, num_rows: int, row_bytes: int, memory_bytes: int, timeout_s: float = 120
+        self,
+        path: str,
+        inode: int,
+        offset: int,
+        num_rows: int,
+        row_bytes: int,
+        memory_bytes: int,
+        timeout_s: float = 120,
     ) -> None: ...
+    @staticmethod
+    def least_bytes(num_rows: int, row_bytes: int) -> int: ...
     def announce(self, rows: Any) -> int: ...
     def finish(self, use: int) -> None: ...
     @property
     def num_slots(self) -> int: ...
+    @property
+    def num_uses(self) -> int: ...
     @property
     def counts(self) -> dict[str, int]: ...
 

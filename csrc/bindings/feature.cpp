@@ -74,12 +74,15 @@ void bind_learned_rows(py::module_& m) {
 void bind_feature(py::module_& m) {
   bind_learned_rows(m);
   py::class_<DiskRows, std::shared_ptr<DiskRows>>(m, "DiskRows", "Rows of a file behind a cache of bounded size.")
-      .def(py::init([](std::string path, int64_t offset, int64_t num_rows, int64_t row_bytes, int64_t memory_bytes,
-                       double timeout_s) {
-             return DiskRows::open({std::move(path), offset, num_rows, row_bytes}, {memory_bytes, timeout_s, nullptr});
+      .def(py::init([](std::string path, uint64_t inode, int64_t offset, int64_t num_rows, int64_t row_bytes,
+                       int64_t memory_bytes, double timeout_s) {
+             RowFile file{std::move(path), offset, num_rows, row_bytes, inode};
+             return DiskRows::open(std::move(file), {memory_bytes, timeout_s, nullptr});
            }),
-           py::arg("path"), py::arg("offset"), py::arg("num_rows"), py::arg("row_bytes"), py::arg("memory_bytes"),
-           py::arg("timeout_s") = DiskRowsSettings().timeout_s)
+           py::arg("path"), py::arg("inode"), py::arg("offset"), py::arg("num_rows"), py::arg("row_bytes"),
+           py::arg("memory_bytes"), py::arg("timeout_s") = DiskRowsSettings().timeout_s)
+      .def_static("least_bytes", &DiskRows::least_bytes, py::arg("num_rows"), py::arg("row_bytes"),
+                  "The least memory with which so many rows may be opened.")
       .def(
           "announce",
           [](DiskRows& self, py::object rows) {
@@ -96,6 +99,7 @@ void bind_feature(py::module_& m) {
           },
           py::arg("use"), "What was announced under a number was asked for, or will not be.")
       .def_property_readonly("num_slots", &DiskRows::num_slots)
+      .def_property_readonly("num_uses", &DiskRows::num_uses)
       .def_property_readonly("counts", [](const DiskRows& self) {
         const DiskRowsCounts counts = self.counts();
         py::dict by_name;

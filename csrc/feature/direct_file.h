@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace gld {
 
@@ -28,6 +29,12 @@ class ReadBuffer {
   size_t size_ = 0;
 };
 
+// Bytes [begin, end) of a file.
+struct FileRange {
+  int64_t begin, end;
+  const char* bytes = nullptr;  // once they were read
+};
+
 // A file that is read in blocks, with O_DIRECT where its file system has that: nothing of it lies in the page cache.
 class DirectFile {
  public:
@@ -39,19 +46,31 @@ class DirectFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // bytes, when it was opened
+  uint64_t inode() const { return inode_; }
   int64_t block() const { return block_; }
   bool is_direct() const { return is_direct_; }
   // The bytes [begin, end) in `buffer`, good until its next use. `what` begins the text of the StorageFailure where the
   // system refuses, or the file ends before `end`.
   const char* read(int64_t begin, int64_t end, ReadBuffer& buffer, const std::function<std::string()>& what) const;
+  // Reads several ranges at once, so that the disk has many reads and the thread waits once. `bytes` of those that came
+  // whole lie in `buffer`, good until its next use; they stay null where the file has no direct reads, the system
+  // refuses or a read was short, which read() tells.
+  void read_together(std::vector<FileRange>& ranges, ReadBuffer& buffer) const;
+  static constexpr size_t kMostTogether = 32;
 
  private:
   bool open_direct();
+  int64_t first_block(const FileRange& range) const { return range.begin / block_ * block_; }
+  int64_t bytes_of_blocks(const FileRange& range) const {
+    return (range.end - first_block(range) + block_ - 1) / block_ * block_;
+  }
 
   const std::string path_;
   const ReadFunction read_;
+  const bool is_pread_;
   int file_ = -1;
   int64_t size_ = 0, block_ = 4096;
+  uint64_t inode_ = 0;
   bool is_direct_ = false;
 };
 

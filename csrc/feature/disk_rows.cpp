@@ -16,19 +16,30 @@ namespace {
 constexpr int64_t kFewestSlots = 64;
 constexpr int64_t kMostSlots = INT32_MAX;
 constexpr int64_t kRangeBytes = 128 << 10;  // longer reads are no faster
-constexpr size_t kRangesOfJob = 8;          // so that the lock is taken once for several small reads
+constexpr int64_t kGapBytes = 2048;         // to read so much in vain takes less than another read
+constexpr int64_t kJobBytes = 256 << 10;    // of a job, which are in memory beside the cache
+constexpr size_t kFewJobs = 4;              // for a disk to have enough reads under way
 constexpr int64_t kMostAhead = 8192;        // rows on their way, enough to keep a disk busy
 constexpr uint8_t kMostChances = 3;
 
 }  // namespace
 
-// Rows whose blocks touch: one read.
+// Rows whose blocks lie close: one read.
 struct DiskRows::Range {
   std::vector<Wanted> wanted;  // ascending by row
 };
 
 std::shared_ptr<DiskRows> DiskRows::open(RowFile file, DiskRowsSettings settings) {
   return std::shared_ptr<DiskRows>(new DiskRows(std::move(file), std::move(settings)));
+}
+
+int64_t DiskRows::bytes_for(int64_t slots, int64_t row_bytes) {
+  return slots * (row_bytes + static_cast<int64_t>(sizeof(Slot) + sizeof(int32_t))) +
+         static_cast<int64_t>(RowTable<int32_t>::bytes_for(static_cast<size_t>(slots)));
+}
+
+int64_t DiskRows::least_bytes(int64_t num_rows, int64_t row_bytes) {
+  return bytes_for(std::min(kFewestSlots, num_rows), row_bytes);
 }
 
 DiskRows::DiskRows(RowFile file, DiskRowsSettings settings)
@@ -38,20 +49,18 @@ DiskRows::DiskRows(RowFile file, DiskRowsSettings settings)
   const int64_t end = file_.offset + file_.num_rows * file_.row_bytes;
   if (source_.size() < end)
     throw StorageFailure(message(file_.path, ": expected at least ", end, " bytes, got ", source_.size()));
+  if (file_.inode != 0 && source_.inode() != file_.inode)
+    throw StorageFailure(message(file_.path, ": expected the file that is mapped, there is another of its name now"));
   // The table grows in powers of two, so the number of slots is searched for.
-  const auto bytes_of = [this](int64_t slots) {
-    return slots * (file_.row_bytes + static_cast<int64_t>(sizeof(Slot) + sizeof(int32_t))) +
-           static_cast<int64_t>(RowTable<int32_t>::bytes_for(static_cast<size_t>(slots)));
-  };
   int64_t fits = 0, beyond = std::min({settings_.memory_bytes / file_.row_bytes, file_.num_rows, kMostSlots}) + 1;
   while (beyond - fits > 1) {
     const int64_t middle = fits + (beyond - fits) / 2;
-    (bytes_of(middle) <= settings_.memory_bytes ? fits : beyond) = middle;
+    (bytes_for(middle, file_.row_bytes) <= settings_.memory_bytes ? fits : beyond) = middle;
   }
-  const int64_t fewest = std::min(kFewestSlots, file_.num_rows);
-  if (fits < fewest)
-    throw InvalidArgument(message("feature_memory: expected at least ", bytes_of(fewest), " bytes for rows of ",
-                                  file_.row_bytes, " bytes of ", file_.path, ", got ", settings_.memory_bytes));
+  const int64_t least = least_bytes(file_.num_rows, file_.row_bytes);
+  if (settings_.memory_bytes < least)
+    throw InvalidArgument(message("feature_memory: expected at least ", least, " bytes for rows of ", file_.row_bytes,
+                                  " bytes of ", file_.path, ", got ", settings_.memory_bytes));
   num_slots_ = fits;
   max_ahead_ = std::clamp<int64_t>(num_slots_ / 4, 1, kMostAhead);
   // Several threads may pin at once, so each gets a part.
@@ -63,6 +72,7 @@ DiskRows::DiskRows(RowFile file, DiskRowsSettings settings)
   void* const mapped = mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw OutOfMemory(message("feature_memory: no ", memory_bytes_, " bytes are to be had"));
   memory_ = static_cast<char*>(mapped);
+  (void)madvise(mapped, memory_bytes_, MADV_DONTFORK);  // a fork has no use for it, and would take as much again
 }
 
 DiskRows::~DiskRows() {
@@ -80,6 +90,11 @@ void DiskRows::check_process() const {
 DiskRowsCounts DiskRows::counts() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return counts_;
+}
+
+int64_t DiskRows::num_uses() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int64_t>(uses_.size());
 }
 
 // --- slots -----------------------------------------------------------------------------------------------------------
@@ -266,26 +281,47 @@ void DiskRows::read_ahead() {
 
 // --- reads -----------------------------------------------------------------------------------------------------------
 
-void DiskRows::submit(std::vector<Wanted> wanted, bool is_ahead) {
+FileRange DiskRows::place_of(const Wanted* wanted, size_t count) const {
+  return {file_.offset + wanted[0].row * file_.row_bytes, file_.offset + (wanted[count - 1].row + 1) * file_.row_bytes};
+}
+
+int64_t DiskRows::bytes_read_for(const Range& range) const {
+  const FileRange place = place_of(range.wanted.data(), range.wanted.size());
+  const int64_t block = source_.block();
+  return (place.end + block - 1) / block * block - place.begin / block * block;
+}
+
+// The reads that rows take, ascending.
+std::vector<DiskRows::Range> DiskRows::ranges_of(std::vector<Wanted> wanted) const {
   std::sort(wanted.begin(), wanted.end(), [](const Wanted& one, const Wanted& other) { return one.row < other.row; });
   const int64_t block = source_.block();
   std::vector<Range> ranges;
   int64_t first_block = 0, last_block = -1;
   for (const Wanted& each : wanted) {
-    const int64_t begin = file_.offset + each.row * file_.row_bytes;
-    const int64_t low = begin / block, high = (begin + file_.row_bytes - 1) / block;
-    if (ranges.empty() || low > last_block + 1 || (high + 1 - first_block) * block > kRangeBytes) {
+    const FileRange place = place_of(&each, 1);
+    const int64_t low = place.begin / block, high = (place.end - 1) / block;
+    if (ranges.empty() || (low - last_block - 1) * block > kGapBytes ||
+        (high + 1 - first_block) * block > kRangeBytes) {
       ranges.emplace_back();
       first_block = low;
     }
     ranges.back().wanted.push_back(each);
     last_block = high;
   }
-  const size_t each = std::clamp<size_t>(ranges.size() / (2 * kReadThreads), 1, kRangesOfJob);
-  for (size_t begin = 0; begin < ranges.size(); begin += each) {
-    const auto first = ranges.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = ranges.begin() + static_cast<std::ptrdiff_t>(std::min(begin + each, ranges.size()));
-    std::vector<Range> of_job(std::make_move_iterator(first), std::make_move_iterator(last));
+  return ranges;
+}
+
+void DiskRows::submit(std::vector<Wanted> wanted, bool is_ahead) {
+  std::vector<Range> ranges = ranges_of(std::move(wanted));
+  const size_t num_jobs =
+      source_.is_direct() ? kFewJobs : 2 * kReadThreads;  // a thread has several reads under way, or one
+  const size_t most = std::clamp<size_t>(ranges.size() / num_jobs, 1, DirectFile::kMostTogether);
+  for (size_t begin = 0, end; begin < ranges.size(); begin = end) {
+    int64_t bytes = 0;
+    for (end = begin; end < ranges.size() && end - begin < most && (end == begin || bytes < kJobBytes); ++end)
+      bytes += bytes_read_for(ranges[end]);
+    std::vector<Range> of_job(std::make_move_iterator(ranges.begin() + static_cast<std::ptrdiff_t>(begin)),
+                              std::make_move_iterator(ranges.begin() + static_cast<std::ptrdiff_t>(end)));
     // The rows outlive their jobs.
     read_soon([self = shared_from_this(), of_job = std::move(of_job),
                is_ahead](ReadBuffer& buffer) { self->load(of_job, is_ahead, buffer); },
@@ -293,14 +329,18 @@ void DiskRows::submit(std::vector<Wanted> wanted, bool is_ahead) {
   }
 }
 
-void DiskRows::read_rows(const Wanted* wanted, size_t count, ReadBuffer& buffer) {
-  const int64_t first = wanted[0].row, begin = file_.offset + first * file_.row_bytes;
-  const int64_t end = file_.offset + (wanted[count - 1].row + 1) * file_.row_bytes;
-  const char* const bytes =
-      source_.read(begin, end, buffer, [&] { return message(file_.path, ": row ", first, ": "); });
+// `bytes`: of the first row, and what lies behind it.
+void DiskRows::keep_rows(const Wanted* wanted, size_t count, const char* bytes) {
   for (size_t i = 0; i < count; ++i)
-    std::memcpy(memory_ + wanted[i].slot * file_.row_bytes, bytes + (wanted[i].row - first) * file_.row_bytes,
+    std::memcpy(memory_ + wanted[i].slot * file_.row_bytes, bytes + (wanted[i].row - wanted[0].row) * file_.row_bytes,
                 static_cast<size_t>(file_.row_bytes));
+}
+
+void DiskRows::read_rows(const Wanted* wanted, size_t count, ReadBuffer& buffer) {
+  const FileRange place = place_of(wanted, count);
+  keep_rows(wanted, count, source_.read(place.begin, place.end, buffer, [&] {
+    return message(file_.path, ": row ", wanted[0].row, ": ");
+  }));
 }
 
 // What went wrong, and with which rows.
@@ -326,11 +366,16 @@ std::exception_ptr DiskRows::load_range(const Range& range, ReadBuffer& buffer, 
 }
 
 void DiskRows::load(const std::vector<Range>& ranges, bool is_ahead, ReadBuffer& buffer) {
+  std::vector<FileRange> places;
+  for (const Range& range : ranges) places.push_back(place_of(range.wanted.data(), range.wanted.size()));
+  source_.read_together(places, buffer);
+  for (size_t i = 0; i < ranges.size(); ++i)
+    if (places[i].bytes != nullptr) keep_rows(ranges[i].wanted.data(), ranges[i].wanted.size(), places[i].bytes);
   std::vector<Wanted> failed;
   std::exception_ptr failure;
-  for (const Range& range : ranges)
-    if (std::exception_ptr found = load_range(range, buffer, &failed)) failure = found;
-  const int64_t block = source_.block();
+  for (size_t i = 0; i < ranges.size(); ++i)
+    if (places[i].bytes == nullptr)
+      if (std::exception_ptr found = load_range(ranges[i], buffer, &failed)) failure = found;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure != nullptr) failure_ = failure;
@@ -339,9 +384,7 @@ void DiskRows::load(const std::vector<Range>& ranges, bool is_ahead, ReadBuffer&
       slot_of_.erase(each.row);
     }
     for (const Range& range : ranges) {
-      const int64_t first = file_.offset + range.wanted.front().row * file_.row_bytes;
-      const int64_t end = file_.offset + (range.wanted.back().row + 1) * file_.row_bytes;
-      counts_.bytes += (end + block - 1) / block * block - first / block * block;
+      counts_.bytes += bytes_read_for(range);
       if (is_ahead) num_ahead_ -= static_cast<int64_t>(range.wanted.size());
       for (const Wanted& each : range.wanted) {
         Slot& slot = slots_[each.slot];

@@ -24,6 +24,7 @@ struct RowFile {
   int64_t offset = 0;  // bytes in front of the first row
   int64_t num_rows = 0;
   int64_t row_bytes = 0;
+  uint64_t inode = 0;  // of the file that is meant, where another may have its name by now; 0: any
 };
 
 struct DiskRowsSettings {
@@ -52,8 +53,10 @@ struct DiskRowsCounts {
 class DiskRows : public std::enable_shared_from_this<DiskRows> {
  public:
   // Throws InvalidArgument where the memory is too small for a few rows, and StorageFailure where the file cannot be
-  // opened or is too short.
+  // opened, is too short or is another.
   static std::shared_ptr<DiskRows> open(RowFile file, DiskRowsSettings settings);
+  // The least memory with which so many rows of a file may be opened.
+  static int64_t least_bytes(int64_t num_rows, int64_t row_bytes);
   ~DiskRows();
   DiskRows(const DiskRows&) = delete;
   DiskRows& operator=(const DiskRows&) = delete;
@@ -73,6 +76,7 @@ class DiskRows : public std::enable_shared_from_this<DiskRows> {
   int64_t max_pinned() const { return max_pinned_; }
   int64_t num_slots() const { return num_slots_; }
   int64_t num_rows() const { return file_.num_rows; }
+  int64_t num_uses() const;  // that are not over, and those between them
   char* memory() const { return memory_; }
   DiskRowsCounts counts() const;
 
@@ -110,6 +114,7 @@ class DiskRows : public std::enable_shared_from_this<DiskRows> {
   struct Range;
 
   DiskRows(RowFile file, DiskRowsSettings settings);
+  static int64_t bytes_for(int64_t slots, int64_t row_bytes);
   void check_row(int64_t row) const;
   void check_process() const;
 
@@ -128,7 +133,11 @@ class DiskRows : public std::enable_shared_from_this<DiskRows> {
 
   // Without it.
   void read_ahead();
+  FileRange place_of(const Wanted* wanted, size_t count) const;
+  int64_t bytes_read_for(const Range& range) const;
+  std::vector<Range> ranges_of(std::vector<Wanted> wanted) const;
   void submit(std::vector<Wanted> wanted, bool is_ahead);
+  void keep_rows(const Wanted* wanted, size_t count, const char* bytes);
   void load(const std::vector<Range>& ranges, bool is_ahead, ReadBuffer& buffer);
   std::exception_ptr load_range(const Range& range, ReadBuffer& buffer, std::vector<Wanted>* failed);
   void read_rows(const Wanted* wanted, size_t count, ReadBuffer& buffer);

@@ -34,7 +34,6 @@ void read_at_random(const Tensor& array) {
   if (!array.defined() || array.numel() == 0) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(array.data) / page_bytes() * page_bytes();
   const uintptr_t end = reinterpret_cast<uintptr_t>(array.data) + array.nbytes();
-  static_cast<uintptr_t>(array.numel()) * static_cast<uintptr_t>(array.dtype.size());
   (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
 }
 

@@ -13,10 +13,16 @@ from ..utils.message_types import register_message
 from . import shared_memory
 
 
+def bytes_of_row(rows: torch.Tensor) -> int:
+    """Bytes of one of the rows of a tensor that has some."""
+    return rows[0].numel() * rows.element_size()
+
+
 class DiskTier:
     """The rows of a tensor that is mapped from a file, read past the mapping (``csrc/feature/disk_rows.h``).
 
-    Each process that reads has a cache of its own, which is made when it first reads, and so has a fork of it.
+    Each process that reads has a cache of its own, which is made when it first reads, and so has a fork of it. What is
+    written to the mapping from then on is not seen.
 
     Args:
         rows: ``[num_rows, ...]``, mapped from a file.
@@ -30,24 +36,27 @@ class DiskTier:
         self.rows = rows
         self.memory_bytes = memory_bytes
         self._place = shared_memory.to_handle(rows)
-        self._opened: tuple[int, _C.DiskRows, _C.RowStore] | None = None
+        self._inode = shared_memory.inode(rows)
+        self._opened: dict[int, tuple[_C.DiskRows, _C.RowStore]] = {}  # by process
 
-    def _open(self) -> tuple[int, _C.DiskRows, _C.RowStore]:
-        if self._opened is None or self._opened[0] != os.getpid():
-            row_bytes = self.rows[0].numel() * self.rows.element_size()
-            disk = _C.DiskRows(self._place.path, self._place.offset, len(self.rows), row_bytes, self.memory_bytes)
-            self._opened = os.getpid(), disk, _C.RowStore([self.rows], disk)
-        return self._opened
+    def _open(self) -> tuple[_C.DiskRows, _C.RowStore]:
+        opened = self._opened.get(os.getpid())
+        if opened is None:
+            path, offset, row_bytes = self._place.path, self._place.offset, bytes_of_row(self.rows)
+            disk = _C.DiskRows(path, self._inode, offset, len(self.rows), row_bytes, self.memory_bytes)
+            # Of several threads that come at once all get what the first has made; a lock might be held in a fork.
+            opened = self._opened.setdefault(os.getpid(), (disk, _C.RowStore([self.rows], disk)))
+        return opened
 
     @property
     def native(self) -> _C.DiskRows:
         """The cache of this process."""
-        return self._open()[1]
+        return self._open()[0]
 
     @property
     def store(self) -> _C.RowStore:
         """The rows, as native code gathers them."""
-        return self._open()[2]
+        return self._open()[1]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -63,7 +72,14 @@ class Announced:
     """
 
     def __init__(self, wanted: Iterable[tuple[DiskTier, torch.Tensor]]) -> None:
-        self._uses = [(tier.native, tier.native.announce(rows)) for tier, rows in wanted]
+        self._uses: list[tuple[_C.DiskRows, int]] = []
+        try:
+            for tier, rows in wanted:
+                disk = tier.native
+                self._uses.append((disk, disk.announce(rows)))
+        except BaseException:
+            self.finish()
+            raise
 
     def finish(self) -> None:
         """The rows were looked up, or will not be. Idempotent."""

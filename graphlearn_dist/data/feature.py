@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
 from . import shared_memory
 from .device_rows import DeviceRows
-from .disk_tier import DiskTier, FeatureMemory
+from .disk_tier import DiskTier, FeatureMemory, bytes_of_row
 from .handles import FeatureHandle, GpuHandle
 from .placed_rows import PlacedRows
 from .row_placement import place_rows
@@ -235,11 +234,13 @@ class Feature:
 
     @property
     def is_in_file(self) -> bool:
-        """Whether the host gathers the rows, and they are mapped from a file."""
+        """Whether the host gathers the rows, and they are mapped from a file as it is; not where they were changed."""
+        rows = self.feature_tensor
         return (
             not self._gathers_on_gpu
-            and bool(self.feature_tensor.numel())
-            and shared_memory.is_file(self.feature_tensor)
+            and bool(rows.numel())
+            and shared_memory.is_file(rows)
+            and not shared_memory.is_written(rows)
         )
 
     @property
@@ -319,28 +320,27 @@ class Feature:
 
 
 def divide_memory(features: Sequence[Feature], memory: FeatureMemory) -> None:
-    """Has rows that lie in files take no more than a process's own bytes, a share each by their sizes.
+    """Has rows that lie in files take no more than a process's own bytes: each as much as a few rows take, and of what
+    is left a share by its size.
 
     Where all of them fit into the total they stay mapped, and nothing is slower than before.
+
+    Raises:
+        InvalidArgumentError: the process's own bytes do not suffice for a few rows of each.
     """
     in_files = [feature for feature in features if feature.is_in_file]
     sizes = [feature.feature_tensor.numel() * feature.feature_tensor.element_size() for feature in in_files]
     total = sum(sizes)
-    for feature, size in zip(in_files, sizes, strict=True):
-        feature.limit_memory(None if total <= memory.total_bytes else memory.own_bytes * size // total)
-
-
-def rebuild_feature(ipc_handle: FeatureHandle) -> Feature:
-    """The feature that ``reduce_feature`` described."""
-    return Feature.from_ipc_handle(ipc_handle)
-
-
-def reduce_feature(feature: Feature) -> tuple[Any, ...]:
-    """How a feature goes to another process through ``multiprocessing``: as a handle to the same rows, without a copy.
-
-    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
-    """
-    return rebuild_feature, (feature.share_ipc(),)
-
-
-ForkingPickler.register(Feature, reduce_feature)
+    if total <= memory.total_bytes:
+        for feature in in_files:
+            feature.limit_memory(None)
+        return
+    least = [_C.DiskRows.least_bytes(feature.size(0), bytes_of_row(feature.feature_tensor)) for feature in in_files]
+    left = memory.own_bytes - sum(least)
+    if left < 0:
+        raise InvalidArgumentError(
+            f"feature_memory: expected at least {sum(least)} bytes in each process for a few rows of each of "
+            f"{len(in_files)} features, got {memory.own_bytes} of {memory.total_bytes}"
+        )
+    for feature, size, few in zip(in_files, sizes, least, strict=True):
+        feature.limit_memory(few + left * size // total)

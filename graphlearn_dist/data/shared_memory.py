@@ -134,6 +134,32 @@ def is_file(tensor: torch.Tensor) -> bool:
     return place is not None and not place[0].startswith(("/proc/", "/memfd:"))
 
 
+def is_written(tensor: torch.Tensor) -> bool:
+    """Whether this process has written to the mapping of a file that a tensor lies in: such pages are its own."""
+    begin = tensor.data_ptr()
+    end = begin + tensor.numel() * tensor.element_size()
+    is_inside = False
+    with open("/proc/self/smaps") as maps:
+        for line in maps:
+            name, _, value = line.partition(":")
+            if name in ("Anonymous", "Swap"):
+                if is_inside and int(value.split()[0]) > 0:
+                    return True
+            elif "-" in line and line[0] in "0123456789abcdef":  # a mapping begins
+                low, high = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split("-"))
+                if low >= end:
+                    return False
+                is_inside = high > begin
+    return False
+
+
+def inode(tensor: torch.Tensor) -> int:
+    """The inode of the file that a tensor is mapped from; 0 for other memory."""
+    with open("/proc/self/maps") as maps:
+        fields = _fields_at(tensor.data_ptr(), maps)
+    return 0 if fields is None else int(fields[0][4])
+
+
 def to_optional_handle(tensor: torch.Tensor | None) -> TensorHandle | None:
     """As ``to_handle``; None stays None."""
     return None if tensor is None else to_handle(tensor)
@@ -171,7 +197,13 @@ def _locate(tensor: torch.Tensor) -> tuple[str, int] | None:
 
 
 def _file_at(address: int, maps: Iterable[str]) -> tuple[str, int] | None:
-    """(path, offset) of the file that is mapped at an address; None where memory is private, or nothing is mapped.
+    """(path, offset) of the file that is mapped at an address; None where memory is private, or nothing is mapped."""
+    found = _fields_at(address, maps)
+    return None if found is None else _file_place(*found)
+
+
+def _fields_at(address: int, maps: Iterable[str]) -> tuple[list[str], int] | None:
+    """What the system says of the mapping at an address, and how far into it that is; None where nothing is mapped.
 
     Args:
         address: in this process.
@@ -182,7 +214,7 @@ def _file_at(address: int, maps: Iterable[str]) -> tuple[str, int] | None:
         high, _, _ = rest.partition(" ")
         if address < int(high, 16):
             distance = address - int(low, 16)
-            return _file_place(line.split(maxsplit=5), distance) if distance >= 0 else None
+            return (line.split(maxsplit=5), distance) if distance >= 0 else None
     return None
 
 

@@ -1,11 +1,20 @@
 // Rows behind a cache of bounded size: the same as in memory, read once where they are announced, and never hanging.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <future>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <set>
@@ -150,7 +159,7 @@ TEST("disk rows: in given places, cast, and of several owners") {
 }
 
 TEST("disk rows: rows of announced uses are read once while they fit, and by what is announced") {
-  const RowsOnDisk on_disk(4000, 64, 0);  // a row is a block
+  const RowsOnDisk on_disk(4000, 384, 0);  // a row is six blocks, more than a gap that is read along
   const CountedReads counted;
   const std::shared_ptr<DiskRows> disk = on_disk.open(600, counted);
   const RowStore store = on_disk.store(disk);
@@ -163,7 +172,7 @@ TEST("disk rows: rows of announced uses are read once while they fit, and by wha
   std::set<int64_t> distinct;
   for (size_t i = 0; i < 4; ++i) numbers.push_back(disk->announce(ids(uses[i])));
   for (size_t i = 0; i < uses.size(); ++i) {
-    check_rows_are(gather_rows(store, ids(uses[i]), {}, {}, pool), uses[i], 64);
+    check_rows_are(gather_rows(store, ids(uses[i]), {}, {}, pool), uses[i], 384);
     distinct.insert(uses[i].begin(), uses[i].end());
     disk->finish(numbers[i]);
     if (i + 4 < uses.size()) numbers.push_back(disk->announce(ids(uses[i + 4])));
@@ -175,10 +184,59 @@ TEST("disk rows: rows of announced uses are read once while they fit, and by wha
     for (size_t j = i; j < i + 4; ++j) of_window.insert(uses[j].begin(), uses[j].end());
     in_windows += static_cast<int64_t>(of_window.size());
   }
-  const int64_t read = (*counted.bytes - before) / 512;
+  const int64_t read = (*counted.bytes - before) / (384 * 8);
   CHECK(read >= static_cast<int64_t>(distinct.size()));
   CHECK(read <= in_windows);
   CHECK_EQUAL(disk->counts().bytes, *counted.bytes - before);
+}
+
+TEST("disk rows: rows that lie close are one read") {
+  const RowsOnDisk on_disk(1000, 64, 0);  // a row is a block
+  ThreadPool pool(1);
+  const auto bytes_for = [&](const std::vector<int64_t>& rows) {
+    const RowStore store = on_disk.store(on_disk.open(100));
+    check_rows_are(gather_rows(store, ids(rows), {}, {}, pool), rows, 64);
+    return store.disk->counts().bytes;
+  };
+  const int64_t block = bytes_for({500});
+  if (block != 512) return;  // a disk of larger blocks, which hold rows that are not asked for
+  CHECK_EQUAL(bytes_for({10, 11}), 2 * 512);
+  CHECK_EQUAL(bytes_for({15, 10}), 6 * 512);  // the four between them as well
+  CHECK_EQUAL(bytes_for({10, 16}), 2 * 512);
+  CHECK_EQUAL(bytes_for({0, 999}), 2 * 512);
+}
+
+// Has system calls that begin reads at once refused from now on, as some containers do.
+bool refuse_aio() {
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(steps), steps};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST("disk rows: the same where the system refuses many reads at once") {
+  const RowsOnDisk on_disk(3000, 40, 128);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // ends it if it hangs
+    if (!refuse_aio()) _exit(0);
+    const RowStore store = on_disk.store(on_disk.open(300));
+    ThreadPool pool(1);
+    int num_wrong = 0;
+    for (uint64_t round = 0; round < 5; ++round) {
+      const std::vector<int64_t> rows = random_numbers(1000, 3000, round);
+      const Tensor found = gather_rows(store, ids(rows), {}, {}, pool);
+      for (size_t i = 0; i < rows.size(); ++i) num_wrong += found.as<int64_t>()[i * 40 + 39] != rows[i] * 40 + 39;
+    }
+    _exit(num_wrong == 0 ? 0 : 1);
+  }
+  int status = 0;
+  CHECK_EQUAL(waitpid(child, &status, 0), child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST("disk rows: what is needed next stays, what is needed last goes") {
@@ -292,6 +350,43 @@ TEST("disk rows: a file that was cut, a disk that does not answer, short reads")
   const RowStore slow = whole.store(whole.open(100, held_back, 0.01));
   CHECK_THROWS(StorageFailure, gather_rows(slow, ids({3, 4}), {}, {}, pool));
   answers.set_value();
+}
+
+TEST("disk rows: the least memory, and a file that is another by now") {
+  const RowsOnDisk on_disk(1000, 8, 0);
+  const int64_t least = DiskRows::least_bytes(1000, 64);
+  const RowStore few = on_disk.store(DiskRows::open(on_disk.described(), {least}));
+  CHECK_EQUAL(few.disk->num_slots(), 64);
+  ThreadPool pool(1);
+  const std::vector<int64_t> rows = random_numbers(3000, 1000, 1);
+  check_rows_are(gather_rows(few, ids(rows), {}, {}, pool), rows, 8);
+  CHECK_THROWS(InvalidArgument, DiskRows::open(on_disk.described(), {least - 1}));
+  CHECK(DiskRows::least_bytes(3, 64) < least);
+
+  struct stat status{};
+  CHECK_EQUAL(stat(on_disk.described().path.c_str(), &status), 0);
+  RowFile meant = on_disk.described();
+  meant.inode = status.st_ino;
+  DiskRows::open(meant, {1 << 20});
+  ++meant.inode;
+  CHECK_THROWS(StorageFailure, DiskRows::open(meant, {1 << 20}));
+}
+
+TEST("disk rows: a fork does not take the memory of its parent's cache") {
+  const RowsOnDisk on_disk(1000, 64, 0);
+  const std::shared_ptr<DiskRows> disk = on_disk.open(100);
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto is_mapped = [&] {
+    unsigned char resident = 0;
+    return mincore(reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(disk->memory()) / page * page), 1, &resident) ==
+           0;
+  };
+  CHECK(is_mapped());
+  const pid_t child = fork();
+  if (child == 0) _exit(is_mapped() ? 1 : 0);
+  int status = 0;
+  CHECK_EQUAL(waitpid(child, &status, 0), child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset, Feature, UnifiedTensor
 from graphlearn_dist.data.disk_tier import Announced, DiskTier, FeatureMemory
 from graphlearn_dist.data.feature import divide_memory
@@ -77,10 +80,98 @@ def test_memory_is_divided_by_size_and_what_fits_stays_mapped(tmp_path: Path) ->
     assert large.disk_tier is not None
     assert small.disk_tier is not None
     assert here.disk_tier is None
-    assert (large.disk_tier.memory_bytes, small.disk_tier.memory_bytes) == (300_000, 100_000)
+    few = _C.DiskRows.least_bytes(1000, 256)
+    left = (400_000 - 2 * few) // 4
+    assert (large.disk_tier.memory_bytes, small.disk_tier.memory_bytes) == (few + left * 3, few + left)
     divide_memory([large, small, here], FeatureMemory(4000 * 64 * 4, 1))
     assert large.disk_tier is None
     assert small.disk_tier is None
+
+
+def test_each_feature_has_room_for_a_few_rows(tmp_path: Path) -> None:
+    """A type that is small beside others would get less by its size."""
+    rows = numbered(200, 4), numbered(60_000, 32)
+    features = [Feature(mapped(tmp_path / f"{len(each)}.npy", each), dtype=None) for each in rows]
+    least = [_C.DiskRows.least_bytes(200, 16), _C.DiskRows.least_bytes(60_000, 128)]
+    for nbytes in (sum(least), 200_000):
+        divide_memory(features, FeatureMemory(nbytes, nbytes))
+        tiers = [feature.disk_tier for feature in features]
+        assert sum(tier.memory_bytes for tier in tiers if tier is not None) <= nbytes
+        for feature, expected in zip(features, rows, strict=True):
+            ids = torch.randint(len(expected), (500,), generator=torch.Generator().manual_seed(1))
+            assert torch.equal(feature[ids], expected[ids])
+    too_few = sum(least) - 1
+    with pytest.raises(InvalidArgumentError, match=rf"feature_memory: expected at least {sum(least)} .* got {too_few}"):
+        divide_memory(features, FeatureMemory(too_few, too_few))
+
+
+def test_rows_that_were_changed_stay_in_memory(tmp_path: Path) -> None:
+    """A mapping takes writes, which the file does not get."""
+    rows, others = numbered(5000, 32), numbered(5000, 32)
+    changed, unchanged = mapped(tmp_path / "x.npy", rows), mapped(tmp_path / "y.npy", others)
+    changed[4000] = -1.0
+    rows[4000] = -1.0
+    for feature, expected in ((Feature(changed, dtype=None), rows), (Feature(unchanged, dtype=None), others)):
+        feature.limit_memory(100_000)
+        assert (feature.disk_tier is None) == (expected is rows)
+        assert torch.equal(feature[torch.arange(5000)], expected)
+
+
+def test_another_file_of_the_same_name(tmp_path: Path) -> None:
+    rows = numbered(4000, 16)
+    feature = Feature(mapped(tmp_path / "x.npy", rows), dtype=None)
+    feature.limit_memory(100_000)
+    np.save(tmp_path / "y.npy", rows.numpy() + 1)
+    os.replace(tmp_path / "y.npy", tmp_path / "x.npy")
+    with pytest.raises(StorageError, match=r"x\.npy: expected the file that is mapped"):
+        feature[torch.tensor([1])]
+
+
+def test_an_open_file_may_be_deleted(tmp_path: Path) -> None:
+    rows = numbered(4000, 16)
+    feature = Feature(mapped(tmp_path / "x.npy", rows), dtype=None)
+    feature.limit_memory(60_000)
+    assert torch.equal(feature[torch.tensor([5])], rows[[5]])
+    os.unlink(tmp_path / "x.npy")
+    assert torch.equal(feature[torch.arange(4000)], rows)
+
+
+def test_where_there_are_no_direct_reads() -> None:
+    """Files of memory under a name: their file system may take direct reads or not."""
+    rows = numbered(4000, 33)
+    path = Path("/run") if os.access("/run", os.W_OK) else Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=path) as folder:
+        feature = Feature(mapped(Path(folder) / "x.npy", rows), dtype=None)
+        feature.limit_memory(60_000)
+        assert torch.equal(feature[torch.arange(3999, -1, -1)], rows.flip(0))
+
+
+def test_what_was_announced_ends_where_announcing_fails(tmp_path: Path) -> None:
+    tiers = [DiskTier(mapped(tmp_path / f"{name}.npy", numbered(1000, 16)), 20_000) for name in "ab"]
+    wanted = [(tiers[0], torch.arange(100)), (tiers[1], torch.tensor([1000]))]
+    with pytest.raises(UnknownIdError):
+        Announced(wanted)
+    assert tiers[0].native.num_uses == 0
+
+
+def test_threads_that_come_at_once_have_one_cache(tmp_path: Path) -> None:
+    tier = DiskTier(mapped(tmp_path / "x.npy", numbered(1000, 16)), 20_000)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: tier.native, range(64)))
+    assert all(each is found[0] for each in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("width", [1, 7, 33, 3000])
+def test_rows_of_any_width_are_cast(tmp_path: Path, dtype: torch.dtype, width: int) -> None:
+    """Rows that are smaller than a block of the disk, larger than a page, and whose sizes divide neither."""
+    rows = torch.randint(100, (3000, width), generator=torch.Generator().manual_seed(width)).to(dtype)
+    stored = rows.view(torch.int16) if dtype == torch.bfloat16 else rows
+    feature = Feature(mapped(tmp_path / "x.npy", stored).view(dtype), dtype=None, out_dtype=torch.float32)
+    feature.limit_memory(max(rows.numel() * rows.element_size() // 10, 8000))
+    assert feature.disk_tier is not None
+    ids = torch.randint(3000, (2000,), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(feature[ids], rows[ids].float())
 
 
 def test_a_pickled_feature_has_the_rows_themselves(tmp_path: Path) -> None:
