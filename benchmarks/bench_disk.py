@@ -6,6 +6,7 @@ Without a group the page cache of the whole host serves the mapped files, and on
 
     python benchmarks/bench_disk.py  # 3.1 GB of features in a group of 768 MB
     python benchmarks/bench_disk.py --parts rates --nodes 1e6 --edges 10e6 --features 128
+    python benchmarks/bench_disk.py --types 2  # half of the nodes and edges of each type
 """
 
 from __future__ import annotations
@@ -35,28 +36,32 @@ SHARES = (0.05, 0.1, 0.2)
 PARTS = ("mapped", "tier", "rates")
 
 
-def make_partition(folder: Path, num_nodes: int, num_edges: int, num_features: int) -> Path:
-    """A directory of one partition."""
-    ends = [np.concatenate(each) for each in zip(*edges_of(num_nodes, num_edges, 100), strict=True)]
+def make_partition(folder: Path, num_nodes: int, num_edges: int, num_features: int, num_types: int) -> Path:
+    """A directory of one partition; with types, edges go from each to the next."""
+    names = [f"t{number}" for number in range(num_types)]
     generator = torch.Generator().manual_seed(1)
-    rows = torch.empty(num_nodes, num_features)
-    for chunk in rows.split(1 << 17):
-        chunk.uniform_(generator=generator)
-    edges = torch.from_numpy(np.stack(ends))
+    nodes, rows, edges = {}, {}, {}
+    for source, target in zip(names, names[1:] + names[:1], strict=True):
+        nodes[source] = num_nodes // num_types
+        rows[source] = torch.empty(nodes[source], num_features)
+        for chunk in rows[source].split(1 << 17):
+            chunk.uniform_(generator=generator)
+        ends = zip(*edges_of(nodes[source], num_edges // num_types, 100), strict=True)
+        edges[source, "to", target] = torch.from_numpy(np.stack([np.concatenate(each) for each in ends]))
+    of_all = [nodes, edges, rows] if num_types > 1 else [next(iter(each.values())) for each in (nodes, edges, rows)]
     RangePartitioner(
-        str(folder / "partition"), 1, num_nodes, edges, node_feat=rows, edge_assign_strategy="by_dst"
+        str(folder / "partition"), 1, of_all[0], of_all[1], node_feat=of_all[2], edge_assign_strategy="by_dst"
     ).partition()
     return folder / "partition"
 
 
 def open_loader(dataset: DistDataset, options: dict[str, Any]) -> NeighborLoader:
-    count = sum(dataset.schema.num_nodes)
-    generator = torch.Generator().manual_seed(2)
-    seeds = torch.randperm(count, generator=generator)[: options["batch_size"] * options["batches"]]
+    schema, generator = dataset.schema, torch.Generator().manual_seed(2)
+    seeds = torch.randperm(schema.num_nodes[0], generator=generator)[: options["batch_size"] * options["batches"]]
     return NeighborLoader(
         dataset,
         options["fanouts"],
-        seeds,
+        (schema.node_types[0], seeds) if len(schema.node_types) > 1 else seeds,
         batch_size=options["batch_size"],
         shuffle=True,
         seed=5,
@@ -93,10 +98,10 @@ for batch in loader:
 seconds, after = time.monotonic() - begin, process.cpu_times()
 ended.set()
 watcher.join()
-tier = dataset.features_in_use()[0].disk_tier
+tiers = [feature.disk_tier for feature in dataset.features_in_use() if feature.disk_tier is not None]
 print(json.dumps({"batches": done, "seconds": seconds, "read_bytes": process.io_counters().read_bytes - before,
                   "cpu_seconds": after.user + after.system - cpu.user - cpu.system, "peak_private_bytes": peak,
-                  "counts": None if tier is None else tier.counts}))
+                  "counts": [tier.counts for tier in tiers]}))
 """
 
 
@@ -108,9 +113,9 @@ def run(options: dict[str, Any], memory: int) -> dict[str, Any]:
             if group is not None:
                 (group / "cgroup.procs").write_text(str(os.getpid()))
 
-        rows = Path(options["directory"]) / "part0" / "node_feat" / "x.npy"
-        with open(rows, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for rows in (Path(options["directory"]) / "part0").rglob("x.npy"):
+            with open(rows, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         command = [sys.executable, "-c", _RUN, str(Path(__file__).parent), json.dumps(options)]
         ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, preexec_fn=enter)
     if ended.returncode != 0:
@@ -120,11 +125,14 @@ def run(options: dict[str, Any], memory: int) -> dict[str, Any]:
 
 
 def nodes_of(options: dict[str, Any]) -> list[np.ndarray]:
-    """The rows that each batch looks up."""
+    """The rows that each batch looks up, those of a type behind those of the types before it."""
     dataset = DistDataset()
     dataset.load(options["directory"], 0, verify=False)
-    batches = open_loader(dataset, options).batches
-    return [batches.sample(0, index).subgraph.nodes[0].numpy() for index in range(batches.schedule.num_batches)]
+    batches, first = open_loader(dataset, options).batches, np.cumsum([0, *dataset.schema.num_nodes])
+    sampled = (batches.sample(0, index).subgraph.nodes for index in range(batches.schedule.num_batches))
+    return [
+        np.concatenate([rows.numpy() + first[number] for number, rows in enumerate(by_type)]) for by_type in sampled
+    ]
 
 
 def least_bytes(batches: list[np.ndarray], row_bytes: int) -> int:
@@ -221,9 +229,8 @@ def belady(stream: np.ndarray, size: int) -> float:
 def ours(options: dict[str, Any], size: int, row_bytes: int) -> float:
     """Of the tier with a cache of so many rows; without a control group."""
     found = run({**options, "feature_memory": size * (row_bytes + 60), "limit_s": 1e9}, 1 << 40)
-    counts = found["counts"]
-    asked = counts["hits"] + counts["misses"]
-    return 1 - float((counts["misses"] + counts["rows_ahead"]) / asked)
+    counts = {name: sum(of_type[name] for of_type in found["counts"]) for name in ("hits", "misses", "rows_ahead")}
+    return 1 - float((counts["misses"] + counts["rows_ahead"]) / (counts["hits"] + counts["misses"]))
 
 
 def main() -> None:
@@ -231,6 +238,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=float, default=3e6)
     parser.add_argument("--edges", type=float, default=30e6)
     parser.add_argument("--features", type=int, default=256, help="float32 numbers a row")
+    parser.add_argument("--types", type=int, default=1, help="of nodes")
     parser.add_argument("--memory", default="768MB", help="of the control group")
     parser.add_argument("--feature-memory", default="256MB")
     parser.add_argument("--batch-size", type=int, default=512)
@@ -244,7 +252,7 @@ def main() -> None:
     given = parser.parse_args()
     num_nodes, row_bytes = int(given.nodes), given.features * 4
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
-        directory = make_partition(Path(folder), num_nodes, int(given.edges), given.features)
+        directory = make_partition(Path(folder), num_nodes, int(given.edges), given.features, given.types)
         options = {
             "directory": str(directory),
             "batch_size": given.batch_size,

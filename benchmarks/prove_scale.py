@@ -11,23 +11,28 @@ ldg``), and two servers and two trainers take an epoch of [15, 10, 5] with featu
     python benchmarks/prove_scale.py --share 0.25 --dir /data/proof      # 45 GB of disk, 5.5 GB of memory
 
 Of each stage it says the time, the most private memory and shared memory of all processes (the page cache is what is
-left of the group), bytes read from and written to disk, and of an epoch where its time goes. What is there already in
+left of the group), bytes read from and written to disk and sent between processes (in a network namespace of its own; a
+batch passes in shared memory, as the host is one), and of an epoch where its time goes. What is there already in
 ``--dir`` is not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import fcntl
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +48,7 @@ MEMORY, PROCESSES, BATCH_SIZE = 16e9, 2e9, 1024
 NODES_OF_COMMUNITY = 2_000
 JOB = Path(__file__).with_name("prove_scale_job.py")
 POLL_S = 0.2
+_NEW_NETWORK, _SET_FLAGS, _IS_UP = 0x40000000, 0x8914, 0x1  # CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
@@ -84,39 +90,57 @@ def write_tables(folder: Path, num_nodes: int, num_edges: int) -> None:
 
 @dataclass
 class Usage:
-    """What the processes of a control group take, polled; of all processes' descendants where there is no group.
+    """What the processes of a control group take, polled.
 
     Attributes:
         private_bytes: most anonymous memory of all together.
         shared_bytes: most memory in files of memory (batches, rings) that the group has; 0 where there is no group.
+        sent_bytes: over the loopback device, of a network namespace that the processes have for themselves.
         read_bytes: from disk.
         written_bytes: to disk.
+        cpu_seconds: processor time.
     """
 
     private_bytes: int = 0
     shared_bytes: int = 0
+    sent_bytes: int | None = None
     read_bytes: int = 0
     written_bytes: int = 0
-    _io: dict[int, tuple[int, int]] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
 
     def poll(self, pids: Sequence[int], group: Path | None) -> None:
-        private = 0
+        # What a process has used goes to its parent when that has waited for it, so that the sum over those that live
+        # has everything once.
+        private = read = written = ticks = 0
         for pid in pids:
             try:
-                status = Path(f"/proc/{pid}/status").read_text().splitlines()
-                io = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+                of_process = Path(f"/proc/{pid}")
+                status = of_process.joinpath("status").read_text().splitlines()
+                io = dict(line.split(": ") for line in of_process.joinpath("io").read_text().splitlines())
+                times = of_process.joinpath("stat").read_text().rsplit(")", 1)[1].split()[11:15]
             except (FileNotFoundError, ProcessLookupError):
                 continue
             private += next((int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon")), 0)
-            self._io[pid] = int(io["read_bytes"]), int(io["write_bytes"])
+            read += int(io["read_bytes"])
+            written += int(io["write_bytes"])
+            ticks += sum(map(int, times))
+            self._poll_network(pid)
         self.private_bytes = max(self.private_bytes, private)
+        self.read_bytes, self.written_bytes = max(self.read_bytes, read), max(self.written_bytes, written)
+        self.cpu_seconds = max(self.cpu_seconds, ticks / os.sysconf("SC_CLK_TCK"))
         if group is not None:
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
             self.shared_bytes = max(self.shared_bytes, int(stat.get("total_shmem", stat.get("shmem", 0))))
-        self.read_bytes, self.written_bytes = (sum(each) for each in zip(*self._io.values(), strict=True))
 
-    def as_dict(self) -> dict[str, int]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+    def _poll_network(self, pid: int) -> None:
+        try:
+            if os.stat(f"/proc/{pid}/ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino:
+                return  # others send there, too
+            devices = Path(f"/proc/{pid}/net/dev").read_text().splitlines()
+        except OSError:  # it ended meanwhile
+            return
+        sent = next((int(line.split()[9]) for line in devices if line.strip().startswith("lo:")), 0)
+        self.sent_bytes = max(self.sent_bytes or 0, sent)
 
 
 @contextmanager
@@ -137,6 +161,13 @@ def watched(group: Path | None, root: list[int]) -> Iterator[Usage]:
         watcher.join()
 
 
+def own_network() -> None:
+    """Moves this process to a network namespace with a loopback device, where it may."""
+    if ctypes.CDLL(None).unshare(_NEW_NETWORK) == 0:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh22x", b"lo", _IS_UP))
+
+
 def stage(command: Sequence[str], limit_bytes: int, log: Path, **environ: str) -> dict[str, Any]:
     """Runs a program in a control group of its own; how long it took, and what of the machine.
 
@@ -149,6 +180,7 @@ def stage(command: Sequence[str], limit_bytes: int, log: Path, **environ: str) -
         def enter() -> None:
             if group is not None:
                 (group / "cgroup.procs").write_text(str(os.getpid()))
+            own_network()
 
         with watched(group, root) as usage, log.open("w") as out:
             begin = time.monotonic()
@@ -163,7 +195,7 @@ def stage(command: Sequence[str], limit_bytes: int, log: Path, **environ: str) -
                 time.sleep(POLL_S)
     if code != 0:
         sys.exit(f"{' '.join(map(str, command))} ended with {code}: {log}\n{log.read_text()[-3000:]}")
-    return {"seconds": seconds, "control_group": group is not None, **usage.as_dict()}
+    return {"seconds": seconds, "control_group": group is not None, **asdict(usage)}
 
 
 # --- the stages ----------------------------------------------------------------------------------------------------
@@ -216,10 +248,12 @@ def show(found: dict[str, Any], args: argparse.Namespace) -> None:
         [
             name,
             f"{each['seconds']:.0f}",
+            f"{each['cpu_seconds']:.0f}",
             f"{each['private_bytes'] / 1e9:.2f}",
             f"{each['shared_bytes'] / 1e9:.2f}",
             f"{each['read_bytes'] / 1e9:.1f}",
             f"{each['written_bytes'] / 1e9:.1f}",
+            "" if each.get("sent_bytes") is None else f"{each['sent_bytes'] / 1e6:.1f}",
         ]
         for name, each in found.items()
     ]
@@ -227,7 +261,11 @@ def show(found: dict[str, Any], args: argparse.Namespace) -> None:
         f"{NODES * args.share:,.0f} nodes, {EDGES * args.share:,.0f} edges, {FEATURES} float16 features; groups of "
         f"{found['build']['limit_bytes'] / 1e9:.2f} GB"
     )
-    print_table(title, ["stage", "seconds", "private GB", "shared GB", "GB read", "GB written"], rows)
+    print_table(
+        title,
+        ["stage", "seconds", "of processors", "private GB", "shared GB", "GB read", "GB written", "MB sent"],
+        rows,
+    )
     for name, each in found.items():
         for trainer in each.get("trainers", []):
             print(f"\n{name}, epoch of {trainer['epoch_s']:.0f} s, loss {trainer['losses']}\n{trainer['stats']}")

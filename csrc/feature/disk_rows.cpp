@@ -19,7 +19,9 @@ constexpr int64_t kRangeBytes = 128 << 10;  // longer reads are no faster
 constexpr int64_t kGapBytes = 2048;         // to read so much in vain takes less than another read
 constexpr int64_t kJobBytes = 256 << 10;    // of a job, which are in memory beside the cache
 constexpr size_t kFewJobs = 4;              // for a disk to have enough reads under way
-constexpr int64_t kMostAhead = 8192;        // rows on their way, enough to keep a disk busy
+constexpr size_t kReadsOfJob = 8;           // at once; with more, those of others would wait in long queues
+static_assert(kReadsOfJob <= DirectFile::kMostTogether);
+constexpr int64_t kMostAhead = 8192;  // rows on their way, enough to keep a disk busy
 constexpr uint8_t kMostChances = 3;
 
 }  // namespace
@@ -315,7 +317,7 @@ void DiskRows::submit(std::vector<Wanted> wanted, bool is_ahead) {
   std::vector<Range> ranges = ranges_of(std::move(wanted));
   const size_t num_jobs =
       source_.is_direct() ? kFewJobs : 2 * kReadThreads;  // a thread has several reads under way, or one
-  const size_t most = std::clamp<size_t>(ranges.size() / num_jobs, 1, DirectFile::kMostTogether);
+  const size_t most = std::clamp<size_t>(ranges.size() / num_jobs, 1, kReadsOfJob);
   for (size_t begin = 0, end; begin < ranges.size(); begin = end) {
     int64_t bytes = 0;
     for (end = begin; end < ranges.size() && end - begin < most && (end == begin || bytes < kJobBytes); ++end)

@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "graph/csr.h"
 
 namespace gld {
@@ -12,22 +14,11 @@ namespace {
 constexpr int64_t kRowsAFault = 64;  // fewer rows for each fault, and asking costs less than waiting
 constexpr uint32_t kLookEvery = 64;  // hops
 constexpr uintptr_t kMostBytes = 16 << 10;
+constexpr size_t kMostRows = 64 << 10;  // that are put in order at a time
 
 uintptr_t page_bytes() {
   static const uintptr_t bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   return bytes;
-}
-
-void ask_for(const Tensor& array, int64_t first, int64_t count, uintptr_t* last) {
-  const auto item = static_cast<uintptr_t>(array.dtype.size());
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(array.data) + static_cast<uintptr_t>(first) * item;
-  const uintptr_t bytes = static_cast<uintptr_t>(count) * item;
-  if (bytes == 0 || bytes > kMostBytes) return;
-  const uintptr_t low = begin / page_bytes(), high = (begin + bytes - 1) / page_bytes();
-  if (high == *last && low == high) return;
-  *last = high;
-  // It may fail, for memory that no file has: then there is nothing to be read.
-  (void)madvise(reinterpret_cast<void*>(low * page_bytes()), (high - low + 1) * page_bytes(), MADV_WILLNEED);
 }
 
 void read_at_random(const Tensor& array) {
@@ -56,10 +47,31 @@ bool asks_ahead(const Csr& csr) {
   return true;
 }
 
-void ask_for_row(const Csr& csr, int64_t first_edge, int64_t num_edges, bool with_edge_ids, uintptr_t* last) {
-  ask_for(csr.indices, first_edge, num_edges, last);
-  uintptr_t apart = 0;
-  if (with_edge_ids && csr.edge_ids.defined()) ask_for(csr.edge_ids, first_edge, num_edges, &apart);
+void PagesAhead::add(const Tensor& array, int64_t first, int64_t count) {
+  const auto item = static_cast<uintptr_t>(array.dtype.size());
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(array.data) + static_cast<uintptr_t>(first) * item;
+  const uintptr_t bytes = static_cast<uintptr_t>(count) * item;
+  if (bytes == 0 || bytes > kMostBytes) return;
+  pages_.push_back({begin / page_bytes(), (begin + bytes - 1) / page_bytes()});
+}
+
+void PagesAhead::add(const Csr& csr, int64_t first_edge, int64_t num_edges, bool with_edge_ids) {
+  add(csr.indices, first_edge, num_edges);
+  if (with_edge_ids && csr.edge_ids.defined()) add(csr.edge_ids, first_edge, num_edges);
+  if (pages_.size() >= kMostRows) ask();
+}
+
+void PagesAhead::ask() {
+  std::sort(pages_.begin(), pages_.end(), [](const Pages& one, const Pages& other) { return one.first < other.first; });
+  for (size_t begin = 0, end; begin < pages_.size(); begin = end) {
+    const uintptr_t first = pages_[begin].first;
+    uintptr_t last = pages_[begin].last;
+    for (end = begin + 1; end < pages_.size() && pages_[end].first <= last + 1; ++end)
+      last = std::max(last, pages_[end].last);
+    // It may fail, for memory that no file has: then there is nothing to be read.
+    (void)madvise(reinterpret_cast<void*>(first * page_bytes()), (last - first + 1) * page_bytes(), MADV_WILLNEED);
+  }
+  pages_.clear();
 }
 
 int64_t pages_waited_for() {

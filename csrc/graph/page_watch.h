@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "common/tensor.h"
 
@@ -30,9 +31,23 @@ class PageWatch {
 // their surroundings: the system's reading ahead of what is picked at random is most of what it reads.
 bool asks_ahead(const Csr& csr);
 
-// Asks for the pages of a row's edges, unless they are many: a row that is so long is either in memory, as it is picked
-// often, or most of it is not needed. `last` is the last page that was asked for; null at first.
-void ask_for_row(const Csr& csr, int64_t first_edge, int64_t num_edges, bool with_edge_ids, uintptr_t* last);
+// The pages of the rows that a hop will pick from: asked for in order, so that those that touch are one read.
+class PagesAhead {
+ public:
+  // Adds a row's edges, unless they are many: a row that is so long is either in memory, as it is picked often, or most
+  // of it is not needed.
+  void add(const Csr& csr, int64_t first_edge, int64_t num_edges, bool with_edge_ids);
+  // Asks for what was added and not asked for yet.
+  void ask();
+
+ private:
+  struct Pages {
+    uintptr_t first, last;
+  };
+  void add(const Tensor& array, int64_t first, int64_t count);
+
+  std::vector<Pages> pages_;
+};
 
 // Pages that this thread had to wait for so far.
 int64_t pages_waited_for();

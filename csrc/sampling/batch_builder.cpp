@@ -364,7 +364,6 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
   const bool is_ahead = graph.asks_ahead();
   pool.parallel_for(num_blocks, kCountGrain, [&](int64_t begin, int64_t end) {
     graph.read_candidates(seeds.nodes.data() + first_node, begin * kBlock, std::min(end * kBlock, count), candidates);
-    if (is_ahead) ask_for_rows(graph, candidates, begin * kBlock, std::min(end * kBlock, count), with_edge_ids_);
     for (int64_t block = begin; block < end; ++block) {
       int64_t sum = 0;
       for (int64_t i = block * kBlock; i < std::min((block + 1) * kBlock, count); ++i)
@@ -372,6 +371,7 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
       offsets[block + 1] = sum;
     }
   });
+  if (is_ahead) ask_for_rows(graph, candidates, count, with_edge_ids_);
   offsets[0] = 0;
   for (int64_t block = 0; block < num_blocks; ++block) offsets[block + 1] += offsets[block];
   const int64_t first_edge = extend(edge, offsets[num_blocks]);

@@ -41,9 +41,12 @@ struct OneHopKernel {
           picker, csr.indptr.as<int64_t>(), [this](int64_t i) { return row(i); }, block, block_end, candidates + block);
       for (int64_t i = block; i < block_end; ++i) counts[i] = picker.num_picks(candidates[i]);
     }
-    if (!asks_ahead) return;
-    const WholeHopGraph<HopPiece<Picker, Index>> graph(HopPiece<Picker, Index>(csr, picker));
-    ask_for_rows(graph, candidates, begin, end, with_edge_ids);
+  }
+
+  void ask_for_pages(const Candidates* candidates, int64_t count) const {
+    if (asks_ahead)
+      ask_for_rows(WholeHopGraph<HopPiece<Picker, Index>>(HopPiece<Picker, Index>(csr, picker)), candidates, count,
+                   with_edge_ids);
   }
 
   void pick(int64_t begin, int64_t end, const Candidates* candidates, const int64_t* offsets, Index* neighbors,
@@ -164,6 +167,7 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
         out.neighbors = empty({offsets[count]}, csr.indices.dtype);
         if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
         if (draw.fanout == 0) return;  // pickers draw at least one
+        kernel.ask_for_pages(candidates.data(), count);
         const int64_t waited_before = pages_waited_for();
         pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
           kernel.pick(begin, end, candidates.data(), offsets, out.neighbors.as<Index>(),

@@ -97,12 +97,13 @@ class HopGraphInPieces {
   int32_t* owners_;
 };
 
-// Asks for the pages of the rows that nodes [begin, end) of a frontier pick from, see page_watch.h.
+// Asks for the pages of the rows that a frontier of `count` nodes picks from, see page_watch.h.
 template <typename Graph>
-void ask_for_rows(const Graph& graph, const Candidates* candidates, int64_t begin, int64_t end, bool with_edge_ids) {
-  uintptr_t last = 0;
-  for (int64_t i = begin; i < end; ++i)
-    ask_for_row(*graph.piece(i).csr, candidates[i].start, candidates[i].count, with_edge_ids, &last);
+void ask_for_rows(const Graph& graph, const Candidates* candidates, int64_t count, bool with_edge_ids) {
+  PagesAhead pages;
+  for (int64_t i = 0; i < count; ++i)
+    pages.add(*graph.piece(i).csr, candidates[i].start, candidates[i].count, with_edge_ids);
+  pages.ask();
 }
 
 // Pickers whose draws pick_uniform_block() can do.
