@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,17 +200,25 @@ class GraphSource:
         return BlockEdges(indptr - begin, neighbors, None if weights is None else weights[begin:end])
 
     def weights(self, block: Block, edge_type: int) -> torch.Tensor | None:
-        """float32, weights of the edges of ``edges``, in their order; None where the edge type has none."""
+        """float32, weights of all edges that lead to a block's nodes, as these lie; None where the type has none."""
+        if not self._has_weights[edge_type]:
+            return None
+        if isinstance(self._dataset, ServedDataset):
+            return self._dataset.edge_weights(block.partition, edge_type, block.first, block.last)
         weights = self.edges(block, edge_type).weights
-        return None if weights is None else weights.float()
+        assert weights is not None
+        return weights.float()
 
     def check_weights(self) -> None:
-        """InvalidArgumentError unless weights of edges can be read."""
-        if not self._parts:
-            raise InvalidArgumentError("weights: expected data that are held here, got a data set on servers")
-        some = next(iter(self._parts))
-        if all(self._topology(some, i).edge_weights is None for i in range(len(self.schema.edge_types))):
+        """InvalidArgumentError unless the data set has weights of edges."""
+        if not any(self._has_weights):
             raise InvalidArgumentError("weights: expected edge weights in the data set, which has none")
+
+    @functools.cached_property
+    def _has_weights(self) -> list[bool]:
+        """By edge type."""
+        some = next(iter(self._parts.values()), self._dataset)
+        return [some.graphs()[edge_type].topo.edge_weights is not None for edge_type in self.schema.edge_types]
 
     def _topology(self, partition: int, edge_type: int) -> Topology:
         return self._parts[partition].graphs()[self.schema.edge_types[edge_type]].topo

@@ -153,6 +153,20 @@ class PartitionService:
         """All edges of a type that lie here."""
         return EdgeListReply(*self._dataset.edges(self._edge_types[self._checked(request.edge_type)]))
 
+    @remote
+    def edge_weights(self, edge_type: int, first: int, last: int) -> torch.Tensor:
+        """float32, weights of the edges of this partition's rows from ``first`` to ``last``, in the order of the edges.
+
+        Raises:
+            InvalidArgumentError: there are no such rows, or the edge type is unknown or has no weights.
+        """
+        topology = self._graphs[self._checked(edge_type)].topo
+        if topology.edge_weights is None:
+            raise InvalidArgumentError(f"edge_type: expected one with weights, got {self._edge_types[edge_type]!r}")
+        if not 0 <= first <= last < len(topology.indptr):
+            raise InvalidArgumentError(f"rows: expected some of {len(topology.indptr) - 1}, got {first} to {last}")
+        return topology.edge_weights[int(topology.indptr[first]) : int(topology.indptr[last])].float()
+
     def rows_have_edges(self, edge_type: int, rows: torch.Tensor, neighbors: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``: whether nodes, whose rows are known, have an edge to others."""
         return to_tensor(_C.has_edges(self._graphs[edge_type].graph_handler, rows, neighbors, self._pool)).to(

@@ -26,6 +26,7 @@ from ..partitions.blocking_peers import BlockingPeers
 from ..partitions.held_partition import GivenPartition
 from ..partitions.partition_outline import BookOutline, DatasetOutline, EdgeOutline
 from ..partitions.partition_parts import PartitionParts
+from ..partitions.partition_service import PartitionService
 from .asked_dataset import AskedDataset
 from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
@@ -135,6 +136,17 @@ class ServedDataset(AskedDataset):
             return torch.cat([await answer for answer in answers], dim=1)
 
         return run_local(gather())
+
+    def edge_weights(self, partition: int, edge_type: int, first: int, last: int) -> torch.Tensor:
+        """float32, weights of the edges of a partition's rows from ``first`` to ``last``, in the order of the edges."""
+
+        async def weights() -> torch.Tensor:
+            found: torch.Tensor = await self._servers.ask(
+                partition, PartitionService.edge_weights, edge_type, first, last
+            )
+            return found
+
+        return run_local(weights())
 
     def graph_access(self, plan: SamplingPlan, num_threads: int = 1) -> HostGraph:
         """The graph, asked of the servers hop by hop: one request a partition and hop. Never waits in a coroutine."""
