@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch_geometric.nn import GCNConv, GINConv, SAGEConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils import add_remaining_self_loops
@@ -17,7 +18,6 @@ from ..errors import InvalidArgumentError
 
 Rows = dict[Any, torch.Tensor]
 _REDUCTIONS = ("sum", "add", "mean", "min", "max")
-_NORMS_BY_ROW = ("BatchNorm", "LayerNorm")
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class BasicLayer(Layer):
     def __init__(self, model: BasicGNN, index: int) -> None:
         self._model, self._index = model, index
         conv = model.convs[index]
-        self._sums = isinstance(conv, (SAGEConv, GINConv)) and conv.fuse and conv.aggr in _REDUCTIONS
+        self._takes_pairs = isinstance(conv, (SAGEConv, GINConv))
+        self._sums = self._takes_pairs and conv.fuse and conv.aggr in _REDUCTIONS
         self._scaled = isinstance(conv, GCNConv) and conv.normalize
-        self._weighted = model.supports_edge_weight
         self.only_adds = self._sums and not getattr(conv, "project", False)
 
     def __call__(self, block: Neighborhood) -> Rows:
-        x, edges = block.x[block.node_type], block.edge_index[None]
+        x, edges, weights = block.x[block.node_type], block.edge_index[None], block.weights.get(None)
         arguments: Any
         if self._sums:
             neighbors = block.whole.get(None, x)
@@ -108,8 +108,15 @@ class BasicLayer(Layer):
             arguments = (neighbors, x[: block.num_nodes]), adjacency
         elif self._scaled:
             arguments = x, self._scaled_edges(block)
+        elif weights is not None:
+            arguments = x, compress(edges, weights, (len(x),) * 2)
         else:
+            some = with_some_edges(block)
+            x, edges = some.x[None], some.edge_index[None]
             arguments = x, edges
+            if self._takes_pairs:  # targets are those of the block, else all nodes
+                num_targets = block.num_nodes if some is block else len(x)
+                arguments = (x, x[:num_targets]), edges
         return {None: self._model.inference_per_layer(self._index, *arguments, block.num_nodes)}
 
     def _scaled_edges(self, block: Neighborhood) -> torch.Tensor:
@@ -119,6 +126,23 @@ class BasicLayer(Layer):
         rows, cols, weights = rows[order], cols[order], weights[order]
         values = block.scales[rows] * weights * block.scales[cols]
         return compress(torch.stack([rows, cols]), values, (len(block.x[None]),) * 2)
+
+
+def with_some_edges(block: Neighborhood) -> Neighborhood:
+    """The block, with an edge of each type: one from a node to another of zeros, behind all others, where it has none.
+
+    Aggregations such as those by LSTM fail without any, as PyG never has in a forward pass over the whole graph.
+    """
+    bare = [key for key, edges in block.edge_index.items() if not edges.size(1)]
+    if not bare or not block.x:
+        return block
+    ends = {key: (block.node_type, block.node_type) if key is None else (key[0], key[2]) for key in bare}
+    longer = {end for pair in ends.values() for end in pair}
+    more = {key: F.pad(rows, (0, 0, 0, 1)) for key, rows in block.x.items() if key in longer}
+    x = {**block.x, **more}
+    added = {key: torch.tensor([[len(x[end]) - 1] for end in ends[key]]) for key in bare}
+    ones = {key: torch.ones(1) for key in bare if key in block.weights}
+    return replace(block, x=x, edge_index={**block.edge_index, **added}, weights={**block.weights, **ones})
 
 
 def compress(edges: torch.Tensor, values: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
@@ -140,6 +164,7 @@ class CallableLayer(Layer):
         self.wants_all_types = isinstance(function, torch.fx.GraphModule)
 
     def __call__(self, block: Neighborhood) -> Rows:
+        block = with_some_edges(block)
         arguments: list[Any] = [block.x, block.edge_index, *([block.weights] if self._with_weights else [])]
         if block.node_type is None:
             arguments = [by_type.get(None) for by_type in arguments]
@@ -155,6 +180,7 @@ def layers_of(model: Any, *, with_weights: bool) -> list[Layer]:
         InvalidArgumentError: they cannot be computed block by block, or are not known.
     """
     _check_dtypes(model)
+    _check_reach(model)
     if isinstance(model, BasicGNN):
         return _basic_layers(model, with_weights)
     given = model.inference_layers() if hasattr(model, "inference_layers") else model
@@ -165,14 +191,46 @@ def layers_of(model: Any, *, with_weights: bool) -> list[Layer]:
         )
     if not len(given) or not all(map(callable, given)):
         raise InvalidArgumentError("model: expected at least one layer, each of them callable")
-    for module in modules_of(list(given)):
-        for part in module.modules():
-            if isinstance(part, GCNConv) and part.normalize:
-                raise InvalidArgumentError(
-                    "model: a layer has a GCNConv, whose degrees are of the whole graph and not of a block: expected "
-                    "GCNConv(normalize=False) with weights, or PyG's GCN, whose degrees are counted here"
-                )
     return [CallableLayer(each, with_weights=with_weights) for each in given]
+
+
+def _is_normalized(part: Any) -> bool:
+    return bool(part.normalize)
+
+
+def _always(part: Any) -> bool:
+    return True
+
+
+# By the name of PyG's (or torch's) module, whether this one reads more than the nodes of a block and their neighbors:
+# degrees of neighbors, neighbors of these, or all nodes.
+_READS_MORE: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("ARMAConv", "ChebConv", "SGConv", "SSGConv", "MixHopConv", "PANConv"), _always),
+    **dict.fromkeys(("DirGNNConv", "HypergraphConv", "DynamicEdgeConv", "GravNetConv", "XConv", "HANConv"), _always),
+    **dict.fromkeys(("GraphNorm", "PairNorm", "InstanceNorm", "MeanSubtractionNorm", "DiffGroupNorm"), _always),
+    **dict.fromkeys(("GraphSizeNorm", "AntiSymmetricConv", "APPNP", "TAGConv"), _always),
+    **dict.fromkeys(("LSTMAggregation", "GRUAggregation"), _always),  # go on with zeros for the most neighbors of all
+    **dict.fromkeys(("GCN2Conv", "FAConv", "LGConv", "DNAConv"), _is_normalized),
+    "EGConv": lambda part: "symnorm" in part.aggregators,
+    "GatedGraphConv": lambda part: part.num_layers > 1,
+    "GPSConv": lambda part: part.attn is not None,
+    "LayerNorm": lambda part: getattr(part, "mode", "node") != "node",
+    "BatchNorm1d": lambda part: part.running_mean is None,
+    "HeteroBatchNorm": lambda part: part.running_mean is None,
+}
+
+
+def _check_reach(model: Any) -> None:
+    for part in (part for module in modules_of(model) for part in module.modules()):
+        if isinstance(part, GCNConv) and part.normalize and not isinstance(model, BasicGNN):
+            raise InvalidArgumentError(
+                "model: a layer has a GCNConv, whose degrees are of the whole graph and not of a block: expected "
+                "GCNConv(normalize=False) with weights, or PyG's GCN, whose degrees are counted here"
+            )
+        if _READS_MORE.get(type(part).__name__, lambda _: False)(part):
+            raise InvalidArgumentError(
+                f"model: expected layers that read a node and its neighbors, got {part}, which reads more of the graph"
+            )
 
 
 def _check_dtypes(model: Any) -> None:
@@ -187,11 +245,8 @@ def _check_dtypes(model: Any) -> None:
 def _basic_layers(model: BasicGNN, with_weights: bool) -> list[Layer]:
     if model.jk_mode not in (None, "last"):
         raise InvalidArgumentError(f"model: expected jk=None or 'last', got {model.jk_mode!r}: it reads all layers")
-    if with_weights and not model.supports_edge_weight:
-        raise InvalidArgumentError(f"weights: {type(model).__name__} takes no weights of edges")
-    for norm in model.norms or ():
-        if type(norm).__name__ not in (*_NORMS_BY_ROW, "Identity") or getattr(norm, "mode", "node") != "node":
-            raise InvalidArgumentError(f"model: expected norms of single rows, got {norm}")
+    if with_weights and not all(isinstance(conv, GCNConv) for conv in model.convs):
+        raise InvalidArgumentError(f"weights: expected a model of GCNConvs, or layers, got {type(model).__name__}")
     convs = [conv for conv in model.convs if isinstance(conv, GCNConv) and conv.normalize]
     if not convs:
         return [BasicLayer(model, i) for i in range(model.num_layers)]

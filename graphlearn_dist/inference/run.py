@@ -366,7 +366,7 @@ class _Run:
     def _run_block(self, number: int, layer: Layer, block: Block, index: int, rows: LayerRows) -> None:
         torch.set_num_threads(1)
         ids = self._source.local_ids(block.node_type, block.partition)[block.first : block.last]
-        with torch.inference_mode(), SteadyRows():
+        with torch.no_grad(), SteadyRows():  # type: ignore[no-untyped-call]
             neighborhood = self._neighborhood(number, layer, block, ids)
             try:
                 found = layer(neighborhood).get(self._types[block.node_type])

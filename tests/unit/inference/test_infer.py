@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import GAT, GCN, GIN, EdgeCNN, GCNConv, GraphSAGE, SAGEConv, to_hetero
+from torch_geometric.data import Data
+from torch_geometric.nn import APPNP, GAT, GCN, GIN, EdgeCNN, GCNConv, GraphSAGE, PairNorm, SAGEConv, to_hetero
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from graphlearn_dist import DistEmbedding, SparseSGD
@@ -39,7 +40,7 @@ from tests.support.processes import ProcessFailure, start
 
 GRAPH = random_graph(300, 2500, 1)
 TYPED = typed_graph(130, 70, 900, 2)
-SIZES = ((100_000, 1), (64, 2), (7, 1))
+SIZES = ((100_000, 1), (64, 2), (7, 1), (1, 1))
 CLOSE = 1e-5
 
 MODELS: dict[str, tuple[type[BasicGNN], dict[str, Any]]] = {
@@ -52,6 +53,8 @@ MODELS: dict[str, tuple[type[BasicGNN], dict[str, Any]]] = {
     "gin": (GIN, {}),
     "gat": (GAT, {"heads": 2}),
     "edge cnn": (EdgeCNN, {}),
+    "sage std": (GraphSAGE, {"aggr": "std", "act": "elu"}),
+    "gin, norm": (GIN, {"norm": "BatchNorm", "act": "silu"}),
 }
 
 
@@ -98,9 +101,10 @@ def test_basic_models(name: str) -> None:
     assert torch.equal(infer(model, data, options=options(50, 2)).rows(), found[0])
 
 
-def test_degrees_with_weights() -> None:
+@pytest.mark.parametrize("chosen", [{}, {"improved": True}, {"add_self_loops": False}, {"normalize": False}])
+def test_degrees_with_weights(chosen: dict[str, Any]) -> None:
     graph = with_weights(GRAPH, 3, some_zero=True)
-    model, data = basic(GCN), pyg_of(graph)
+    model, data = basic(GCN, **chosen), pyg_of(graph)
     with torch.no_grad():
         expected = model(data.x, data.edge_index, data.edge_weight)
     found = [infer(model, dataset_of(graph), options=options(*size, weights=True)).rows() for size in SIZES]
@@ -170,6 +174,59 @@ def test_one_row_of_a_product_does_not_depend_on_the_others() -> None:
             assert torch.equal(reduce(stack[:, 5:9], dim=0), reduce(stack, dim=0)[5:9])
     torch.set_num_threads(before)
     assert far(whole, F.linear(x, weight, bias)) < CLOSE
+
+
+NUMBERS: dict[str, Any] = {
+    "elu": F.elu,
+    "selu": F.selu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "sigmoid": torch.sigmoid,
+    "in place": lambda x: x.clone().sigmoid_(),
+    "tanh": torch.tanh,
+    "power": lambda x: x.abs() ** 1.7,
+    "powers": lambda x: torch.pow(x.abs(), x),
+    "softmax": lambda x: F.softmax(x, dim=1),
+    "not contiguous": lambda x: torch.sigmoid(x[:, ::2]),
+    "transposed": lambda x: torch.sigmoid(x.t()).t(),
+    "gru": torch.nn.GRUCell(5, 5),
+    "batch norm": torch.nn.BatchNorm1d(5, affine=False).eval(),
+    "scripted": torch.jit.script(torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Sigmoid())),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_one_row_of_a_function_does_not_depend_on_the_others(name: str) -> None:
+    """torch has two versions of many functions: of whole vectors, and of the numbers that are left over."""
+    x, function = features(999, 5), NUMBERS[name]
+    with torch.no_grad(), SteadyRows():
+        whole = function(x)
+        for first, last in ((0, 1), (5, 8), (64, 300), (998, 999)):
+            assert torch.equal(function(x[first:last].clone()), whole[first:last])
+    with torch.no_grad():
+        assert far(whole, function(x)) < CLOSE
+
+
+@pytest.mark.parametrize("num_blocks_without_edges", [1, 2])
+def test_a_block_without_edges(num_blocks_without_edges: int) -> None:
+    """Some aggregations fail without any edge, which PyG never is in a forward pass."""
+    count = 64 * (2 + num_blocks_without_edges)
+    edges = torch.randint(100, (2, 800), generator=torch.Generator().manual_seed(0))
+    data = Data(x=features(count), edge_index=edges[:, (edges[1] * count + edges[0]).argsort()])
+    conv = FailingWithoutEdges(WIDTH, 4)
+    with torch.no_grad():
+        expected = conv(data.x, data.edge_index)
+    found = [infer([conv], data, options=options(*size)).rows() for size in SIZES]
+    assert far(found[0], expected) < CLOSE
+    assert all(torch.equal(other, found[0]) for other in found[1:])
+
+
+class FailingWithoutEdges(SAGEConv):
+    def forward(self, x: Any, edge_index: Any) -> Any:
+        assert edge_index.size(1) > 0
+        return super().forward(x, edge_index)
 
 
 def test_fanouts_are_drawn_by_node() -> None:
@@ -384,9 +441,14 @@ def test_an_error_of_a_layer_says_where_it_was() -> None:
         (lambda: basic(GraphSAGE), by_out_neighbors, {}, "data: expected .* in-neighbors"),
         (lambda: basic(GraphSAGE), lambda: 5, {}, "data: expected a partition directory"),
         (lambda: basic(GraphSAGE, jk="cat"), lambda: dataset_of(GRAPH), {}, "jk=None or 'last'"),
-        (lambda: basic(GraphSAGE, norm="PairNorm"), lambda: dataset_of(GRAPH), {}, "norms of single rows"),
+        (lambda: basic(GraphSAGE, norm="PairNorm"), lambda: dataset_of(GRAPH), {}, "got PairNorm.*, which reads more"),
+        (lambda: [PairNorm()], lambda: dataset_of(GRAPH), {}, "got PairNorm.*, which reads more of the graph"),
+        (lambda: [APPNP(2, 0.1)], lambda: dataset_of(GRAPH), {}, "got APPNP.*, which reads more of the graph"),
+        (lambda: [torch.nn.BatchNorm1d(WIDTH, track_running_stats=False)], lambda: dataset_of(GRAPH), {},
+         "got BatchNorm1d.*, which reads more of the graph"),
+        (lambda: basic(GraphSAGE, aggr="lstm"), lambda: dataset_of(GRAPH), {}, "got LSTMAggr.*, which reads more"),
         (lambda: basic(GCN), lambda: dataset_of(GRAPH), {"weights": True}, "weights: expected edge weights"),
-        (lambda: basic(GIN), lambda: dataset_of(GRAPH), {"weights": True}, "weights: GIN takes no weights"),
+        (lambda: basic(GIN), lambda: dataset_of(GRAPH), {"weights": True}, "weights: expected a model of GCNConvs"),
         (lambda: basic(GCN), lambda: dataset_of(GRAPH), {"fanout": 2}, "fanout: expected -1"),
         (lambda: [GCNConv(WIDTH, 4)], lambda: dataset_of(GRAPH), {}, "GCNConv, whose degrees"),
         (lambda: torch.nn.Linear(3, 4), lambda: dataset_of(GRAPH), {}, "model: expected PyG's BasicGNN"),
