@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -59,10 +61,11 @@ class DistEmbedding:
         timeout_s: float = 180.0,
     ) -> None:
         dtype_name, folder = str(dtype).removeprefix("torch."), "" if path is None else os.path.abspath(path)
-        settings = EmbeddingSettings(name, node_type, num, dim, init, float(scale), seed, dtype_name, folder)
+        settings = EmbeddingSettings(name, node_type, num, dim, init, scale, seed, dtype_name, folder)
         self.settings = settings
         self._owners = owners_of(settings, timeout_s)
-        self._used: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._uses = itertools.count()
+        self._used: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number of the use, those that have gradients
 
     @classmethod
     def from_checkpoint(cls, directory: str | os.PathLike[str]) -> DistEmbedding:
@@ -105,8 +108,12 @@ class DistEmbedding:
         ids = check_index_vector(ids, "ids")
         rows = self._owners.pull(ids.cpu()).to(ids.device)
         if torch.is_grad_enabled():
+            use = next(self._uses)
             rows.requires_grad_()
-            self._used.append((ids, rows))
+            # Rows whose gradients never come, as those of a validation, are not kept.
+            rows.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda given: self._used.update({use: (ids, given)})
+            )
         return rows
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -140,11 +147,19 @@ class DistEmbedding:
 
     def forget_gradients(self) -> None:
         """Drops what was recorded since the last step; optimizers' ``zero_grad`` does it."""
+        for _, rows in self._used.values():
+            rows.grad = None
         self._used.clear()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"embedding {self.name!r} cannot be copied or pickled: save() keeps its rows, load() reads them"
+        )
 
     def _summed_gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The distinct ids that have gradients, ascending, and the sum of each over all uses, in their order."""
-        used = [(ids.cpu().long(), rows.grad.cpu()) for ids, rows in self._used if rows.grad is not None]
+        kept = [self._used[use] for use in sorted(self._used)]
+        used = [(ids.cpu().long(), rows.grad.cpu()) for ids, rows in kept if rows.grad is not None]
         dtype = DTYPES[self.settings.dtype]
         none = torch.empty(0, dtype=torch.int64), torch.empty((0, self.settings.dim), dtype=dtype)
         ids, grads = zip(none, *used, strict=True)
@@ -155,9 +170,13 @@ class _SparseOptimizer:
     """Steps that all trainers take together."""
 
     def __init__(self, params: Iterable[DistEmbedding], settings: OptimizerSettings) -> None:
+        if not isinstance(params, Iterable):
+            raise InvalidArgumentError(f"params: expected a list of DistEmbeddings, got {type(params).__name__}")
         self.params = list(params)
         if not self.params or not all(isinstance(param, DistEmbedding) for param in self.params):
             raise InvalidArgumentError(f"params: expected DistEmbeddings, got {self.params!r}")
+        if len({*map(id, self.params)}) != len(self.params):
+            raise InvalidArgumentError("params: expected each embedding once, got one twice")
         self.settings = settings
 
     def zero_grad(self) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from graphlearn_dist import DistEmbedding, SparseAdam
 from graphlearn_dist.cluster import LaunchPlan, launch
 from graphlearn_dist.cluster.actors.base import Actor, ActorBackend, ActorSpec
 from graphlearn_dist.cluster.jobs.plan import ProcessSpec
@@ -98,6 +100,58 @@ def test_a_killed_server_and_a_lost_machine_change_no_batch(ray_nodes: RayNodes,
     assert "[launcher] server 0 was killed by SIGKILL; starting it again (1 of 3 times)" in out.getvalue()
     wait_ended([first, second, *(int(pid) for rank in range(2) for pid in out.lines(f"[server {rank}] pid "))], 30.0)
     assert not [a for a in ray.util.list_named_actors(all_namespaces=True) if a["name"].startswith("launched_trainer")]
+
+
+LEARN = """
+import sys
+import torch
+from graphlearn_dist import DistEmbedding, SparseAdam
+from graphlearn_dist.config import LaunchContext
+from graphlearn_dist.distributed import init_client, shutdown_client
+
+job = LaunchContext.from_environ()
+init_client(job.num_servers, job.num_clients, job.rank, job.master_addr, job.master_port)
+rows = DistEmbedding(int(sys.argv[1]), 4, name="a")
+optimizer = SparseAdam([rows], lr=0.1)
+for step in range(3):
+    ids = torch.arange(step, rows.settings.num, 2 + job.rank)
+    (rows(ids) * ids[:, None]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if job.rank == 0 and step == 1:
+        rows.save(sys.argv[2])
+shutdown_client()
+"""
+
+
+def test_learned_rows(ray_nodes: RayNodes, tmp_path: Path) -> None:
+    """Servers and trainers on Ray: what is saved there are the rows of one process."""
+    graph = graph_of(GRAPH)
+    data = write_partitions(graph, tmp_path, "random", 2, "in")
+    (tmp_path / "learn.py").write_text(LEARN)
+    [num] = graph.num_nodes.values()
+    plan = LaunchPlan(
+        script=str(tmp_path / "learn.py"),
+        script_args=[str(num), str(tmp_path / "saved")],
+        data=str(data),
+        num_servers=2,
+        num_trainers=2,
+        backend="ray",
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    out = Output()
+    assert launch(plan, out=out) == 0, out.getvalue()
+    rows = DistEmbedding(num, 4, name="a")
+    optimizer = SparseAdam([rows], lr=0.1)
+    for step in range(2):
+        for rank in range(2):
+            ids = torch.arange(step, num, 2 + rank)
+            (rows(ids) * ids[:, None]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    saved = DistEmbedding.from_checkpoint(tmp_path / "saved")
+    assert saved.step == 2
+    torch.testing.assert_close(saved(torch.arange(num)), rows(torch.arange(num)))
 
 
 def test_a_trainer_that_fails_ends_the_job(ray_nodes: RayNodes, tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,6 +206,33 @@ def test_rows_in_files_have_the_same_bits(tmp_path: Path) -> None:
         DistEmbedding(NUM, DIM, name="a", path=tmp_path / "file")
 
 
+def test_uses_without_gradients_are_not_kept() -> None:
+    """Such as those of a validation that is not in ``torch.no_grad()``."""
+    embedding = DistEmbedding(NUM, DIM, name="a")
+    rows = weakref.ref(embedding(torch.arange(NUM)))
+    gc.collect()
+    assert rows() is None
+    embedding(torch.empty(0, dtype=torch.int64)).sum().backward()
+    SparseAdam([embedding], lr=0.1).step()
+    assert embedding.step == 1
+
+
+def test_what_is_dropped_is_not_counted_later() -> None:
+    """Rows that are used again after ``zero_grad`` give what comes then."""
+    embedding = DistEmbedding(NUM, DIM, name="a", init="zeros")
+    optimizer, rows = SparseSGD([embedding], lr=1.0), embedding(torch.tensor([1, 1]))
+    rows.sum().backward()
+    rows.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert rows_of(embedding)[1].tolist() == [-4.0] * DIM
+    rows.sum().backward()
+    optimizer.zero_grad()
+    rows.sum().backward()
+    optimizer.step()
+    assert rows_of(embedding)[1].tolist() == [-6.0] * DIM
+
+
 def test_two_of_one_name_begin_alike_and_are_apart() -> None:
     one, other = DistEmbedding(NUM, DIM, name="a"), DistEmbedding(NUM, DIM, name="a")
     first = rows_of(other)
@@ -220,6 +250,10 @@ def test_two_of_one_name_begin_alike_and_are_apart() -> None:
         ({"init": "ones"}, "init"),
         ({"scale": float("nan")}, "scale"),
         ({"dtype": torch.int64}, "dtype"),
+        ({"num": True}, "num"),
+        ({"scale": "wide"}, "scale"),
+        ({"seed": "x"}, "seed"),
+        ({"init": torch.nn.init.ones_}, "init"),
     ],
 )
 def test_wrong_arguments(wrong: dict[str, Any], argument: str) -> None:
@@ -237,6 +271,14 @@ def test_wrong_uses() -> None:
         SparseSGD([], lr=0.1)
     with pytest.raises(InvalidArgumentError, match="lr"):
         SparseSGD([embedding], lr=-1.0)
+    with pytest.raises(InvalidArgumentError, match="lr: expected a finite number of at least 0, got"):
+        SparseSGD([embedding], lr="0.1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="params: expected a list of DistEmbeddings, got DistEmbedding"):
+        SparseSGD(embedding, lr=0.1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="params: expected each embedding once"):
+        SparseSGD([embedding, embedding], lr=0.1)
+    with pytest.raises(TypeError, match="embedding 'a' cannot be copied or pickled"):
+        copy.deepcopy(embedding)
     with pytest.raises(InvalidArgumentError, match="betas"):
         SparseAdam([embedding], lr=0.1, betas=(1.0, 0.9))
     with pytest.raises(InvalidArgumentError, match="kind"):
