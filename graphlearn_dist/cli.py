@@ -13,13 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .config import DEFAULT_SSH, LaunchContext, job_token, metrics_environ, parse_address, trace_environ
 from .errors import GraphLearnError, InvalidArgumentError, LaunchError
 
 if TYPE_CHECKING:
     from .cluster import Host
+    from .inference import InferenceOptions, Results
     from .utils.job_file import JobAddress
     from .utils.progress import StageProgress
 
@@ -35,6 +36,7 @@ def _launch(args: argparse.Namespace) -> int:
     plan = LaunchPlan(
         script=args.script,
         script_args=args.script_args,
+        is_module=args.module,
         data=args.data,
         num_servers=args.servers,
         num_trainers=args.trainers,
@@ -225,11 +227,10 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _infer(args: argparse.Namespace) -> int:
-    import numpy as np
     import torch
 
-    from .distributed import DistEmbedding
-    from .inference import InferenceOptions, infer, score_pairs
+    from .distributed import ServedDataset, init_client, shutdown_client
+    from .inference import InferenceOptions
     from .inference.model_file import load_model
     from .utils.units import parse_size
 
@@ -243,9 +244,30 @@ def _infer(args: argparse.Namespace) -> int:
         seed=args.seed,
         format=args.format,
         file_bytes=parse_size(args.file_size, name="file-size"),
+        together=args.together,
+        id_maps=args.data,
         resume=args.resume,
     )
     model = load_model(args.model, args.checkpoint)
+    if not args.together:
+        _infer_rows(args, model, options, args.data)
+        return 0
+    job = LaunchContext.from_environ()
+    init_client(job.num_servers, job.num_clients, job.rank, job.master_addr, job.master_port)
+    try:
+        _infer_rows(args, model, options, ServedDataset.connect(), is_first=job.rank == 0)
+    finally:
+        shutdown_client()
+    return 0
+
+
+def _infer_rows(
+    args: argparse.Namespace, model: Any, options: InferenceOptions, data: Any, *, is_first: bool = True
+) -> None:
+    """The rows of all nodes by ``infer``; the first one of several processes tells of it, and scores pairs."""
+    from .distributed import DistEmbedding
+    from .inference import infer
+
     learned = [DistEmbedding.from_checkpoint(directory) for directory in args.embeddings]
     embeddings = {each.settings.node_type: each for each in learned} or None
     if len(learned) != len(embeddings or ()):
@@ -254,25 +276,30 @@ def _infer(args: argparse.Namespace) -> int:
         )
     results = infer(
         model,
-        args.data,
+        data,
         args.out,
         options=options,
         embeddings=embeddings,
-        progress=None if args.quiet else _show_progress,
+        progress=_show_progress if is_first and not args.quiet else None,
     )
-    if args.pairs:
-        types = tuple(args.pair_types or (None, None))
-        if not args.pairs.endswith(".npy"):
-            from .inference.pair_tables import score_pair_table
+    if args.pairs and is_first:
+        _score_pairs(args, results)
 
-            scores = os.path.join(args.out, "pair_scores.parquet")
-            score_pair_table(
-                results, args.pairs, scores, directory=args.data, node_types=types, columns=args.pair_columns
-            )
-            return 0
+
+def _score_pairs(args: argparse.Namespace, results: Results) -> None:
+    import numpy as np
+    import torch
+
+    from .inference import score_pairs
+    from .inference.pair_tables import score_pair_table
+
+    types = tuple(args.pair_types or (None, None))
+    if args.pairs.endswith(".npy"):
         pairs = torch.from_numpy(np.load(args.pairs, allow_pickle=False))
         np.save(os.path.join(args.out, "pair_scores.npy"), score_pairs(results, pairs, node_types=types).numpy())
-    return 0
+        return
+    scores = os.path.join(args.out, "pair_scores.parquet")
+    score_pair_table(results, args.pairs, scores, directory=args.data, node_types=types, columns=args.pair_columns)
 
 
 def _show_progress(progress: StageProgress) -> None:
@@ -368,6 +395,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
         help="every process shows what it counts there, for Prometheus, or at the next free port",
     )  # fmt: skip
     parser.add_argument("--env", type=_assignment, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("-m", "--module", action="store_true", help="the script is a module, as of python -m")
     parser.add_argument("script", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its arguments", metavar="...")
     options = [option for action in parser._actions for option in action.option_strings]
@@ -440,6 +468,10 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
     parser.add_argument("--seed", type=int, default=0, help="of the draws of --fanout (default 0)")
     parser.add_argument("--resume", action="store_true", help="go on with the last finished block")
+    parser.add_argument(
+        "--together", action="store_true",
+        help="this is one of the trainers of `launch -m graphlearn_dist infer`, which compute the nodes of the servers",
+    )  # fmt: skip
     parser.add_argument(
         "--pairs",
         metavar="FILE",

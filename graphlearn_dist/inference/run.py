@@ -354,6 +354,8 @@ class _Run:
     ) -> None:
         def compute(index: int) -> None:
             block = blocks[index]
+            if self._source.group is not None:
+                self._source.group.check()
             if not rows.done[index]:
                 self._run_block(number, layer, block, index, rows)
             teller.add(block.last - block.first)

@@ -24,9 +24,9 @@ _TILE_COLS = 16
 _VECTOR = 64  # numbers; torch takes four vectors of at most 64 bytes at once
 # One rounding or none: a vector has the bits of its numbers.
 _EXACT = """
-add sub rsub mul div neg abs relu leaky_relu sqrt reciprocal maximum minimum clamp clamp_min clamp_max threshold hardtanh
-where masked_fill copy _to_copy clone fill eq ne lt le gt ge isinf isnan logical_and logical_or logical_not bitwise_and
-bitwise_or bitwise_not sign floor ceil round nan_to_num
+add sub rsub mul div neg abs relu leaky_relu sqrt reciprocal maximum minimum clamp clamp_min clamp_max threshold
+hardtanh where masked_fill copy _to_copy clone fill eq ne lt le gt ge isinf isnan logical_and logical_or logical_not
+bitwise_and bitwise_or bitwise_not sign floor ceil round nan_to_num
 """
 _EXACT_NAMES = frozenset(_EXACT.split())
 

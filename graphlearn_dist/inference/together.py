@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,72 @@ from ..distributed.sampling.shared_rows import SharedRows, rows_of_partition
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
 from ..partition import PartitionBook, load_partition_layout
 from ..rpc import Endpoint
+from ..rpc.calls.remote import Remote, remote, remote_functions
+from ..rpc.peers.identity import Member
 from .rows import Rows
 
 _log = logging.getLogger(__name__)
 _LONGEST_S = 7 * 24 * 3600.0  # a layer takes as long as it takes; a process that dies is noticed at once
 _AT_ONCE = 1 << 16
 _numbers = itertools.count()  # of calls of `infer` in this process, which are the same ones in all of them
+
+
+class _ToldError(PeerLostError):
+    """Another process has said that its inference failed; it waits where all meet."""
+
+
+class Alarm:
+    """What one process of a group is told of the others. Thread-safe.
+
+    Args:
+        endpoint: of this process.
+        number: of the inference.
+    """
+
+    def __init__(self, endpoint: Endpoint, number: int) -> None:
+        self._endpoint = endpoint
+        self._error: PeerLostError | None = None
+        self._functions = remote_functions(self, _suffix(number))
+        endpoint.register_all(self._functions)
+        if endpoint not in _alarms:
+            _alarms[endpoint] = weakref.WeakSet()
+            endpoint.on_member_lost(functools.partial(_member_lost, _alarms[endpoint]))
+        _alarms[endpoint].add(self)
+
+    @remote
+    def ring(self, name: str, said: str) -> None:
+        """The inference of a process failed."""
+        self._error = self._error or _ToldError(name, f"its inference failed: {said}")
+
+    def lost(self, name: str, why: str) -> None:
+        """A process is gone."""
+        self._error = self._error or PeerLostError(name, why)
+
+    def check(self) -> None:
+        """Raises what was told."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Is told no more. Idempotent."""
+        _alarms[self._endpoint].discard(self)
+        for name in self._functions:
+            self._endpoint.unregister(name)
+        self._functions = {}
+
+
+_alarms: weakref.WeakKeyDictionary[Endpoint, weakref.WeakSet[Alarm]] = weakref.WeakKeyDictionary()
+
+
+def _member_lost(alarms: weakref.WeakSet[Alarm], member: Member, why: str) -> None:
+    context = get_context()
+    if context is not None and member.role == context.role_name:
+        for alarm in [*alarms]:
+            alarm.lost(member.name, why)
+
+
+def _suffix(number: int) -> str:
+    return f".inference{number}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +98,7 @@ class Group:
         partitions: those whose nodes this process computes.
         owners: the name of the process that computes a partition, by partition.
         number: tells this inference from others of the same processes.
+        alarm: is rung where another one fails or is gone.
     """
 
     rank: int
@@ -43,6 +106,11 @@ class Group:
     partitions: tuple[int, ...]
     owners: dict[int, str]
     number: int
+    alarm: Alarm
+
+    def check(self) -> None:
+        """Raises ``PeerLostError`` where another process is gone, or where its inference failed."""
+        self.alarm.check()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -59,20 +127,29 @@ class Group:
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Tells the others of an error, where they meet next: they would wait for what will never come.
+        """Tells the others of an error: they would wait for what will never come.
 
-        It waits for them, since they could not tell this process, which may live on, from one that still computes.
+        All meet once more, those who are told before their next block too, so that who meets next meets for the same.
         """
         try:
             yield
+        except _ToldError:
+            self.meet()  # raises what the other one says there
+            raise
         except PeerLostError:
             raise  # they notice themselves
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-            _log.error("inference failed here; the others are told when they have come as far: %s", said)
+            _log.error("inference failed here; the others are told: %s", said)
+            own = self.names[self.rank]
+            for name in {*self.names} - {own}:
+                others = Remote[Alarm](self.endpoint, name, suffix=_suffix(self.number), fail_fast=True)
+                others.ask(Alarm.ring, own, said)
             with contextlib.suppress(RpcError):
                 rpc.all_gather({"error": said}, _LONGEST_S)
             raise
+        finally:
+            self.alarm.close()
 
     def check_same(self, name: str, value: Any) -> None:
         """InvalidArgumentError in all processes unless they gave the same."""
@@ -107,7 +184,13 @@ def join_group(data: Any) -> tuple[DistDataset, Group]:
     if context is None or not rpc.rpc_is_initialized():
         raise NotInitializedError("together: expected a worker of a group or a client of servers: call init_rpc first")
     dataset, partitions = _own_part(data, context.rank, context.world_size)
-    theirs = _gather((list(partitions), dataset.num_partitions), rpc.get_endpoint().settings.request_timeout_s)
+    number = next(_numbers)
+    alarm = Alarm(rpc.get_endpoint(), number)  # before others may ring it
+    try:
+        theirs = _gather((list(partitions), dataset.num_partitions), rpc.get_endpoint().settings.request_timeout_s)
+    except BaseException:
+        alarm.close()
+        raise
     owners = {partition: name for name, (computed, _) in theirs.items() for partition in computed}
     computed = sorted(partition for each, _ in theirs.values() for partition in each)
     if computed != list(range(dataset.num_partitions)) or not all(each for each, _ in theirs.values()):
@@ -115,7 +198,7 @@ def join_group(data: Any) -> tuple[DistDataset, Group]:
             f"together: expected each of {dataset.num_partitions} partitions in one process, and one or more in each, "
             f"got { ({name: each for name, (each, _) in theirs.items()}) }"
         )
-    return dataset, Group(context.rank, tuple(theirs), partitions, owners, next(_numbers))
+    return dataset, Group(context.rank, tuple(theirs), partitions, owners, number, alarm)
 
 
 def _own_part(data: Any, rank: int, count: int) -> tuple[DistDataset, tuple[int, ...]]:

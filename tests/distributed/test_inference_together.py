@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -168,11 +171,68 @@ def test_an_error_is_told(tmp_path: Path) -> None:
         assert "its inference failed: RuntimeError: no rows" in each
 
 
+class Counting(torch.nn.Module):
+    """A layer whose second call ends when another process has failed, as this one was told."""
+
+    def __init__(self, conv: torch.nn.Module, told: threading.Event | None) -> None:
+        super().__init__()
+        self.conv, self._told, self.calls = conv, told, 0
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self._told is not None and self.calls == 2:
+            assert self._told.wait(DEADLINE_S)
+        return self.conv(x, edge_index)  # type: ignore[no-any-return]
+
+
+def count(rank: int, world_size: int, port: int, fd: int, directory: str, how: str) -> tuple[int, str, str]:
+    """Worker 1 stops in its first block; how many blocks another one has computed, and what it says, twice."""
+    event, alarm = threading.Event(), together.Alarm
+    for name in ("ring", "lost"):
+        told = getattr(alarm, name)
+        setattr(alarm, name, functools.wraps(told)(lambda *args, told=told: (told(*args), event.set())))
+    with member(rank, world_size, port, fd):
+        conv = basic(GraphSAGE).convs[0]
+        model = [Stopping(conv, 1, how) if rank == 1 else Counting(conv, event if rank == 0 else None)]
+        with pytest.raises((PeerLostError, RuntimeError)) as caught:
+            infer(model, f"{directory}/partitions", f"{directory}/out", options=SMALL_BLOCKS)
+        calls, again = getattr(model[0], "calls", 0), ""
+        if how == "raise":  # all met for the same, and can go on
+            found = infer(model, f"{directory}/partitions", f"{directory}/out", options=SMALL_BLOCKS)
+            again = str(tuple(found.rows().shape))
+    return calls, f"{type(caught.value).__name__}: {caught.value}", again
+
+
+def test_a_failure_is_told_before_the_next_block(tmp_path: Path) -> None:
+    partitions_of(HOMOGENEOUS, tmp_path, "random", 3)
+    found = run_group(f"{HERE}.count", 3, directory=str(tmp_path), how="raise")
+    assert found[1] == [0, "RuntimeError: no rows", "(300, 16)"]
+    for _, said, again in (found[0], found[2]):
+        assert "_default_worker_1" in said
+        assert "its inference failed: RuntimeError: no rows" in said
+        assert again == "(300, 16)"
+    assert found[0][0] <= 2  # of 4 blocks
+
+
+def test_a_death_is_told_before_the_next_block(tmp_path: Path) -> None:
+    partitions_of(HOMOGENEOUS, tmp_path, "random", 2)
+    with running_group(f"{HERE}.count", 2, directory=str(tmp_path), how="die") as (other, dying):
+        with pytest.raises(AssertionError):
+            dying.wait(DEADLINE_S)
+        calls, said, _ = other.wait(DEADLINE_S)
+    assert calls <= 2  # of 5 blocks
+    assert said.startswith("PeerLostError: lost ")
+    assert "_default_worker_1" in said
+
+
 def test_whoever_failed_waits_until_the_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long that takes: one that goes on living would else be waited for."""
     told: list[tuple[Any, float]] = []
     monkeypatch.setattr(together.rpc, "all_gather", lambda value, timeout: told.append((value, timeout)))
-    group = together.Group(0, ("a", "b"), (0,), {0: "a", 1: "b"}, 0)
+    endpoint = mock.Mock()
+    monkeypatch.setattr(together.rpc, "get_endpoint", lambda: endpoint)
+    alarm = together.Alarm(endpoint, 0)
+    group = together.Group(0, ("a", "b"), (0,), {0: "a", 1: "b"}, 0, alarm)
     with pytest.raises(RuntimeError, match="no rows"), group.telling():
         raise RuntimeError("no rows")
     assert told == [({"error": "RuntimeError: no rows"}, together._LONGEST_S)]

@@ -23,7 +23,7 @@ def questions(plan: LaunchPlan, placement: JobPlacement, ports: Sequence[int] = 
     hosts = list(dict.fromkeys([*placement.server_hosts, *placement.trainer_hosts]))
     asked = {}
     for host in hosts:
-        files = [plan.script] if host in placement.trainer_hosts else []
+        files = [plan.script] if host in placement.trainer_hosts and not plan.is_module else []
         if plan.server_script is not None and host in placement.server_hosts:
             files.append(plan.server_script)
         serves = plan.server_script is None and host in placement.server_hosts
@@ -130,5 +130,7 @@ def network_environ(host: str, hosts: Sequence[str], answers: Mapping[str, Answe
 
 
 def misplaced_options(plan: LaunchPlan, known: Sequence[str]) -> list[str]:
-    """Options of the launcher that stand after the script, and so are the script's."""
+    """Options of the launcher that stand after the script, and so are the script's; a module has options of its own."""
+    if plan.is_module:
+        return []
     return [word for word in plan.script_args if word.partition("=")[0] in known]

@@ -35,8 +35,9 @@ class LaunchPlan:
     """A job: servers that sample, and trainers that run the user's script.
 
     Attributes:
-        script: Python file that each trainer runs.
+        script: Python file that each trainer runs, or a module.
         script_args: its arguments.
+        is_module: the script is the name of a module, as of ``python -m``.
         data: partition directory for ``graphlearn-dist serve``; needed unless there is a ``server_script``.
         num_servers: servers to start.
         num_trainers: trainers to start.
@@ -67,6 +68,7 @@ class LaunchPlan:
 
     script: str
     script_args: Sequence[str] = ()
+    is_module: bool = False
     data: str | None = None
     num_servers: int = 1
     num_trainers: int = 1
@@ -278,7 +280,7 @@ def _trainer(plan: LaunchPlan, master: Master, rank: int, hosts: Sequence[str]) 
         "MASTER_ADDR": master.torch_address or master.address,
         "MASTER_PORT": str(master.torch_port),
     }
-    command = [sys.executable, plan.script, *plan.script_args]
+    command = [sys.executable, *(["-m"] if plan.is_module else []), plan.script, *plan.script_args]
     return ProcessSpec(
         "trainer",
         rank,

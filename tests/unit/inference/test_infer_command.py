@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import numpy as np
 import pytest
@@ -73,6 +76,46 @@ def test_learned_rows_of_a_checkpoint(directory: Path, capsys: pytest.CaptureFix
     assert "--embeddings: expected one checkpoint for each node type, got " in capsys.readouterr().err
 
 
+def launch(directory: Path, top: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """`infer --together` in two trainers beside two servers, as a program."""
+    words = ["launch", "--data", str(directory), "--servers", "2", "--trainers", "2", "-m", "graphlearn_dist", "infer"]
+    model = ["--model", f"{top / 'model.py'}:make", "--data", str(directory), "--out", str(top / "together")]
+    command = [sys.executable, "-m", "graphlearn_dist", *words, "--together", *model, *more]
+    return subprocess.run(command, stdout=PIPE, stderr=STDOUT, text=True, timeout=120, check=False)
+
+
+def test_together(directory: Path) -> None:
+    """The files of one process, written by two."""
+    pairs = torch.randint(0, 120, (2, 50))
+    np.save(directory.parent / "pairs.npy", pairs.numpy())
+    more = ["--checkpoint", str(directory.parent / "model.pt"), "--pairs", str(directory.parent / "pairs.npy")]
+    done = launch(directory, directory.parent, *more, "--file-size", "1kB")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("layer 2 of 2") == 1
+    assert run(directory, "--pairs", str(directory.parent / "pairs.npy"), "--file-size", "1kB") == 0
+    for path in sorted((directory.parent / "out").iterdir()):
+        if path.suffix == ".npy":
+            assert path.read_bytes() == (directory.parent / "together" / path.name).read_bytes()
+
+
+def test_a_failure_in_a_trainer_ends_the_job(directory: Path) -> None:
+    """One of two fails, in its first block."""
+    lines = "import os\n\ndef layer(x, edges):\n    assert os.environ['GLD_RANK'] == '0', 'no rows'\n    return x\n"
+    (directory.parent / "model.py").write_text(f"{lines}\ndef make():\n    return [layer]\n")
+    done = launch(directory, directory.parent)
+    assert done.returncode != 0
+    assert "no rows" in done.stdout
+    assert not (directory.parent / "together" / "RESULTS.json").exists()
+
+
+def test_together_without_a_launcher(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLD_ROLE", raising=False)
+    assert run(directory, "--together") == 1
+    assert "not started by `graphlearn-dist launch`" in capsys.readouterr().err
+
+
 NAMES = [f"node {number:03}" for number in range(120)]
 
 
@@ -100,6 +143,15 @@ def test_original_ids(named: Path, tmp_path: Path) -> None:
     assert len(batches) == -(-120 // (100 // 4))
     assert [one for ids, _ in batches for one in ids.to_pylist()] == NAMES
     assert torch.cat([rows for _, rows in batches]).flatten().tolist() == list(range(119, -1, -1))
+
+
+def test_original_ids_together(named: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def make():\n    return [lambda x, edges: x]\n")
+    done = launch(named, tmp_path, "--format", "parquet")
+    assert done.returncode == 0, done.stdout
+    [(ids, rows)] = open_results(tmp_path / "together").batches("user")
+    assert ids.to_pylist() == NAMES
+    assert rows.flatten().tolist() == list(range(119, -1, -1))
 
 
 def infer_pairs(named: Path, pairs: str, *more: str) -> int:
