@@ -229,6 +229,7 @@ def _build(args: argparse.Namespace) -> int:
 def _infer(args: argparse.Namespace) -> int:
     import torch
 
+    from .core import return_large_blocks
     from .distributed import ServedDataset, init_client, shutdown_client
     from .inference import InferenceOptions
     from .inference.model_file import load_model
@@ -248,6 +249,7 @@ def _infer(args: argparse.Namespace) -> int:
         id_maps=args.data,
         resume=args.resume,
     )
+    return_large_blocks()  # those of a block of nodes go with it
     model = load_model(args.model, args.checkpoint)
     if not args.together:
         _infer_rows(args, model, options, args.data)
@@ -464,7 +466,7 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the stored rows")
     parser.add_argument("--format", choices=("npy", "parquet"), default="npy", help="parquet has the original ids")
     parser.add_argument("--file-size", default="1GB", metavar="SIZE", help="rows of one file at most (default 1GB)")
-    parser.add_argument("--block-size", type=int, default=65536, metavar="N", help="nodes computed at once")
+    parser.add_argument("--block-size", type=int, default=32768, metavar="N", help="nodes computed at once")
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
     parser.add_argument("--seed", type=int, default=0, help="of the draws of --fanout (default 0)")
     parser.add_argument("--resume", action="store_true", help="go on with the last finished block")

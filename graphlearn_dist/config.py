@@ -339,7 +339,7 @@ def row_cache(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def feature_memory(environ: Mapping[str, str] = os.environ) -> str | None:
-    """``GLD_FEATURE_MEMORY``: most memory of a server for features in files, such as ``"8GB"``; None if unset."""
+    """``GLD_FEATURE_MEMORY``: most memory of servers and of ``infer`` for features in files, as ``"8GB"``; or None."""
     return environ.get("GLD_FEATURE_MEMORY") or None
 
 

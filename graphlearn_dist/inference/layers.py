@@ -31,7 +31,9 @@ class Neighborhood:
         edge_index: by edge type that leads to ``node_type``, int64 ``[2, E]``, neighbors and nodes of the block by
             their rows in ``x``; sorted by the latter.
         weights: by edge type, float32 ``[E]``; empty unless asked for.
-        whole: by node type, float32 rows of all nodes by id, where neighbors in ``edge_index`` are ids; else empty.
+        whole: float32 rows of all nodes by id, of a homogeneous graph, and
+        adjacency: the edges as a sparse matrix ``[nodes of the block, all nodes]``, in place of ``edge_index``, for a
+            layer that only adds; else both are None.
         scales: float32 ``[rows of x]``, what ``NodeScales`` made; None without it.
     """
 
@@ -40,7 +42,8 @@ class Neighborhood:
     x: Rows
     edge_index: dict[Any, torch.Tensor]
     weights: dict[Any, torch.Tensor]
-    whole: Rows
+    whole: torch.Tensor | None = None
+    adjacency: torch.Tensor | None = None
     scales: torch.Tensor | None = None
 
 
@@ -100,24 +103,26 @@ class BasicLayer(Layer):
         self.only_adds = self._sums and not getattr(conv, "project", False)
 
     def __call__(self, block: Neighborhood) -> Rows:
-        x, edges, weights = block.x[block.node_type], block.edge_index[None], block.weights.get(None)
-        arguments: Any
+        x, weights = block.x[block.node_type], block.weights.get(None)
+        if block.adjacency is not None:
+            return self._rows((block.whole, x), block.adjacency, block)
+        edges = block.edge_index[None]
         if self._sums:
-            neighbors = block.whole.get(None, x)
-            adjacency = compress(edges, None, (block.num_nodes, len(neighbors)))
-            arguments = (neighbors, x[: block.num_nodes]), adjacency
-        elif self._scaled:
-            arguments = x, self._scaled_edges(block)
-        elif weights is not None:
-            arguments = x, compress(edges, weights, (len(x),) * 2)
-        else:
-            some = with_some_edges(block)
-            x, edges = some.x[None], some.edge_index[None]
-            arguments = x, edges
-            if self._takes_pairs:  # targets are those of the block, else all nodes
-                num_targets = block.num_nodes if some is block else len(x)
-                arguments = (x, x[:num_targets]), edges
-        return {None: self._model.inference_per_layer(self._index, *arguments, block.num_nodes)}
+            adjacency = compress(edges, None, (block.num_nodes, len(x)))
+            return self._rows((x, x[: block.num_nodes]), adjacency, block)
+        if self._scaled:
+            return self._rows(x, self._scaled_edges(block), block)
+        if weights is not None:
+            return self._rows(x, compress(edges, weights, (len(x),) * 2), block)
+        some = with_some_edges(block)
+        x, edges = some.x[None], some.edge_index[None]
+        if not self._takes_pairs:
+            return self._rows(x, edges, block)
+        num_targets = block.num_nodes if some is block else len(x)  # targets are those of the block, else all nodes
+        return self._rows((x, x[:num_targets]), edges, block)
+
+    def _rows(self, x: Any, edges: torch.Tensor, block: Neighborhood) -> Rows:
+        return {None: self._model.inference_per_layer(self._index, x, edges, block.num_nodes)}
 
     def _scaled_edges(self, block: Neighborhood) -> torch.Tensor:
         assert block.scales is not None
@@ -149,8 +154,15 @@ def compress(edges: torch.Tensor, values: torch.Tensor | None, shape: tuple[int,
     """Edges that are sorted by target as a sparse matrix ``[targets, sources]``, whose rows torch adds up in order."""
     indptr = torch.zeros(shape[0] + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(edges[1], minlength=shape[0]), 0, out=indptr[1:])
-    values = torch.ones(edges.size(1)) if values is None else values
-    return torch.sparse_csr_tensor(indptr, edges[0].long(), values, shape, check_invariants=False)
+    return sparse_rows(indptr, edges[0], values, shape)
+
+
+def sparse_rows(
+    indptr: torch.Tensor, sources: torch.Tensor, values: torch.Tensor | None, shape: tuple[int, int]
+) -> torch.Tensor:
+    """A sparse matrix ``[targets, sources]`` of edges that are compressed by target; its values are 1 unless given."""
+    values = torch.ones(len(sources)) if values is None else values
+    return torch.sparse_csr_tensor(indptr, sources.long(), values, shape, check_invariants=False)
 
 
 class CallableLayer(Layer):

@@ -38,7 +38,7 @@ class InferenceOptions:
 
     fanout: int = -1
     weights: bool = False
-    block_size: int = 65536
+    block_size: int = 32768
     num_threads: int | None = None
     dtype: torch.dtype = torch.float32
     node_types: tuple[NodeType, ...] | None = None

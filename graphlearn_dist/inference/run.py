@@ -23,7 +23,7 @@ from ..loader.learned_rows import Embeddings
 from ..partition.layout import type_folder
 from ..utils.disk import disk_errors
 from ..utils.progress import Progress, StageProgress
-from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of
+from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of, sparse_rows
 from .options import RESULT_DTYPES, InferenceOptions
 from .results import Results, check_free, finish_results, is_complete, open_results, write_files
 from .rows import LayerAlone, LayerResult, LayerRows, Rows
@@ -395,9 +395,8 @@ class _Run:
     def _in_place(self, block: Block, ids: torch.Tensor, whole: torch.Tensor) -> Neighborhood:
         """A block whose layer adds up rows where they lie: no neighbor is numbered anew, and no row is copied."""
         edges = self._source.edges(block, 0)
-        cols = torch.repeat_interleave(torch.arange(len(ids)), edges.indptr.diff())
-        pair = torch.stack([edges.neighbors.long(), cols])
-        return Neighborhood(None, len(ids), {None: self._read({0: ids})[0]}, {None: pair}, {}, {None: whole})
+        adjacency = sparse_rows(edges.indptr, edges.neighbors, None, (len(ids), len(whole)))
+        return Neighborhood(None, len(ids), {None: self._read({0: ids})[0]}, {}, {}, whole, adjacency)
 
     def _sampled(self, number: int, layer: Layer, block: Block, ids: torch.Tensor) -> Neighborhood:
         graph = self._source.sample(block.node_type, ids, number)
@@ -420,7 +419,6 @@ class _Run:
             x={self._types[i]: found for i, found in rows.items()},
             edge_index={names[i]: graph.edge_index[i] for i in edge_types},
             weights=weights,
-            whole={},
             scales=None if self._scales is None else self._scales.gather({0: graph.nodes[0]})[0][:, 0],
         )
 

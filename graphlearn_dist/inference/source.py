@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from ..config import feature_memory
 from ..data.dataset import Dataset
-from ..data.feature import Feature
+from ..data.disk_tier import FeatureMemory
+from ..data.feature import Feature, divide_memory
 from ..data.pyg_graphs import is_pyg_data
 from ..data.schema import NODE_FEATURE, edge_ends, store_name
 from ..data.topology import Topology
@@ -32,6 +34,7 @@ from ..sampler.local_graph import LocalGraph
 from ..sampler.plan import SamplingPlan, build_plan
 from ..sampler.tasks import GraphAccess, SeedList
 from ..utils.coroutines import run_local
+from ..utils.units import parse_size
 from .together import Group, join_group
 
 _LookUp = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
@@ -272,7 +275,12 @@ class GraphSource:
 
 def _open(data: Any) -> DistDataset:
     if isinstance(data, (str, Path)):
-        return DirectoryDataset(data)
+        directory = DirectoryDataset(data)
+        if (limit := feature_memory()) is not None:
+            total = parse_size(limit, name="GLD_FEATURE_MEMORY")
+            features = [feature for part in directory.partitions for feature in part.features_in_use()]
+            divide_memory(features, FeatureMemory(total, total))
+        return directory
     if is_pyg_data(data):
         opened = open_partition(data, "in", "edge_weight" if "edge_weight" in data else None)
         assert opened is not None
