@@ -62,6 +62,10 @@ void bind_graph(py::module_& m) {
            }),
            py::arg("book"), py::arg("pieces"));
 
+  m.def(
+      "read_at_random", [](py::object array) { read_at_random(from_python(array, "array")); }, py::arg("array"),
+      "Has a mapped array read page by page, without what the system reads ahead around each.");
+
   // The inputs are only read and outputs are fresh memory, so other Python threads may run meanwhile.
   m.def(
       "build_csr",

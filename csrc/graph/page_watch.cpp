@@ -21,14 +21,14 @@ uintptr_t page_bytes() {
   return bytes;
 }
 
+}  // namespace
+
 void read_at_random(const Tensor& array) {
   if (!array.defined() || array.numel() == 0) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(array.data) / page_bytes() * page_bytes();
   const uintptr_t end = reinterpret_cast<uintptr_t>(array.data) + array.nbytes();
   (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
 }
-
-}  // namespace
 
 bool PageWatch::begins_hop() {
   if (!is_ahead_.load(std::memory_order_relaxed)) return false;

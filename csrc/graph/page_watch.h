@@ -52,4 +52,7 @@ class PagesAhead {
 // Pages that this thread had to wait for so far.
 int64_t pages_waited_for();
 
+// Has a mapped array read page by page from now on, without what the system reads ahead around each. A hint.
+void read_at_random(const Tensor& array);
+
 }  // namespace gld

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from .. import _C
 from ..data.unified_tensor import view_rows
 from ..errors import InvalidArgumentError
 from ..utils.disk import map_new_array
@@ -36,7 +37,7 @@ class LayerRows:
             return
         marks = path / f"{name}.done"
         if marks.exists() and marks.stat().st_size == num_blocks and self._path is not None and self._path.exists():
-            self._rows = torch.from_numpy(np.lib.format.open_memmap(self._path, mode="r+"))
+            self._rows = _mapped(self._path)
         else:
             marks.write_bytes(bytes(num_blocks))
         self.done = np.memmap(marks, np.uint8, mode="r+") if num_blocks else self.done
@@ -74,7 +75,7 @@ class LayerRows:
         temporary = self._path.with_suffix(".new")
         map_new_array(temporary, _NUMPY[self._dtype], shape).flush()
         temporary.rename(self._path)
-        return torch.from_numpy(np.lib.format.open_memmap(self._path, mode="r+"))
+        return _mapped(self._path)
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
         """float32 ``[n, width]``, rows of ids."""
@@ -85,6 +86,13 @@ class LayerRows:
     def whole(self) -> torch.Tensor | None:
         """All rows, where no cast is needed."""
         return self.tensor if self._dtype == torch.float32 else None
+
+
+def _mapped(path: Path) -> torch.Tensor:
+    """Rows in a file, read without their surroundings: the next layer wants those of neighbors, which lie anywhere."""
+    rows = torch.from_numpy(np.lib.format.open_memmap(path, mode="r+"))
+    _C.read_at_random(rows)
+    return rows
 
 
 class Rows(Protocol):
