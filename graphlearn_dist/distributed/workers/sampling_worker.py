@@ -320,17 +320,12 @@ class SamplingWorker:
                 self._sender.release((header.offset,))
 
     async def _make(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
-        """Some batches as one item; one by one where that fails, which tells what of it fails and sends the others."""
-        items: deque[Item] = deque()
+        """Some batches as one item; an item each where that fails, which tells what fails and sends the others."""
         try:
-            if len(indices) > 1 and (item := await self._make_together(start, indices, upcoming)) is not None:
-                return deque([item])
-            for index in indices:
-                items.append(await self._make_alone(start, index, upcoming))
-            return items
-        except BaseException:
-            self._drop(items)
-            raise
+            if len(indices) == 1:
+                return deque([await self._make_alone(start, indices[0], upcoming)])
+            item = await self._make_together(start, indices, upcoming)
+            return await self._make_apart(start, indices, upcoming) if item is None else deque([item])
         finally:
             for index in indices:
                 upcoming.finish(index)
@@ -351,6 +346,18 @@ class SamplingWorker:
             self._are_large |= isinstance(error, BatchesTooLargeError)
             if isinstance(error, Exception):
                 return None
+            raise
+
+    async def _make_apart(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
+        """An item of each batch. All at once: where a peer is gone, each of them waits for it to come back."""
+        making = [asyncio.create_task(self._make_alone(start, index, upcoming)) for index in indices]
+        try:
+            return deque(await asyncio.gather(*making))
+        except BaseException:
+            for task in making:
+                task.cancel()
+            made = await asyncio.gather(*making, return_exceptions=True)
+            self._drop(item for item in made if not isinstance(item, BaseException))
             raise
 
     async def _make_alone(self, start: StartRun, index: int, upcoming: Upcoming) -> Item:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from time import perf_counter_ns
 
 from ...data.disk_tier import Announced
@@ -39,13 +39,18 @@ class Upcoming:
             self._last = self._sampling[index] = asyncio.create_task(self._sample(index, self._last))
         self._num_begun = max(self._num_begun, stop)
 
-    def take(self, index: int) -> asyncio.Task[SampledBatch] | None:
-        """What samples a batch, without its rows; None where that was not begun."""
-        return self._sampling.get(index)
+    def take(self, index: int) -> Awaitable[SampledBatch] | None:
+        """A batch, without its rows, when it is sampled; None where that was not begun.
+
+        Who waits for it and is cancelled may take it again.
+        """
+        sampling = self._sampling.get(index)
+        return None if sampling is None else asyncio.shield(sampling)
 
     def finish(self, index: int) -> None:
         """The rows of a batch were looked up, or will not be."""
-        self._sampling.pop(index, None)
+        if (sampling := self._sampling.pop(index, None)) is not None:
+            sampling.cancel()  # without effect when it is sampled
         if (announced := self._announced.pop(index, None)) is not None:
             announced.finish()
 

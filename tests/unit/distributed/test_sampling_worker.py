@@ -1,0 +1,197 @@
+"""What a sampling worker makes of a group of batches, in this process, on a loop that the test steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist import _C
+from graphlearn_dist.data import Dataset
+from graphlearn_dist.distributed import DistDataset
+from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
+from graphlearn_dist.distributed.sampling.batches import NoPeers
+from graphlearn_dist.distributed.workers.control import Control
+from graphlearn_dist.distributed.workers.row_counts import SharedBatchCounts
+from graphlearn_dist.distributed.workers.sampling_worker import SamplingWorker
+from graphlearn_dist.distributed.workers.upcoming import Upcoming
+from graphlearn_dist.distributed.workers.worker_messages import ItemHeader, ItemKind, StartRun, WorkerSetup
+from graphlearn_dist.errors import PeerLostError
+from graphlearn_dist.messages import SampledBatch
+from graphlearn_dist.rpc.wire.codec import decode
+from graphlearn_dist.rpc.wire.encoded import Encoded
+from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare
+
+NUM_NODES = 40
+SIZE = 4  # batches of a group
+START = StartRun(1, 0, BatchShare(BatchIndices(0, 10), SIZE))
+
+
+def in_memory() -> DistDataset:
+    ids, dataset = torch.arange(NUM_NODES), Dataset(edge_dir="in")
+    dataset.init_graph(torch.stack([(ids + 1) % NUM_NODES, ids]))
+    dataset.init_node_features(ids.float()[:, None].repeat(1, 8))
+    return DistDataset.from_dataset(dataset)
+
+
+@contextlib.asynccontextmanager
+async def open_worker() -> AsyncIterator[tuple[SamplingWorker, Any]]:
+    """A worker, and its ring."""
+    dataset = in_memory()
+    ring, counts = _C.ShmRing(1 << 20, 64), SharedBatchCounts(1)
+    here, there = socket.socketpair()
+    control = await Control.open(here)
+    config = SamplingConfig(SamplingType.NODE, [2], 4, True, False, False, True, False, False, "in", 0)
+    setup = WorkerSetup(
+        name="worker 0",
+        environ={},
+        dataset=dataset.to_handle(with_splits=False),
+        sampler_input=NodeSamplerInput(torch.arange(NUM_NODES), None),
+        config=config,
+        ring_path=ring.path,
+        region_bytes=1 << 20,
+        concurrency=8,
+        num_threads=1,
+        holders=PartitionHolders({}),
+        rank=0,
+        request_timeout_s=60,
+        reconnect_timeout_s=60,
+        key=1,
+        batch_counts=counts.handle_of(0),
+    )
+    try:
+        yield SamplingWorker(setup, control, NoPeers()), ring
+    finally:
+        control.close()
+        there.close()
+
+
+def contents(worker: SamplingWorker, items: Iterable[tuple[ItemHeader, Encoded]]) -> list[Any]:
+    """What items hold, whose slots are given back."""
+    found: list[Any] = []
+    for header, encoded in items:
+        payload: Any = bytearray().join(encoded.payload_parts())
+        if header.offset:
+            payload = bytearray(worker._region.view(header.offset, header.nbytes))
+        found.append(decode(encoded.head, payload))
+        worker._drop([(header, encoded)])
+    return found
+
+
+class Sampling:
+    """Batches that are sampled when the test says so, or fail.
+
+    Attributes:
+        begun: which were begun, in order.
+    """
+
+    def __init__(self, worker: SamplingWorker) -> None:
+        self._sample = worker._batches.sample
+        self._ends = [asyncio.Event() for _ in START.share]
+        self._errors: dict[int, Exception] = {}
+        self.begun: list[int] = []
+        worker._batches.sample = self  # type: ignore[method-assign,assignment]
+
+    async def __call__(self, epoch: int, index: int, run: int) -> SampledBatch:
+        self.begun.append(index)
+        await self._ends[index].wait()
+        if index in self._errors:
+            raise self._errors[index]
+        return await self._sample(epoch, index, run)
+
+    def end(self, index: int, error: Exception | None = None) -> None:
+        """A batch is sampled, or fails, now and whenever it is made again."""
+        if error is not None:
+            self._errors[index] = error
+        self._ends[index].set()
+
+
+def headers_in(ring: Any) -> Iterator[ItemHeader]:
+    """Those of the items that were announced since."""
+    while (message := ring.try_recv()) is not None:
+        with memoryview(message) as view:
+            yield ItemHeader.unpack(view)
+        message.release()
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_batch_that_fails_while_others_are_sampled(ahead: bool) -> None:
+    """The others come, also where they were begun ahead, as features on disk have it; each is named that fails."""
+
+    async def main() -> None:
+        async with open_worker() as (worker, _):
+            sampling = Sampling(worker)
+            upcoming = Upcoming(worker._batches, 1, 0, START.share)
+            if ahead:
+                upcoming._window = 2 * SIZE
+                upcoming.look_ahead(0)
+            making = asyncio.create_task(worker._make(START, range(SIZE), upcoming))
+            await turns()
+            sampling.end(1, PeerLostError("server-1", "gone"))
+            await turns()
+            for index in (0, 2, 3):
+                sampling.end(index)
+            items = await asyncio.wait_for(making, 60)
+            kinds = [(header.kind, header.index, header.count) for header, _ in items]
+            of_failed = (ItemKind.FAILURE, 1, 1)
+            assert kinds == [(ItemKind.BATCH, 0, 1), of_failed, (ItemKind.BATCH, 2, 1), (ItemKind.BATCH, 3, 1)]
+            made = contents(worker, items)
+            assert [each.index for each in made] == [0, 1, 2, 3]
+            assert "gone" in made[1].message
+            await upcoming.close()
+            assert worker._region.used_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_batches_that_fail_together_are_tried_again_at_once() -> None:
+    """A peer that is gone is waited for by each: one after the other, they would take as many times as long."""
+
+    async def main() -> None:
+        async with open_worker() as (worker, _):
+            sampling = Sampling(worker)
+            upcoming = Upcoming(worker._batches, 1, 0, START.share)
+            making = asyncio.create_task(worker._make(START, range(SIZE), upcoming))
+            await turns()
+            sampling.end(2, PeerLostError("server-1", "gone"))
+            await turns()
+            assert sampling.begun == [*range(SIZE), *range(SIZE)]
+            for index in (0, 1, 3):
+                sampling.end(index, PeerLostError("server-1", "gone"))
+            items = await asyncio.wait_for(making, 60)
+            assert [(header.kind, header.index) for header, _ in items] == [(ItemKind.FAILURE, i) for i in range(SIZE)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_ends_at_any_moment_leaves_no_slot(seed: int) -> None:
+    """Batches under way are called off, whatever they wait for, and whichever of them fail."""
+
+    async def main() -> None:
+        draws = random.Random(seed)
+        async with open_worker() as (worker, ring):
+            worker._has_peers = True  # then several groups are under way
+            sampling = Sampling(worker)
+            worker._run_task = asyncio.create_task(worker._run(START))
+            for index in draws.sample(range(10), draws.randrange(11)):
+                sampling.end(index, PeerLostError("server-1", "gone") if draws.random() < 0.2 else None)
+                await turns(draws.randrange(6))
+            announced = list(headers_in(ring))
+            await worker._end_run()
+            announced += headers_in(ring)
+            assert worker._region.used_bytes == sum(-(-h.nbytes // 4096) * 4096 for h in announced if h.offset)
+
+    asyncio.run(main())
