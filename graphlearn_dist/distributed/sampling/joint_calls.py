@@ -18,8 +18,9 @@ Found = TypeVar("Found")
 
 @dataclass
 class _Joint(Generic[Question, Found]):
-    """Questions that are asked together, the futures of their answers, and what asks them."""
+    """Questions that are asked together on a loop, the futures of their answers, and what asks them."""
 
+    loop: asyncio.AbstractEventLoop
     questions: list[Question] = field(default_factory=list)
     answers: list[asyncio.Future[Found]] = field(default_factory=list)
     size: int = 0
@@ -55,8 +56,8 @@ class JointCalls(threading.local, Generic[Question, Found]):
         joint = self._open
         # A trace follows each batch by itself.
         is_alone = size < 0 or 2 * size > MOST_EDGES or tracer() is not None
-        if joint is None or is_alone or joint.size + size > MOST_EDGES:
-            joint = _Joint()
+        if joint is None or joint.loop is not loop or is_alone or joint.size + size > MOST_EDGES:
+            joint = _Joint(loop)  # a loop that was closed before its next turn leaves one behind
             loop.call_soon(self._begin, joint)
         if not is_alone:
             self._open = joint
@@ -82,18 +83,29 @@ class JointCalls(threading.local, Generic[Question, Found]):
             found = await self._ask(questions)
         except Exception as error:
             if len(questions) == 1 or isinstance(error, (PeerLostError, DeadlineExceededError)):
-                for answer in answers:
-                    if not answer.done():
-                        answer.set_exception(error)
-                        answer.exception()  # seen: who asked may be gone
+                _fail(answers, error)
                 return
-            for question, answer in zip(questions, answers, strict=True):
-                await self._tell([question], [answer])
+            for at, question in enumerate(questions):
+                if not answers[at].done():
+                    await self._tell([question], answers[at : at + 1])
         except asyncio.CancelledError:
-            for answer in answers:
-                answer.cancel()
+            _call_off(answers)
             raise
         else:
             for answer, one in zip(answers, found, strict=True):
                 if not answer.done():
                     answer.set_result(one)
+        finally:
+            del answers  # they keep errors, whose tracebacks lead here: a data set must not wait for a collection
+
+
+def _fail(answers: list[asyncio.Future[Found]], error: Exception) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(error)
+            answer.exception()  # seen: who asked may be gone
+
+
+def _call_off(answers: list[asyncio.Future[Found]]) -> None:
+    for answer in answers:
+        answer.cancel()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -101,6 +103,57 @@ def test_nobody_wants_it(begun: bool) -> None:
         assert (len(asked.calls) - num_calls, asked.num_cancelled) == (int(begun), int(begun))
 
     asyncio.run(main())
+
+
+def test_a_loop_that_ended_before_its_next_turn() -> None:
+    """What was asked there is not waited for by those who ask on the thread's next loop."""
+    asked = Asked()
+    joint: JointCalls[Any, Any] = JointCalls(asked, has_loop=True)
+
+    async def leave() -> None:
+        joint.begin(4, 1)
+        asyncio.get_running_loop().stop()  # it ends with this turn
+
+    ended = asyncio.new_event_loop()
+    left = ended.create_task(leave())
+    ended.run_forever()
+    ended.close()
+    assert left.done()
+
+    async def main() -> Any:
+        return await asyncio.wait_for(asyncio.ensure_future(joint.begin(5, 1)), 60)
+
+    assert asyncio.run(main()) == 25
+    assert asked.calls == [[5]]
+
+
+class Failing:
+    """Fails at whatever is asked."""
+
+    def __init__(self, kind: type[Exception], *args: str) -> None:
+        self.kind, self.args = kind, args
+
+    async def __call__(self, questions: list[Any]) -> list[Any]:
+        raise self.kind(*self.args)
+
+
+@pytest.mark.parametrize("error", [(InvalidArgumentError, "no"), (PeerLostError, "server-0", "gone")])
+def test_an_error_keeps_nothing_alive(error: tuple[Any, ...]) -> None:
+    """What asks goes with the last reference to it, and to the errors that it told."""
+
+    async def main(joint: JointCalls[Any, Any]) -> set[type]:
+        found = await asyncio.gather(*(joint.begin(number, 1) for number in range(3)), return_exceptions=True)
+        return {*map(type, found)}
+
+    asked = Failing(*error)
+    kept = weakref.ref(asked)
+    gc.disable()
+    try:
+        assert asyncio.run(main(JointCalls(asked, has_loop=True))) == {error[0]}
+        del asked
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_without_a_loop() -> None:
