@@ -21,6 +21,7 @@ from ..utils.no_effect import warn_no_effect
 from ..utils.units import parse_size
 
 _MAX_CONCURRENCY = 32
+_MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can be handed on
 _MAX_RPC_THREADS = 16
 _DEFAULT_BUFFER_BYTES = 1 << 30
 _LEAST_MESSAGES = 32  # of each worker in an epoch: then all have about as many batches
@@ -85,6 +86,10 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
         if self.worker_concurrency > _MAX_CONCURRENCY:
             raise InvalidArgumentError(
                 f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
+            )
+        if self.batches_per_message is not None and self.batches_per_message > _MAX_TOGETHER:
+            raise InvalidArgumentError(
+                f"batches_per_message: expected at most {_MAX_TOGETHER}, got {self.batches_per_message}"
             )
         given = self.worker_devices
         devices: list[Any] = [given] if isinstance(given, (str, torch.device)) else list(given or ())
@@ -156,8 +161,9 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
             hour. Its batches are made again, the same. What sampling itself raises is never tried again.
         start_timeout: how long its sampling processes may take to start, in seconds, when the loader is made.
         batches_per_message: most batches that a sampling process hands on together, as it does with small ones, since
-            that costs less for each; never changes them. None has it follow from batch size and fan-outs, up to 8 of
-            batches of a few thousand edges and one of large ones, and from how many batches there are to share out.
+            that costs less for each; never changes them. At most 64. None has it follow from batch size and fan-outs,
+            up to 8 of batches of a few thousand edges and one of large ones, and from how many batches there are to
+            share out.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
@@ -220,8 +226,9 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         reconnect_timeout: how long a server that is gone may take to come back, in seconds; 0 waits for none.
         start_timeout: how long the sampling processes may take to start, in seconds, when the loader is made.
         batches_per_message: most batches that a sampling process hands on together, as it does with small ones, since
-            that costs less for each; never changes them. None has it follow from batch size and fan-outs, up to 8 of
-            batches of a few thousand edges and one of large ones, and from how many batches there are to share out.
+            that costs less for each; never changes them. At most 64. None has it follow from batch size and fan-outs,
+            up to 8 of batches of a few thousand edges and one of large ones, and from how many batches there are to
+            share out.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 

@@ -306,6 +306,10 @@ def test_batches_that_are_not_named(job: Job) -> None:
     channel.close()
     with pytest.raises(ChannelClosedError):
         channel.recv()
+    together = BatchShare(BatchIndices(0, 2), 2)
+    request_server(0, DistServer.start_new_epoch_sampling, producers[0], 4, None, together)
+    with pytest.raises(InvalidArgumentError, match="share: expected batches one by one, got groups of 2"):
+        request_server(0, DistServer.fetch_one_sampled_message, producers[0])
     for rank in range(2):
         request_server(rank, DistServer.destroy_sampling_producer, producers[rank])
 

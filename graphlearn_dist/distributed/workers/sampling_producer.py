@@ -269,11 +269,13 @@ class SamplingProducer:
         Decoding copies it; ``fetch`` does not.
 
         Raises:
-            InvalidArgumentError: no run was begun.
+            InvalidArgumentError: no run was begun, or one whose batches travel together.
             SamplingWorkerError: a worker failed at it, or died too often.
         """
         if self._run == 0:
             raise InvalidArgumentError(f"{self._name}: no epoch was begun: call start_new_epoch_sampling() first")
+        if self._share.size > 1:
+            raise InvalidArgumentError(f"share: expected batches one by one, got groups of {self._share.size}")
         if self._num_given == len(self._share):
             return None
         index = self._share[self._num_given]

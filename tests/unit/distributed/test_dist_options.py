@@ -58,6 +58,16 @@ def test_all2all_has_no_effect_and_says_so_once(options: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("options", [MP, REMOTE])
+@pytest.mark.parametrize("wrong", [0, -1, True, "3", 2.0, 65, 1 << 70])
+def test_batches_per_message(options: Any, wrong: Any) -> None:
+    assert [options(batches_per_message=given).batches_per_message for given in (None, 1, 64)] == [None, 1, 64]
+    with pytest.raises(
+        InvalidArgumentError, match=f"batches_per_message: expected at (least 1|most 64), got {wrong!r}"
+    ):
+        options(batches_per_message=wrong)
+
+
+@pytest.mark.parametrize("options", [MP, REMOTE])
 def test_devices_of_workers(options: Any) -> None:
     cpu = torch.device("cpu")
     for devices in (None, cpu, "cpu", [], [cpu], [cpu] * 3):
