@@ -24,14 +24,7 @@ import torch
 from ... import _C
 from ...config import trace_setting
 from ...data.feature import divide_memory
-from ...errors import (
-    ChannelClosedError,
-    ChannelTimeoutError,
-    DeadlineExceededError,
-    MessageTooLargeError,
-    PeerLostError,
-    SamplingWorkerError,
-)
+from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch, SampledBatches
 from ...rpc.peers.identity import boot_id
 from ...rpc.shm.arena import SendingArena
@@ -331,22 +324,19 @@ class SamplingWorker:
         try:
             if len(indices) == 1:
                 return deque([await self._make_alone(start, indices[0], upcoming)])
-            items = await self._make_together(start, indices, upcoming)
-            return await self._make_apart(start, indices, upcoming) if items is None else items
+            item = await self._make_together(start, indices, upcoming)
+            return await self._make_apart(start, indices, upcoming) if item is None else deque([item])
         finally:
             for index in indices:
                 upcoming.finish(index)
 
-    async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item] | None:
-        """Some batches as one item; None where one of them fails, or there is never room for all of them.
-
-        A peer that was waited for in vain is not waited for again: all of them have failed.
-        """
+    async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> Item | None:
+        """Some batches as one item; None where one of them fails, or there is never room for all of them."""
         slot = BatchSlot(len(indices))
         making = [asyncio.create_task(self._make_in(slot, at, start, i, upcoming)) for at, i in enumerate(indices)]
         try:
             made = await asyncio.gather(*making)
-            return deque([self._item(start, indices, slot, made)])
+            return self._item(start, indices, slot, made)
         except BaseException as error:
             for task in making:
                 task.cancel()
@@ -354,8 +344,6 @@ class SamplingWorker:
             if slot.offset:
                 self._sender.release((slot.offset,))
             self._are_large |= isinstance(error, BatchesTooLargeError)
-            if isinstance(error, (PeerLostError, DeadlineExceededError)):
-                return deque(self._failure(start, index, error) for index in indices)
             if isinstance(error, Exception):
                 return None
             raise
