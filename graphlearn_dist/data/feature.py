@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -344,3 +345,19 @@ def divide_memory(features: Sequence[Feature], memory: FeatureMemory) -> None:
         )
     for feature, size, few in zip(in_files, sizes, least, strict=True):
         feature.limit_memory(few + left * size // total)
+
+
+def rebuild_feature(ipc_handle: FeatureHandle) -> Feature:
+    """The feature that ``reduce_feature`` described."""
+    return Feature.from_ipc_handle(ipc_handle)
+
+
+def reduce_feature(feature: Feature) -> tuple[Any, ...]:
+    """How a feature goes to another process through ``multiprocessing``: as a handle to the same rows, without a copy.
+
+    The process that sent it must still live when it is received. ``pickle`` and ``copy`` take the rows themselves.
+    """
+    return rebuild_feature, (feature.share_ipc(),)
+
+
+ForkingPickler.register(Feature, reduce_feature)

@@ -75,7 +75,7 @@ TABLE = [
             "save_embedding",
         )
     ),
-    *(f"PartitionService.{name}" for name in ("edges", "query", "spread")),
+    *(f"PartitionService.{name}" for name in ("edge_weights", "edges", "query", "spread")),
     *(f"Registry.{name}" for name in ("clock", "hello", "join", "leave", "members")),
     "ServerHolders.share_partition",
     "StatusService.get_status",
