@@ -179,6 +179,10 @@ class BatchProducer(ABC):
             item = self._item_of(request, future)
             if isinstance(item, SampledBatches):
                 num_came = len(item.batches)
+        except DeadlineExceededError:
+            if request.count > 1:  # they may still come together, and nobody would hand on the others without the first
+                num_came = 0
+            raise
         finally:
             self._num_read = request.position + num_came
             if num_came < request.count:

@@ -155,6 +155,21 @@ def test_batches_that_travel_together() -> None:
     assert producer.recv() == EndOfEpoch(1, 0, 8)
 
 
+def test_batches_that_come_too_late_together() -> None:
+    """They are asked for again, all of them: none is lost."""
+    producer = MadeInGroups(limit=1, size=3)
+    producer._timeout_s = 0.01
+    producer.start(1, 0, BatchIndices(0, 4))
+    with pytest.raises(DeadlineExceededError, match="batch 0: nothing"):
+        producer.recv()
+    assert producer.asked_for == [(0, 0, 3), (0, 0, 3)]
+    producer.answer(1, [0, 1, 2])
+    assert [producer.recv().index for _ in range(3)] == [0, 1, 2]
+    producer.answer(2, [3])
+    assert producer.recv().index == 3
+    assert producer.recv() == EndOfEpoch(1, 0, 4)
+
+
 def test_what_came_together_is_dropped_with_its_run() -> None:
     producer = MadeInGroups(limit=1, size=4)
     producer.start(1, 0, BatchIndices(0, 8))
