@@ -11,8 +11,6 @@ import torch
 
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
-from ..sampler.base import SamplingConfig
-from ..sampler.batches_together import batches_together
 from ..sampler.fingerprint import Settings
 from ..telemetry.trace import tracer
 from ..utils.device import can_pin
@@ -100,14 +98,15 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
                 f"worker_devices: expected one for each of {self.num_workers} workers, got {self.worker_devices}"
             )
 
-    def batches_together(self, config: SamplingConfig, num_batches: int, num_servers: int = 1) -> int:
-        """How many of so many batches may travel together, see ``batches_per_message``; a trace follows each alone."""
+    def group_of(self, most: int, num_batches: int, num_servers: int = 1) -> int:
+        """How many of a run's batches travel together, at ``most`` so many as whoever makes them said.
+
+        All workers shall have about as many batches; a trace follows each batch by itself.
+        """
         if tracer() is not None:
             return 1
-        if self.batches_per_message is not None:
-            return self.batches_per_message
         even = num_batches // (_LEAST_MESSAGES * self.num_workers * num_servers)
-        return max(1, min(even, batches_together(config)))
+        return most if self.batches_per_message is not None else max(1, min(most, even))
 
     @property
     def rpc_threads(self) -> int:
@@ -281,6 +280,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             max_restarts=self.max_restarts,
             reconnect_timeout_s=self.reconnect_timeout,
             start_timeout_s=self.start_timeout,
+            batches_per_message=self.batches_per_message,
         )
 
 
@@ -305,6 +305,7 @@ class ProducerRequest:
         key: chosen by the client, which closes by it whatever became of its request. Who asks with the same one again
             did not get the answer, and wants one producer in all; 0: each is another.
         start_timeout_s: how long the sampling processes may take to start.
+        batches_per_message: most batches that travel together; None has it follow from their size.
     """
 
     num_workers: int
@@ -316,6 +317,7 @@ class ProducerRequest:
     reconnect_timeout_s: float = 0.0
     key: int = 0
     start_timeout_s: float = _START_TIMEOUT_S
+    batches_per_message: int | None = None
 
     def __post_init__(self) -> None:
         if not self.reconnect_timeout_s >= 0:
@@ -324,8 +326,8 @@ class ProducerRequest:
             )
         if self.max_restarts < 0:
             raise InvalidArgumentError(f"max_restarts: expected at least 0, got {self.max_restarts}")
-        for name in ("num_workers", "concurrency", "num_threads", "buffer_bytes"):
-            if getattr(self, name) < 1:
+        for name in ("num_workers", "concurrency", "num_threads", "buffer_bytes", "batches_per_message"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
         for name in ("request_timeout_s", "start_timeout_s"):
             if not getattr(self, name) > 0:
@@ -345,6 +347,7 @@ class ProducerInfo:
         constants: attributes of the data set that have no rows, see ``Dataset.init_attrs``.
         owners: of batches of near seeds, by turn, the partition that owns the most of their seeds; see
             ``SeedSchedule.owners``. Empty where batches are of any seeds.
+        together: how many of its batches may travel together, see ``batches_together``.
     """
 
     producer_id: int
@@ -353,3 +356,4 @@ class ProducerInfo:
     input_settings: Settings
     constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
     owners: tuple[int, ...] = ()
+    together: int = 1

@@ -296,7 +296,9 @@ class DistServer:
         if sampling_config.collect_features:
             self._announce(producer, seeds, owners, hashed)
         await producer.use_copies(self._row_cache.handles)  # there may be others meanwhile
-        return ProducerInfo(producer_id, schedule.num_batches, held.schema, hashed, held.constants, owners)
+        return ProducerInfo(
+            producer_id, schedule.num_batches, held.schema, hashed, held.constants, owners, producer.together
+        )
 
     def _announce(
         self,

@@ -188,17 +188,22 @@ def join_group(data: Any) -> tuple[DistDataset, Group]:
     alarm = Alarm(rpc.get_endpoint(), number)  # before others may ring it
     try:
         theirs = _gather((list(partitions), dataset.num_partitions), rpc.get_endpoint().settings.request_timeout_s)
+        _check_each_once(theirs, dataset.num_partitions)
     except BaseException:
         alarm.close()
         raise
     owners = {partition: name for name, (computed, _) in theirs.items() for partition in computed}
+    return dataset, Group(context.rank, tuple(theirs), partitions, owners, number, alarm)
+
+
+def _check_each_once(theirs: Mapping[str, tuple[list[int], int]], num_partitions: int) -> None:
+    """InvalidArgumentError unless processes, by name, compute each partition once, and each of them one or more."""
     computed = sorted(partition for each, _ in theirs.values() for partition in each)
-    if computed != list(range(dataset.num_partitions)) or not all(each for each, _ in theirs.values()):
+    if computed != list(range(num_partitions)) or not all(each for each, _ in theirs.values()):
         raise InvalidArgumentError(
-            f"together: expected each of {dataset.num_partitions} partitions in one process, and one or more in each, "
+            f"together: expected each of {num_partitions} partitions in one process, and one or more in each, "
             f"got { ({name: each for name, (each, _) in theirs.items()}) }"
         )
-    return dataset, Group(context.rank, tuple(theirs), partitions, owners, number, alarm)
 
 
 def _own_part(data: Any, rank: int, count: int) -> tuple[DistDataset, tuple[int, ...]]:

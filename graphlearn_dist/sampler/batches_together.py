@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
+from ..data.columns import EDGE_COLUMN
+from ..data.schema import EDGE_FEATURE
 from .base import SamplingConfig, SamplingType
 from .plan import plain_num_neighbors
 
 _MOST_BATCHES = 8
 MOST_EDGES = 1 << 16  # of all of them; to sample as many takes several times what handing them on does
+_MOST_BYTES = 16 << 20  # likewise, to move them
+_LEAST_PLACES = 8  # for groups, in the memory of a worker
+_BYTES_OF_AN_EDGE, _BYTES_OF_A_NODE = 24, 8
 
 
-def batches_together(config: SamplingConfig) -> int:
-    """So many that they have a few ten thousand edges, by fan-outs and batch size; 1 where these say nothing."""
+def batches_together(
+    config: SamplingConfig, stores: Mapping[str, Any], most_bytes: int, wish: int | None = None
+) -> int:
+    """So many that they have a few ten thousand edges and some megabytes; 1 where nothing says how large they are.
+
+    Args:
+        config: how batches are sampled.
+        stores: the rows that belong to nodes and edges, by store; their ``shape`` and ``dtype`` count.
+        most_bytes: that all of them may take.
+        wish: take so many, whatever their edges; as far as they have not too many bytes.
+    """
     edges = _most_edges(config)
-    return 1 if edges is None else max(1, min(_MOST_BATCHES, MOST_EDGES // max(edges, 1)))
+    if edges is None:
+        return 1 if wish is None else wish
+    nbytes = _BYTES_OF_AN_EDGE * edges + _BYTES_OF_A_NODE * (edges + config.batch_size)
+    if config.collect_features:
+        of_edges, of_nodes = _row_bytes(stores, edges=True), _row_bytes(stores, edges=False)
+        nbytes += of_edges * edges + of_nodes * (edges + config.batch_size)
+    by_edges = min(_MOST_BATCHES, MOST_EDGES // max(edges, 1)) if wish is None else wish
+    return max(1, min(by_edges, most_bytes // max(nbytes, 1)))
+
+
+def most_together_bytes(worker_bytes: int) -> int:
+    """Bytes that batches together may have, of which a worker has so much memory."""
+    return min(_MOST_BYTES, worker_bytes // _LEAST_PLACES)
 
 
 def _most_edges(config: SamplingConfig) -> int | None:
@@ -32,3 +59,16 @@ def _most_edges(config: SamplingConfig) -> int | None:
         nodes *= sum(of_hop)
         edges += nodes
     return edges
+
+
+def _row_bytes(stores: Mapping[str, Any], *, edges: bool) -> int:
+    """Bytes of all rows of one node, or one edge, of the type that has the most."""
+    found: dict[str, int] = {}
+    for store, rows in stores.items():
+        kind, type_index, *_ = store.split(":")
+        if (kind in (EDGE_FEATURE, EDGE_COLUMN)) == edges:
+            width = 1
+            for extent in rows.shape[1:]:
+                width *= int(extent)
+            found[type_index] = found.get(type_index, 0) + width * rows.dtype.itemsize
+    return max(found.values(), default=0)

@@ -75,7 +75,7 @@ class DirectPeers:
         self.services = services
         self.asked: list[AskedQuery] = []
 
-    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange], *, is_patient: bool = True) -> Awaitable[AnyExchange]:
         return Rounds(make(), self._send)
 
     def _send(self, partition: int, head: torch.Tensor, payload: torch.Tensor) -> _Answer:

@@ -43,11 +43,12 @@ class Peers(Protocol):
     @property
     def times(self) -> tuple[int, int, int]: ...
 
-    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange], *, is_patient: bool = True) -> Awaitable[AnyExchange]:
         """Begins an exchange with the holders of the other partitions; it is over when that was awaited.
 
         Args:
             make: gives the exchange, and another one of the same questions where a holder was lost and is back.
+            is_patient: a holder that is lost may take its time to come back; else it is there now, or is lost.
         """
 
 
@@ -162,9 +163,10 @@ class _Attempt(Generic[AnyExchange]):
 class _UnderWay(Generic[AnyExchange]):
     """An exchange that begins at once, and again should a holder be lost and come back; to be awaited once."""
 
-    def __init__(self, peers: EndpointPeers, make: Callable[[], AnyExchange]) -> None:
+    def __init__(self, peers: EndpointPeers, make: Callable[[], AnyExchange], *, is_patient: bool) -> None:
         self._peers = peers
         self._make = make
+        self._patience_s = peers.patience_s if is_patient else 0.0
         self._begun = perf_counter_ns()
         # Where nobody has looked for the holders yet, there is somebody to wait for first.
         self._attempt = peers.attempt(make()) if peers.is_connected else None
@@ -192,7 +194,7 @@ class _UnderWay(Generic[AnyExchange]):
                     was_garbled = True
                     await self._peers.disconnect(lost.stream)
                 if give_up is None:
-                    give_up = asyncio.get_running_loop().time() + self._peers.patience_s
+                    give_up = asyncio.get_running_loop().time() + self._patience_s
                 await self._peers.recover(lost, give_up)
 
 
@@ -224,9 +226,9 @@ class EndpointPeers:
         # A data set may be sampled from in several loops.
         self._drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Driver] = weakref.WeakKeyDictionary()
 
-    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange], *, is_patient: bool = True) -> Awaitable[AnyExchange]:
         """See ``Peers``."""
-        return _UnderWay(self, make)
+        return _UnderWay(self, make, is_patient=is_patient)
 
     @property
     def times(self) -> tuple[int, int, int]:

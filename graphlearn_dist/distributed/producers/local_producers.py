@@ -184,7 +184,7 @@ class MpProducer(LocalProducer):
         options: MpDistSamplingWorkerOptions,
     ) -> None:
         super().__init__(dataset, sampler_input, config, options, 2 * options.num_workers, "sampling processes")
-        self._config, self._options = config, options
+        self._options = options
         self._group = 1
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {self._number}",
@@ -201,6 +201,7 @@ class MpProducer(LocalProducer):
                 max_restarts=options.max_restarts,
                 start_timeout_s=options.start_timeout,
                 key=self.trace_key,
+                batches_per_message=options.batches_per_message,
             ),
             self._holders,
             near=self._near,
@@ -234,7 +235,7 @@ class MpProducer(LocalProducer):
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         what = f"its sampling processes to begin epoch {epoch}"
-        self._group = self._options.batches_together(self._config, len(indices))
+        self._group = self._options.group_of(self._producer.together, len(indices))
         share = BatchShare(indices, self._group)
         self._thread.run(self._producer.start_run(run, epoch, share), self._timeout_s, what)
 

@@ -163,8 +163,7 @@ class RemoteProducer(BatchProducer):
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         self._epoch = epoch
-        _, config, _ = self._wanted
-        group = self._options.batches_together(config, len(indices), len(self._servers))
+        group = self._options.group_of(self._info.together, len(indices), len(self._servers))
         self._makers = BatchMakers(indices, self._partitions, self._info.owners, group)
         places = self._makers.busy if self._is_near else range(len(self._servers))
         servers, shares = [self._servers[place] for place in places], list(map(self._makers.share_of, places))

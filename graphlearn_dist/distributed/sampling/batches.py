@@ -38,7 +38,7 @@ class NoPeers:
     has_loop = False
     times = (0, 0, 0)
 
-    def run(self, make: Callable[[], Any]) -> NoReturn:
+    def run(self, make: Callable[[], Any], *, is_patient: bool = True) -> NoReturn:
         raise LookupError("other partitions were asked, but there are none")
 
     def close(self) -> None:

@@ -277,7 +277,9 @@ class Lookup:
                 self.collector.gather_whole(name, ids, outputs[name])
 
 
-async def _ask_rows(peers: Peers, lookups: list[_RowQuestions]) -> list[list[list[torch.Tensor]]]:
+async def _ask_rows(
+    peers: Peers, lookups: list[_RowQuestions], is_patient: bool = True
+) -> list[list[list[torch.Tensor]]]:
     """The rows that several lookups ask for: by lookup and question, those of each store. One request a peer."""
     partitions = sorted({partition for asked in lookups for partition, _, _ in asked})
     questions = []
@@ -285,6 +287,6 @@ async def _ask_rows(peers: Peers, lookups: list[_RowQuestions]) -> list[list[lis
         names = [name for asked in lookups for p, of_p, _ in asked if p == partition for name in of_p]
         ids = [one for asked in lookups for p, _, of_p in asked if p == partition for one in of_p]
         questions.append((partition, _C.rows_query(names, ids), [one.numel() for one in ids]))
-    answers = (await peers.run(lambda: _C.SingleRound(questions))).answers()
+    answers = (await peers.run(lambda: _C.SingleRound(questions), is_patient=is_patient)).answers()
     left = {partition: iter(answer) for partition, answer in zip(partitions, answers, strict=True)}
     return [[[to_tensor(next(left[p])) for _ in names] for p, names, _ in asked] for asked in lookups]

@@ -38,12 +38,12 @@ class JointCalls(threading.local, Generic[Question, Found]):
     Of large ones several are under way at once instead. Answers do not depend on it. Each thread's loop has its own.
 
     Args:
-        ask: answers some questions, in their order. It is called again for each alone where one of them may have failed
-            the others.
+        ask: answers some questions, in their order. Where one of them may have failed the others it is called again for
+            each alone, with False where a peer was lost: what had to be waited for was waited for.
         has_loop: whether it awaits on the running loop; else each question is asked by whoever awaits its answer.
     """
 
-    def __init__(self, ask: Callable[[list[Question]], Awaitable[list[Found]]], *, has_loop: bool) -> None:
+    def __init__(self, ask: Callable[[list[Question], bool], Awaitable[list[Found]]], *, has_loop: bool) -> None:
         self._ask = ask
         self._has_loop = has_loop
         self._open: _Joint[Question, Found] | None = None  # takes questions until the loop's next turn
@@ -69,7 +69,7 @@ class JointCalls(threading.local, Generic[Question, Found]):
         return answer
 
     async def _alone(self, question: Question) -> Found:
-        (found,) = await self._ask([question])
+        (found,) = await self._ask([question], True)
         return found
 
     def _begin(self, joint: _Joint[Question, Found]) -> None:
@@ -78,16 +78,19 @@ class JointCalls(threading.local, Generic[Question, Found]):
         if not all(answer.cancelled() for answer in joint.answers):
             joint.task = asyncio.get_running_loop().create_task(self._tell(joint.questions, joint.answers))
 
-    async def _tell(self, questions: list[Question], answers: list[asyncio.Future[Found]]) -> None:
+    async def _tell(
+        self, questions: list[Question], answers: list[asyncio.Future[Found]], *, is_patient: bool = True
+    ) -> None:
         try:
-            found = await self._ask(questions)
+            found = await self._ask(questions, is_patient)
         except Exception as error:
-            if len(questions) == 1 or isinstance(error, (PeerLostError, DeadlineExceededError)):
+            if len(questions) == 1 or isinstance(error, DeadlineExceededError):  # it was the deadline of each of them
                 _fail(answers, error)
                 return
+            is_patient = not isinstance(error, PeerLostError)
             for at, question in enumerate(questions):
                 if not answers[at].done():
-                    await self._tell([question], answers[at : at + 1])
+                    await self._tell([question], answers[at : at + 1], is_patient=is_patient)
         except asyncio.CancelledError:
             _call_off(answers)
             raise

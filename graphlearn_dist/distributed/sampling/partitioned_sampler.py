@@ -111,8 +111,10 @@ class _Exchanges:
         self._pool = pool
         self._builders = BuilderPool(plan.schema)
 
-    async def sample(self, wanted: list[_Wanted]) -> list[tuple[Subgraph, tuple[torch.Tensor, ...]]]:
-        """Several batches by one exchange, each as of ``GraphAccess.sample``."""
+    async def sample(
+        self, wanted: list[_Wanted], is_patient: bool = True
+    ) -> list[tuple[Subgraph, tuple[torch.Tensor, ...]]]:
+        """Several batches by one exchange, each as of ``GraphAccess.sample``; ``is_patient`` as of ``Peers.run``."""
         began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
 
         def make() -> _C.SampleExchange:
@@ -124,7 +126,7 @@ class _Exchanges:
                 batches.append((builder, epoch, index))
             return _C.SampleExchange(self._graph, batches, self._pool)
 
-        await self._peers.run(make)
+        await self._peers.run(make, is_patient=is_patient)
         found = [(to_subgraph(builder.finish()), local_ids) for builder, local_ids in began]
         for builder, _ in began:
             self._builders.give_back(builder)

@@ -22,6 +22,7 @@ from ...rpc.wire.codec import decode, encode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
+from ...sampler.batches_together import batches_together, most_together_bytes
 from ...sampler.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import batch_name
@@ -54,6 +55,11 @@ class SamplingProducer:
         row_counts: of copies that its workers use; None where there will be none.
         near: see ``make_schedule``.
         feature_memory: that its workers divide, see ``Dataset.limit_feature_memory``; None leaves files mapped.
+
+    Attributes:
+        plan: how to sample.
+        schedule: which seeds are in which batch.
+        together: how many of its batches may travel together.
     """
 
     def __init__(
@@ -93,6 +99,8 @@ class SamplingProducer:
         self._num_given = 0
         self._credit: ByteCredit | None = None
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
+        most_bytes = most_together_bytes(self._worker_bytes)
+        self.together = batches_together(config, dataset.stores(), most_bytes, request.batches_per_message)
         self._workers = [
             WorkerHandle(self._name_of(rank), self._worker_bytes, request.max_restarts)
             for rank in range(request.num_workers)

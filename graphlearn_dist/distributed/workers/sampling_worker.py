@@ -31,6 +31,7 @@ from ...rpc.shm.arena import SendingArena
 from ...rpc.wire.codec import encode
 from ...rpc.wire.encoded import Encoded
 from ...sampler.batch_maker import with_rows
+from ...sampler.batches_together import most_together_bytes
 from ...telemetry import BatchCounts
 from ...telemetry.trace import batch_name, start_tracing, stop_tracing, tracer
 from ..dist_dataset import DistDataset
@@ -57,7 +58,6 @@ from .worker_messages import (
     WorkerSetup,
 )
 
-_MOST_BYTES_TOGETHER = 16 << 20  # to move as many takes several times what handing them on does
 _RING_WAIT_S = 0.5  # how long one attempt to send into a full ring lasts; cancellation waits for at most this
 
 
@@ -119,8 +119,7 @@ class BatchSender:
     def place(self, slot: BatchSlot, batches: Sequence[SampledBatch], rows: Sequence[Rows]) -> list[Rows]:
         """Places for looked-up rows, by batch, in a slot of the region, to which all else is copied; see ``Place``."""
         encoded = encode(together(batches))
-        most = min(_MOST_BYTES_TOGETHER, self._region.capacity_bytes // 8)
-        if slot.count > 1 and encoded.nbytes > most:
+        if slot.count > 1 and encoded.nbytes > most_together_bytes(self._region.capacity_bytes):
             raise BatchesTooLargeError(f"{slot.count} batches of {encoded.nbytes} bytes")
         offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
         if offset is None:

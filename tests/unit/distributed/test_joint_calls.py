@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.distributed.sampling.joint_calls import JointCalls
-from graphlearn_dist.errors import InvalidArgumentError, PeerLostError
+from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.sampler.batches_together import MOST_EDGES
 
 
@@ -25,12 +25,14 @@ class Asked:
 
     def __init__(self) -> None:
         self.calls: list[list[Any]] = []
+        self.was_patient: list[bool] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.num_cancelled = 0
 
-    async def __call__(self, questions: list[Any]) -> list[Any]:
+    async def __call__(self, questions: list[Any], is_patient: bool) -> list[Any]:
         self.calls.append(list(questions))
+        self.was_patient.append(is_patient)
         try:
             await self.may_answer.wait()
         except asyncio.CancelledError:
@@ -58,18 +60,20 @@ def test_those_of_one_turn_travel_together() -> None:
 
 
 def test_one_that_fails() -> None:
-    """Another one is asked again, alone; but for a peer that is lost to all of them."""
+    """The others are asked again, each alone; who waited for a peer in vain does not wait again. A deadline is over."""
 
-    async def main(error: Exception) -> tuple[list[Any], list[list[Any]]]:
+    async def main(error: Exception) -> tuple[list[Any], list[list[Any]], list[bool]]:
         asked = Asked()
         joint: JointCalls[Any, Any] = JointCalls(asked, has_loop=True)
         answers = [joint.begin(question, 1) for question in (2, error, 3)]
-        return await asyncio.gather(*answers, return_exceptions=True), asked.calls
+        return await asyncio.gather(*answers, return_exceptions=True), asked.calls, asked.was_patient
 
     wrong = InvalidArgumentError("no")
-    assert asyncio.run(main(wrong)) == ([4, wrong, 9], [[2, wrong, 3], [2], [wrong], [3]])
+    assert asyncio.run(main(wrong)) == ([4, wrong, 9], [[2, wrong, 3], [2], [wrong], [3]], [True] * 4)
     lost = PeerLostError("server-0", "gone")
-    assert asyncio.run(main(lost)) == ([lost, lost, lost], [[2, lost, 3]])
+    assert asyncio.run(main(lost)) == ([4, lost, 9], [[2, lost, 3], [2], [lost], [3]], [True] + [False] * 3)
+    late = DeadlineExceededError("no answer")
+    assert asyncio.run(main(late)) == ([late] * 3, [[2, late, 3]], [True])
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -133,7 +137,7 @@ class Failing:
     def __init__(self, kind: type[Exception], *args: str) -> None:
         self.kind, self.args = kind, args
 
-    async def __call__(self, questions: list[Any]) -> list[Any]:
+    async def __call__(self, questions: list[Any], is_patient: bool) -> list[Any]:
         raise self.kind(*self.args)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 
 from graphlearn_dist.sampler.base import SamplingConfig, SamplingType
-from graphlearn_dist.sampler.batches_together import batches_together
+from graphlearn_dist.sampler.batches_together import batches_together, most_together_bytes
 
+MUCH = 1 << 40
 NODE, LINK, SUBGRAPH = SamplingType.NODE, SamplingType.LINK, SamplingType.SUBGRAPH
 TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 
@@ -31,4 +34,43 @@ TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 )
 def test_how_many(kind: SamplingType, fanouts: Any, batch_size: int, expected: int) -> None:
     config = SamplingConfig(kind, fanouts, batch_size, True, False, False, False, False, False, "in", 0)
-    assert batches_together(config) == expected
+    assert batches_together(config, {}, MUCH) == expected
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What counts of the rows of a store."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+STORES = {
+    "node_feature:0": Rows((9, 1000), torch.float32),  # 4,000 bytes a node, and a label
+    "node_label:0": Rows((9,), torch.int64),
+    "node_feature:1": Rows((9, 10), torch.float16),
+    "edge_feature:0": Rows((9, 2, 3), torch.int16),
+    "edge_attr:0:length": Rows((9,), torch.float32),
+}
+
+
+@pytest.mark.parametrize("most", [1 << 12, 1 << 16, 300_000, 1 << 20, 1 << 30])
+def test_together_they_have_no_more_bytes_than_there_is_room_for(most: int) -> None:
+    config = SamplingConfig(NODE, [3, 2], 4, True, False, False, True, False, False, "in", 0)
+    edges, nodes = 4 + 12 + 24, 4 + 12 + 24 + 4
+    bytes_of_a_batch = edges * (24 + 12 + 4) + nodes * (8 + 4000 + 8)
+    for wish in (None, 1, 3, 60):
+        found = batches_together(config, STORES, most, wish)
+        assert found == max(1, min(8 if wish is None else wish, most // bytes_of_a_batch))
+    bare = replace(config, collect_features=False)
+    assert batches_together(bare, STORES, most) == max(1, min(8, most // (24 * edges + 8 * nodes)))
+
+
+def test_what_a_worker_has_room_for() -> None:
+    assert most_together_bytes(1 << 20) == 1 << 17
+    assert most_together_bytes(1 << 40) == 1 << 24
+
+
+def test_a_wish_where_nobody_knows_how_large_they_are() -> None:
+    config = SamplingConfig(NODE, [-1], 4, True, False, False, True, False, False, "in", 0)
+    assert (batches_together(config, STORES, MUCH), batches_together(config, STORES, MUCH, 5)) == (1, 5)
