@@ -177,7 +177,7 @@ class GraphSource:
     def sample(self, node_type: int, ids: torch.Tensor, layer: int) -> Subgraph:
         """One hop of nodes; the draws depend on the layer and the node alone."""
         graph = self._access[node_type]
-        subgraph, _ = run_local(graph.sample([SeedList(node_type, ids)], epoch=0, index=layer))
+        ((subgraph, _),) = run_local(graph.sample([([SeedList(node_type, ids)], 0, layer)]))
         return subgraph
 
     @property

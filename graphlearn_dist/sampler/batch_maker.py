@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,9 +12,12 @@ from ..data.columns import NODE_COLUMN, columns_among
 from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, GraphSchema, store_name
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
+from ..utils.coroutines import gather_all
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .schedule import SeedSchedule
-from .tasks import GraphAccess, make_task
+from .tasks import GraphAccess, TaskResult, make_task
+
+T = TypeVar("T")
 
 
 def make_schedule(
@@ -59,9 +63,33 @@ class BatchMaker:
         """Batch ``index`` of ``epoch`` without the rows that are looked up for it (see ``wanted_rows``)."""
         return await self.make_of(self.schedule.positions(epoch, index), epoch, index, run)
 
+    async def make_together(self, epoch: int, indices: Sequence[int], run: int = 0) -> list[SampledBatch]:
+        """Some batches of ``epoch``, as ``make`` does each; other processes are asked for all of them at once."""
+        return await self._make([(self.schedule.positions(epoch, index), index) for index in indices], epoch, run)
+
     async def make_of(self, positions: torch.Tensor, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """The batch of the seeds at some positions of the input, with the draws of (epoch, index)."""
-        made = await self._task.sample(self._graph, positions, epoch=epoch, index=index)
+        (batch,) = await self._make([(positions, index)], epoch, run)
+        return batch
+
+    async def _make(self, named: Sequence[tuple[torch.Tensor, int]], epoch: int, run: int) -> list[SampledBatch]:
+        """Batches by the positions of their seeds and their indices."""
+        task, graph, count = self._task, self._graph, len(named)
+        begun = (task.begin(graph, positions, epoch=epoch, index=index) for positions, index in named)
+        seeds = await self._each(begun, count)
+        sampled = await graph.sample(
+            [(of_batch.lists, epoch, index) for of_batch, (_, index) in zip(seeds, named, strict=True)]
+        )
+        made = await self._each((task.finish(graph, *each) for each in zip(seeds, sampled, strict=True)), count)
+        return [self._batch(of, *name, epoch, run) for of, name in zip(made, named, strict=True)]
+
+    async def _each(self, steps: Iterable[Coroutine[Any, Any, T]], count: int) -> list[T]:
+        """What a step of each of ``count`` batches gives."""
+        if self._task.asks and count > 1:
+            return await gather_all(steps)
+        return [await step for step in steps]  # none of several waits
+
+    def _batch(self, made: TaskResult, positions: torch.Tensor, index: int, epoch: int, run: int) -> SampledBatch:
         node_rows, edge_rows = (None,) * len(made.subgraph.nodes), (None,) * len(made.subgraph.edge_index)
         return SampledBatch(
             run=run,

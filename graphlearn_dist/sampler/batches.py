@@ -192,7 +192,7 @@ class LocalBatches:
         batch, begun, sampled = timed
         asked = perf_counter_ns()
         rows = self._rows_of(batch)
-        self.counts.add(batch, rows.values(), sampled - begun, perf_counter_ns() - asked)
+        self.counts.add([(batch, rows)], sampled - begun, perf_counter_ns() - asked)
         trace_stages(begun, sampled)
         return with_rows(batch, rows)
 

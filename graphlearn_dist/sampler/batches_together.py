@@ -12,32 +12,35 @@ from .base import SamplingConfig, SamplingType
 from .plan import plain_num_neighbors
 
 _MOST_BATCHES = 8
-MOST_EDGES = 1 << 16  # of all of them; to sample as many takes several times what handing them on does
-_MOST_BYTES = 16 << 20  # likewise, to move them
+_MOST_EDGES = 1 << 17  # of all of them; to sample as many takes several times what handing them on does
+_MOST_BYTES = 32 << 20  # likewise, to move them
+_MOST_TABLE_BYTES = 256 << 20  # of the tables of local ids, one for each batch under way
 _LEAST_PLACES = 8  # for groups, in the memory of a worker
-_BYTES_OF_AN_EDGE, _BYTES_OF_A_NODE = 24, 8
+_BYTES_OF_AN_EDGE, _BYTES_OF_A_NODE, _TABLE_BYTES_OF_A_NODE = 24, 8, 4
 
 
 def batches_together(
-    config: SamplingConfig, stores: Mapping[str, Any], most_bytes: int, wish: int | None = None
+    config: SamplingConfig, stores: Mapping[str, Any], num_nodes: int, most_bytes: int, wish: int | None = None
 ) -> int:
     """So many that they have a few ten thousand edges and some megabytes; 1 where nothing says how large they are.
 
     Args:
         config: how batches are sampled.
         stores: the rows that belong to nodes and edges, by store; their ``shape`` and ``dtype`` count.
+        num_nodes: of the graph, of all types.
         most_bytes: that all of them may take.
-        wish: take so many, whatever their edges; as far as they have not too many bytes.
+        wish: take so many, whatever their edges; as far as neither they nor the tables have too many bytes.
     """
     edges = _most_edges(config)
+    by_tables = _MOST_TABLE_BYTES // (_TABLE_BYTES_OF_A_NODE * max(num_nodes, 1))
     if edges is None:
-        return 1 if wish is None else wish
+        return 1 if wish is None else max(1, min(wish, by_tables))
     nbytes = _BYTES_OF_AN_EDGE * edges + _BYTES_OF_A_NODE * (edges + config.batch_size)
     if config.collect_features:
         of_edges, of_nodes = _row_bytes(stores, edges=True), _row_bytes(stores, edges=False)
         nbytes += of_edges * edges + of_nodes * (edges + config.batch_size)
-    by_edges = min(_MOST_BATCHES, MOST_EDGES // max(edges, 1)) if wish is None else wish
-    return max(1, min(by_edges, most_bytes // max(nbytes, 1)))
+    by_edges = min(_MOST_BATCHES, _MOST_EDGES // max(edges, 1)) if wish is None else wish
+    return max(1, min(by_edges, by_tables, most_bytes // max(nbytes, 1)))
 
 
 def most_together_bytes(worker_bytes: int) -> int:

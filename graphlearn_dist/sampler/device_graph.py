@@ -22,7 +22,7 @@ from .device_induced import induced_on_device
 from .device_negatives import DeviceNegatives
 from .negative_slots import FilledSlots, NegativeSlots
 from .plan import SamplingPlan
-from .tasks import InducedEdges, SeedList
+from .tasks import InducedEdges, NamedSeeds, Sampled, SeedList
 
 _MAX_PLANS = 16  # shapes of seeds that are kept: full batches, and the last one of an epoch
 
@@ -65,10 +65,11 @@ class DeviceGraph:
         """An ``InvalidArgumentError``: single hops are the host's."""
         raise InvalidArgumentError("hard: expected None for a graph on a GPU, which draws no hard negatives")
 
-    async def sample(
-        self, seeds: Sequence[SeedList], *, epoch: int, index: int
-    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
         """See ``GraphAccess``; the tensors lie on the device."""
+        return [self._sample(*of_batch) for of_batch in wanted]
+
+    def _sample(self, seeds: Sequence[SeedList], epoch: int, index: int) -> Sampled:
         native = self._plan_for(tuple((part.node_type, part.ids.numel(), part.unique) for part in seeds))
         result = self._empty(native.num_bytes)
         times = [part.times for part in seeds if part.times is not None]

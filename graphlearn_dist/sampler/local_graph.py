@@ -17,7 +17,7 @@ from ..errors import InvalidArgumentError
 from ..messages import Subgraph
 from .negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from .plan import SamplingPlan
-from .tasks import InducedEdges, SeedList
+from .tasks import InducedEdges, NamedSeeds, Sampled, SeedList
 
 
 def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
@@ -80,8 +80,11 @@ class HopSampler:
         self._builders = BuilderPool(plan.schema)
         self._pool = thread_pool(num_threads)
 
-    def sample(self, seeds: Sequence[SeedList], *, epoch: int, index: int) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+    def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
         """As ``GraphAccess.sample``, without waiting."""
+        return [self._sample(*of_batch) for of_batch in wanted]
+
+    def _sample(self, seeds: Sequence[SeedList], epoch: int, index: int) -> Sampled:
         plan = self._plan
         builder = self._builders.take()
         local_ids = begin_batch(builder, plan, seeds)
@@ -113,11 +116,9 @@ class LocalGraph:
         self._sampler = HopSampler(plan, self._graphs, num_threads)
         self._pool = thread_pool(num_threads)
 
-    async def sample(
-        self, seeds: Sequence[SeedList], *, epoch: int, index: int
-    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
         """See ``GraphAccess``."""
-        return self._sampler.sample(seeds, epoch=epoch, index=index)
+        return self._sampler.sample(wanted)
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``GraphAccess``."""

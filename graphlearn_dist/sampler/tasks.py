@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 
@@ -63,6 +63,12 @@ class InducedEdges:
         return torch.repeat_interleave(self.counts, output_size=self.neighbors.numel())
 
 
+# What a batch is sampled from: its seeds, and the epoch and index that name its draws.
+NamedSeeds: TypeAlias = tuple[Sequence[SeedList], int, int]
+# A sampled neighborhood, and by list of seeds their local ids, int64 [n].
+Sampled: TypeAlias = tuple[Subgraph, tuple[torch.Tensor, ...]]
+
+
 class GraphAccess(Protocol):
     """A graph that batches are made from, in this process or in several. All ids are global.
 
@@ -72,10 +78,8 @@ class GraphAccess(Protocol):
 
     device: torch.device
 
-    async def sample(
-        self, seeds: Sequence[SeedList], *, epoch: int, index: int
-    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
-        """The sampled neighborhood of the seeds, and for each list of seeds their local ids, int64 ``[n]``."""
+    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
+        """The sampled neighborhoods of the seeds of some batches; other processes are asked for all of them at once."""
 
     async def draw_neighbors(
         self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
@@ -116,6 +120,38 @@ class HostGraph(GraphAccess, Protocol):
 
 
 @dataclass(frozen=True)
+class LinkEnds:
+    """The links of a batch: positives, then negatives.
+
+    Attributes:
+        positives: the links.
+        sources: int64 ``[num_sources]``, global ids.
+        targets: int64 ``[num_targets]``, global ids.
+        source_links: int64 ``[num_sources]``, the positive that each belongs to.
+        target_links: int64 ``[num_targets]``, likewise.
+    """
+
+    positives: EdgeSamplerInput
+    sources: torch.Tensor
+    targets: torch.Tensor
+    source_links: torch.Tensor
+    target_links: torch.Tensor
+
+
+@dataclass(frozen=True)
+class BatchSeeds:
+    """What a batch is sampled from.
+
+    Attributes:
+        lists: its seeds.
+        ends: the links whose ends these are, or None.
+    """
+
+    lists: tuple[SeedList, ...]
+    ends: LinkEnds | None = None
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """A batch without the rows that are looked up for it; see ``messages.SampledBatch``."""
 
@@ -123,6 +159,27 @@ class TaskResult:
     seed_times: torch.Tensor | None = None
     links: LinkLabels | None = None
     mapping: torch.Tensor | None = None
+
+
+class Task(Protocol):
+    """What is sampled: how a batch begins before the neighborhood of its seeds is, and what it is afterwards.
+
+    Attributes:
+        seed_type: number of the seeds' node type.
+        asks: whether it asks the graph for more than that neighborhood.
+    """
+
+    @property
+    def seed_type(self) -> int: ...
+
+    @property
+    def asks(self) -> bool: ...
+
+    async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
+        """What the batch of some positions of the input (int64 ``[n]``) is sampled from."""
+
+    async def finish(self, graph: GraphAccess, seeds: BatchSeeds, sampled: Sampled) -> TaskResult:
+        """The batch."""
 
 
 class NodeTask:
@@ -133,17 +190,21 @@ class NodeTask:
 
     def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema, *, own_times: bool = False) -> None:
         self._inputs = inputs
-        self._own_times = own_times
+        self.asks = own_times
         self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
 
-    async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
+    async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
+        """See ``Task``."""
         nodes, times = self._inputs.node[positions], self._inputs.time
         if times is not None:
             times = times[positions]
-        if self._own_times:
+        if self.asks:
             times = await graph.node_times(self.seed_type, nodes)
-        subgraph, _ = await graph.sample((SeedList(self.seed_type, nodes, times),), epoch=epoch, index=index)
-        return TaskResult(subgraph, times)
+        return BatchSeeds((SeedList(self.seed_type, nodes, times),))
+
+    async def finish(self, graph: GraphAccess, seeds: BatchSeeds, sampled: Sampled) -> TaskResult:
+        """See ``Task``."""
+        return TaskResult(sampled[0], seeds.lists[0].times)
 
 
 async def _with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph:
@@ -160,32 +221,20 @@ async def _with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph
 class SubgraphTask:
     """All edges between the sampled neighborhoods of nodes; each node stands in a batch once."""
 
+    asks = True
+
     def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema) -> None:
         self._nodes = inputs.node
         self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
 
-    async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
-        seeds = SeedList(self.seed_type, self._nodes[positions], unique=True)
-        sampled, (mapping,) = await graph.sample((seeds,), epoch=epoch, index=index)
-        subgraph = await _with_induced_edges(graph, sampled)
-        return TaskResult(subgraph, mapping=mapping)
+    async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
+        """See ``Task``."""
+        return BatchSeeds((SeedList(self.seed_type, self._nodes[positions], unique=True),))
 
-
-@dataclass(frozen=True)
-class LinkEnds:
-    """The links of a batch: positives, then negatives.
-
-    Attributes:
-        sources: int64 ``[num_sources]``, global ids.
-        targets: int64 ``[num_targets]``, global ids.
-        source_links: int64 ``[num_sources]``, the positive that each belongs to.
-        target_links: int64 ``[num_targets]``, likewise.
-    """
-
-    sources: torch.Tensor
-    targets: torch.Tensor
-    source_links: torch.Tensor
-    target_links: torch.Tensor
+    async def finish(self, graph: GraphAccess, seeds: BatchSeeds, sampled: Sampled) -> TaskResult:
+        """See ``Task``."""
+        subgraph, (mapping,) = sampled
+        return TaskResult(await _with_induced_edges(graph, subgraph), mapping=mapping)
 
 
 class LinkTask:
@@ -207,13 +256,15 @@ class LinkTask:
             counts = (schema.num_nodes[self.seed_type], schema.num_nodes[self._target_type])
             self._negatives = NegativePool.of(*counts, inputs.neg_sampling)
         self._hard_type = self._find_hard(schema)
+        self.asks = self._negatives is not None or config.induced
         self._reverse_type: int | None = None
         if inputs.excluded_reverse is not None:
             self._reverse_type = edge_type_index(schema, inputs.reverse_type, "reverse_etypes")
         if not config.with_edge and (inputs.excluded is not None or inputs.excluded_reverse is not None):
             raise InvalidArgumentError("with_edge: expected True where edges of links are excluded, got False")
 
-    async def sample(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> TaskResult:
+    async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
+        """See ``Task``."""
         inputs = self._inputs[positions].to(graph.device)
         ends = await self._with_negatives(graph, inputs, epoch, index)
         disjoint, times = self._config.is_disjoint, inputs.time
@@ -223,14 +274,21 @@ class LinkTask:
             SeedList(self.seed_type, ends.sources, source_times, unique=not disjoint),
             SeedList(self._target_type, ends.targets, target_times, unique=not disjoint),
         )
-        subgraph, (sources, targets) = await graph.sample(seeds, epoch=epoch, index=index)
+        return BatchSeeds(seeds, ends)
+
+    async def finish(self, graph: GraphAccess, seeds: BatchSeeds, sampled: Sampled) -> TaskResult:
+        """See ``Task``."""
+        subgraph, (sources, targets) = sampled
+        ends = seeds.ends
+        if ends is None:
+            raise TypeError("seeds: expected those of links")
         if self._config.induced:
             subgraph = await _with_induced_edges(graph, subgraph)
-        subgraph = self._without_excluded(subgraph, inputs)
-        if disjoint:
+        subgraph = self._without_excluded(subgraph, ends.positives)
+        if self._config.is_disjoint:
             link_of_tree = torch.cat([ends.source_links, ends.target_links])
             subgraph = replace(subgraph, trees=tuple(None if t is None else link_of_tree[t] for t in subgraph.trees))
-        return TaskResult(subgraph, source_times, self._labels(inputs, sources, targets))
+        return TaskResult(subgraph, seeds.lists[0].times, self._labels(ends.positives, sources, targets))
 
     def _without_excluded(self, subgraph: Subgraph, inputs: EdgeSamplerInput) -> Subgraph:
         """A batch without the edges that its links exclude: what is predicted passes no messages."""
@@ -243,7 +301,7 @@ class LinkTask:
     async def _with_negatives(self, graph: GraphAccess, inputs: EdgeSamplerInput, epoch: int, index: int) -> LinkEnds:
         sampling, links = inputs.neg_sampling, torch.arange(len(inputs), device=graph.device)
         if sampling is None or self._negatives is None:
-            return LinkEnds(inputs.row, inputs.col, links, links)
+            return LinkEnds(inputs, inputs.row, inputs.col, links, links)
         key = negative_key(self._config.seed, epoch, index, self._edge_type)
         check = functools.partial(graph.has_edges, self._edge_type) if sampling.strict else None
         fill = functools.partial(graph.fill_negatives, self._edge_type)
@@ -253,7 +311,7 @@ class LinkTask:
             drawn = await self._negatives.draw_targets(inputs.row, amount, key, has_edge=check, limit=limit, fill=fill)
             drawn = await self._with_hard(graph, inputs.row, drawn, epoch, index)
             targets = torch.cat([inputs.col, drawn.t().reshape(-1)])
-            return LinkEnds(inputs.row, targets, links, links.repeat(1 + drawn.size(1)))
+            return LinkEnds(inputs, inputs.row, targets, links, links.repeat(1 + drawn.size(1)))
         count = sampling.count(len(inputs))
         slot_links = torch.arange(count, device=graph.device) % max(1, len(inputs))
         limits = [self._limit(graph, end, inputs.time, slot_links) for end in (self.seed_type, self._target_type)]
@@ -261,7 +319,8 @@ class LinkTask:
             count, key, has_edge=check, limits=(limits[0], limits[1]), fill=fill
         )
         belongs = torch.cat([links, slot_links[slots]])
-        return LinkEnds(torch.cat([inputs.row, sources]), torch.cat([inputs.col, targets]), belongs, belongs)
+        ends = torch.cat([inputs.row, sources]), torch.cat([inputs.col, targets])
+        return LinkEnds(inputs, *ends, belongs, belongs)
 
     def _find_hard(self, schema: GraphSchema) -> int | None:
         """The edge type of hard negatives, if there are any."""
@@ -314,9 +373,6 @@ class LinkTask:
             zeros = label.new_zeros((sources.numel() - num_positives, *label.shape[1:]))
             label = torch.cat([label, zeros])
         return LinkLabels(self._edge_type, torch.stack([sources, targets]), label, None, None, None)
-
-
-Task = NodeTask | LinkTask | SubgraphTask
 
 
 def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig) -> Task:

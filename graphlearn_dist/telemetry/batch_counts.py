@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 
 import torch
@@ -20,7 +20,8 @@ _FOLD_EVERY = 256  # counted batches that wait to be summed up, at most so many 
 class BatchSums:
     """Sums over the batches that were made for a loader.
 
-    Times are those of each batch from its beginning to its end; several batches may be under way at once.
+    Times are those of each batch from its beginning to its end, which batches that are made together share; several
+    batches may be under way at once.
 
     Attributes:
         batches: how many.
@@ -74,23 +75,29 @@ class BatchCounts:
         self._seen = (0, 0, 0)
         self._lock = threading.Lock()
 
-    def add(self, batch: SampledBatch, rows: Iterable[torch.Tensor], sample_ns: int, rows_ns: int) -> None:
-        """A batch was made, with rows that were looked up for it."""
-        nodes = ends = row_bytes = 0
+    def add(
+        self, made: Sequence[tuple[SampledBatch, Mapping[str, torch.Tensor]]], sample_ns: int, rows_ns: int
+    ) -> None:
+        """Batches were made together, with rows that were looked up for each."""
+        seeds = nodes = ends = row_bytes = 0
         # Loops, as each comprehension is a call; numel, as size(1) takes three times as long.
-        for ids in batch.subgraph.nodes:
-            nodes += ids.numel()
-        for pair in batch.subgraph.edge_index:
-            ends += pair.numel()
-        for tensor in rows:
-            row_bytes += tensor.nbytes
-        self.add_sizes(batch.input_positions.numel(), nodes, ends >> 1, row_bytes, sample_ns, rows_ns)
+        for batch, rows in made:
+            seeds += batch.input_positions.numel()
+            for ids in batch.subgraph.nodes:
+                nodes += ids.numel()
+            for pair in batch.subgraph.edge_index:
+                ends += pair.numel()
+            for tensor in rows.values():
+                row_bytes += tensor.nbytes
+        self.add_sizes(seeds, nodes, ends >> 1, row_bytes, sample_ns, rows_ns, batches=len(made))
 
-    def add_sizes(self, seeds: int, nodes: int, edges: int, row_bytes: int, sample_ns: int, rows_ns: int) -> None:
-        """As ``add``, of a batch of any form."""
-        # A list takes a batch without a lock, in a tenth of the time that sums take; they are for whoever reads them.
+    def add_sizes(
+        self, seeds: int, nodes: int, edges: int, row_bytes: int, sample_ns: int, rows_ns: int, *, batches: int = 1
+    ) -> None:
+        """As ``add``, of batches of any form."""
+        # A list takes them without a lock, in a tenth of the time that sums take; they are for whoever reads them.
         waiting = self._waiting
-        waiting.append((1, seeds, nodes, edges, row_bytes, sample_ns, rows_ns))
+        waiting.append((batches, seeds, nodes, edges, row_bytes, sample_ns, rows_ns))
         if self._is_shared or len(waiting) >= _FOLD_EVERY:
             self._fold()
 

@@ -1,8 +1,9 @@
-"""Coroutines that wait for nobody."""
+"""Coroutines that wait for nobody, and those that wait at once."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -24,3 +25,18 @@ def run_local(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError(f"{coroutine} waits for another process; run it in an event loop")
+
+
+async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What several coroutines give that run at once.
+
+    Where one fails, or this is cancelled, the others are cancelled and have ended before that is raised.
+    """
+    tasks = [asyncio.create_task(each) for each in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -13,10 +13,11 @@ import torch
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders
 from graphlearn_dist.distributed.partitions.partition_service import SERVICE, PartitionService
-from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches, place_in_pool
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.calls.remote import remote_functions
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from graphlearn_dist.sampler.batch_maker import with_rows
 from graphlearn_dist.sampler.batches import LocalBatches
 from tests.support.graphs import make_dataset, random_graph, typed_graph
 from tests.support.oracle import assert_same, load_partitions, tensors_of, write_partitions
@@ -47,7 +48,7 @@ class ServingEndpoint:
 @pytest.mark.parametrize("kind", sorted(GRAPHS))
 def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> None:
     """One per peer and hop whatever the number of edge types, and one per peer for the rows of all stores; none for a
-    hop that takes no neighbors, nor for those behind it, which nobody has reached."""
+    hop that takes no neighbors, nor for those behind it, which nobody has reached. Batches made together share them."""
     num_asked = [*fanouts, 0].index(0)
     graph, seed_type = GRAPHS[kind]
     seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
@@ -69,7 +70,12 @@ def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> N
                 assert_same(tensors_of(batch), tensors_of(local.make(0, index)))
                 for other in others.values():
                     assert other.asked() == +Counter({"hop": num_asked, "rows": 1})
+            indices = range(batches.schedule.num_batches)
+            for index, made in zip(indices, await batches.make_in(1, indices, 0, place_in_pool), strict=True):
+                assert_same(tensors_of(with_rows(*made)), tensors_of(local.make(1, index)))
+            for other in others.values():
+                assert other.asked() == +Counter({"hop": num_asked, "rows": 1})
 
         asyncio.run(make_all())
         sent = asker.stats().requests_sent
-        assert sent == local.schedule.num_batches * len(others) * (num_asked + 1)
+        assert sent == (local.schedule.num_batches + 1) * len(others) * (num_asked + 1)

@@ -53,9 +53,9 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
     for p, dataset in enumerate(datasets):
         peers = DirectPeers(services)
         collector = FeatureCollector(dataset, [services[p]], peers)
-        lookup = collector.start(wanted, asyncio.run(collector.ask_places(wanted)))
-        outputs = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        asyncio.run(lookup.fill(outputs))
+        lookup = collector.start([wanted], [asyncio.run(collector.ask_places(wanted))])
+        (outputs,) = lookup.unwritten()
+        asyncio.run(lookup.fill([outputs]))
         for name, rows in expected.items():
             assert torch.equal(outputs[name], rows)
         cached = load_partition_layout(directory).open_partition(p).node_caches[None].ids
@@ -74,9 +74,9 @@ def test_nobody_is_asked_where_all_is_cached(directory: Path) -> None:
     services = [PartitionService(dataset) for dataset in datasets]
     peers = DirectPeers(services)
     collector = FeatureCollector(datasets[0], services[:1], peers)
-    lookup = collector.start({"node_feature:0": cached})
-    outputs = {"node_feature:0": torch.empty(lookup.specs()["node_feature:0"].shape)}
-    asyncio.run(lookup.fill(outputs))
+    lookup = collector.start([{"node_feature:0": cached}], [{}])
+    (outputs,) = lookup.unwritten()
+    asyncio.run(lookup.fill([outputs]))
     assert torch.equal(outputs["node_feature:0"], homo_inputs()["node_feat"][cached])
     assert peers.asked == []
 

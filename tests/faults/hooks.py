@@ -63,7 +63,8 @@ def _raise_at(epoch: int, index: int) -> None:
     make = PartitionedBatches.make_in
 
     async def make_or_raise(self: PartitionedBatches, *args: object) -> object:
-        if args[:2] == (epoch, index):
+        at, indices, *_ = args
+        if at == epoch and index in indices:  # type: ignore[operator]
             raise ValueError(INJECTED)
         return await make(self, *args)  # type: ignore[arg-type]
 

@@ -195,10 +195,10 @@ from graphlearn_dist.distributed.workers import fork_server_main, sampling_worke
 
 make = sampling_worker.PartitionedBatches.make_in
 
-async def make_and_print(self, epoch, index, *more):
-    if index == 0:
+async def make_and_print(self, epoch, indices, *more):
+    if 0 in indices:
         print("seen", os.environ["GLD_SEEN"], "OPENBLAS_NUM_THREADS" in os.environ, os.getcwd(), flush=True)
-    return await make(self, epoch, index, *more)
+    return await make(self, epoch, indices, *more)
 
 sampling_worker.PartitionedBatches.make_in = make_and_print
 os._exit(fork_server_main.main())

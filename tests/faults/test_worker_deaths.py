@@ -118,10 +118,10 @@ from graphlearn_dist.distributed.workers import fork_server_main, sampling_worke
 
 make = sampling_worker.PartitionedBatches.make_in
 
-async def make_or_die(self, epoch, index, *more):
-    if index == 7:
+async def make_or_die(self, epoch, indices, *more):
+    if 7 in indices:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return await make(self, epoch, index, *more)
+    return await make(self, epoch, indices, *more)
 
 sampling_worker.PartitionedBatches.make_in = make_or_die
 os._exit(fork_server_main.main())

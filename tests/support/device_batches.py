@@ -142,7 +142,8 @@ def seeds_for(graph: TestGraph, way: dict[str, Any], *, count: int = 32) -> tupl
 
 def sample(graph: GraphAccess, seeds: tuple[SeedList, ...], index: int) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
     """Batch ``index`` of epoch 2."""
-    return run_local(graph.sample(seeds, epoch=2, index=index))
+    (sampled,) = run_local(graph.sample([(seeds, 2, index)]))
+    return sampled
 
 
 def assert_same_batches(

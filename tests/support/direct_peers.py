@@ -68,14 +68,13 @@ class DirectPeers:
         asked: what they were asked, in that order.
     """
 
-    has_loop = False
     times = (0, 0, 0)
 
     def __init__(self, services: Sequence[PartitionService]) -> None:
         self.services = services
         self.asked: list[AskedQuery] = []
 
-    def run(self, make: Callable[[], AnyExchange], *, is_patient: bool = True) -> Awaitable[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
         return Rounds(make(), self._send)
 
     def _send(self, partition: int, head: torch.Tensor, payload: torch.Tensor) -> _Answer:

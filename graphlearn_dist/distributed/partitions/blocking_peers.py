@@ -35,7 +35,6 @@ class BlockingPeers:
         timeout_s: deadline of each request.
     """
 
-    has_loop = False
     times = (0, 0, 0)  # nobody asks for those of its batches
 
     def __init__(
@@ -51,7 +50,7 @@ class BlockingPeers:
         holder = Remote[Any](self._endpoint(), target, suffix=suffix, timeout_s=self._timeout_s, fail_fast=True)
         return _Answer(holder.ask(function, *args))
 
-    def run(self, make: Callable[[], AnyExchange], *, is_patient: bool = True) -> Rounds[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange]) -> Rounds[AnyExchange]:
         """See ``Peers``; it never waits in a coroutine."""
         return Rounds(make(), self._ask_query)
 

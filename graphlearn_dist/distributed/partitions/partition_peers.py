@@ -27,6 +27,7 @@ from .partition_service import SERVICE, PartitionService
 from .rounds import AnyExchange, Rounds
 
 _RETRY_S = 0.5
+_GIVEN_UP_S = 5.0  # so long nobody waits again for a holder that was waited for in vain
 
 
 class Peers(Protocol):
@@ -35,20 +36,15 @@ class Peers(Protocol):
     Attributes:
         times: nanoseconds of all exchanges so far: splitting by owner and stitching, work on the own partition
             meanwhile, and waiting for others beyond that.
-        has_loop: whether answers are awaited on the running loop, so that small questions can wait for each other.
     """
-
-    has_loop: bool
 
     @property
     def times(self) -> tuple[int, int, int]: ...
 
-    def run(self, make: Callable[[], AnyExchange], *, is_patient: bool = True) -> Awaitable[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
         """Begins an exchange with the holders of the other partitions; it is over when that was awaited.
 
-        Args:
-            make: gives the exchange, and another one of the same questions where a holder was lost and is back.
-            is_patient: a holder that is lost may take its time to come back; else it is there now, or is lost.
+        ``make`` gives the exchange, and another one of the same questions where a holder was lost and is back.
         """
 
 
@@ -163,10 +159,9 @@ class _Attempt(Generic[AnyExchange]):
 class _UnderWay(Generic[AnyExchange]):
     """An exchange that begins at once, and again should a holder be lost and come back; to be awaited once."""
 
-    def __init__(self, peers: EndpointPeers, make: Callable[[], AnyExchange], *, is_patient: bool) -> None:
+    def __init__(self, peers: EndpointPeers, make: Callable[[], AnyExchange]) -> None:
         self._peers = peers
         self._make = make
-        self._patience_s = peers.patience_s if is_patient else 0.0
         self._begun = perf_counter_ns()
         # Where nobody has looked for the holders yet, there is somebody to wait for first.
         self._attempt = peers.attempt(make()) if peers.is_connected else None
@@ -194,7 +189,7 @@ class _UnderWay(Generic[AnyExchange]):
                     was_garbled = True
                     await self._peers.disconnect(lost.stream)
                 if give_up is None:
-                    give_up = asyncio.get_running_loop().time() + self._patience_s
+                    give_up = asyncio.get_running_loop().time() + self._peers.patience_s
                 await self._peers.recover(lost, give_up)
 
 
@@ -211,7 +206,6 @@ class EndpointPeers:
     """
 
     patience_s = 0.0
-    has_loop = True
 
     def __init__(self, endpoint: Endpoint, holders: PartitionHolders, request_timeout_s: float) -> None:
         self._endpoint = endpoint
@@ -226,9 +220,9 @@ class EndpointPeers:
         # A data set may be sampled from in several loops.
         self._drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Driver] = weakref.WeakKeyDictionary()
 
-    def run(self, make: Callable[[], AnyExchange], *, is_patient: bool = True) -> Awaitable[AnyExchange]:
+    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
         """See ``Peers``."""
-        return _UnderWay(self, make, is_patient=is_patient)
+        return _UnderWay(self, make)
 
     @property
     def times(self) -> tuple[int, int, int]:
@@ -399,6 +393,7 @@ class ServerPeers(EndpointPeers):
         super().__init__(endpoint, holders, request_timeout_s)
         self.patience_s = reconnect_timeout_s
         self._moved = asyncio.Event()
+        self._given_up: dict[int, float] = {}  # partitions whose holders are not waited for again before then
 
     def move(self, addresses: Mapping[int, PeerAddress]) -> None:
         """The holders are there from now on."""
@@ -406,12 +401,19 @@ class ServerPeers(EndpointPeers):
             if address != self._addresses.get(partition):
                 self._streams.pop(partition, None)
         self._addresses = addresses
+        self._given_up.clear()
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
     async def recover(self, lost: HolderLost, give_up: float) -> None:
-        """See ``EndpointPeers``; waits for a holder that is lost."""
+        """See ``EndpointPeers``; waits for a holder that is lost.
+
+        Who asks next for one that was waited for in vain does not wait again: so does each batch of a group.
+        """
         loop = asyncio.get_running_loop()
+        is_given_up = lost.stream is None and loop.time() < self._given_up.get(lost.partition, 0.0)
+        if is_given_up:
+            give_up = loop.time()
         why = lost.error if isinstance(lost.error, PeerLostError) else PeerLostError("its holder", str(lost.error))
         is_there = lost.stream is None or isinstance(lost.error, ProtocolError)
         if is_there and not self._in_python and not self._is_back(lost):
@@ -422,6 +424,8 @@ class ServerPeers(EndpointPeers):
         while not self._is_back(lost):
             remaining_s = give_up - loop.time()
             if remaining_s <= 0:
+                if not is_given_up:
+                    self._given_up[lost.partition] = loop.time() + _GIVEN_UP_S
                 raise PeerLostError(why.peer, f"{why.why}; it was not back within {self.patience_s:g} s")
             with contextlib.suppress(asyncio.TimeoutError):  # it may be back where it was
                 await asyncio.wait_for(self._moved.wait(), min(_RETRY_S, remaining_s))

@@ -128,7 +128,7 @@ class CollocatedProducer(LocalProducer):
         if not self._is_synchronous:
             self._thread.start()
             self._end_upcoming()
-            self._upcoming = Upcoming(self._batches, run, epoch, indices)
+            self._upcoming = Upcoming(self._batches, run, epoch, BatchShare(indices).groups())
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         if self._upcoming is not None:
@@ -139,12 +139,13 @@ class CollocatedProducer(LocalProducer):
 
     async def _make(self, request: BatchRequest, upcoming: Upcoming) -> Any:
         upcoming.look_ahead(request.position)
-        sampling = upcoming.take(request.index)
+        indices = (request.index,)
         try:
-            named = request.epoch, request.index, request.run
-            return with_rows(*await self._batches.make_in(*named, place_in_pool, sampling))
+            named = request.epoch, indices, request.run
+            ((batch, rows),) = await self._batches.make_in(*named, place_in_pool, upcoming.take(indices))
+            return with_rows(batch, rows)
         finally:
-            upcoming.finish(request.index)
+            upcoming.finish(indices)
 
     def _end_upcoming(self) -> None:
         if self._upcoming is not None and self._thread.is_running:

@@ -28,17 +28,16 @@ from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
 
 Rows = Mapping[str, torch.Tensor]
-# Given a batch with looked-up rows, and these by store, still to be written: where those of each store are wanted.
-Place = Callable[[SampledBatch, Rows], Awaitable[Rows]]
+# Given some batches with looked-up rows, and these by batch and store, still to be written: where each are wanted.
+Place = Callable[[Sequence[SampledBatch], Sequence[Rows]], Sequence[Rows]]
 
 
 class NoPeers:
     """The peers of a data set that is one partition: there is nobody to ask."""
 
-    has_loop = False
     times = (0, 0, 0)
 
-    def run(self, make: Callable[[], Any], *, is_patient: bool = True) -> NoReturn:
+    def run(self, make: Callable[[], Any]) -> NoReturn:
         raise LookupError("other partitions were asked, but there are none")
 
     def close(self) -> None:
@@ -106,20 +105,22 @@ class PartitionedSampler:
 
     async def fill(self, batch: SampledBatch) -> SampledBatch:
         """A batch with the rows that are looked up for it."""
-        return with_rows(batch, await self.look_up(batch, place_in_pool))
+        return with_rows(batch, *await self.look_up([batch], place_in_pool))
 
     def announce(self, batch: SampledBatch) -> Announced:
         """Tells of the rows that ``look_up`` will want for a batch."""
         wanted = wanted_rows(batch, self._stores)
         return self.collector.announce(wanted, self.collector.places_in(batch.subgraph, wanted))
 
-    async def look_up(self, batch: SampledBatch, place: Place) -> Rows:
-        """The rows that are looked up for a batch, by store, written once, where ``place`` says they are wanted."""
-        wanted = wanted_rows(batch, self._stores)
-        lookup = self.collector.start(wanted, self.collector.places_in(batch.subgraph, wanted))
-        # Large torch.empty tensors are address space only: nothing is touched before place() moves them.
-        unwritten = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        placed = await place(with_rows(batch, unwritten) if unwritten else batch, unwritten)
+    async def look_up(self, batches: Sequence[SampledBatch], place: Place) -> Sequence[Rows]:
+        """The rows that are looked up for batches, by store, written once, where ``place`` says they are wanted."""
+        wanted = [wanted_rows(batch, self._stores) for batch in batches]
+        places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
+        lookup = self.collector.start(wanted, places)
+        unwritten = lookup.unwritten()
+        placed = place(
+            [with_rows(*each) if each[1] else each[0] for each in zip(batches, unwritten, strict=True)], unwritten
+        )
         await lookup.fill(placed)
         return placed
 
@@ -171,30 +172,37 @@ class PartitionedBatches:
 
     async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch`` for the iteration ``run``."""
-        return with_rows(*await self.make_in(epoch, index, run, place_in_pool))
+        ((batch, rows),) = await self.make_in(epoch, (index,), run, place_in_pool)
+        return with_rows(batch, rows)
 
     async def make_in(
-        self, epoch: int, index: int, run: int, place: Place, sampling: Awaitable[SampledBatch] | None = None
-    ) -> tuple[SampledBatch, Rows]:
-        """The same batch without the rows that were looked up for it, and these, see ``look_up``.
+        self,
+        epoch: int,
+        indices: Sequence[int],
+        run: int,
+        place: Place,
+        sampling: Awaitable[list[SampledBatch]] | None = None,
+    ) -> list[tuple[SampledBatch, Rows]]:
+        """Some batches, each without the rows that were looked up for it, and these, see ``look_up``.
 
-        ``sampling`` gives what ``sample`` does, where that was begun before, by who counts its time.
+        Other partitions are asked for all of them at once. ``sampling`` gives what ``sample`` does, where that was
+        begun before, by who counts its time.
         """
         if tracer() is not None:
-            set_batch(batch_name(self.trace_key, epoch, index))
+            set_batch(batch_name(self.trace_key, epoch, indices[0]))  # batches travel alone while they are traced
         begun = perf_counter_ns()
-        batch = await (self.sample(epoch, index, run) if sampling is None else sampling)
+        batches = await (self.sample(epoch, indices, run) if sampling is None else sampling)
         sampled = perf_counter_ns()
-        rows = await self._sampler.look_up(batch, place)
-        sample_ns = sampled - begun if sampling is None else 0
-        self.counts.add(batch, rows.values(), sample_ns, perf_counter_ns() - sampled)
+        rows = await self._sampler.look_up(batches, place)
+        made = list(zip(batches, rows, strict=True))
+        self.counts.add(made, sampled - begun if sampling is None else 0, perf_counter_ns() - sampled)
         self.counts.follow_exchanges(self._peers.times)
         trace_stages(begun, sampled)
-        return batch, rows
+        return made
 
-    async def sample(self, epoch: int, index: int, run: int) -> SampledBatch:
-        """The same batch as of ``make``, without the rows that are looked up for it."""
-        return await self._maker.make(epoch, index, run)
+    async def sample(self, epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+        """The same batches as of ``make``, without the rows that are looked up for them."""
+        return await self._maker.make_together(epoch, indices, run)
 
     def announce(self, batch: SampledBatch) -> Announced:
         """Tells of the rows that ``make_in`` will want for a batch."""
@@ -206,11 +214,9 @@ class PartitionedBatches:
         return self._sampler.collector.reads_disk
 
 
-async def place_in_pool(batch: SampledBatch, rows: Rows) -> Rows:
+def place_in_pool(batches: Sequence[SampledBatch], rows: Sequence[Rows]) -> list[Rows]:
     """Warm memory of this process."""
-    return pooled_rows(rows)
-
-
-def pooled_rows(rows: Rows) -> Rows:
-    """Places for rows of these shapes and dtypes in warm memory of this process."""
-    return {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in rows.items()}
+    return [
+        {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in of_batch.items()}
+        for of_batch in rows
+    ]

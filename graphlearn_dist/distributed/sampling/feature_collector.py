@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -20,27 +19,19 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .joint_calls import JointCalls
 from .row_cache import CopyPlaces, RowCache, open_caches
 from .row_lookup import LocatedRows, locate_owned, locate_rows
 
-_RowQuestions: TypeAlias = list[tuple[int, list[str], list[torch.Tensor]]]  # of whom, rows of which stores, which ids
-
-
-@dataclass(frozen=True)
-class RowSpec:
-    """Shape and dtype of the rows that a lookup will give."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
+_Place: TypeAlias = tuple[int, str]  # number of a batch, and a store
 
 
 class FeatureCollector:
     """Looks up rows of every store for a batch.
 
-    ``start`` sends the requests, which small lookups share that start at once; ``fill`` writes all rows into tensors
-    that the caller chose, one after the other: each row is written once, in its final place, from where it lies, be
-    that a partition at hand, a cache or an answer.
+    ``start`` sends the requests, one a partition for any number of batches; ``fill`` writes all rows into tensors that
+    the caller chose: each row is written once, in its final place, from where it lies, be that a partition at hand, a
+    cache or an answer.
 
     Args:
         dataset: this process's partition.
@@ -75,7 +66,6 @@ class FeatureCollector:
         self._caches = open_caches(self._own_copies)
         self.counts = torch.zeros(3, dtype=torch.int64)
         self._peers = peers
-        self._rows = JointCalls(functools.partial(_ask_rows, peers), has_loop=peers.has_loop)
         self._pool = thread_pool(num_threads)
         self.store_names = frozenset(self._stores)
 
@@ -143,31 +133,42 @@ class FeatureCollector:
                 raise UnknownIdError(f"ids[{place}]: no partition has an edge {int(wanted[name][place])}")
         return self._places(wanted, owners)
 
-    def start(self, wanted: Mapping[str, torch.Tensor], places: Mapping[str, LocatedRows] | None = None) -> Lookup:
-        """Begins a lookup of ids (int64, any order, duplicates allowed) by store; asks the peers.
+    def start(self, wanted: Sequence[Wanted], places: Sequence[Mapping[str, LocatedRows]]) -> Lookup:
+        """Begins a lookup of the ids (int64, any order, duplicates allowed) of some batches by store; asks the peers.
 
-        ``places`` are those of ``places_in`` or ``ask_places``.
+        ``places``, by batch, are those of ``places_in`` or ``ask_places``.
         """
         if self._whole:
             return Lookup(self, wanted)
-        located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
-        located |= places or {}
-        self._count(located)
-        asked: _RowQuestions = []
-        for partition in range(self._num_partitions):
-            names = [name for name, of in located.items() if of.num_asked_of(partition)]
-            if names:
-                asked.append((partition, names, [located[name].asked_of(partition) for name in names]))
-        if not asked:
+        located = list(map(self._located, wanted, places))
+        asked: list[list[_Place]] = [[] for _ in range(self._num_partitions)]
+        for batch, of_batch in enumerate(located):
+            for name, of in of_batch.items():
+                for partition in of.asked:
+                    asked[partition].append((batch, name))
+        if not any(asked):
             return Lookup(self, wanted, located, caches=self._caches)
-        num_rows = sum(ids.numel() for _, _, of_names in asked for ids in of_names)
-        return Lookup(self, wanted, located, asked, self._rows.begin(asked, num_rows), self._caches)
+        questions = []
+        for partition, of_partition in enumerate(asked):
+            if of_partition:
+                ids = [located[batch][name].asked_of(partition) for batch, name in of_partition]
+                query = _C.rows_query([name for _, name in of_partition], ids)
+                questions.append((partition, query, [one.numel() for one in ids]))
+        under_way = self._peers.run(lambda: _C.SingleRound(questions))
+        return Lookup(self, wanted, located, asked, under_way, self._caches)
 
-    def look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _located(self, wanted: Wanted, places: Mapping[str, LocatedRows]) -> dict[str, LocatedRows]:
+        """Where the rows of a batch lie."""
+        located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
+        located |= places
+        self._count(located)
+        return located
+
+    def look_up(self, wanted: Wanted) -> dict[str, torch.Tensor]:
         """Rows by store, in the order of the ids, for who has no event loop; peers must never wait in a coroutine."""
-        lookup = self.start(wanted, run_local(self.ask_places(wanted)))
-        found = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in lookup.specs().items()}
-        run_local(lookup.fill(found))
+        lookup = self.start([wanted], [run_local(self.ask_places(wanted))])
+        (found,) = lookup.unwritten()
+        run_local(lookup.fill([found]))
         return found
 
     @property
@@ -215,10 +216,10 @@ class FeatureCollector:
             located[name] = made[key]
         return located
 
-    def spec(self, name: str, ids: torch.Tensor) -> RowSpec:
-        """What the rows of ``ids`` in a store will look like."""
+    def empty(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        """A tensor for the rows of ``ids`` in a store."""
         rows = self._stores[name]
-        return RowSpec((ids.numel(), *rows.shape[1:]), rows.dtype)
+        return torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype)
 
     def gather(
         self,
@@ -249,44 +250,32 @@ class FeatureCollector:
 
 @dataclass(frozen=True)
 class Lookup:
-    """A lookup under way; see ``FeatureCollector``."""
+    """A lookup under way, for some batches; see ``FeatureCollector``."""
 
     collector: FeatureCollector
-    wanted: Mapping[str, torch.Tensor]
-    located: Mapping[str, LocatedRows] = field(default_factory=dict)
-    asked: _RowQuestions = field(default_factory=list)
-    under_way: Awaitable[list[list[torch.Tensor]]] | None = None
+    wanted: Sequence[Wanted]
+    located: Sequence[Mapping[str, LocatedRows]] = ()
+    asked: Sequence[Sequence[_Place]] = ()
+    under_way: Awaitable[_C.SingleRound] | None = None
     caches: Mapping[str, RowCache] = field(default_factory=dict)
 
-    def specs(self) -> dict[str, RowSpec]:
-        """By store, what the rows will look like."""
-        return {name: self.collector.spec(name, ids) for name, ids in self.wanted.items()}
+    def unwritten(self) -> list[dict[str, torch.Tensor]]:
+        """By batch and store, tensors for the rows. Large ones are address space only as long as nobody writes them."""
+        return [{name: self.collector.empty(name, ids) for name, ids in wanted.items()} for wanted in self.wanted]
 
-    async def fill(self, outputs: Mapping[str, torch.Tensor]) -> None:
-        """Writes every row into ``outputs`` (by store, of the shapes and dtypes that ``specs`` gave)."""
-        answers: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.wanted}
+    async def fill(self, outputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Writes every row into ``outputs`` (by batch and store, of the shapes and dtypes of ``unwritten``)."""
+        answers: dict[_Place, dict[int, torch.Tensor]] = {}
         if self.under_way is not None:
-            for (partition, names, _), of_partition in zip(self.asked, await self.under_way, strict=True):
-                for name, rows in zip(names, of_partition, strict=True):
-                    answers[name][partition] = rows
-        for name, ids in self.wanted.items():
-            if name in self.located:
-                cache = self.caches.get(name)
-                self.collector.gather(name, self.located[name], answers[name], cache, outputs[name])
-            else:
-                self.collector.gather_whole(name, ids, outputs[name])
-
-
-async def _ask_rows(
-    peers: Peers, lookups: list[_RowQuestions], is_patient: bool = True
-) -> list[list[list[torch.Tensor]]]:
-    """The rows that several lookups ask for: by lookup and question, those of each store. One request a peer."""
-    partitions = sorted({partition for asked in lookups for partition, _, _ in asked})
-    questions = []
-    for partition in partitions:
-        names = [name for asked in lookups for p, of_p, _ in asked if p == partition for name in of_p]
-        ids = [one for asked in lookups for p, _, of_p in asked if p == partition for one in of_p]
-        questions.append((partition, _C.rows_query(names, ids), [one.numel() for one in ids]))
-    answers = (await peers.run(lambda: _C.SingleRound(questions), is_patient=is_patient)).answers()
-    left = {partition: iter(answer) for partition, answer in zip(partitions, answers, strict=True)}
-    return [[[to_tensor(next(left[p])) for _ in names] for p, names, _ in asked] for asked in lookups]
+            answered = iter((await self.under_way).answers())
+            for partition, places in enumerate(self.asked):
+                for place, rows in zip(places, next(answered) if places else (), strict=True):
+                    answers.setdefault(place, {})[partition] = to_tensor(rows)
+        for batch, wanted in enumerate(self.wanted):
+            for name, ids in wanted.items():
+                out = outputs[batch][name]
+                if self.located and name in self.located[batch]:
+                    found = answers.get((batch, name), {})
+                    self.collector.gather(name, self.located[batch][name], found, self.caches.get(name), out)
+                else:
+                    self.collector.gather_whole(name, ids, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -13,17 +13,13 @@ from ... import _C
 from ...core import thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
 from ...errors import ProtocolError
-from ...messages import Subgraph
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ...sampler.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.plan import SamplingPlan
-from ...sampler.tasks import InducedEdges, SeedList
+from ...sampler.tasks import InducedEdges, NamedSeeds, Sampled
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService, SampledPart
-from .joint_calls import JointCalls
-
-_Wanted: TypeAlias = tuple[Sequence[SeedList], int, int]  # a batch's seeds, its epoch and its index
 
 
 @dataclass(frozen=True)
@@ -111,10 +107,8 @@ class _Exchanges:
         self._pool = pool
         self._builders = BuilderPool(plan.schema)
 
-    async def sample(
-        self, wanted: list[_Wanted], is_patient: bool = True
-    ) -> list[tuple[Subgraph, tuple[torch.Tensor, ...]]]:
-        """Several batches by one exchange, each as of ``GraphAccess.sample``; ``is_patient`` as of ``Peers.run``."""
+    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
+        """See ``GraphAccess``: one exchange."""
         began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
 
         def make() -> _C.SampleExchange:
@@ -126,7 +120,7 @@ class _Exchanges:
                 batches.append((builder, epoch, index))
             return _C.SampleExchange(self._graph, batches, self._pool)
 
-        await self._peers.run(make, is_patient=is_patient)
+        await self._peers.run(make)
         found = [(to_subgraph(builder.finish()), local_ids) for builder, local_ids in began]
         for builder, _ in began:
             self._builders.give_back(builder)
@@ -177,7 +171,7 @@ class PartitionedGraph:
             with_edge_ids=plan.with_edge_ids,
             seed=plan.seed,
         )
-        self._samples = JointCalls(_Exchanges(asked, plan, peers, self._pool).sample, has_loop=peers.has_loop)
+        self._exchanges = _Exchanges(asked, plan, peers, self._pool)
 
     def _pieces(self, partition: int) -> list[_C.Csr]:
         """By edge type, what a partition at hand holds; of another nothing."""
@@ -194,14 +188,11 @@ class PartitionedGraph:
             for edge_type, (book, draw) in enumerate(zip(self._books, self.plan.draws, strict=True))
         ]
 
-    async def sample(
-        self, seeds: Sequence[SeedList], *, epoch: int, index: int
-    ) -> tuple[Subgraph, tuple[torch.Tensor, ...]]:
+    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
         """See ``GraphAccess``."""
         if self._in_place is not None:
-            return self._in_place.sample(seeds, epoch=epoch, index=index)
-        size = self.plan.max_new_nodes(sum(part.ids.numel() for part in seeds))
-        return await self._samples.begin((seeds, epoch, index), size)
+            return self._in_place.sample(wanted)
+        return await self._exchanges.sample(wanted)
 
     def _at_hand(self, split: OwnerSplit) -> Iterator[tuple[int, PartitionService]]:
         """The partitions at hand that own some of the ids."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -32,9 +33,10 @@ class LocatedRows:
     offsets: torch.Tensor
     bounds: list[int]
 
-    def num_asked_of(self, partition: int) -> int:
-        """How many ids a partition has to be asked for."""
-        return self.bounds[partition + 1] - self.bounds[partition]
+    @property
+    def asked(self) -> list[int]:
+        """The partitions that have to be asked."""
+        return [at for at, (first, end) in enumerate(pairwise(self.bounds)) if first < end]
 
     def asked_of(self, partition: int) -> torch.Tensor:
         """The ids to ask a partition for."""

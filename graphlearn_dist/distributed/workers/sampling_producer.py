@@ -100,7 +100,9 @@ class SamplingProducer:
         self._credit: ByteCredit | None = None
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
         most_bytes = most_together_bytes(self._worker_bytes)
-        self.together = batches_together(config, dataset.stores(), most_bytes, request.batches_per_message)
+        num_nodes = sum(dataset.schema.num_nodes)
+        wish = request.batches_per_message
+        self.together = batches_together(config, dataset.stores(), num_nodes, most_bytes, wish)
         self._workers = [
             WorkerHandle(self._name_of(rank), self._worker_bytes, request.max_restarts)
             for rank in range(request.num_workers)

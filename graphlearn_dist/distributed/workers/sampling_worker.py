@@ -13,8 +13,8 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -39,7 +39,7 @@ from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
-from ..sampling.batches import NoPeers, PartitionedBatches, Rows, pooled_rows
+from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
@@ -70,34 +70,17 @@ class BatchesTooLargeError(Exception):
 
 @dataclass
 class BatchSlot:
-    """Where batches were put that travel together, by the last of them that had its nodes.
+    """Where batches were put that travel together.
 
     Attributes:
-        count: how many they are.
         offset: of their slot in the region; 0: they are in private memory.
         nbytes: of the slot.
         head: of what lies there.
     """
 
-    count: int = 1
     offset: int = 0
     nbytes: int = 0
     head: bytes = b""
-    _waiting: dict[int, tuple[SampledBatch, Rows]] = field(default_factory=dict)
-    _placed: asyncio.Future[list[Rows]] | None = None
-
-    async def enter(self, at: int, batch: SampledBatch, rows: Rows, sender: BatchSender) -> Rows:
-        """Places for the looked-up rows of the ``at``-th batch; waits for the other batches."""
-        self._waiting[at] = batch, rows
-        if self._placed is None:
-            self._placed = asyncio.get_running_loop().create_future()
-        if len(self._waiting) < self.count:
-            return (await self._placed)[at]
-        batches, wanted = zip(*(self._waiting[other] for other in range(self.count)), strict=True)
-        placed = sender.place(self, batches, wanted)
-        if not self._placed.done():  # it is cancelled with whoever waits
-            self._placed.set_result(placed)
-        return placed[at]
 
 
 class BatchSender:
@@ -119,11 +102,11 @@ class BatchSender:
     def place(self, slot: BatchSlot, batches: Sequence[SampledBatch], rows: Sequence[Rows]) -> list[Rows]:
         """Places for looked-up rows, by batch, in a slot of the region, to which all else is copied; see ``Place``."""
         encoded = encode(together(batches))
-        if slot.count > 1 and encoded.nbytes > most_together_bytes(self._region.capacity_bytes):
-            raise BatchesTooLargeError(f"{slot.count} batches of {encoded.nbytes} bytes")
+        if len(batches) > 1 and encoded.nbytes > most_together_bytes(self._region.capacity_bytes):
+            raise BatchesTooLargeError(f"{len(batches)} batches of {encoded.nbytes} bytes")
         offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
         if offset is None:
-            return [pooled_rows(of_batch) for of_batch in rows]
+            return place_in_pool(batches, rows)
         slot.offset, slot.nbytes, slot.head = offset, encoded.nbytes, encoded.head
         memory = self._region.view(offset, encoded.nbytes)
         addresses = [tensor.data_ptr() for of_batch in rows for tensor in of_batch.values()]
@@ -269,7 +252,7 @@ class SamplingWorker:
     async def _run(self, start: StartRun) -> None:
         """Keeps ``concurrency`` batches under way, or two groups, and sends them in the order of their indices."""
         under_way: deque[asyncio.Task[deque[Item]]] = deque()
-        upcoming = Upcoming(self._batches, start.run, start.epoch, start.share)
+        upcoming = Upcoming(self._batches, start.run, start.epoch, start.share.groups())
         num_batches = self._batches.schedule.num_batches
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
         concurrency = self._setup.concurrency if self._has_peers else 1
@@ -281,10 +264,9 @@ class SamplingWorker:
                 is_careful = place < num_careful
                 alone = is_careful or self._are_large
                 for indices in [group[at : at + 1] for at in range(len(group))] if alone else [group]:
-                    for at in range(place, place + len(indices)):
-                        if not is_careful:
-                            upcoming.look_ahead(at)
-                    under_way.append(asyncio.create_task(self._make(start, indices, upcoming)))
+                    if not is_careful:
+                        upcoming.look_ahead(place)
+                    under_way.append(asyncio.create_task(self._make_and_forget(start, indices, upcoming)))
                     if len(under_way) >= (1 if is_careful else concurrency if alone else most_groups):
                         await self._send_first(under_way)
                     place += len(indices)
@@ -306,7 +288,7 @@ class SamplingWorker:
                 traced.span("send", "ring", begun, batch_name(self._setup.key, header.epoch, header.index))
         under_way.popleft()
 
-    async def _discard(self, under_way: deque[asyncio.Task[deque[Item]]]) -> None:
+    async def _discard(self, under_way: Collection[asyncio.Task[deque[Item]]]) -> None:
         for task in under_way:
             task.cancel()
         for result in await asyncio.gather(*under_way, return_exceptions=True):
@@ -318,64 +300,39 @@ class SamplingWorker:
             if header.offset:
                 self._sender.release((header.offset,))
 
+    async def _make_and_forget(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
+        try:
+            return await self._make(start, indices, upcoming)
+        finally:
+            upcoming.finish(indices)
+
     async def _make(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
         """Some batches as one item; an item each where that fails, which tells what fails and sends the others."""
         try:
+            return deque([await self._make_together(start, indices, upcoming)])
+        except Exception as error:
             if len(indices) == 1:
-                return deque([await self._make_alone(start, indices[0], upcoming)])
-            item = await self._make_together(start, indices, upcoming)
-            return await self._make_apart(start, indices, upcoming) if item is None else deque([item])
-        finally:
-            for index in indices:
-                upcoming.finish(index)
-
-    async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> Item | None:
-        """Some batches as one item; None where one of them fails, or there is never room for all of them."""
-        slot = BatchSlot(len(indices))
-        making = [asyncio.create_task(self._make_in(slot, at, start, i, upcoming)) for at, i in enumerate(indices)]
-        try:
-            made = await asyncio.gather(*making)
-            return self._item(start, indices, slot, made)
-        except BaseException as error:
-            for task in making:
-                task.cancel()
-            await asyncio.gather(*making, return_exceptions=True)
-            if slot.offset:
-                self._sender.release((slot.offset,))
+                return deque([self._failure(start, indices[0], error)])
             self._are_large |= isinstance(error, BatchesTooLargeError)
-            if isinstance(error, Exception):
-                return None
-            raise
-
-    async def _make_apart(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
-        """An item of each batch. All at once: where a peer is gone, each of them waits for it to come back."""
-        making = [asyncio.create_task(self._make_alone(start, index, upcoming)) for index in indices]
+        # All at once: where a peer is gone, each of them waits for it to come back.
+        making = [asyncio.create_task(self._make(start, (index,), upcoming)) for index in indices]
         try:
-            return deque(await asyncio.gather(*making))
+            return deque(item for items in await asyncio.gather(*making) for item in items)
         except BaseException:
-            for task in making:
-                task.cancel()
-            made = await asyncio.gather(*making, return_exceptions=True)
-            self._drop(item for item in made if not isinstance(item, BaseException))
+            await self._discard(making)
             raise
 
-    async def _make_alone(self, start: StartRun, index: int, upcoming: Upcoming) -> Item:
+    async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> Item:
+        """Some batches as one item."""
         slot = BatchSlot()
         try:
-            return self._item(start, (index,), slot, [await self._make_in(slot, 0, start, index, upcoming)])
-        except BaseException as error:
+            place, sampling = partial(self._sender.place, slot), upcoming.take(indices)
+            made = await self._batches.make_in(start.epoch, indices, start.run, place, sampling)
+            return self._item(start, indices, slot, made)
+        except BaseException:
             if slot.offset:
                 self._sender.release((slot.offset,))
-            if not isinstance(error, Exception):
-                raise
-            return self._failure(start, index, error)
-
-    async def _make_in(
-        self, slot: BatchSlot, at: int, start: StartRun, index: int, upcoming: Upcoming
-    ) -> tuple[SampledBatch, Rows]:
-        """One batch, whose rows lie in the slot unless that is in private memory."""
-        place = partial(slot.enter, at, sender=self._sender)
-        return await self._batches.make_in(start.epoch, index, start.run, place, upcoming.take(index))
+            raise
 
     def _item(
         self, start: StartRun, indices: Sequence[int], slot: BatchSlot, made: Sequence[tuple[SampledBatch, Rows]]

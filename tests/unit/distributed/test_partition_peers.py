@@ -246,6 +246,9 @@ def test_a_holder_that_stays_away(stack: ExitStack) -> None:
             await asyncio.get_running_loop().run_in_executor(None, job.endpoints[2].close)
             with pytest.raises(PeerLostError, match=r"it was not back within 0\.7 s"):
                 await peers.run(rows_of([1]))
+            peers.patience_s = 1e6  # who asks again at once, as each batch of a group does, does not wait as long
+            with pytest.raises(PeerLostError):
+                await asyncio.wait_for(peers.run(rows_of([1])), DEADLINE_S)
             assert torch.equal(answers_of(await peers.run(rows_of([1], partitions=(1,))))[0], ROWS[[1]])
 
     asyncio.run(ask())

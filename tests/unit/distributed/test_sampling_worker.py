@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from graphlearn_dist.rpc.wire.codec import decode
 from graphlearn_dist.rpc.wire.encoded import Encoded
 from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare
+from graphlearn_dist.utils.coroutines import gather_all
 
 NUM_NODES = 40
 SIZE = 4  # batches of a group
@@ -99,12 +100,15 @@ class Sampling:
         self.begun: list[int] = []
         worker._batches.sample = self  # type: ignore[method-assign,assignment]
 
-    async def __call__(self, epoch: int, index: int, run: int) -> SampledBatch:
-        self.begun.append(index)
+    async def __call__(self, epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+        self.begun += indices
+        await gather_all(map(self._until_sampled, indices))
+        return await self._sample(epoch, indices, run)
+
+    async def _until_sampled(self, index: int) -> None:
         await self._ends[index].wait()
         if index in self._errors:
             raise self._errors[index]
-        return await self._sample(epoch, index, run)
 
     def end(self, index: int, error: Exception | None = None) -> None:
         """A batch is sampled, or fails, now and whenever it is made again."""
@@ -133,7 +137,7 @@ def test_a_batch_that_fails_while_others_are_sampled(ahead: bool) -> None:
     async def main() -> None:
         async with open_worker() as (worker, _):
             sampling = Sampling(worker)
-            upcoming = Upcoming(worker._batches, 1, 0, START.share)
+            upcoming = Upcoming(worker._batches, 1, 0, START.share.groups())
             if ahead:
                 upcoming._window = 2 * SIZE
                 upcoming.look_ahead(0)
@@ -162,7 +166,7 @@ def test_batches_that_fail_together_are_tried_again_at_once() -> None:
     async def main() -> None:
         async with open_worker() as (worker, _):
             sampling = Sampling(worker)
-            upcoming = Upcoming(worker._batches, 1, 0, START.share)
+            upcoming = Upcoming(worker._batches, 1, 0, START.share.groups())
             making = asyncio.create_task(worker._make(START, range(SIZE), upcoming))
             await turns()
             sampling.end(2, PeerLostError("server-1", "gone"))

@@ -19,14 +19,14 @@ TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 @pytest.mark.parametrize(
     ("kind", "fanouts", "batch_size", "expected"),
     [
-        (NODE, [10, 5], 256, 4),  # 256 + 2,560 + 12,800
+        (NODE, [10, 5], 256, 8),  # 256 + 2,560 + 12,800
         (NODE, [15, 10, 5], 1024, 1),
         (NODE, [2], 4, 8),  # no more than that, however small
         (NODE, [2], 1 << 20, 1),
         (NODE, [10, -1], 4, 1),  # who knows
-        (LINK, [10, 5], 256, 1),
-        (LINK, [10, 5], 64, 4),
-        (NODE, TYPED, 256, 2),  # 256 + 3,840 + 19,200
+        (LINK, [10, 5], 256, 2),
+        (LINK, [10, 5], 64, 8),
+        (NODE, TYPED, 256, 5),  # 256 + 3,840 + 19,200
         (NODE, [0], 100, 8),
         (SUBGRAPH, [2], 4, 1),  # all edges between its nodes
         (SUBGRAPH, None, 4, 1),
@@ -34,7 +34,16 @@ TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 )
 def test_how_many(kind: SamplingType, fanouts: Any, batch_size: int, expected: int) -> None:
     config = SamplingConfig(kind, fanouts, batch_size, True, False, False, False, False, False, "in", 0)
-    assert batches_together(config, {}, MUCH) == expected
+    assert batches_together(config, {}, 1000, MUCH) == expected
+
+
+def test_tables_of_local_ids_do_not_fill_the_memory() -> None:
+    """Every batch under way has one of as many entries as the graph has nodes."""
+    config = SamplingConfig(NODE, [2], 4, True, False, False, False, False, False, "in", 0)
+    found = [batches_together(config, {}, num_nodes, MUCH, 7) for num_nodes in (1, 5_000_000, 20_000_000, 1 << 40)]
+    assert found == [7, 7, 3, 1]
+    unknown = replace(config, num_neighbors=[-1])
+    assert [batches_together(unknown, {}, num_nodes, MUCH, 7) for num_nodes in (1, 1 << 40)] == [7, 1]
 
 
 @dataclass(frozen=True)
@@ -60,17 +69,17 @@ def test_together_they_have_no_more_bytes_than_there_is_room_for(most: int) -> N
     edges, nodes = 4 + 12 + 24, 4 + 12 + 24 + 4
     bytes_of_a_batch = edges * (24 + 12 + 4) + nodes * (8 + 4000 + 8)
     for wish in (None, 1, 3, 60):
-        found = batches_together(config, STORES, most, wish)
+        found = batches_together(config, STORES, 1000, most, wish)
         assert found == max(1, min(8 if wish is None else wish, most // bytes_of_a_batch))
     bare = replace(config, collect_features=False)
-    assert batches_together(bare, STORES, most) == max(1, min(8, most // (24 * edges + 8 * nodes)))
+    assert batches_together(bare, STORES, 1000, most) == max(1, min(8, most // (24 * edges + 8 * nodes)))
 
 
 def test_what_a_worker_has_room_for() -> None:
     assert most_together_bytes(1 << 20) == 1 << 17
-    assert most_together_bytes(1 << 40) == 1 << 24
+    assert most_together_bytes(1 << 40) == 1 << 25
 
 
 def test_a_wish_where_nobody_knows_how_large_they_are() -> None:
     config = SamplingConfig(NODE, [-1], 4, True, False, False, True, False, False, "in", 0)
-    assert (batches_together(config, STORES, MUCH), batches_together(config, STORES, MUCH, 5)) == (1, 5)
+    assert [batches_together(config, STORES, 1000, MUCH, wish) for wish in (None, 5)] == [1, 5]

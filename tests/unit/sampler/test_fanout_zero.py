@@ -127,6 +127,6 @@ def test_partitions_at_hand_in_pieces(kind: str, tmp_path: Any) -> None:
     services = [PartitionService(part) for part in parts]
     access = PartitionedGraph(parts[0], plan, services, NoPeers())
     seeds = SeedList(len(plan.schema.node_types) - 1, SEEDS)
-    made, _ = run_local(access.sample((seeds,), epoch=0, index=0))
+    ((made, _),) = run_local(access.sample([((seeds,), 0, 0)]))
     assert {edges[1] for edges in made.num_sampled_edges} == {0}
     assert made.num_edges > 0
