@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import logging
+import math
 import os
 import platform
+import shutil
 import signal
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .config import DEFAULT_SSH, LaunchContext, job_token, metrics_environ, parse_address, trace_environ
-from .errors import GraphLearnError, InvalidArgumentError, LaunchError
+from .errors import GraphLearnError, InvalidArgumentError, LaunchError, PeerLostError
 
 if TYPE_CHECKING:
     from .cluster import Host
@@ -141,14 +146,30 @@ def _top(args: argparse.Namespace) -> int:
     from .distributed.session.job_status import observe
 
     clear = "" if args.plain or not sys.stdout.isatty() else "\x1b[H\x1b[J"
-    with observe(_job_address(args.job), timeout_s=args.timeout) as observer:
+    # Ctrl-C, and a reader such as `head` that has seen enough, are the ways in which this ends.
+    with (
+        contextlib.suppress(KeyboardInterrupt, BrokenPipeError),
+        observe(_job_address(args.job), timeout_s=args.timeout) as observer,
+    ):
         before = observer.look()
         for _ in itertools.count() if args.count is None else range(args.count):
             time.sleep(args.every)
-            now = observer.look()
-            print(f"{clear}{time.strftime('%H:%M:%S')}\n{now.describe(before)}", flush=True)
+            try:
+                now = observer.look()
+            except PeerLostError as error:
+                raise LaunchError(f"the job has ended, or nobody can be asked for it: {error}") from error
+            table = f"{time.strftime('%H:%M:%S')}\n{now.describe(before)}"
+            print(f"{clear}{_fitted(table)}" if clear else table, flush=True)
             before = now
     return 0
+
+
+def _fitted(table: str) -> str:
+    """Lines that are longer than the terminal is wide go on further to the right, below."""
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        "\n".join(textwrap.wrap(line, max(width, 40), subsequent_indent=" " * 8)) for line in table.splitlines()
+    )
 
 
 def _log_to_stderr() -> None:
@@ -350,6 +371,22 @@ def _port_range(text: str) -> tuple[int, int]:
     return int(low), int(high)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"expected seconds, more than 0, got {text!r}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text!r}")
+    return int(text)
+
+
 def _index_range(text: str) -> tuple[int, int]:
     low, dash, high = text.partition("-")
     if not (dash and low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
@@ -492,15 +529,17 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 def _add_top(parser: argparse.ArgumentParser) -> None:
     _add_job(parser)
-    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between two looks (default 2)")
-    parser.add_argument("--count", type=int, metavar="N", help="end after so many (default: at Ctrl-C)")
+    parser.add_argument(
+        "--every", type=_seconds, default=2.0, metavar="S", help="seconds between two looks (default 2)"
+    )
+    parser.add_argument("--count", type=_count, metavar="N", help="end after so many (default: at Ctrl-C)")
     parser.add_argument("--plain", action="store_true", help="print one below the other, as for a log")
     parser.set_defaults(run=_top)
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="a --job-file, or [HOST:]PORT of the registry and GLD_TOKEN(_FILE)")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="for each answer (default 10)")
+    parser.add_argument("--timeout", type=_seconds, default=10.0, metavar="S", help="for each answer (default 10)")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -539,3 +578,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GraphLearnError as error:
         print(f"graphlearn-dist: {error}", file=sys.stderr)
         return error.code if isinstance(error, LaunchError) else 1
+    except KeyboardInterrupt:
+        print("graphlearn-dist: interrupted", file=sys.stderr)
+        return 130  # as a shell says it

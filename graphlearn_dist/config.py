@@ -35,6 +35,21 @@ def slurm_nodelist(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("SLURM_JOB_NODELIST") or None
 
 
+def slurm_step_tasks(environ: Mapping[str, str] = os.environ) -> int:
+    """How many processes ``srun`` has started of which this is one; 1 where it was not ``srun``."""
+    return _integer(environ, "SLURM_STEP_NUM_TASKS", 1)
+
+
+def num_restarts(environ: Mapping[str, str] = os.environ) -> int:
+    """How often the launcher has started this process again."""
+    return _integer(environ, "GLD_RESTARTS", 0)
+
+
+def restarts_environ(count: int) -> dict[str, str]:
+    """The variable that ``num_restarts`` reads back."""
+    return {"GLD_RESTARTS": str(count)}
+
+
 @dataclass(frozen=True)
 class LaunchContext:
     """What the launcher tells a process it started, through the environment.

@@ -124,11 +124,12 @@ class DistLoader(EpochLoader):
             raise
 
     def __repr__(self) -> str:
-        """Where its batches are made, how many an epoch has, and how many are to come."""
-        if self._closed:
-            return f"{type(self).__name__}(shut down)"
-        left = self.num_remaining
-        return f"{type(self).__name__}({self._producer.where}, {len(self)} batches an epoch, {left} to come)"
+        """As of all loaders, and whether it was shut down."""
+        return f"{type(self).__name__}(shut down)" if self._closed else super().__repr__()
+
+    @property
+    def _where(self) -> str:
+        return self._producer.where
 
     @property
     def dataset(self) -> range:

@@ -12,7 +12,6 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..sampler.fingerprint import Settings
-from ..telemetry.trace import tracer
 from ..utils.device import can_pin
 from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
@@ -101,10 +100,8 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
     def group_of(self, most: int, num_batches: int, num_servers: int = 1) -> int:
         """How many of a run's batches travel together, at ``most`` so many as whoever makes them said.
 
-        All workers shall have about as many batches; a trace follows each batch by itself.
+        All workers shall have about as many batches.
         """
-        if tracer() is not None:
-            return 1
         even = num_batches // (_LEAST_MESSAGES * self.num_workers * num_servers)
         return most if self.batches_per_message is not None else max(1, min(most, even))
 

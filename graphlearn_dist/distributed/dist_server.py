@@ -217,10 +217,13 @@ class DistServer:
 
     def metrics(self) -> Iterator[Metric]:
         """See ``telemetry.MetricSource``."""
-        for number, served in enumerate(self._leases.statuses()):
-            labels = {"loader": f"{served.client}, {number}"}
+        for served in self._leases.statuses():
+            labels = {"loader": f"{served.client}, {served.number}"}
             yield from made_metrics(served.made, labels)
             yield Metric("ready_batches", "Finished batches that wait for their client.", served.ready, labels)
+            yield Metric(
+                "loader_memory_bytes", "What a loader has of the memory for batches.", served.room_bytes, labels
+            )
         yield Metric("batch_memory_bytes", "Memory for batches.", self._budget.total_bytes)
         yield Metric("batch_memory_used_bytes", "What of it loaders have.", self._budget.used_bytes)
         copies = self._row_cache.stats()
@@ -399,9 +402,11 @@ class DistServer:
         begun = perf_counter_ns()
         try:
             producer = self._producer(producer_id)
+            names = [] if tracer() is None else producer.trace_names(index)
             batch = await producer.fetch(run, index, oldest)
             if (traced := tracer()) is not None:
-                traced.span("fetch_batch", str(current_peer().role), begun, producer.trace_name(index))
+                for name in names:
+                    traced.span("fetch_batch", current_peer().role, begun, name)
         except SamplingWorkerError as error:
             if self._loop is not None:
                 raise

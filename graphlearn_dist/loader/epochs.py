@@ -19,7 +19,7 @@ from ..sampler.schedule import BatchIndices
 from ..telemetry import LoaderStats, MadeStats, Metric, register_source
 from ..telemetry.loader_stats import LoopTimes, made_metrics
 from ..telemetry.process_status import LoaderStatus
-from ..telemetry.trace import batch_name, start_tracing, tracer
+from ..telemetry.trace import start_tracing, tracer
 from ..utils.lifetime import Home, threads
 from .resume import EpochPass, Place, Shard, to_place, to_state
 
@@ -62,9 +62,19 @@ class EpochLoader(ABC):
         """What tells its batches from those of other loaders in a trace."""
         return os.getpid() << 20 | self._number
 
+    def __repr__(self) -> str:
+        """Where its batches are made, how many an epoch has, and how many are to come."""
+        name = type(self).__name__
+        return f"{name}({self._where}, {len(self)} batches an epoch, {self.num_remaining} to come)"
+
+    @property
+    def _where(self) -> str:
+        """Who makes its batches, for people: as ``MadeStats.where``."""
+        return "this process"
+
     def _made(self) -> MadeStats:
         """What makes its batches, and what it has made; a class that does not count says where alone."""
-        return MadeStats("this process")
+        return MadeStats(self._where)
 
     def _made_here(self) -> MadeStats | None:
         """The same where nobody need be asked; else None."""
@@ -87,6 +97,7 @@ class EpochLoader(ABC):
             times.wait_ns / 1e9,
             times.compute_ns / 1e9,
             self._made(),
+            times.start_ns / 1e9,
         )
 
     def status(self) -> Iterator[LoaderStatus]:
@@ -230,7 +241,7 @@ class LoaderIterator(Iterator[Any]):
             progress.deliver(index)
         times = self._loader.times
         if (traced := tracer()) is not None:
-            name = batch_name(self._loader._trace_key, progress.epoch, index)
+            name = (self._loader._trace_key, progress.epoch, index)
             traced.loop(times.given_at, asked_at, self._loader._label, name)
         if times.gave(asked_at, perf_counter_ns()):
             with contextlib.suppress(GraphLearnError):  # a server is gone: that is told where its batch is missing

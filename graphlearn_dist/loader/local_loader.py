@@ -23,7 +23,7 @@ from ..sampler.padding import StaticShapes
 from ..sampler.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.static_batches import StaticBatches, ask, make_static_batches, new_request
 from ..telemetry import MadeStats
-from ..telemetry.trace import batch_name, set_batch, tracer
+from ..telemetry.trace import set_batches, tracer
 from .batch_source import BatchSource, DatasetSource
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
@@ -159,9 +159,6 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             return getattr(self.keywords, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
     def __call__(self, index: torch.Tensor | Sequence[int]) -> Any:
         """The batch of the seeds or links at some positions of the input, int ``[n]``."""
         batch = self.collate_fn(index)
@@ -205,7 +202,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             "workers": "more prefetch or num_threads may help, as far as there are cores",
             "ahead": "a larger prefetch may help",
         }
-        return MadeStats("this process", self._source.counts.sums(), self._prefetch, options=options)
+        return MadeStats(self._where, self._source.counts.sums(), self._prefetch, options=options)
 
     @property
     def _num_background_threads(self) -> int:
@@ -282,7 +279,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """A batch on its way to the device: what background threads do. A GPU that samples is asked by its name."""
         with self._copies.current():
             if tracer() is not None:
-                set_batch(batch_name(self._trace_key, epoch, index))
+                set_batches(((self._trace_key, epoch, index),))
             if self.static_batches is not None:
                 request = new_request(self.config.seed, self.static_batches.device)
                 ask(request, epoch, self.batches.schedule.check_index(index))

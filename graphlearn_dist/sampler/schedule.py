@@ -195,6 +195,15 @@ class BatchShare(Sequence[int]):
             raise InvalidArgumentError(f"index: expected one of {self}, got {index}")
         return turn
 
+    def rest_of_group(self, index: int) -> BatchIndices:
+        """A batch and those of its group behind it.
+
+        Raises:
+            InvalidArgumentError: the batch is none of the run.
+        """
+        position = self.indices.place_of(index)
+        return self.indices[position : (position // self.size + 1) * self.size]
+
     def divided(self, turn: int, count: int) -> BatchShare:
         """The groups that one of ``count`` makes who take turns."""
         return replace(self, first=self.first + turn * self.step, step=self.step * count)

@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+from ..config import num_restarts
 from ..errors import InvalidArgumentError, MissingLibraryError
 from .process_status import private_bytes, shared_bytes
 from .samples import Metric, collect
 
 PREFIX = "graphlearn_dist_"
 _TRIES = 64  # ports that are tried, from the first that was asked for
+_MOST_CONNECTIONS = 16  # one more ends the oldest: a scrape takes milliseconds, who is slow gives way
+_SILENT_S = 10.0  # a connection ends that gives or takes nothing for so long
 _log = logging.getLogger(__name__)
 _started: MetricsServer | None = None
 _starting = threading.Lock()
+
+
+class _HttpServer(ThreadingHTTPServer):
+    """A thread for each of few connections: who scrapes badly, or means ill, takes neither memory nor descriptors."""
+
+    daemon_threads = True
+
+    def __init__(self, address: Any, handler: type[BaseHTTPRequestHandler], family: int) -> None:
+        self.address_family = family
+        self._open: dict[socket.socket, None] = {}  # the oldest first
+        self._changing = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(_SILENT_S)
+        with self._changing:
+            self._open[request] = None
+            if len(self._open) > _MOST_CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # who asked is gone, or too slow: that is its own affair
+            _log.exception("metrics: an answer to %s failed", client_address)
 
 
 class MetricsServer:
@@ -64,8 +101,7 @@ class MetricsServer:
 
         Handler.registry.register(_Collector())
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        server_class = type("Server", (ThreadingHTTPServer,), {"address_family": family})
-        self._server = server_class(address, Handler)
+        self._server = _HttpServer(address, Handler, family)
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -107,6 +143,7 @@ def process_metrics() -> Iterator[Metric]:
     """What every process has."""
     yield Metric("private_memory_bytes", "Memory of this process alone.", private_bytes())
     yield Metric("shared_memory_bytes", "Memory that it shares: mapped files and shared memory.", shared_bytes())
+    yield Metric("process_restarts", "Times that the launcher has started this process again.", num_restarts())
     times = os.times()
     yield Metric("cpu_seconds_total", "Processor time of this process.", times.user + times.system)
 

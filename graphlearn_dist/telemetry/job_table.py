@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .batch_counts import BatchSums
 from .loader_stats import MadeStats
-from .process_status import ProcessStatus
+from .process_status import ProcessStatus, ServedStatus
 
 _MB = 1e6
 _HEAD = ("process", "host", "up", "memory", "cpu", "sent", "received", "")
@@ -79,10 +79,15 @@ def _row(look: Look) -> tuple[str, ...]:
         f"{look.rate(lambda status: status.cpu_s):.0%}",
         f"{look.rate(_sent) / _MB:,.1f} MB/s",
         f"{look.rate(_received) / _MB:,.1f} MB/s",
-        f"{look.now.used_bytes / _MB:,.0f} of {look.now.budget_bytes / _MB:,.0f} MB for batches given to loaders"
-        if look.now.budget_bytes
-        else "",
+        ", ".join(_remarks(look.now)),
     )
+
+
+def _remarks(status: ProcessStatus) -> Iterator[str]:
+    if status.restarts:
+        yield f"started again {status.restarts} time{'s' if status.restarts > 1 else ''}"
+    if status.budget_bytes:
+        yield f"{status.used_bytes / _MB:,.0f} of {status.budget_bytes / _MB:,.0f} MB for batches given to loaders"
 
 
 def _work(look: Look) -> Iterator[str]:
@@ -94,8 +99,8 @@ def _work(look: Look) -> Iterator[str]:
         share = wait_s / max(wait_s + compute_s, 1e-9)
         rate = f"{batches / look.seconds:,.1f} batches/s" if batches else "no batch"
         yield f"{loader.name}: epoch {loader.epoch}, {loader.remaining} to come, {rate}, {share:.0%} waiting"
-    for at, served in enumerate(look.now.served):
-        sums = _made(look, at)
+    for served in look.now.served:
+        sums = _made(look, served)
         restarts = f", {served.made.restarts} restarted" if served.made.restarts else ""
         yield (
             f"for {served.client}: {served.made.where}{restarts}, {sums.batches / look.seconds:,.1f} batches/s, "
@@ -115,10 +120,7 @@ def bottleneck(found: Sequence[Look]) -> str:
         return f"Training is what takes the time: loaders keep trainers waiting {share:.0%} of it."
     head = f"Trainers wait for batches {share:.0%} of the time: "
     served = [
-        (_made(look, at), one, look.seconds)
-        for look in found
-        if look.now is not None
-        for at, one in enumerate(look.now.served)
+        (_made(look, one), one, look.seconds) for look in found if look.now is not None for one in look.now.served
     ]
     if not served:
         return head + "they make them themselves; loader.stats() says where the time goes."
@@ -141,13 +143,11 @@ def _loop(look: Look, name: str) -> tuple[float, float, int]:
     return now.wait_s - old.wait_s, now.compute_s - old.compute_s, now.batches - old.batches
 
 
-def _made(look: Look, at: int) -> BatchSums:
+def _made(look: Look, served: ServedStatus) -> BatchSums:
     """What was made for a client's loader between two looks."""
-    assert look.now is not None
-    now = look.now.served[at]
-    old = look.before.served[at] if look.before is not None and at < len(look.before.served) else None
-    is_same = old is not None and old.client == now.client and old.made.sums.batches <= now.made.sums.batches
-    return now.made.sums - old.made.sums if is_same and old is not None else now.made.sums
+    earlier = [] if look.before is None else look.before.served
+    old = next((one for one in earlier if (one.client, one.number) == (served.client, served.number)), None)
+    return served.made.sums if old is None else served.made.sums - old.made.sums
 
 
 def _busy(sums: BatchSums, made: MadeStats, seconds: float) -> float:

@@ -45,6 +45,7 @@ class LoaderStats:
         batches: that it gave.
         remaining: batches that are left of this epoch, or of the next before it begins.
         wait_s: time that the loop waited in ``next()``.
+        start_s: of that, for the very first batch: libraries are loaded then, and whoever makes batches starts.
         compute_s: time between one ``next()`` and the following one: the model's.
         made: what makes its batches.
     """
@@ -55,12 +56,13 @@ class LoaderStats:
     wait_s: float
     compute_s: float
     made: MadeStats
+    start_s: float = 0.0
 
     @property
     def wait_share(self) -> float:
-        """Share of the loop's time in which it waited for batches, 0 to 1."""
-        total = self.wait_s + self.compute_s
-        return self.wait_s / total if total else 0.0
+        """Share of the loop's time in which it waited for batches, 0 to 1; without ``start_s``, which comes once."""
+        total = self.wait_s - self.start_s + self.compute_s
+        return (self.wait_s - self.start_s) / total if total else 0.0
 
     @property
     def stages_ms(self) -> dict[str, float]:
@@ -74,12 +76,13 @@ class LoaderStats:
         sums, count = self.made.sums, max(self.made.sums.batches, 1)
         sizes = f"{sums.seeds / count:,.0f} seeds, {sums.nodes / count:,.0f} nodes, {sums.edges / count:,.0f} edges"
         rows = f", {sums.row_bytes / count / 1e6:.2f} MB of rows" if sums.row_bytes else ""
-        seconds = self.wait_s + self.compute_s
-        rate = f", {self.batches / seconds:.1f} batches/s" if seconds else ""
+        seconds = self.wait_s - self.start_s + self.compute_s
+        rate = f", {(self.batches - 1) / seconds:.1f} batches/s" if seconds else ""
+        start = f", after {self.start_s:.1f} s for the first" if self.start_s else ""
         restarts = f", {self.made.restarts} restarted" if self.made.restarts else ""
         lines = [
             f"{self.name}: {self.batches} batches, {self.remaining} to come{rate}",
-            f"  the loop     {self.wait_share:6.1%} of {seconds:.1f} s waiting for batches",
+            f"  the loop     {self.wait_share:6.1%} of {seconds:.1f} s waiting for batches{start}",
             f"  made by      {self.made.where}{restarts}: {sums.batches} batches",
             f"  a batch      {sizes}{rows}",
         ]
@@ -91,7 +94,7 @@ class LoaderStats:
         if self.wait_share <= 0.5:
             return None
         sums, options = self.made.sums, self.made.options
-        seconds = max(self.wait_s + self.compute_s, 1e-9)
+        seconds = max(self.wait_s - self.start_s + self.compute_s, 1e-9)
         busy = (sums.sample_ns + sums.rows_ns) / 1e9 / seconds / max(self.made.num_workers, 1)
         peers = sums.peers_ns / max(sums.sample_ns + sums.rows_ns, 1)
         if peers > 0.5:
@@ -108,7 +111,7 @@ class LoopTimes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.batches = self.wait_ns = self.compute_ns = 0
+        self.batches = self.wait_ns = self.compute_ns = self.start_ns = 0
         self.given_at = 0
         self._advised = False
 
@@ -127,12 +130,14 @@ class LoopTimes:
             self.wait_ns += given_at - asked_at
             if self.given_at:
                 self.compute_ns += asked_at - self.given_at
+            elif self.batches == 1:
+                self.start_ns = given_at - asked_at
             self.given_at = given_at
             wants_advice = (
                 not self._advised
                 and self.batches >= ADVISE_AFTER_BATCHES
-                and self.wait_ns > self.compute_ns
-                and self.wait_ns + self.compute_ns >= ADVISE_AFTER_NS
+                and self.wait_ns - self.start_ns > self.compute_ns
+                and self.wait_ns - self.start_ns + self.compute_ns >= ADVISE_AFTER_NS
             )
             if wants_advice:
                 self._advised = True

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..config import num_restarts
 from ..utils.message_types import register_message
 from .loader_stats import MadeStats
 from .samples import sources
@@ -47,12 +48,14 @@ class ServedStatus:
         made: what was made, and by how many workers.
         ready: finished batches that wait for the client.
         room_bytes: memory that it may use.
+        number: of the loader on its server, from 0; no other one ever gets it.
     """
 
     client: str
     made: MadeStats
     ready: int
     room_bytes: int
+    number: int = 0
 
 
 @register_message
@@ -69,6 +72,7 @@ class ProcessStatus:
         served: loaders of clients that it makes batches for.
         budget_bytes, used_bytes: of a server, memory for batches, and what of it is given to loaders.
         peers: by name, bytes sent to and received from each peer that it ever had.
+        restarts: how often the launcher has started it again.
     """
 
     time_s: float
@@ -80,6 +84,7 @@ class ProcessStatus:
     budget_bytes: int = 0
     used_bytes: int = 0
     peers: dict[str, list[int]] = field(default_factory=dict)
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ def process_status() -> ProcessStatus:
         budget.total_bytes,
         budget.used_bytes,
         peers,
+        num_restarts(),
     )
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import InvalidArgumentError, StorageError
-from .trace import PART_SUFFIX
+from .trace import LOOP, MADE, PART_SUFFIX
 
 WAIT, COMPUTE = "wait", "compute"
 MAKE, FETCH = "make", "fetch_batch"
 _STAGES = (MAKE, "sample", "rows", "partitions", "send")
+# Of a part: name, track, beginning, the moment between two things or 0, end, batch. See ``Tracer``.
+_Line: TypeAlias = tuple[str, str, int, int, int, str | None]
 
 
 @dataclass(frozen=True)
@@ -74,29 +76,39 @@ def read_parts(folder: str | Path) -> list[ProcessSpans]:
     for head, _, items in read:
         host = str(head["host"])
         offset = measured.get(host, walls[host] - reference)
-        spans = [
-            Span(one["name"], one["track"], one["at"] + offset, one["at"] + offset + one["ns"], one["batch"])
-            for one in items
-        ]
+        spans = [span for item in items for span in _spans_of(item, offset)]
         spans.sort(key=lambda span: (span.begin_ns, -span.end_ns))
         found.append(ProcessSpans(str(head["process"]), int(head["pid"]), host, spans))
     return found
 
 
-def _read_part(path: Path) -> tuple[dict[str, Any], int | None, list[dict[str, Any]]]:
+def _spans_of(line: _Line, offset: int) -> Iterator[Span]:
+    """What a line says, by another clock."""
+    name, track, begin, middle, end, batch = line
+    begin, middle, end = begin + offset, middle + offset, end + offset
+    if name == MADE:
+        yield Span(MAKE, track, begin, end, batch)
+    first, second = {MADE: ("sample", "rows"), LOOP: (COMPUTE, WAIT)}.get(name, ("", name))
+    if first and (begin < middle or name == MADE):
+        yield Span(first, track, begin, middle, batch)
+    yield Span(second, track, middle if first else begin, end, batch)
+
+
+def _read_part(path: Path) -> tuple[dict[str, Any], int | None, list[_Line]]:
     head: dict[str, Any] = {}
     offset_ns: int | None = None
-    items: list[dict[str, Any]] = []
+    items: list[_Line] = []
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
         try:
             item = json.loads(line)
             if number == 0:
                 head = {name: item[name] for name in ("process", "pid", "host", "wall_ns")}
-            elif "offset_ns" in item:
+            elif isinstance(item, dict):
                 offset_ns = int(item["offset_ns"])
             else:
-                items.append({name: item[name] for name in ("name", "track", "at", "ns", "batch")})
+                name, track, begin, middle, end, batch = item
+                items.append((str(name), str(track), int(begin), int(middle), int(end), batch and str(batch)))
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines) - 1 and number > 0:
                 break  # its process was killed while it wrote
@@ -199,17 +211,21 @@ class CriticalPath:
         compute_ns: time of the loops between batches.
         wait_ns: time in which they waited, by what their batch was at.
         by_maker: the same time by who made the batch.
+        start_ns: beside all that, waits for the first batch of each loop: libraries are loaded then, workers start.
     """
 
     batches: int
     compute_ns: int
     wait_ns: dict[str, int]
     by_maker: dict[str, int]
+    start_ns: int = 0
 
     def __str__(self) -> str:
         waited = sum(self.wait_ns.values())
         total = max(waited + self.compute_ns, 1)
-        lines = [f"{self.batches} batches: {self.compute_ns / total:.0%} computing, {waited / total:.0%} waiting"]
+        start = f", after {self.start_ns / 1e9:.1f} s for the first" if self.start_ns else ""
+        shares = f"{self.compute_ns / total:.0%} computing, {waited / total:.0%} waiting"
+        lines = [f"{self.batches} batches: {shares}{start}"]
         for name, ns in sorted(self.wait_ns.items(), key=lambda item: -item[1]):
             lines.append(f"  {ns / total:6.1%}  {_MEANING.get(name, name)}")
         for maker, ns in sorted(self.by_maker.items(), key=lambda item: -item[1])[:4]:
@@ -257,9 +273,11 @@ def critical_path(processes: Sequence[ProcessSpans]) -> CriticalPath:
                 made[span.batch].append(span)
             if span.batch is not None and span.name == MAKE:
                 makers[span.batch] = process.process
-    waits = [span for process in processes for span in process.spans if span.name == WAIT]
-    if not waits:
+    loops = [loop for process in processes for loop in _loops(process)]
+    if not loops:
         raise InvalidArgumentError("trace: expected the loop of a loader, found none")
+    starts = [loop[0] for loop in loops if loop[0].name == WAIT]
+    waits = [span for loop in loops for span in loop if span.name == WAIT and span not in starts]
     wait_ns: dict[str, int] = defaultdict(int)
     by_maker: dict[str, int] = defaultdict(int)
     for wait in waits:
@@ -267,8 +285,18 @@ def critical_path(processes: Sequence[ProcessSpans]) -> CriticalPath:
             wait_ns[name] += ns
         if wait.batch in makers:
             by_maker[makers[wait.batch]] += wait.end_ns - wait.begin_ns
-    compute = sum(s.end_ns - s.begin_ns for p in processes for s in p.spans if s.name == COMPUTE)
-    return CriticalPath(len(waits), compute, dict(wait_ns), dict(by_maker))
+    compute = sum(span.end_ns - span.begin_ns for loop in loops for span in loop if span.name == COMPUTE)
+    start_ns = sum(span.end_ns - span.begin_ns for span in starts)
+    return CriticalPath(len(starts) + len(waits), compute, dict(wait_ns), dict(by_maker), start_ns)
+
+
+def _loops(process: ProcessSpans) -> list[list[Span]]:
+    """What each loop of a process did, in order. One that begins with a wait has its first batch there."""
+    loops: dict[str, list[Span]] = defaultdict(list)
+    for span in process.spans:
+        if span.name in (WAIT, COMPUTE):
+            loops[span.track].append(span)
+    return list(loops.values())
 
 
 def _shares(wait: Span, stages: Sequence[Span]) -> list[tuple[str, int]]:

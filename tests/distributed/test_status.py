@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist.cli import _fitted, main
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistNeighborLoader,
@@ -19,7 +21,7 @@ from graphlearn_dist.distributed import (
     dist_loader,
     request_server,
 )
-from graphlearn_dist.distributed.session.job_status import observe
+from graphlearn_dist.distributed.session.job_status import JobObserver, JobStatus, observe
 from graphlearn_dist.errors import AuthenticationError, ChannelClosedError, PeerLostError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.telemetry import BatchSums, collect
@@ -164,6 +166,65 @@ def test_who_looks_is_no_member(job: Job) -> None:
     with observe(JobAddress("127.0.0.1", job.port, None), timeout_s=60) as observer:
         assert [one.member.role for one in observer.look().members] == ["server", "server"]
         assert [one.member.role for one in observer.look().members] == ["server", "server"]
+
+
+def test_top_and_status(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"127.0.0.1:{job.port}"
+    assert main(["status", place]) == 0
+    assert main(["top", place, "--count", "2", "--every", "0.01", "--timeout", "60"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("process   host") == 3
+    assert "\x1b" not in out  # a file is not cleared
+    assert out.rstrip().endswith("No loader gave a batch.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (PeerLostError("server-0", "its connection broke"), 1, "the job has ended, or nobody can be asked for it: "),
+        (KeyboardInterrupt(), 0, ""),
+        (BrokenPipeError(), 0, ""),
+    ],
+)
+def test_how_top_ends(
+    error: BaseException,
+    code: int,
+    said: str,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    looks = iter([JobStatus(), error])
+
+    def look(_: JobObserver) -> JobStatus:
+        if isinstance(found := next(looks), BaseException):
+            raise found
+        return found
+
+    monkeypatch.setattr(JobObserver, "look", look)
+    assert main(["top", f"127.0.0.1:{job.port}", "--every", "0.01"]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--every=0", "--every=-1", "--every=nan", "--every=x", "--count=0", "--timeout=inf"]
+)
+def test_options_of_top_that_are_none(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["top", "9", option])
+    name, _, value = option.partition("=")
+    assert re.search(rf"argument {name}: expected .* got {value!r}", capsys.readouterr().err)
+
+
+def test_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    line = "server 0  vm  0:09  168 MB  28%  152.3 MB/s  5.0 MB/s  2,062 of 12,370 MB for batches"
+    assert _fitted(f"{line}\n\nshort").splitlines() == [
+        "server 0  vm  0:09  168 MB  28%  152.3 MB/s  5.0",
+        "        MB/s  2,062 of 12,370 MB for batches",
+        "",
+        "short",
+    ]
 
 
 def test_a_wrong_token_and_no_registry(job: Job) -> None:

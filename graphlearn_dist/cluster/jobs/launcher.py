@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TypeAlias
 
+from ...config import restarts_environ
 from ...errors import InvalidArgumentError, LaunchError
 from ...utils.job_file import JobAddress, job_file
 from ...utils.restarts import RestartBudget
@@ -205,8 +206,10 @@ class _Supervisor:
         if not budget.take():
             return f"max_restarts={budget.limit} within an hour are used up"
         self._output.note(f"{spec.name} {how}; starting it again ({budget.used} of {budget.limit} times)")
+        again = replace(spec, env={**spec.env, **restarts_environ(budget.num_taken)})
+        self._specs[spec.name] = again
         try:
-            self._start(spec)
+            self._start(again)
         except LaunchError as error:
             return str(error)
         return ""

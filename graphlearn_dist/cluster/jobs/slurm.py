@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 
-from ...config import slurm_nodelist
+from ...config import slurm_nodelist, slurm_step_tasks
 from ...errors import InvalidArgumentError
 from .plan import Host
 
-_PART = re.compile(r"(?P<text>[^,\[\]]+)|\[(?P<ranges>[^\[\]]*)\]|(?P<comma>,)|(?P<wrong>.)")
+_PART = re.compile(r"(?P<text>[^,\s\[\]]+)|\[(?P<ranges>[^\[\]]*)\]|(?P<end>[,\s]+)|(?P<wrong>.)")
 _RANGE = re.compile(r"(?P<low>\d+)(?:-(?P<high>\d+))?")
 _MOST_HOSTS = 65536  # of one list: a slip such as [1-99999999999] is an error, not a full memory
 
@@ -20,36 +20,44 @@ def slurm_hosts() -> list[Host]:
     Each stands once: ``--ntasks-per-node`` and the like say nothing about servers and trainers.
 
     Raises:
-        InvalidArgumentError: ``SLURM_JOB_NODELIST`` is not of Slurm's form.
+        InvalidArgumentError: ``SLURM_JOB_NODELIST`` is not of Slurm's form, or ``srun`` started several of these.
     """
     nodelist = slurm_nodelist()
-    return [] if nodelist is None else [Host(name) for name in expand_nodelist(nodelist)]
+    if nodelist is None:
+        return []
+    if (num_tasks := slurm_step_tasks()) > 1:  # each of them would start the whole job
+        raise InvalidArgumentError(
+            f"launch: expected to be started once, srun starts it {num_tasks} times (SLURM_STEP_NUM_TASKS): "
+            "use srun --nodes=1 --ntasks=1, or call it in the batch script without srun"
+        )
+    return [Host(name) for name in dict.fromkeys(expand_nodelist(nodelist))]
 
 
 def expand_nodelist(nodelist: str) -> list[str]:
     """The names in a list such as ``"login1,rack[1-2]n[08-11,20]"``, as ``scontrol show hostnames`` prints them.
 
-    The last bracket of a name runs fastest, and numbers keep their zeros.
+    The last bracket of a name runs fastest (``scontrol`` has an order of its own where there are three), numbers keep
+    their zeros, and names stand between commas or blanks, any number of them.
 
     Raises:
-        InvalidArgumentError: brackets do not match, a range is none, or a name is empty.
+        InvalidArgumentError: brackets do not match, a range is none, or there is no name.
     """
     names: list[str] = []
     choices: list[list[str]] = []  # what may stand at each place of the current name
-    for part in _PART.finditer(f"{nodelist.strip()},"):
+    for part in _PART.finditer(f"{nodelist},"):
         if part["wrong"]:
             raise _malformed(nodelist, f"unexpected {part['wrong']!r} at character {part.start() + 1}")
         if part["text"]:
             choices.append([part["text"]])
         elif part["ranges"] is not None:
             choices.append([number for each in part["ranges"].split(",") for number in _numbers(each, nodelist)])
-        elif not choices:
-            raise _malformed(nodelist, f"an empty name at character {part.start() + 1}")
-        else:
+        elif choices:
             names += ("".join(name) for name in itertools.islice(itertools.product(*choices), _MOST_HOSTS + 1))
             choices = []
         if len(names) > _MOST_HOSTS:
             raise _malformed(nodelist, f"more than {_MOST_HOSTS} hosts")
+    if not names:
+        raise _malformed(nodelist, "it has no name")
     return names
 
 

@@ -20,7 +20,7 @@ from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
 from ...rpc.peers.identity import Peer, PeerAddress
 from ...rpc.wire.failures import read_failure
-from ...telemetry.trace import current_batch, tracer
+from ...telemetry.trace import current_batches, tracer
 from ...utils.message_types import register_message
 from .host_partitions import SharedPartition
 from .partition_service import SERVICE, PartitionService
@@ -178,7 +178,8 @@ class _UnderWay(Generic[AnyExchange]):
             try:
                 done = await (self._attempt or self._peers.attempt(self._make()))
                 if (traced := tracer()) is not None:
-                    traced.span("partitions", "other partitions", self._begun, current_batch())
+                    for batch in current_batches():
+                        traced.span("partitions", "other partitions", self._begun, batch)
                 return done
             except HolderLost as lost:
                 self._attempt = None

@@ -20,7 +20,7 @@ from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph
 from ...telemetry import BatchCounts
-from ...telemetry.trace import batch_name, set_batch, trace_stages, tracer
+from ...telemetry.trace import set_batches, trace_stages, tracer
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
@@ -189,7 +189,7 @@ class PartitionedBatches:
         begun before, by who counts its time.
         """
         if tracer() is not None:
-            set_batch(batch_name(self.trace_key, epoch, indices[0]))  # batches travel alone while they are traced
+            set_batches(tuple((self.trace_key, epoch, index) for index in indices))
         begun = perf_counter_ns()
         batches = await (self.sample(epoch, indices, run) if sampling is None else sampling)
         sampled = perf_counter_ns()

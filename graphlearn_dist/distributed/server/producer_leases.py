@@ -30,10 +30,11 @@ class _Lease:
     owner: Peer
     key: int
     room: Room
+    number: int
 
     def status(self) -> ServedStatus:
-        owner, producer = self.owner, self.producer
-        return ServedStatus(f"{owner.role} {owner.rank}", producer.made, producer.num_ready, self.room.nbytes)
+        client = f"{self.owner.role} {self.owner.rank}"
+        return ServedStatus(client, self.producer.made, self.producer.num_ready, self.room.nbytes, self.number)
 
 
 class ProducerLeases:
@@ -124,7 +125,7 @@ class ProducerLeases:
 
     def add(self, producer_id: int, producer: SamplingProducer, owner: Peer, key: int, room: Room) -> None:
         """A client has got a producer that runs. Within ``opening``."""
-        self._leases[producer_id] = _Lease(producer, owner, key, room)
+        self._leases[producer_id] = _Lease(producer, owner, key, room, producer_id - self._first_id)
         if self._forks is None:
             self._forks = self._resources.enter_context(hold_fork_server())
 

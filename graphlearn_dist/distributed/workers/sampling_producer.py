@@ -25,7 +25,7 @@ from ...sampler.batches import make_plan, make_schedule, with_own_times
 from ...sampler.batches_together import batches_together, most_together_bytes
 from ...sampler.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
-from ...telemetry.trace import batch_name
+from ...telemetry.trace import BatchName
 from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
@@ -125,9 +125,13 @@ class SamplingProducer:
         count = len(self._workers)
         return f"{count} process{'es' if count > 1 else ''}"
 
-    def trace_name(self, index: int) -> str:
-        """What a batch of the current run is called in a trace."""
-        return batch_name(self._request.key, self._epoch, index)
+    def trace_names(self, index: int) -> list[BatchName]:
+        """What a batch of the current run, and those of its group behind it, are called in a trace; none of others."""
+        try:
+            indices = self._share.rest_of_group(index)
+        except InvalidArgumentError:
+            return []
+        return [(self._request.key, self._epoch, each) for each in indices]
 
     @property
     def num_ready(self) -> int:

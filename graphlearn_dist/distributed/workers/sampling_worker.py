@@ -33,7 +33,7 @@ from ...rpc.wire.encoded import Encoded
 from ...sampler.batch_maker import with_rows
 from ...sampler.batches_together import most_together_bytes
 from ...telemetry import BatchCounts
-from ...telemetry.trace import batch_name, start_tracing, stop_tracing, tracer
+from ...telemetry.trace import start_tracing, stop_tracing, tracer
 from ..dist_dataset import DistDataset
 from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
@@ -251,7 +251,7 @@ class SamplingWorker:
 
     async def _run(self, start: StartRun) -> None:
         """Keeps ``concurrency`` batches under way, or two groups, and sends them in the order of their indices."""
-        under_way: deque[asyncio.Task[deque[Item]]] = deque()
+        under_way: deque[tuple[Sequence[int], asyncio.Task[deque[Item]]]] = deque()
         upcoming = Upcoming(self._batches, start.run, start.epoch, start.share.groups())
         num_batches = self._batches.schedule.num_batches
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
@@ -266,7 +266,8 @@ class SamplingWorker:
                 for indices in [group[at : at + 1] for at in range(len(group))] if alone else [group]:
                     if not is_careful:
                         upcoming.look_ahead(place)
-                    under_way.append(asyncio.create_task(self._make_and_forget(start, indices, upcoming)))
+                    making = self._make_and_forget(start, indices, upcoming)
+                    under_way.append((indices, asyncio.create_task(making)))
                     if len(under_way) >= (1 if is_careful else concurrency if alone else most_groups):
                         await self._send_first(under_way)
                     place += len(indices)
@@ -275,23 +276,26 @@ class SamplingWorker:
             end = EndOfEpoch(start.run, start.epoch, num_batches)
             await self._sender.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
         finally:
-            await self._discard(under_way)
+            await self._discard([task for _, task in under_way])
             await upcoming.close()
 
-    async def _send_first(self, under_way: deque[asyncio.Task[deque[Item]]]) -> None:
-        items = await under_way[0]
+    async def _send_first(self, under_way: deque[tuple[Sequence[int], asyncio.Task[deque[Item]]]]) -> None:
+        indices, task = under_way[0]
+        items = await task
         while items:
             header, encoded = items[0]
             begun = perf_counter_ns()
             await self._sender.send(header, encoded, items.popleft)
             if (traced := tracer()) is not None:
-                traced.span("send", "ring", begun, batch_name(self._setup.key, header.epoch, header.index))
+                at = indices.index(header.index)
+                for index in indices[at : at + header.count]:
+                    traced.span("send", "ring", begun, (self._setup.key, header.epoch, index))
         under_way.popleft()
 
-    async def _discard(self, under_way: Collection[asyncio.Task[deque[Item]]]) -> None:
-        for task in under_way:
+    async def _discard(self, tasks: Collection[asyncio.Task[deque[Item]]]) -> None:
+        for task in tasks:
             task.cancel()
-        for result in await asyncio.gather(*under_way, return_exceptions=True):
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, deque):
                 self._drop(result)
 

@@ -436,14 +436,14 @@ def test_attributes_of_the_data_may_change_between_batches() -> None:
 def test_what_programs_ask_of_a_loader() -> None:
     data = homogeneous()
     loader = NeighborLoader(data, [2], range(30), batch_size=8, num_workers=2, drop_last=True)
-    assert str(loader) == "NeighborLoader()"
+    assert str(loader) == "NeighborLoader(this process, 3 batches an epoch, 3 to come)"
     assert (loader.dataset, loader.batch_size, loader.num_workers, loader.drop_last) == (range(30), 8, 2, True)
     assert loader.data is data
     assert len(loader) == len(list(loader)) == 3
     assert loader.node_sampler.edge_permutation is None
     assert loader.node_sampler.num_neighbors.values == [2]
     link_loader = LinkNeighborLoader(data, [2], neg_sampling_ratio=1)
-    assert str(link_loader) == "LinkNeighborLoader()"
+    assert str(link_loader).startswith("LinkNeighborLoader(this process, ")
     assert link_loader.neg_sampling.is_binary()
     assert link_loader.dataset == range(NUM_EDGES)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import logging
 import re
@@ -104,6 +106,49 @@ def test_the_processes_of_a_job_take_the_next_free_port(
             assert f"metrics of server 0: http://127.0.0.1:{started.port}/metrics" in caplog.messages
             exporter.start_for_job(("127.0.0.1", first), "server 0 again", well)
             assert exporter._started is started
+
+
+def test_who_scrapes_badly_takes_no_more_than_a_few_places(caplog: pytest.LogCaptureFixture) -> None:
+    """Half a request, answers that are not read and garbage: the newest connection is served, the oldest ends."""
+    most = exporter._MOST_CONNECTIONS
+    with contextlib.ExitStack() as stack, start_metrics_server(0) as server:
+        place = ("127.0.0.1", server.port)
+        silent = [stack.enter_context(socket.create_connection(place, timeout=60)) for _ in range(3 * most)]
+        for each in silent:
+            each.sendall(b"GET /metr")
+        assert health(server.port) == (200, "ok\n")
+        assert len(server._server._open) <= most
+        for each in silent[: 2 * most + 1]:
+            each.settimeout(60)
+            assert each.recv(1) == b""  # ended, as others came after it
+        for garbage in (b"\x16\x03\x01\xff" * 1000, b"GET " + b"a" * 100_000, b"POST / HTTP/1.1\r\n\r\n"):
+            with socket.create_connection(place, timeout=60) as each, contextlib.suppress(OSError):
+                each.sendall(garbage)
+                each.shutdown(socket.SHUT_WR)
+                while each.recv(1 << 16):
+                    pass
+        assert health(server.port) == (200, "ok\n")
+    assert caplog.messages == []
+
+
+def test_a_connection_that_is_silent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "_SILENT_S", 0.05)
+    with start_metrics_server(0) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as silent:
+        assert silent.recv(1) == b""
+
+
+def test_a_source_that_fails_is_told_in_the_log(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source()
+    source.metrics = lambda: [][0]  # type: ignore[method-assign]
+    register_source(source)
+    with start_metrics_server(0) as server:
+        with pytest.raises(http.client.RemoteDisconnected):
+            read(server.port)
+        assert health(server.port) == (200, "ok\n")
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [IndexError]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("port", [-1, 1 << 16, "80", True])

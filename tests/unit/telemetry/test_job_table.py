@@ -54,6 +54,24 @@ def test_a_process_that_was_started_again_has_no_past() -> None:
     assert look.seconds == 1
 
 
+def test_restarts_are_told() -> None:
+    again = replace(server(10, BatchSums()), restarts=2)
+    lines = describe_job([Look("server 0", "a", again)]).splitlines()
+    assert lines[1].endswith("started again 2 times, 1 of 9 MB for batches given to loaders")
+
+
+def test_a_loader_that_came_after_one_that_has_gone_has_no_past() -> None:
+    """Loaders are told apart by their numbers, not by their places: that of the first one is the second's now."""
+    first, second = (
+        ServedStatus("client 0", MadeStats("1 process", BatchSums(batches=count), 1), 0, 0, number)
+        for number, count in enumerate((100, 400))
+    )
+    before = replace(server(10, BatchSums()), served=[first])
+    now = replace(server(20, BatchSums()), served=[second])
+    text = describe_job(looks([Look("server 0", "a", now)], {"server 0": before}))
+    assert "for client 0: 1 process, 40.0 batches/s" in text
+
+
 @pytest.mark.parametrize(
     ("wait_s", "sums", "expected"),
     [

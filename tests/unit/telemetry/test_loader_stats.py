@@ -42,7 +42,7 @@ def test_advice(wait_s: float, sums: BatchSums, num_workers: int, expected: str 
 def test_table() -> None:
     sums = BatchSums(4, 40, 400, 4000, 8_000_000, sample_ns=8_000_000, rows_ns=2_000_000, peers_ns=4_000_000)
     assert str(stats(2.0, 6.0, sums)).splitlines() == [
-        "DistNeighborLoader 3: 10 batches, 5 to come, 1.2 batches/s",
+        "DistNeighborLoader 3: 10 batches, 5 to come, 1.1 batches/s",
         "  the loop      25.0% of 8.0 s waiting for batches",
         "  made by      servers 0, 1: 4 batches",
         "  a batch      10 seeds, 100 nodes, 1,000 edges, 2.00 MB of rows",
@@ -51,6 +51,27 @@ def test_table() -> None:
         "  other partitions     1.00 ms",
     ]
     assert "0 batches" in str(LoaderStats("NeighborLoader 0", 0, 0, 0.0, 0.0, MadeStats("this process")))
+
+
+def test_the_first_batch_of_all_is_told_apart() -> None:
+    """Libraries are loaded then, and workers start: no reason to advise more workers."""
+    times = LoopTimes()
+    times.begin()
+    assert not times.gave(0, 100 * ADVISE_AFTER_NS)
+    at = times.given_at
+    for _ in range(2 * ADVISE_AFTER_BATCHES):
+        at += ADVISE_AFTER_NS
+        assert not times.gave(at, at + 1)
+    times.begin()
+    times.gave(at, at + 7)  # an epoch's first batch is waited for each time
+    assert times.start_ns == 100 * ADVISE_AFTER_NS
+    some = LoaderStats("NeighborLoader 0", 11, 5, 7.0, 3.0, MadeStats("this process", num_workers=1), start_s=5.0)
+    assert some.wait_share == 0.4
+    assert some.advice() is None
+    assert str(some).splitlines()[:2] == [
+        "NeighborLoader 0: 11 batches, 5 to come, 2.0 batches/s",
+        "  the loop      40.0% of 5.0 s waiting for batches, after 5.0 s for the first",
+    ]
 
 
 def test_the_time_between_iterations_is_nobodys() -> None:

@@ -22,22 +22,24 @@ from graphlearn_dist.telemetry.timeline import (
 )
 
 
-def write_part(folder: Path, name: str, head: dict[str, Any], *items: dict[str, Any]) -> None:
+def write_part(folder: Path, name: str, head: dict[str, Any], *items: dict[str, Any] | list[Any]) -> None:
     lines = [{"process": name, "pid": 1, **head}, *items]
     (folder / f"{name}-1.part.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def item(name: str, at: int, ns: int, batch: str | None = "a.0.0") -> dict[str, Any]:
-    return {"name": name, "track": "t", "at": at, "ns": ns, "batch": batch}
+def item(name: str, at: int, ns: int, batch: str | None = "a.0.0") -> list[Any]:
+    return [name, "t", at, 0, at + ns, batch]
 
 
 def test_a_process_writes_what_is_read_back(tmp_path: Path) -> None:
     tracer = trace.Tracer(tmp_path / "new", "server 0, worker 1", "host", (2, 3))
     for index in range(5):
-        tracer.span("sample", "batches", 100, trace.batch_name(10, 0, index), ended_ns=150 + index)
-    tracer.span("other", "t", 120, None, ended_ns=130)
-    tracer.loop(0, 5, "loop", "a.0.2")
-    tracer.loop(7, 9, "loop", "a.0.3")
+        tracer.span("send", "batches", 100, (10, 0, index), ended_ns=150 + index)
+        tracer.made(20, 40, (10, 0, index))
+    tracer.span("other", 't"', 120, None, ended_ns=130)
+    tracer.loop(0, 5, "loop", (10, 0, 2))
+    tracer.loop(7, 9, "loop", (10, 0, 3))
+    tracer.loop(11, 12, "loop", (10, 0, 4))
     tracer.close()
     (process,) = read_parts(tmp_path / "new")
     assert process.process == "server 0, worker 1"
@@ -45,12 +47,20 @@ def test_a_process_writes_what_is_read_back(tmp_path: Path) -> None:
         ("wait", "a.0.2"),
         ("compute", "a.0.3"),
         ("wait", "a.0.3"),
-        ("sample", "a.0.3"),
-        ("sample", "a.0.2"),
+        *[("make", "a.0.3"), ("make", "a.0.2"), ("sample", "a.0.2"), ("sample", "a.0.3")],
+        *[("rows", "a.0.3"), ("rows", "a.0.2")],
+        ("send", "a.0.3"),
+        ("send", "a.0.2"),
         ("other", None),
     ]
-    sample = next(one for one in process.spans if one.name == "sample")
-    assert sample.end_ns - sample.begin_ns == 53
+    at = {(one.name, one.batch): (one.begin_ns, one.end_ns) for one in process.spans}
+    assert at["send", "a.0.3"] == (100, 153)
+    assert at["sample", "a.0.3"] == (20, 40)
+    assert at["rows", "a.0.3"] == (40, at["make", "a.0.3"][1])
+    assert at["make", "a.0.3"][0] == 20
+    assert at["compute", "a.0.3"] == (7, 9)
+    assert at["wait", "a.0.2"][0] == 5
+    assert process.spans[-1].track == 't"'
 
 
 def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,7 +106,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_trace(tmp_path / "odd.json")
     write_part(tmp_path, "cut", {"host": "a", "wall_ns": 0}, item("x", 1, 1))
     path = tmp_path / "cut-1.part.jsonl"
-    path.write_text(path.read_text() + '{"name": "y", "tr')
+    path.write_text(path.read_text() + '["y", "tr')
     assert [one.name for one in read_parts(tmp_path)[0].spans] == ["x"]
     path.write_text(path.read_text() + "\n" + json.dumps(item("z", 2, 1)) + "\n")
     with pytest.raises(StorageError, match="line 3: expected a span"):
@@ -138,6 +148,8 @@ def job() -> list[ProcessSpans]:
     ]
     server = [Span("fetch_batch", "client", 0, 66, "a.0.0")]
     loop = [
+        Span("wait", "loop", -30, -20, "a.0.9"),
+        Span("compute", "loop", -20, -20, "a.0.0"),
         Span("wait", "loop", 0, 80, "a.0.0"),
         Span("compute", "loop", 80, 90, "a.0.1"),
         Span("wait", "loop", 90, 95, "a.0.1"),
@@ -152,9 +164,9 @@ def job() -> list[ProcessSpans]:
 def test_what_was_waited_for() -> None:
     path = critical_path(job())
     expected = {"not begun": 10, "sample": 10, "partitions": 20, "rows": 20, "send": 5, "way": 20}
-    assert path == CriticalPath(2, 10, expected, {"worker": 85})
+    assert path == CriticalPath(3, 10, expected, {"worker": 85}, start_ns=10)
     text = str(path)
-    assert text.splitlines()[0] == "2 batches: 11% computing, 89% waiting"
+    assert text.splitlines()[0] == "3 batches: 11% computing, 89% waiting, after 0.0 s for the first"
     assert "21.1%  other partitions were asked for it" in text
     with pytest.raises(InvalidArgumentError, match="loop"):
         critical_path(job()[:2])
@@ -173,9 +185,10 @@ def test_the_timeline_is_read_back(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     arrows = [(event["ph"], event["id"], event["ts"]) for event in events if event.get("cat") == "batch"]
     assert arrows == [
-        ("s", "a.0.0", 0.01),
-        ("s", "a.0.1", 0.06),
-        ("t", "a.0.0", 0.066),
-        ("f", "a.0.0", 0.08),
-        ("f", "a.0.1", 0.095),
+        ("s", "a.0.0", 0.04),
+        ("s", "a.0.1", 0.09),
+        ("t", "a.0.0", 0.096),
+        ("f", "a.0.9", 0.01),
+        ("f", "a.0.0", 0.11),
+        ("f", "a.0.1", 0.125),
     ]
