@@ -207,7 +207,8 @@ class PartitionerBase(ABC):
                 ``load_partition(..., graph_caching=True)`` puts it together where all of them are.
 
         Returns:
-            ``output_dir``. An interrupted run leaves none, at most a hidden ``.<name>.partial-*`` directory.
+            ``output_dir``. An interrupted run leaves none, at most a hidden ``.<name>.partial-*`` directory, which the
+            next run removes.
         """
         with written_in_place(self.output_dir) as temporary:
             write_meta(temporary, _Writer(self, temporary, with_feature).write())

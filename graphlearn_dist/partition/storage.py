@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import torch
 from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 from ..utils.disk import disk_errors
+from ..utils.scratch import scratch_folder
 
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already
@@ -127,15 +126,12 @@ def written_in_place(directory: Path) -> Iterator[Path]:
     Raises:
         StorageError: the disk is full, or fails.
     """
-    temporary = directory.absolute().parent / f".{directory.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        with disk_errors(directory):
-            temporary.mkdir(parents=True)
-            yield temporary
-            put_in_place(temporary, directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with (
+        disk_errors(directory),
+        scratch_folder(directory.absolute().parent, f".{directory.name}.partial-") as temporary,
+    ):
+        yield temporary
+        put_in_place(temporary, directory)
 
 
 def put_in_place(written: Path, directory: Path) -> None:

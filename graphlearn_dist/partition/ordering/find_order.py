@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from ... import _C
 from ...core import to_tensor
 from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError, MissingLibraryError
+from ...utils.scratch import scratch_folder
 from ..layout import NodeKey
 from .edge_stream import EdgeStream
 from .union_graph import UnionGraph, edges_of, first_ids, induced_graphs, union_graph
@@ -63,9 +63,9 @@ def find_order(stream: EdgeStream, by: Orderer, *, seed: int = 0, scratch_dir: P
     num_groups, num_zones = shape_of(sum(counts.values()))
     starts = first_ids(counts)
     zones_in = _kaminpar_zones(seed) if by == "kaminpar" else _ldg_zones
-    with tempfile.TemporaryDirectory(dir=scratch_dir, prefix=".order-") as scratch:
-        graph = union_graph(stream, _weights(stream, starts), Path(scratch))
-        zones = zones_in(graph, num_groups, num_zones // num_groups, Path(scratch))
+    with scratch_folder(scratch_dir, ".order-") as scratch:
+        graph = union_graph(stream, _weights(stream, starts), scratch)
+        zones = zones_in(graph, num_groups, num_zones // num_groups, scratch)
         zones = _near_first(graph, zones.long(), num_groups, num_zones)[zones.long()]
     orders = {
         key: ZoneOrder.of_zones(zones[starts[key] : starts[key] + count], num_groups, num_zones)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import resource
 import signal
 import zlib
@@ -36,12 +37,15 @@ from graphlearn_dist.partition.ordering.find_order import _bisected, find_order,
 from graphlearn_dist.partition.ordering.piles import Piles
 from graphlearn_dist.partition.ordering.zone_graph import ZoneGraph, read_zone_graph, zone_graph
 from graphlearn_dist.sampler import RandomNegativeSampler
+from graphlearn_dist.utils.scratch import scratch_folder
 from graphlearn_dist.utils.turns import far_apart
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
 from tests.support.jobs import load
 from tests.support.oracle import write_partitions
+from tests.support.processes import ProcessFailure, start
 
 NUM_CLUSTERS = 8
+DEADLINE_S = 120.0
 CLUSTER = 64
 
 
@@ -467,6 +471,52 @@ def test_files_that_cannot_be_written(limit: int, tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, ignored)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "z"]
     assert sorted(path for path in directory.rglob("*") if path.is_file()) == files
+
+
+@pytest.mark.parametrize("by", ["ldg", None])
+@pytest.mark.parametrize("has_files", [False, True])
+def test_whoever_is_killed_leaves_no_wrong_directory(by: Any, has_files: bool, tmp_path: Path) -> None:
+    """And what is left of it is gone after the next run, which ends with the same data."""
+    kind = RandomPartitioner if by == "ldg" else LDGPartitioner
+    first, reference = clustered(kind, tmp_path / "first", 2), tmp_path / "reference"
+    repartition(first, reference, num_parts=3, by=by)
+    files = {path.relative_to(reference): path.read_bytes() for path in reference.rglob("*") if path.is_file()}
+    total = die(first, tmp_path / "whole", None, by)
+    places = random.Random(7).sample(range(1, total), 5)
+    for number, at in enumerate([*places, total - 1, total]):
+        directory = tmp_path / f"g{number}"
+        if has_files:
+            directory.mkdir()
+            (directory / "notes.txt").write_text("a file that was there")
+        with pytest.raises(ProcessFailure, match="ended with -9"):
+            die(first, directory, at, by)
+        if (directory / "META.json").exists():  # it was killed after its last file had its name
+            verify(directory)
+            continue
+        if any(directory.glob("part*")):
+            with pytest.raises(InvalidArgumentError, match=r"output_dir: .* without partitions"):
+                repartition(first, directory, num_parts=3, by=by)
+            continue
+        repartition(first, directory, num_parts=3, by=by)
+        assert all((directory / path).read_bytes() == data for path, data in files.items())
+        assert not list(tmp_path.glob(".*"))
+
+
+def die(root: Path, directory: Path, at: int | None, by: Any) -> int:
+    arguments = {"root": str(root), "directory": str(directory), "at": at, "by": by}
+    with start("tests.unit.partition.dying_repartition.run", **arguments) as it:
+        return int(it.wait(DEADLINE_S))
+
+
+def test_what_another_process_writes_stays(tmp_path: Path) -> None:
+    directory = clustered(LDGPartitioner, tmp_path / "4", 4)
+    with scratch_folder(tmp_path, ".6.partial-") as theirs:
+        (theirs / "notes.txt").write_text("on the way")
+        (tmp_path / ".6.partial-1-0").mkdir()
+        repartition(directory, tmp_path / "6", num_parts=6)
+        assert [path.name for path in theirs.iterdir()] == ["notes.txt"]
+        assert not (tmp_path / ".6.partial-1-0").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "6"]
 
 
 def test_commands_say_what_to_expect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

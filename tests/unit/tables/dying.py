@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from graphlearn_dist.partition.storage import ArrayWriter
 from graphlearn_dist.tables import ids
 from graphlearn_dist.tables.buckets import BucketWriter
 from graphlearn_dist.tables.stages import Stages
+from tests.support.dying import Death
 
 from .shop import SCARCE, Shop, make
 
@@ -24,22 +23,6 @@ def config_of(folder: str) -> dict[str, Any]:
 
 def run(folder: str, directory: str, at: int | None, resume: bool = False) -> int:
     """Builds, and kills this process just before or just after the ``at``-th write; how many there were."""
-    count = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = function(*args, **kwargs)
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        return call
-
     places = [
         (BucketWriter, ("put", "finish")),
         (ArrayWriter, ("append", "finish")),
@@ -47,11 +30,9 @@ def run(folder: str, directory: str, at: int | None, resume: bool = False) -> in
         (ids, ("_write_map",)),
         (os, ("replace",)),
     ]
-    for owner, names in places:
-        for name in names:
-            setattr(owner, name, counted(getattr(owner, name)))
+    death = Death(places, at)
     make(config_of(folder), Path(directory), working=SCARCE, resume=resume)
-    return count
+    return death.count
 
 
 def run_with_small_files(folder: str, directory: str, file_bytes: int) -> str:
