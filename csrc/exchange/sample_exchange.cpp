@@ -136,12 +136,8 @@ void SampleExchange::take(size_t i, const rpc::IncomingValue& answer) {
 }
 
 void SampleExchange::end_hop() {
-  for (Hop& hop : hops_) {
-    const Split& split = hop.frontier->split;
-    Neighbors found = stitch_neighbors(split.positions, split.offsets, hop.parts, pool_.get(), hop.draw.fanout);
-    if (graph_->with_edge_ids && !found.edge_ids.defined()) found.edge_ids = empty({0}, kInt64);  // nobody had an edge
-    hop.builder->add_hop(hop.edge_type, found.counts, found.neighbors, found.edge_ids);
-  }
+  for (Hop& hop : hops_)
+    hop.builder->add_hop(hop.edge_type, hop.frontier->split, hop.parts, hop.draw.fanout, pool_.get());
   for (const Batch& batch : batches_) batch.builder->next_hop();
   hops_.clear();
   ++hop_;

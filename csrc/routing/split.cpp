@@ -228,13 +228,6 @@ int64_t exclusive_scan(int64_t* values, int64_t count, ThreadPool* pool) {
   return total;
 }
 
-// The work arrays of one stitch: for the i-th id in bucket order, where its neighbors start in its part's answer; for
-// the i-th original id, where they start in the result.
-struct Starts {
-  Tensor source, target;
-  int64_t total = 0;
-};
-
 // They come as narrowed_counts() makes them.
 template <typename Body>
 void dispatch_counts(DType dtype, Body&& body) {
@@ -274,51 +267,6 @@ void collect_counts(const Tensor& positions, const int64_t* bounds, const std::v
   const int64_t* missed = std::find(counts, counts + n, int64_t{-1});
   if (missed != counts + n)
     throw InvalidArgument(message("positions: expected each of 0 to ", n - 1, " once, got none for ", missed - counts));
-}
-
-Starts find_starts(const Tensor& offsets, const std::vector<NeighborPart>& parts, Tensor bucketed, const Tensor& counts,
-                   ThreadPool* pool) {
-  const int64_t n = counts.numel();
-  const int64_t* bounds = offsets.as<int64_t>();
-  Starts starts{std::move(bucketed), empty({n}, kInt64)};
-  for (size_t p = 0; p < parts.size(); ++p) {
-    if (!parts[p].counts.defined()) continue;
-    const int64_t sum = exclusive_scan(starts.source.as<int64_t>() + bounds[p], bounds[p + 1] - bounds[p], pool);
-    if (sum != parts[p].neighbors.numel())
-      throw InvalidArgument(message("parts[", p, "].neighbors: partition ", p, " sent ", parts[p].neighbors.numel(),
-                                    " neighbors, its counts add up to ", sum));
-  }
-  std::copy(counts.as<int64_t>(), counts.as<int64_t>() + n, starts.target.as<int64_t>());
-  starts.total = exclusive_scan(starts.target.as<int64_t>(), n, pool);
-  return starts;
-}
-
-Tensor gather_segments(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
-                       Tensor NeighborPart::* field, const Starts& starts, const Tensor& counts, ThreadPool* pool) {
-  Tensor out = empty({starts.total}, common_dtype(parts, field));
-  const int64_t* position = positions.as<int64_t>();
-  const int64_t* bounds = offsets.as<int64_t>();
-  const int64_t* from = starts.source.as<int64_t>();
-  const int64_t* to = starts.target.as<int64_t>();
-  const int64_t* count = counts.as<int64_t>();
-  dispatch_index(out.dtype, "neighbors", [&](auto out_type) {
-    auto* target = out.as<decltype(out_type)>();
-    for (size_t p = 0; p < parts.size(); ++p) {
-      const Tensor& values = parts[p].*field;
-      if (!values.defined() || values.numel() == 0) continue;
-      dispatch_index(values.dtype, "neighbors", [&](auto in_type) {
-        const auto* source = values.as<decltype(in_type)>();
-        const int64_t first = bounds[p];
-        parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = first + begin; i < first + end; ++i) {
-            const int64_t where = position[i];
-            std::copy_n(source + from[i], count[where], target + to[where]);
-          }
-        });
-      });
-    }
-  });
-  return out;
 }
 
 // Rows [first, first + count) go to positions[0 .. count).
@@ -403,21 +351,68 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
   });
 }
 
-Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
-                           ThreadPool* pool, int64_t max_count) {
+Stitch plan_stitch(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
+                   ThreadPool* pool, int64_t max_count) {
   if (max_count < -1) throw InvalidArgument(message("max_count: expected at least 0, or -1, got ", max_count));
   check_parts(positions, offsets, parts);
   const int64_t* bounds = offsets.as<int64_t>();
-  const bool with_edge_ids = have_edge_ids(parts);
   const int64_t n = positions.numel();
+  Stitch stitch{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), 0, have_edge_ids(parts)};
+  int64_t* const counts = stitch.counts.as<int64_t>();
+  int64_t* const source = stitch.source.as<int64_t>();
+  int64_t* const target = stitch.target.as<int64_t>();
+  collect_counts(positions, bounds, parts, max_count, source, counts, pool);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (!parts[p].counts.defined()) continue;
+    const int64_t sum = exclusive_scan(source + bounds[p], bounds[p + 1] - bounds[p], pool);
+    if (sum != parts[p].neighbors.numel())
+      throw InvalidArgument(message("parts[", p, "].neighbors: partition ", p, " sent ", parts[p].neighbors.numel(),
+                                    " neighbors, its counts add up to ", sum));
+  }
+  std::copy(counts, counts + n, target);
+  stitch.total = exclusive_scan(target, n, pool);
+  return stitch;
+}
+
+void stitch_field(const Stitch& stitch, const Tensor& positions, const Tensor& offsets,
+                  const std::vector<NeighborPart>& parts, Tensor NeighborPart::* field, const Tensor& out,
+                  ThreadPool* pool) {
+  const int64_t* position = positions.as<int64_t>();
+  const int64_t* bounds = offsets.as<int64_t>();
+  const int64_t* from = stitch.source.as<int64_t>();
+  const int64_t* to = stitch.target.as<int64_t>();
+  const int64_t* count = stitch.counts.as<int64_t>();
+  dispatch_index(out.dtype, "neighbors", [&](auto out_type) {
+    auto* target = out.as<decltype(out_type)>();
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const Tensor& values = parts[p].*field;
+      if (!values.defined() || values.numel() == 0) continue;
+      dispatch_index(values.dtype, "neighbors", [&](auto in_type) {
+        const auto* source = values.as<decltype(in_type)>();
+        const int64_t first = bounds[p];
+        parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {
+          for (int64_t i = first + begin; i < first + end; ++i) {
+            const int64_t where = position[i];
+            std::copy_n(source + from[i], count[where], target + to[where]);
+          }
+        });
+      });
+    }
+  });
+}
+
+Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
+                           ThreadPool* pool, int64_t max_count) {
+  const Stitch stitch = plan_stitch(positions, offsets, parts, pool, max_count);
+  const auto stitched = [&](Tensor NeighborPart::* field) {
+    Tensor out = empty({stitch.total}, common_dtype(parts, field));
+    stitch_field(stitch, positions, offsets, parts, field, out, pool);
+    return out;
+  };
   Neighbors result;
-  result.counts = empty({n}, kInt64);
-  Tensor bucketed = empty({n}, kInt64);
-  collect_counts(positions, bounds, parts, max_count, bucketed.as<int64_t>(), result.counts.as<int64_t>(), pool);
-  const Starts starts = find_starts(offsets, parts, std::move(bucketed), result.counts, pool);
-  result.neighbors = gather_segments(positions, offsets, parts, &NeighborPart::neighbors, starts, result.counts, pool);
-  if (with_edge_ids)
-    result.edge_ids = gather_segments(positions, offsets, parts, &NeighborPart::edge_ids, starts, result.counts, pool);
+  result.counts = stitch.counts;
+  result.neighbors = stitched(&NeighborPart::neighbors);
+  if (stitch.has_edge_ids) result.edge_ids = stitched(&NeighborPart::edge_ids);
   return result;
 }
 

@@ -64,9 +64,28 @@ struct Neighbors {
   Tensor edge_ids;   // likewise; undefined if no part has edge ids
 };
 
+// Where each entry of the answers goes in the order of the original ids.
+struct Stitch {
+  Tensor counts;      // int64 [n], neighbors of the i-th original id
+  Tensor source;      // int64 [n], where the neighbors of the i-th id in bucket order start in its part's answer
+  Tensor target;      // int64 [n], where those of the i-th original id start in the result
+  int64_t total = 0;  // of all
+  bool has_edge_ids = false;
+};
+
 // `positions` and `offsets` as in Split; parts in the order of the owners, with at most `max_count` neighbors for an id
 // (-1: any number). Raises InvalidArgument, naming the partition, if a count is negative or too large or the lengths do
 // not add up, or if one part lacks the edge ids that another has.
+Stitch plan_stitch(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
+                   ThreadPool* pool, int64_t max_count = -1);
+
+// Writes a field of the answers (`neighbors` or `edge_ids`) in the order of the original ids. `out`: int32, where all
+// parts have int32, or int64 [stitch.total]; the other arguments are those of which the stitch was made.
+void stitch_field(const Stitch& stitch, const Tensor& positions, const Tensor& offsets,
+                  const std::vector<NeighborPart>& parts, Tensor NeighborPart::* field, const Tensor& out,
+                  ThreadPool* pool);
+
+// Both of it; arguments and errors as of plan_stitch().
 Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
                            ThreadPool* pool, int64_t max_count = -1);
 

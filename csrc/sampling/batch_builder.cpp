@@ -478,22 +478,61 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
           message("edge_ids: expected [", total, "], one per neighbor, got [", edge_ids.shape[0], "]"));
   }
   const int64_t first = extend(edge, total);
-  int64_t* cols = edge.pairs.cols() + first;
-  for (int64_t i = 0; i < num_seeds; ++i) cols = std::fill_n(cols, counts.as<int64_t>()[i], seeds.frontier_begin + i);
+  fill_cols(edge, counts.as<int64_t>(), first);
   if (with_edge_ids_)
     dispatch_index(edge_ids.dtype, "edge_ids",
                    [&](auto tag) { std::copy_n(edge_ids.as<decltype(tag)>(), total, edge.edge_ids.data() + first); });
-  const int64_t limit = nodes_[edge.spec.neighbor_type].num_nodes;
-  dispatch_index(neighbors.dtype, "neighbors", [&](auto tag) {
-    const auto* ids = neighbors.as<decltype(tag)>();
-    int64_t* rows = edge.pairs.rows() + first;
-    for (int64_t e = 0; e < total; ++e) {
-      if (ids[e] < 0 || ids[e] >= limit)
-        throw UnknownId(message("neighbors: node id ", static_cast<int64_t>(ids[e]), " is outside [0, ", limit, ")"));
-      rows[e] = ids[e];
+  dispatch_index(neighbors.dtype, "neighbors",
+                 [&](auto tag) { std::copy_n(neighbors.as<decltype(tag)>(), total, edge.pairs.rows() + first); });
+  relabel_checked(edge, first, first + total);
+}
+
+void BatchBuilder::add_hop(int edge_type, const Split& frontier, const std::vector<NeighborPart>& parts,
+                           int64_t max_count, ThreadPool* pool) {
+  EdgeState& edge = edge_state(edge_type);
+  const NodeState& seeds = nodes_[edge.spec.seed_type];
+  const int64_t num_seeds = seeds.frontier_end - seeds.frontier_begin;
+  if (frontier.positions.numel() != num_seeds)
+    throw InvalidArgument(message("frontier: expected ", num_seeds, " nodes, got ", frontier.positions.numel()));
+  const Stitch stitch = plan_stitch(frontier.positions, frontier.offsets, parts, pool, max_count);
+  if (with_edge_ids_ && stitch.total > 0 && !stitch.has_edge_ids)
+    throw InvalidArgument(message("edge_ids: expected [", stitch.total, "], one per neighbor, got none"));
+  const int64_t first = extend(edge, stitch.total);
+  fill_cols(edge, stitch.counts.as<int64_t>(), first);
+  const auto written = [&](Tensor NeighborPart::* field, int64_t* out) {
+    Tensor entries;
+    entries.data = out;
+    entries.dtype = kInt64;
+    entries.shape = {stitch.total};
+    stitch_field(stitch, frontier.positions, frontier.offsets, parts, field, entries, pool);
+  };
+  written(&NeighborPart::neighbors, edge.pairs.rows() + first);
+  if (with_edge_ids_) written(&NeighborPart::edge_ids, edge.edge_ids.data() + first);
+  relabel_checked(edge, first, first + stitch.total);
+}
+
+void BatchBuilder::fill_cols(EdgeState& edge, const int64_t* counts, int64_t first) {
+  const NodeState& seeds = nodes_[edge.spec.seed_type];
+  int64_t* cols = edge.pairs.cols() + first;
+  for (int64_t node = seeds.frontier_begin; node < seeds.frontier_end; ++node)
+    cols = std::fill_n(cols, *counts++, node);
+}
+
+void BatchBuilder::relabel_checked(EdgeState& edge, int64_t begin, int64_t end) {
+  constexpr int64_t kChecked = int64_t{1} << 13;  // ids that are still in a core's cache when they are relabelled
+  const auto limit = static_cast<uint64_t>(nodes_[edge.spec.neighbor_type].num_nodes);
+  for (int64_t first = begin; first < end; first += kChecked) {
+    const int64_t last = std::min(first + kChecked, end);
+    const int64_t* rows = edge.pairs.rows();
+    bool is_bad = false;  // a loop without a way out, which takes several ids at once
+    for (int64_t e = first; e < last; ++e) is_bad |= static_cast<uint64_t>(rows[e]) >= limit;
+    if (is_bad) {
+      const int64_t id =
+          *std::find_if(rows + first, rows + last, [&](int64_t each) { return static_cast<uint64_t>(each) >= limit; });
+      throw UnknownId(message("neighbors: node id ", id, " is outside [0, ", limit, ")"));
     }
-  });
-  relabel(edge, first, first + total);
+    relabel(edge, first, last);
+  }
 }
 
 void BatchBuilder::next_hop() {

@@ -18,6 +18,7 @@
 #include "common/thread_pool.h"
 #include "graph/csr.h"
 #include "graph/csr_pieces.h"
+#include "routing/split.h"
 #include "sampling/cpu/pick_block.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/relabel_table.h"
@@ -102,6 +103,10 @@ class BatchBuilder {
   // Adds neighbors sampled elsewhere: counts int64 [frontier], neighbors and edge_ids int32/int64 (the latter undefined
   // where not asked for) [sum of counts]. Wrong lengths throw InvalidArgument, unknown neighbors UnknownId.
   void add_hop(int edge_type, const Tensor& counts, const Tensor& neighbors, const Tensor& edge_ids);
+  // The same of the answers of those who own the frontier, at most `max_count` neighbors of a node (-1: any number):
+  // each is written once, where the batch has its edges. Errors as of plan_stitch() (routing/split.h).
+  void add_hop(int edge_type, const Split& frontier, const std::vector<NeighborPart>& parts, int64_t max_count,
+               ThreadPool* pool);
 
   // Ends a hop: the nodes it added are the next frontier.
   void next_hop();
@@ -133,9 +138,13 @@ class BatchBuilder {
   int64_t add_seed(NodeState& node, int64_t id, bool unique);
   // Extends the edge arrays by `count` slots and the neighbor type's nodes likewise; gives the first slot.
   int64_t extend(EdgeState& edge, int64_t count);
+  // Writes the nodes of the frontier into cols[first ...), each as often as it has neighbors.
+  void fill_cols(EdgeState& edge, const int64_t* counts, int64_t first);
   // Replaces the global ids in rows[begin, end) by local ids, adding new nodes.
   void relabel(EdgeState& edge, int64_t begin, int64_t end);
   void relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end);
+  // The same of ids that came from elsewhere: those outside the graph throw UnknownId.
+  void relabel_checked(EdgeState& edge, int64_t begin, int64_t end);
   // Throws if a node type has more nodes than begin() was told. What was relabeled until then is of no use.
   void check_num_nodes(NodeState& node) const;
   void check_extents(const EdgeState& edge, int64_t num_rows, int64_t num_cols) const;
