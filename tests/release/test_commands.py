@@ -1,4 +1,4 @@
-"""Every command of the README and the documents is run by a test, as it is printed, or is listed here with the reason."""
+"""Every command of the documents is run by a test as it is printed, or is listed here with the reason."""
 
 from __future__ import annotations
 
