@@ -326,6 +326,13 @@ class TablePartitionBook(_NativeBook):
         small = torch.uint8 if num_partitions <= 1 << 8 else torch.uint16 if num_partitions <= 1 << 16 else torch.int32
         return cls(wide.to(small), rows, num_partitions, partition_idx)
 
+    @property
+    def is_by_id(self) -> bool:
+        """Whether one partition has all rows, in the order of the ids; reads all of them."""
+        if self._num_partitions > 1:
+            return False
+        return torch.equal(self.rows, torch.arange(len(self.rows), dtype=self.rows.dtype))
+
     def _make_native(self) -> Any:
         return _C.PartitionBook.table(self.owners, self.rows, self._num_partitions)
 

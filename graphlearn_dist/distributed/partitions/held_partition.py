@@ -18,7 +18,7 @@ from ...data.graph import Graph
 from ...data.schema import EdgeDirection, by_type, edge_ends
 from ...data.topology import Layout, Topology, extent
 from ...errors import InvalidArgumentError
-from ...partition import CachedRows, OwnedEdgesBook, PartitionBook, RangePartitionBook
+from ...partition import CachedRows, OwnedEdgesBook, PartitionBook, RangePartitionBook, TablePartitionBook
 from ...partition.edge_book import default_edge_book
 from ...partition.partition_book import BookId2Index, OffsetId2Index, as_book
 from ...utils.values import label_of
@@ -275,6 +275,8 @@ def is_in_order(id2index: Any, book: PartitionBook) -> bool:
 
 def is_trivial(book: PartitionBook) -> bool:
     """Whether one partition owns all ids, with rows in the order of ids."""
+    if isinstance(book, TablePartitionBook):
+        return book.is_by_id
     return book.num_partitions == 1 and isinstance(book, RangePartitionBook)
 
 

@@ -23,6 +23,7 @@ from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.partition import (
     LDGPartitioner,
     RandomPartitioner,
+    TablePartitioner,
     ZonePartitionBook,
     ZonePartitioner,
     load_partition_layout,
@@ -416,6 +417,18 @@ def test_one_partition_is_a_whole_data_set(partitioner: Any, tmp_path: Path) -> 
     assert (tmp_path / "1/part0/graph/indices.npy").read_bytes() == (
         tmp_path / "again/part0/graph/indices.npy"
     ).read_bytes()
+
+
+def test_one_partition_by_a_table_is_a_whole_data_set(tmp_path: Path) -> None:
+    owners = torch.zeros(NUM_CLUSTERS * CLUSTER, dtype=torch.int64)
+    directory = clustered(TablePartitioner, tmp_path / "1", 1, node_owners=owners)
+    save_node_order(directory, ZoneOrder.of_zones(torch.arange(len(owners)) % NUM_CLUSTERS, NUM_CLUSTERS))
+    data = load(directory)
+    assert data.is_whole
+    batch = next(iter(NeighborLoader(data, [-1], torch.arange(0, 500, 7), locality=4, batch_size=72)))
+    assert torch.equal(batch.x.view(-1).long(), batch.n_id)
+    cols, rows = batch.n_id[batch.edge_index[0]], batch.n_id[batch.edge_index[1]]
+    assert {*zip(rows.tolist(), cols.tolist(), strict=True)} <= {*zip(*clusters().tolist(), strict=True)}
 
 
 class _BackToFront(RandomPartitioner):
