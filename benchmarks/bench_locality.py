@@ -2,7 +2,8 @@
 
 Cuts are shares of the edges, between distinct nodes and each pair once; balance is the largest part in shares.
 KaMinPar and METIS (``pip install kaminpar pymetis``) partition the same graph with the same weights of nodes: half
-bytes, half training seeds; and KaMinPar with bytes alone, which it keeps within the same 3 %. Memory is what the
+bytes, half training seeds; and KaMinPar with bytes alone, which it keeps within the same 3 %. METIS by both, where its
+library is on the machine (``apt install libmetis5``), balances bytes and seeds each, as zones do. Memory is what the
 process takes beside the graph that it was given.
 
     python benchmarks/bench_locality.py [--parts 2 3 4 6 8] [--graphs NAME=FILE.npz ...]
@@ -14,10 +15,13 @@ Without, the graph has communities (see ``planted_edges``).
 from __future__ import annotations
 
 import argparse
+import ctypes
+import ctypes.util
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +92,7 @@ def zones_of(stream: EdgeStream, by: Any, parts: list[int]) -> dict[int, np.ndar
 
 def anew(name: str, graph: UnionGraph, parts: int) -> np.ndarray:
     """The same of a partition that is made for this number of parts."""
-    if name.startswith("KaMinPar"):
+    if name == "KaMinPar":
         import kaminpar
 
         kaminpar.reseed(0)
@@ -99,6 +103,22 @@ def anew(name: str, graph: UnionGraph, parts: int) -> np.ndarray:
     adjacency = pymetis.CSRAdjacency(graph.offsets.numpy(), graph.neighbors.numpy())
     options = pymetis.Options(seed=0, ufactor=30)
     return np.array(pymetis.part_graph(parts, adjacency, vweights=graph.weights.numpy(), options=options)[1])
+
+
+def by_both_weights(graph: UnionGraph, weights: torch.Tensor, parts: int) -> np.ndarray:
+    """The same by METIS with several weights of nodes, int ``[n, num_weights]``, each balanced within 3 %."""
+    library = ctypes.CDLL(ctypes.util.find_library("metis"))
+    counts = np.array([graph.num_nodes, weights.size(1), parts, 0], np.int32)  # the last: the cut
+    arrays = [array.numpy().astype(np.int32) for array in (graph.offsets, graph.neighbors, weights.contiguous())]
+    slack, owners = np.full(weights.size(1), 1.03, np.float32), np.empty(graph.num_nodes, np.int32)
+    at = [ctypes.c_void_p(counts.ctypes.data + 4 * i) for i in range(4)]
+    offsets, neighbors, loads, most, found = (ctypes.c_void_p(a.ctypes.data) for a in (*arrays, slack, owners))
+    ended = library.METIS_PartGraphKway(
+        at[0], at[1], offsets, neighbors, loads, None, None, at[2], None, most, None, at[3], found
+    )
+    if ended != 1:
+        raise RuntimeError(f"METIS_PartGraphKway: expected 1, got {ended}")
+    return owners
 
 
 def quality(owners: np.ndarray, stream: EdgeStream, graph: UnionGraph, num_bytes: torch.Tensor) -> dict[str, float]:
@@ -123,8 +143,13 @@ def measure(stream: EdgeStream, edges: torch.Tensor, parts: list[int]) -> dict[s
         (by_bytes := Path(scratch) / "bytes").mkdir()
         mean = int(num_bytes.sum()) // max(count, 1)
         heavy = union_graph(stream, (num_bytes * 1000 // mean).clamp(min=1), by_bytes)
-        for name, of in (("KaMinPar", graph), ("METIS", graph), ("KaMinPar by bytes", heavy)):
-            runs = {p: measured(lambda p=p, name=name, of=of: anew(name, of, p)) for p in parts}  # type: ignore[misc]
+        ways = {name: partial(anew, name, graph) for name in ("KaMinPar", "METIS")}
+        ways["KaMinPar by bytes"] = partial(anew, "KaMinPar", heavy)
+        if ctypes.util.find_library("metis"):
+            is_seed = torch.zeros(count, dtype=torch.int64).index_fill_(0, stream.nodes[None].seeds, 1)
+            ways["METIS by both"] = partial(by_both_weights, graph, torch.stack([heavy.weights, is_seed], 1))
+        for name, way in ways.items():
+            runs = {p: measured(partial(way, p)) for p in parts}
             cuts = {p: quality(found[0], stream, graph, num_bytes) for p, found in runs.items()}
             taken, seconds = max(run[2] for run in runs.values()), float(np.median([run[1] for run in runs.values()]))
             results[f"anew, {name}"] = {"seconds": seconds, "bytes an edge": taken / edges.size(1), "parts": cuts}
