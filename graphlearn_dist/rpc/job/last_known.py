@@ -30,3 +30,7 @@ class LastKnown(Generic[Known]):
     def drop(self, role: str, rank: int) -> None:
         """Forgets it; without effect where there is nothing."""
         self._by_role.get(role, {}).pop(rank, None)
+
+    def drop_role(self, role: str) -> None:
+        """Forgets all ranks of a role."""
+        self._by_role.pop(role, None)

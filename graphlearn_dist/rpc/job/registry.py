@@ -182,6 +182,8 @@ class Registry:
         del self._leases[lease.slot]
         lease.changed.set()
         self.gone.put(*lease.slot, (lease.member, why))
+        if all(role != lease.member.role for role, _ in self._leases):
+            self.gone.drop_role(lease.member.role)  # the run is over: who comes now waits for members of the next one
         self._broadcast(ViewChange(kind, lease.member, why))
         for callback in self.on_gone:
             callback(lease.member, why)

@@ -527,6 +527,19 @@ def test_a_late_joiner_fills_its_slot(job: Any) -> None:
     assert results == [{"server-0": 1, "server-1": 2}] * 2
 
 
+def test_a_group_that_is_gone_is_not_waited_for_by_the_next_one(job: Any) -> None:
+    """Who comes first again waits for the others of its run; they come later."""
+    job()
+    first, second = (job("client", rank, 2) for rank in range(2))
+    second.close()
+    with pytest.raises(PeerLostError, match=r"lost client-1 .*before all of 2 client had come"):
+        first.barrier(DEADLINE_S)  # it is one of the run that has lost a member
+    first.close()
+    again = job("client", 0, 2)
+    results = in_threads(lambda: again.all_gather(1), lambda: job("client", 1, 2).all_gather(2))
+    assert results == [{"client-0": 1, "client-1": 2}] * 2
+
+
 def test_a_lost_member_fails_the_collective_early(job: Any) -> None:
     a, b = job(), job(rank=1)
     a.wait_for_members("server", 2, DEADLINE_S)
