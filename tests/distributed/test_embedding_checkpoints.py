@@ -29,6 +29,7 @@ from tests.support.processes import TestProcess, run_processes, start
 
 HERE = "tests.distributed.test_embedding_checkpoints"
 DEADLINE_S = 120.0  # only ever reached by a hang
+LONG_S = 900.0  # so is this one, by ten thousand steps
 LOST = (PeerLostError, EmbeddingStateError, DeadlineExceededError)
 
 
@@ -60,11 +61,11 @@ def train(rank: int, num_servers: int, port: int, load: str, save: str, until: i
     return rows
 
 
-def rows_after(directory: Path, num_servers: int, **how: Any) -> list[list[float]]:
+def rows_after(directory: Path, num_servers: int, deadline_s: float = DEADLINE_S, **how: Any) -> list[list[float]]:
     with running_servers(*[directory] * num_servers, num_clients=2) as job:
         function = f"{HERE}.train"
         arguments = {"num_servers": num_servers, "port": job.port, "load": "", "save": "", **how}
-        first, second = run_processes([(function, {"rank": rank, **arguments}) for rank in range(2)], DEADLINE_S)
+        first, second = run_processes([(function, {"rank": rank, **arguments}) for rank in range(2)], deadline_s)
     assert first == second
     rows: list[list[float]] = first
     return rows
@@ -128,7 +129,13 @@ def restarted(job: Job, rank: int, directory: Path, num_servers: int) -> context
 
 
 def killed_and_begun_again(
-    directory: Path, saved: Path, until: int, every: int, kill_at: list[tuple[int, str]], pause: Callable[[], float]
+    directory: Path,
+    saved: Path,
+    until: int,
+    every: int,
+    kill_at: list[tuple[int, str]],
+    pause: Callable[[], float],
+    deadline_s: float = DEADLINE_S,
 ) -> list[list[float]]:
     """The rows after all steps of two trainers and two servers, of which some are killed after some checkpoints."""
     saved.mkdir()
@@ -147,7 +154,7 @@ def killed_and_begun_again(
                 rank = int(who[-1])
                 trainers[rank].kill()
                 trainers[rank] = stack.enter_context(start(f"{HERE}.learn", rank=rank, port=job.port, **how))
-        first, second = (trainer.wait(DEADLINE_S) for trainer in trainers)
+        first, second = (trainer.wait(deadline_s) for trainer in trainers)
     assert first == second
     rows: list[list[float]] = first
     return rows
@@ -166,10 +173,12 @@ def test_after_deaths_the_same_final_bits(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_ten_thousand_steps_and_twenty_deaths(tmp_path: Path) -> None:
     directory = make_partitions(tmp_path / "data", 2)
-    undisturbed = rows_after(directory, 2, until=10_000)
+    undisturbed = rows_after(directory, 2, LONG_S, until=10_000)
     generator = random.Random(5)
     kills = [(400 * place, generator.choice(["server", "trainer0", "trainer1"])) for place in range(1, 21)]
-    found = killed_and_begun_again(directory, tmp_path / "saved", 10_000, 100, kills, lambda: generator.uniform(0, 0.3))
+    found = killed_and_begun_again(
+        directory, tmp_path / "saved", 10_000, 100, kills, lambda: generator.uniform(0, 0.3), LONG_S
+    )
     assert found == undisturbed
 
 
