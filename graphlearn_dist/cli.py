@@ -269,6 +269,7 @@ def _infer(args: argparse.Namespace) -> int:
         together=args.together,
         id_maps=args.data,
         resume=args.resume,
+        reconnect_timeout=args.reconnect_timeout,
     )
     return_large_blocks()  # those of a block of nodes go with it
     model = load_model(args.model, args.checkpoint)
@@ -507,6 +508,10 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
     parser.add_argument("--seed", type=int, default=0, help="of the draws of --fanout (default 0)")
     parser.add_argument("--resume", action="store_true", help="go on with the last finished block")
+    parser.add_argument(
+        "--reconnect-timeout", type=float, default=60.0, metavar="S",
+        help="how long a server that is gone may take to come back (default 60)",
+    )  # fmt: skip
     parser.add_argument(
         "--together", action="store_true",
         help="this is one of the trainers of `launch -m graphlearn_dist infer`, which compute the nodes of the servers",

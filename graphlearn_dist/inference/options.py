@@ -34,6 +34,7 @@ class InferenceOptions:
         together: all workers, or all clients, of the job call ``infer`` at once, and each computes the nodes of some
             partitions. The rows do not depend on it.
         resume: go on with the last finished block of an earlier call with the same arguments that was killed.
+        reconnect_timeout: how long a server that is gone may take to come back, in seconds; 0 waits for none.
     """
 
     fanout: int = -1
@@ -48,6 +49,7 @@ class InferenceOptions:
     file_bytes: int = 1 << 30
     together: bool = False
     resume: bool = False
+    reconnect_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         if self.fanout < -1 or self.fanout == 0:
@@ -57,6 +59,8 @@ class InferenceOptions:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.num_threads is not None and self.num_threads < 1:
             raise InvalidArgumentError(f"num_threads: expected at least 1, or None, got {self.num_threads}")
+        if not self.reconnect_timeout >= 0:
+            raise InvalidArgumentError(f"reconnect_timeout: expected at least 0 seconds, got {self.reconnect_timeout}")
         if self.dtype not in RESULT_DTYPES:
             raise InvalidArgumentError(f"dtype: expected torch.float32 or torch.float16, got {self.dtype}")
         if self.format not in ("npy", "parquet"):

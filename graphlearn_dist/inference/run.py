@@ -67,9 +67,17 @@ def infer(
     Raises:
         InvalidArgumentError: an argument does not fit; the error names it.
         StorageError: ``out`` cannot be written. With ``resume`` it goes on when it can.
-        DeadlineExceededError, PeerLostError: a server did not answer. With ``out``, ``resume`` goes on from there.
+        DeadlineExceededError, PeerLostError: a server did not answer, or was not back in time. With ``out``, ``resume``
+            goes on from there.
     """
-    source = GraphSource(data, options.fanout, options.seed, together=options.together, embeddings=embeddings)
+    source = GraphSource(
+        data,
+        options.fanout,
+        options.seed,
+        together=options.together,
+        embeddings=embeddings,
+        reconnect_timeout_s=options.reconnect_timeout,
+    )
     told = contextlib.nullcontext() if source.group is None else source.group.telling()
     resumes = "" if out is None else "; with resume=True it goes on when it can"
     with source, told, disk_errors(Path(out or ""), resumes):

@@ -34,7 +34,9 @@ from ..sampler.local_graph import LocalGraph
 from ..sampler.plan import SamplingPlan, build_plan
 from ..sampler.tasks import GraphAccess, SeedList
 from ..utils.coroutines import run_local
+from ..utils.memory import memory_limit_bytes
 from ..utils.units import parse_size
+from .lost_servers import Answer, LostServers
 from .together import Group, join_group
 
 _LookUp = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
@@ -74,6 +76,7 @@ class GraphSource:
         seed: of the draws.
         together: this is one of several processes that infer together.
         embeddings: learned rows by node type, see ``infer``.
+        reconnect_timeout_s: how long a server that is gone may take to come back.
 
     Attributes:
         group: those processes; None where it is alone.
@@ -83,7 +86,14 @@ class GraphSource:
     """
 
     def __init__(
-        self, data: Any, fanout: int, seed: int, *, together: bool = False, embeddings: Embeddings | None = None
+        self,
+        data: Any,
+        fanout: int,
+        seed: int,
+        *,
+        together: bool = False,
+        embeddings: Embeddings | None = None,
+        reconnect_timeout_s: float = 0.0,
     ) -> None:
         self.directory = Path(data) if isinstance(data, (str, Path)) else None
         self.group: Group | None = None
@@ -102,6 +112,12 @@ class GraphSource:
             for node_type, rows in embeddings_by_type(embeddings, self.schema).items()
         }
         self._parts = _parts(self._dataset)
+        if self.directory is not None:
+            features = [feature for part in self._parts.values() for feature in part.features_in_use()]
+            divide_memory(features, _memory_of_features())
+        self._servers = (
+            LostServers(self._dataset, reconnect_timeout_s) if isinstance(self._dataset, ServedDataset) else None
+        )
         self._books = [self._dataset.node_books()[node_type] for node_type in self.schema.node_types]
         self._look_up, self._stop_serving = self._open_rows()
         self._is_full = fanout == -1
@@ -129,6 +145,10 @@ class GraphSource:
             return shared.look_up, shared.close
         services = [PartitionService(part) for part in self._parts.values()]
         return FeatureCollector(self._dataset, services, NoPeers()).look_up, lambda: None
+
+    def _ask(self, ask: Callable[[], Answer]) -> Answer:
+        """What is asked of the data set; of servers again, where one was lost and is back."""
+        return ask() if self._servers is None else self._servers.ask(ask)
 
     def _plan(self, node_type: int, fanout: int, seed: int) -> SamplingPlan:
         """One hop along the edges that lead to nodes of this type."""
@@ -177,7 +197,7 @@ class GraphSource:
     def sample(self, node_type: int, ids: torch.Tensor, layer: int) -> Subgraph:
         """One hop of nodes; the draws depend on the layer and the node alone."""
         graph = self._access[node_type]
-        ((subgraph, _),) = run_local(graph.sample([([SeedList(node_type, ids)], 0, layer)]))
+        ((subgraph, _),) = self._ask(lambda: run_local(graph.sample([([SeedList(node_type, ids)], 0, layer)])))
         return subgraph
 
     @property
@@ -207,7 +227,8 @@ class GraphSource:
         if not self._has_weights[edge_type]:
             return None
         if isinstance(self._dataset, ServedDataset):
-            return self._dataset.edge_weights(block.partition, edge_type, block.first, block.last)
+            served = self._dataset
+            return self._ask(lambda: served.edge_weights(block.partition, edge_type, block.first, block.last))
         weights = self.edges(block, edge_type).weights
         assert weights is not None
         return weights.float()
@@ -246,11 +267,12 @@ class GraphSource:
         """float32 rows of nodes, by node type, asked for at once; learned ones follow what is stored."""
         stores = {node_type: store_name(NODE_FEATURE, node_type) for node_type in wanted}
         has = self._dataset.stores()
-        found = self._look_up({store: wanted[node_type] for node_type, store in stores.items() if store in has})
+        stored = {store: wanted[node_type] for node_type, store in stores.items() if store in has}
+        found = self._ask(lambda: self._look_up(stored))
         rows = {node_type: [found[store].float()] for node_type, store in stores.items() if store in found}
         with torch.no_grad():
             for node_type in self._learned.keys() & wanted.keys():
-                learned = self._learned[node_type](wanted[node_type])
+                learned = self._ask(functools.partial(self._learned[node_type], wanted[node_type]))
                 rows.setdefault(node_type, []).append(learned.float())
         return {
             node_type: found[0] if len(found) == 1 else torch.cat(found, dim=-1) for node_type, found in rows.items()
@@ -269,18 +291,15 @@ class GraphSource:
         if len(self._parts) != 1 or not self._dataset.is_whole or node_type in self._learned:
             return None
         feature: Feature = self._dataset.stores()[store_name(NODE_FEATURE, node_type)]
+        if feature.disk_tier is not None:
+            return None
         parts = feature.unified.parts
         return parts[0] if len(parts) == 1 and parts[0].dtype == torch.float32 else None
 
 
 def _open(data: Any) -> DistDataset:
     if isinstance(data, (str, Path)):
-        directory = DirectoryDataset(data)
-        if (limit := feature_memory()) is not None:
-            total = parse_size(limit, name="GLD_FEATURE_MEMORY")
-            features = [feature for part in directory.partitions for feature in part.features_in_use()]
-            divide_memory(features, FeatureMemory(total, total))
-        return directory
+        return DirectoryDataset(data)
     if is_pyg_data(data):
         opened = open_partition(data, "in", "edge_weight" if "edge_weight" in data else None)
         assert opened is not None
@@ -294,6 +313,15 @@ def _open(data: Any) -> DistDataset:
     raise InvalidArgumentError(
         f"data: expected a partition directory, a data set, a ServedDataset or PyG's data, got {type(data).__name__}"
     )
+
+
+def _memory_of_features() -> FeatureMemory:
+    """What ``GLD_FEATURE_MEMORY`` says; else features that take more than half of the memory have a quarter of it."""
+    if (limit := feature_memory()) is not None:
+        total = parse_size(limit, name="GLD_FEATURE_MEMORY")
+        return FeatureMemory(total, total)
+    memory = memory_limit_bytes()
+    return FeatureMemory(memory // 2, memory // 4)
 
 
 def _parts(dataset: DistDataset) -> dict[int, DistDataset]:

@@ -136,9 +136,9 @@ class Group:
         except _ToldError:
             self.meet()  # raises what the other one says there
             raise
-        except PeerLostError:
-            raise  # they notice themselves
         except Exception as error:
+            if isinstance(error, PeerLostError) and self._is_member(error.peer):
+                raise  # they notice themselves
             said = f"{type(error).__name__}: {error}"
             _log.error("inference failed here; the others are told: %s", said)
             own = self.names[self.rank]
@@ -150,6 +150,10 @@ class Group:
             raise
         finally:
             self.alarm.close()
+
+    def _is_member(self, peer: str) -> bool:
+        """Whether a peer, as errors name it, is one of the group: servers, of which rows are asked, are none."""
+        return any(peer == name or peer.startswith(f"{name} (") for name in self.names)
 
     def check_same(self, name: str, value: Any) -> None:
         """InvalidArgumentError in all processes unless they gave the same."""

@@ -237,8 +237,11 @@ def test_whoever_failed_waits_until_the_others_come(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("no rows")
     assert told == [({"error": "RuntimeError: no rows"}, together._LONGEST_S)]
     with pytest.raises(PeerLostError), group.telling():
-        raise PeerLostError("b", "it is gone")
-    assert len(told) == 1
+        raise PeerLostError("b (worker 1, pid 1 on vm)", "it is gone")
+    assert len(told) == 1  # of a process of the group the others know themselves
+    with pytest.raises(PeerLostError), group.telling():
+        raise PeerLostError("server (server 0, pid 1 on vm)", "it is gone")
+    assert len(told) == 2
 
 
 def differ(rank: int, world_size: int, port: int, fd: int, directory: str) -> list[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import resource
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +15,13 @@ from pathlib import Path
 from tests.faults.hooks import HELD_S, HOLD, INJECTED, RAISE_AT
 from tests.faults.proxy import Proxy
 from tests.faults.workload import FEATURE_MEMORY, NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS
+from tests.support.control_groups import move, remove
 from tests.support.jobs import children, parent_of, told_of, workers_of
 
 BRIEF_S = 0.3, 1.5  # well below the heartbeat's patience
 LONG_S = 4.0, 5.0  # beyond its 3 s
 SERVER_EXIT_S = 3.0  # that the launcher waits for servers; one that was restarted waits for it, see docs/failures.md
 BLOCK_DEVICES = Path("/sys/fs/cgroup/blkio")
-_BUSY_S = 10.0  # until a group of which all processes were moved can be removed
 _READS = "blkio.throttle.read_iops_device"
 FORK_S = 10.0 + 2.0  # until an owner gives its fork server up, and before that the exit code that it should have told
 FROZEN_S = 5.0 + SERVER_EXIT_S  # until the launcher has killed a server that froze
@@ -239,29 +237,11 @@ def _slow_disk(scene: Scene) -> None:
         processes = [*children(os.getpid())]
         for pid in processes:
             processes.extend(children(pid))
-            _move(pid, group)
+            move(pid, group)
         scene.go()
         scene.pass_time((2.0, 3.0))
     finally:
-        _empty(group)
-
-
-def _empty(group: Path) -> None:
-    """Moves out whoever is in a group, and removes it; those that just began or end keep it busy for a moment."""
-    deadline = time.monotonic() + _BUSY_S
-    while True:
-        for pid in map(int, (group / "cgroup.procs").read_text().split()):
-            _move(pid, BLOCK_DEVICES)
-        try:
-            return group.rmdir()
-        except OSError as error:
-            if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                raise
-
-
-def _move(pid: int, group: Path) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
-        (group / "cgroup.procs").write_text(str(pid))
+        remove(group)
 
 
 def _raise_at(rng: random.Random) -> dict[str, str]:

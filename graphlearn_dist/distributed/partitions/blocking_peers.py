@@ -43,6 +43,10 @@ class BlockingPeers:
         self._endpoint, self._holders, self._timeout_s = endpoint, holders, timeout_s
         self._home = Home("the data set on servers")
 
+    def until(self, timeout_s: float) -> BlockingPeers:
+        """The same with an earlier deadline of each request."""
+        return BlockingPeers(self._endpoint, self._holders, min(timeout_s, self._timeout_s))
+
     def ask(self, partition: int, function: Callable[..., Any], *args: Any) -> _Answer:
         """Calls a function of the process that serves the partition."""
         self._home.check()

@@ -91,6 +91,21 @@ class ServedDataset(AskedDataset):
         holders = {p: (("server", held[context.rank % len(held)]), "") for p, held in ranks.items()}
         return cls(outline.result(), BlockingPeers(rpc.get_endpoint, holders, timeout_s))
 
+    def reach(self, timeout_s: float) -> None:
+        """Returns when all servers have answered, within so many seconds each.
+
+        Raises:
+            DeadlineExceededError, PeerLostError: one has not.
+        """
+        servers = self._servers.until(timeout_s)
+        answers = [servers.ask(partition, DistServer.get_dataset_meta) for partition in range(self.num_partitions)]
+
+        async def all_of_them() -> None:
+            for answer in answers:
+                await answer
+
+        run_local(all_of_them())
+
     def _no_rows(self, edge: EdgeOutline) -> Topology:
         none = torch.empty(0, dtype=torch.int64)
         return Topology.from_arrays(

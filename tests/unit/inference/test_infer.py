@@ -22,6 +22,7 @@ from graphlearn_dist import DistEmbedding, SparseSGD
 from graphlearn_dist.data import Dataset
 from graphlearn_dist.errors import InvalidArgumentError, StorageError
 from graphlearn_dist.inference import InferenceOptions, infer, infer_by_batches, open_results, score_pairs
+from graphlearn_dist.inference import source as source_module
 from graphlearn_dist.inference.source import GraphSource
 from graphlearn_dist.inference.steady import SteadyRows
 from graphlearn_dist.loader import NeighborLoader
@@ -262,11 +263,18 @@ def test_features_larger_than_memory(num_parts: int, tmp_path: Path, monkeypatch
     features = [feature for part in source._parts.values() for feature in part.features_in_use()]
     assert len(features) == num_parts
     assert all(feature.disk_tier is not None for feature in features)
+    assert source.whole_features(0) is None  # which would be read through the mapping
     found = infer(model, directory, tmp_path / "out", options=options(40, 2)).rows()
     assert torch.equal(found, infer(model, dataset_of(graph), options=options(64, 1)).rows())
     monkeypatch.setenv("GLD_FEATURE_MEMORY", "much")
     with pytest.raises(InvalidArgumentError, match="GLD_FEATURE_MEMORY"):
         infer(model, directory)
+    monkeypatch.delenv("GLD_FEATURE_MEMORY")
+    for memory, is_limited in ((48_000 * 2, False), (48_000 * 2 - 1, True)):  # half of the memory
+        monkeypatch.setattr(source_module, "memory_limit_bytes", lambda memory=memory: memory)
+        opened = GraphSource(directory, -1, 0)
+        features = [feature for part in opened._parts.values() for feature in part.features_in_use()]
+        assert all((feature.disk_tier is not None) == is_limited for feature in features)
 
 
 def test_float16_rows() -> None:
