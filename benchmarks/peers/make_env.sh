@@ -10,7 +10,7 @@ case $peer in
   dgl) install torch==2.2.1 torchdata==0.7.1 'numpy<2' 'pandas<2.3' pydantic pyyaml 'setuptools<81' dgl==2.1.0 ;;
   glt) install torch==2.4.1 'numpy<2' torch_geometric==2.6.1 'setuptools<81' graphlearn-torch==0.2.4 ;;
   pyg)
-    install torch torch_geometric numpy setuptools wheel
+    install torch torch_geometric numpy scipy setuptools wheel  # torch-sparse imports scipy
     # pyg-lib has no wheels on PyPI; where https://data.pyg.org can be reached, give PYG_WHEELS=URL of the index for
     # your torch. Without it torch-sparse is compiled here, for minutes, and not taken from pip's cache, which may hold
     # a build for another torch.
