@@ -6,11 +6,12 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MethodType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import GCNConv, GINConv, SAGEConv
+from torch_geometric.nn import GCNConv, GINConv, MessagePassing, SAGEConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils import add_remaining_self_loops
 
@@ -260,22 +261,28 @@ def _basic_layers(model: BasicGNN, with_weights: bool) -> list[Layer]:
     if with_weights and not all(isinstance(conv, GCNConv) for conv in model.convs):
         raise InvalidArgumentError(f"weights: expected a model of GCNConvs, or layers, got {type(model).__name__}")
     convs = [conv for conv in model.convs if isinstance(conv, GCNConv) and conv.normalize]
-    if not convs:
-        return [BasicLayer(model, i) for i in range(model.num_layers)]
     if len({(conv.improved, conv.add_self_loops) for conv in convs}) > 1:
         raise InvalidArgumentError("model: expected all GCNConvs to add the same self loops")
-    scaled = copy.copy(model)  # the weights of its edges come scaled; parameters are those of the model
-    scaled._modules = dict(model._modules)
-    scaled.convs = torch.nn.ModuleList(model.convs)
-    layers: list[Layer] = [NodeScales(convs[0])]
+    own = copy.copy(model)  # parameters are those of the model
+    own._modules = dict(model._modules)
+    own.convs = torch.nn.ModuleList(model.convs)
+    layers = [BasicLayer(own, i) for i in range(model.num_layers)]
     for i, conv in enumerate(model.convs):
-        layer = BasicLayer(scaled, i)
-        layers.append(layer)
-        if isinstance(conv, GCNConv) and conv.normalize:
-            plain = copy.copy(conv)
-            plain.normalize = False
-            scaled.convs[i] = plain
-    return layers
+        own.convs[i] = _for_blocks(conv)
+    return [*map(NodeScales, convs[:1]), *layers]
+
+
+def _for_blocks(conv: Any) -> torch.nn.Module:
+    """A convolution as blocks are given to it, with the same parameters."""
+    plain: Any = copy.copy(conv)
+    if isinstance(conv, GCNConv):
+        plain.normalize = False  # the weights of its edges come scaled
+    if isinstance(conv, MessagePassing) and conv.fuse:
+        # PyG compiles `propagate` once for a class. If the first convolution of a process had an aggregation that takes
+        # no sparse matrices, the others of its class refuse them, too.
+        plain.propagate = MethodType(MessagePassing.propagate, plain)
+    module: torch.nn.Module = plain
+    return module
 
 
 def modules_of(model: Any) -> list[torch.nn.Module]:

@@ -498,3 +498,25 @@ def test_bad_input(model: Any, data: Any, chosen: dict[str, Any], message: str) 
 def test_bad_options(chosen: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         InferenceOptions(**chosen)
+
+
+UNFUSED_FIRST = """
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN, GCNConv, GIN, GraphSAGE, SAGEConv
+from graphlearn_dist.inference import infer
+
+SAGEConv(4, 4, aggr="median"), GCNConv(4, 4, aggr="median")
+draws = torch.Generator().manual_seed(0)
+data = Data(torch.randn(50, 4, generator=draws), torch.randint(0, 50, (2, 400), generator=draws))
+for kind in (GraphSAGE, GCN, GIN):
+    model = kind(4, 8, 2, 3).eval()
+    with torch.no_grad():
+        assert torch.allclose(infer(model, data).rows(), model(data.x, data.edge_index), atol=1e-5)
+    assert all("propagate" not in vars(conv) for conv in model.convs)
+"""
+
+
+def test_a_first_convolution_whose_aggregation_takes_no_sparse_matrix() -> None:
+    """PyG compiles for a whole class what its first instance of a process needs; in a process of its own, so."""
+    subprocess.run([sys.executable, "-c", UNFUSED_FIRST], check=True)
