@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 
+from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.distributed import (
     DistDataset,
     DistLinkNeighborLoader,
@@ -22,7 +23,7 @@ from graphlearn_dist.distributed.dist_server import DistServer
 from graphlearn_dist.distributed.partitions.partition_input import own_input
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from graphlearn_dist.partition import TablePartitioner
+from graphlearn_dist.partition import RandomPartitioner, ZonePartitionBook
 from graphlearn_dist.sampler import EdgeSamplerInput, NodeSamplerInput
 from graphlearn_dist.sampler.base import RemoteAllNodesSamplerInput, RemoteNodeSplitSamplerInput
 from graphlearn_dist.sampler.inputs import RemoteAllEdgesSamplerInput
@@ -74,12 +75,20 @@ def test_all_edges_of_a_type(job: Job, links: dict[str, Any]) -> None:
     assert_same_batches(far, local)
 
 
+class _BackToFront(RandomPartitioner):
+    """Gives the last node the first row."""
+
+    def _partition_node(self, ntype: Any = None) -> tuple[None, ZonePartitionBook]:
+        count = self.nodes[ntype].count
+        order = ZoneOrder(torch.arange(count).flip(0), torch.tensor([0, count]))
+        return None, ZonePartitionBook(order, torch.tensor([0]), 1)
+
+
 def test_all_edges_of_one_partition_with_rows_of_its_own_order(tmp_path: Path) -> None:
     """Rows that lie elsewhere than their ids say, and no other partition."""
     graph = random_graph(60, 400, 3, explicit_edge_ids=True)
-    rows = TablePartitioner(
-        tmp_path / "g", 1, 60, graph.unwrap(graph.edges), edge_ids=graph.unwrap(graph.edge_ids),
-        node_owners=torch.zeros(60, dtype=torch.int64),
+    rows = _BackToFront(
+        tmp_path / "g", 1, 60, graph.unwrap(graph.edges), edge_ids=graph.unwrap(graph.edge_ids)
     ).partition()  # fmt: skip
     dataset = DistDataset()
     dataset.load(rows, 0)
