@@ -406,6 +406,10 @@ class ServerPeers(EndpointPeers):
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
+    async def _connect(self, partition: int) -> None:
+        await super()._connect(partition)
+        self._given_up.pop(partition, None)  # should it be lost again, it has its time again
+
     async def recover(self, lost: HolderLost, give_up: float) -> None:
         """See ``EndpointPeers``; waits for a holder that is lost.
 

@@ -254,6 +254,47 @@ def test_a_holder_that_stays_away(stack: ExitStack) -> None:
     asyncio.run(ask())
 
 
+def test_a_holder_that_is_back_and_lost_again_has_its_time_again(stack: ExitStack) -> None:
+    job = Job(stack, "native")
+    addresses = job.holders.addresses
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        with ServerPeers("worker", 0, job.holders, DEADLINE_S, 0.3) as peers:
+            await peers.run(rows_of([1]))
+            await loop.run_in_executor(None, job.endpoints[2].close)
+            with pytest.raises(PeerLostError):
+                await peers.run(rows_of([1]))
+            peers.patience_s = DEADLINE_S
+            job.endpoints[2] = job.serve(2, addresses[2].port)
+            assert torch.equal(answers_of(await peers.run(rows_of([2])))[1], ROWS[[2]])
+            await loop.run_in_executor(None, job.endpoints[2].close)
+            while peers._open_stream(2) is not None:  # its end has not come here yet
+                await asyncio.sleep(0)
+            missed, connect = asyncio.Event(), peers._connect
+
+            async def connect_or_tell(partition: int) -> None:
+                try:
+                    await connect(partition)
+                except PeerLostError:
+                    missed.set()
+                    raise
+
+            peers._connect = connect_or_tell  # type: ignore[method-assign]
+
+            async def come_back() -> None:
+                await missed.wait()
+                job.endpoints[2] = job.serve(2, addresses[2].port)
+
+            async def ask_again() -> _C.SingleRound:
+                return await peers.run(rows_of([3]))
+
+            answered, _ = await asyncio.gather(ask_again(), come_back())
+            assert torch.equal(answers_of(answered)[1], ROWS[[3]])
+
+    asyncio.run(ask())
+
+
 def test_noise_on_the_way_is_survived(stack: ExitStack) -> None:
     """A frame that noise has altered costs its connection; another one is made, and the same is asked again."""
     job = Job(stack, "native")
