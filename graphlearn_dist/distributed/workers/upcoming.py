@@ -32,6 +32,7 @@ class Upcoming:
         self._sampling: dict[int, tuple[_Sampling, int]] = {}  # by index, and which of those it is
         self._announced: dict[int, Announced] = {}
         self._last: _Sampling | None = None
+        self._under_way: set[_Sampling] = set()
 
     def look_ahead(self, place: int) -> None:
         """Begins to sample what comes until some places behind one."""
@@ -40,6 +41,8 @@ class Upcoming:
         while self._num_seen <= place + self._window and (indices := next(self._groups, None)) is not None:
             if self._num_seen >= place:
                 self._last = asyncio.create_task(self._sample(indices, self._last))
+                self._under_way.add(self._last)
+                self._last.add_done_callback(self._under_way.discard)
                 self._sampling |= {index: (self._last, at) for at, index in enumerate(indices)}
             self._num_seen += len(indices)
 
@@ -64,11 +67,13 @@ class Upcoming:
 
     async def close(self) -> None:
         """What was sampled will not be taken."""
-        left = {sampling for sampling, _ in self._sampling.values()}
+        # Those that ``finish`` has called off may not have ended yet.
+        left = self._under_way | {sampling for sampling, _ in self._sampling.values()}
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self.finish([*self._announced])
+        self.finish([*self._announced, *self._sampling])
+        self._last = None  # the traceback of an error in it leads here: memory must not wait for a garbage collection
 
     async def _sample(self, indices: Sequence[int], previous: _Sampling | None) -> list[SampledBatch]:
         begun = perf_counter_ns()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import socket
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -199,3 +201,36 @@ def test_a_run_that_ends_at_any_moment_leaves_no_slot(seed: int) -> None:
             assert worker._region.used_bytes == sum(-(-h.nbytes // 4096) * 4096 for h in announced if h.offset)
 
     asyncio.run(main())
+
+
+def test_what_was_sampled_ahead_in_vain_goes_with_the_run() -> None:
+    """Errors lead to nothing that leads to them, and what was called off has ended when a run has."""
+
+    async def fail(index: int) -> None:
+        if index == SIZE:
+            raise PeerLostError("server-1", "gone")
+
+    async def sample(epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+        if SIZE not in indices:
+            await asyncio.Event().wait()
+        await gather_all(map(fail, indices))
+        return []
+
+    async def main() -> weakref.ref[Upcoming]:
+        async with open_worker() as (worker, _):
+            worker._batches.sample = sample  # type: ignore[method-assign]
+            upcoming = Upcoming(worker._batches, 1, 0, [range(SIZE), range(SIZE, 2 * SIZE)])
+            upcoming._window = 2 * SIZE
+            upcoming.look_ahead(0)
+            await turns()
+            upcoming.finish(range(SIZE))  # called off, and not ended yet
+            await upcoming.close()
+            assert len(asyncio.all_tasks()) == 1
+            return weakref.ref(upcoming)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main())() is None
+    finally:
+        gc.enable()
