@@ -188,8 +188,7 @@ class PartitionedBatches:
         Other partitions are asked for all of them at once. ``sampling`` gives what ``sample`` does, where that was
         begun before, by who counts its time.
         """
-        if tracer() is not None:
-            set_batches(tuple((self.trace_key, epoch, index) for index in indices))
+        self._name_in_trace(epoch, indices)
         begun = perf_counter_ns()
         batches = await (self.sample(epoch, indices, run) if sampling is None else sampling)
         sampled = perf_counter_ns()
@@ -202,7 +201,13 @@ class PartitionedBatches:
 
     async def sample(self, epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
         """The same batches as of ``make``, without the rows that are looked up for them."""
+        self._name_in_trace(epoch, indices)  # where they are sampled ahead, by a task of its own
         return await self._maker.make_together(epoch, indices, run)
+
+    def _name_in_trace(self, epoch: int, indices: Sequence[int]) -> None:
+        """What this task asks other partitions from now on is for these batches."""
+        if tracer() is not None:
+            set_batches(tuple((self.trace_key, epoch, index) for index in indices))
 
     def announce(self, batch: SampledBatch) -> Announced:
         """Tells of the rows that ``make_in`` will want for a batch."""

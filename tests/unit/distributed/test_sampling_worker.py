@@ -9,6 +9,7 @@ import random
 import socket
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from graphlearn_dist.rpc.wire.codec import decode
 from graphlearn_dist.rpc.wire.encoded import Encoded
 from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare
+from graphlearn_dist.telemetry import trace
 from graphlearn_dist.utils.coroutines import gather_all
 
 NUM_NODES = 40
@@ -234,3 +236,29 @@ def test_what_was_sampled_ahead_in_vain_goes_with_the_run() -> None:
         assert asyncio.run(main())() is None
     finally:
         gc.enable()
+
+
+def test_what_is_sampled_ahead_is_named_in_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whom it asks, it asks for its batches."""
+    tracer = trace.Tracer(tmp_path, "worker 0", "host")
+    monkeypatch.setattr(trace, "_tracer", tracer)
+    named = []
+
+    async def make_together(epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+        named.append(trace.current_batches())
+        return []
+
+    async def main() -> None:
+        async with open_worker() as (worker, _):
+            monkeypatch.setattr(worker._batches._maker, "make_together", make_together)
+            upcoming = Upcoming(worker._batches, 1, 3, [range(2), range(2, 4)])
+            upcoming._window = 1
+            upcoming.look_ahead(0)
+            await turns()
+            upcoming.look_ahead(1)
+            await turns()
+            await upcoming.close()
+
+    asyncio.run(main())
+    tracer.close()
+    assert named == [((1, 3, 0), (1, 3, 1)), ((1, 3, 2), (1, 3, 3))]
