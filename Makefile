@@ -115,6 +115,7 @@ check-cuda: $(RUNTIME)
 	fi
 
 # Every report ends the run: see -fno-sanitize-recover in CMakeLists.txt for what only warns otherwise.
+# A test forks while threads of others run, and its child has some of its own.
 sanitize: $(RUNTIME)
 	@for sanitizers in address,undefined thread; do \
 	  build=build/sanitize-$${sanitizers%%,*}; mkdir -p $$build; \
@@ -123,7 +124,7 @@ sanitize: $(RUNTIME)
 	    -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) >$$build/configure.log \
 	    || { cat $$build/configure.log; exit 1; }; \
 	  cmake --build $$build --target gld_core_tests -- --quiet; \
-	  TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1 \
+	  TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:die_after_fork=0 \
 	  ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 $$build/gld_core_tests; \
 	done
 
