@@ -274,10 +274,13 @@ def _basic_layers(model: BasicGNN, with_weights: bool) -> list[Layer]:
 
 def _for_blocks(conv: Any) -> torch.nn.Module:
     """A convolution as blocks are given to it, with the same parameters."""
-    plain: Any = copy.copy(conv)
+    plain: Any = conv
+    fuses = isinstance(conv, MessagePassing) and conv.fuse
+    if fuses or isinstance(conv, GCNConv):
+        plain = copy.copy(conv)
     if isinstance(conv, GCNConv):
         plain.normalize = False  # the weights of its edges come scaled
-    if isinstance(conv, MessagePassing) and conv.fuse:
+    if fuses:
         # PyG compiles `propagate` once for a class. If the first convolution of a process had an aggregation that takes
         # no sparse matrices, the others of its class refuse them, too.
         plain.propagate = MethodType(MessagePassing.propagate, plain)

@@ -305,6 +305,7 @@ class SamplingWorker:
                 self._sender.release((header.offset,))
 
     async def _make_and_forget(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
+        """``_make``, after which what was sampled ahead for these batches is of no use."""
         try:
             return await self._make(start, indices, upcoming)
         finally:
@@ -318,7 +319,7 @@ class SamplingWorker:
             if len(indices) == 1:
                 return deque([self._failure(start, indices[0], error)])
             self._are_large |= isinstance(error, BatchesTooLargeError)
-        # All at once: where a peer is gone, each of them waits for it to come back.
+        # All at once: one after the other, they would have to wait for peers as many times as long.
         making = [asyncio.create_task(self._make(start, (index,), upcoming)) for index in indices]
         try:
             return deque(item for items in await asyncio.gather(*making) for item in items)

@@ -106,6 +106,8 @@ class Registry:
             _tell(connection, ViewChange("joined", other.member))
         if (before := self._leases.get(lease.slot)) is not None:
             before.changed.set()
+        if all(role != member.role for role, _ in self._leases):
+            self.gone.drop_role(member.role)  # another run begins, which waits for its own
         self._leases[lease.slot] = lease
         self.gone.drop(*lease.slot)
         self._broadcast(ViewChange("joined", member))
@@ -182,8 +184,6 @@ class Registry:
         del self._leases[lease.slot]
         lease.changed.set()
         self.gone.put(*lease.slot, (lease.member, why))
-        if all(role != lease.member.role for role, _ in self._leases):
-            self.gone.drop_role(lease.member.role)  # the run is over: who comes now waits for members of the next one
         self._broadcast(ViewChange(kind, lease.member, why))
         for callback in self.on_gone:
             callback(lease.member, why)

@@ -528,13 +528,15 @@ def test_a_late_joiner_fills_its_slot(job: Any) -> None:
 
 
 def test_a_group_that_is_gone_is_not_waited_for_by_the_next_one(job: Any) -> None:
-    """Who comes first again waits for the others of its run; they come later."""
-    job()
+    """Who comes first again waits for the others of its run; they come later. Until then all of them are gone."""
+    server = job()
     first, second = (job("client", rank, 2) for rank in range(2))
     second.close()
     with pytest.raises(PeerLostError, match=r"lost client-1 .*before all of 2 client had come"):
         first.barrier(DEADLINE_S)  # it is one of the run that has lost a member
     first.close()
+    with pytest.raises(PeerLostError, match="before all of 1 server and 2 client had come"):
+        server.barrier(DEADLINE_S, group={"server": 1, "client": 2})
     again = job("client", 0, 2)
     results = in_threads(lambda: again.all_gather(1), lambda: job("client", 1, 2).all_gather(2))
     assert results == [{"client-0": 1, "client-1": 2}] * 2
