@@ -15,18 +15,37 @@ from .utils.message_types import register_message
 
 @register_message
 @dataclass(frozen=True)
+class Adjacency:
+    """Edges of one type by the node that they were sampled for.
+
+    Attributes:
+        offsets: int32 ``[num_nodes + 1]``, by the position of such a node, where its edges begin.
+        rows: int32 ``[num_edges]``, local positions of the neighbors, ascending among those of one node.
+    """
+
+    offsets: torch.Tensor
+    rows: torch.Tensor
+
+    def cols(self) -> torch.Tensor:
+        """int64 ``[num_edges]``, local position of the node that each edge was sampled for."""
+        return torch.arange(self.offsets.numel() - 1, device=self.rows.device).repeat_interleave(self.offsets.diff())
+
+
+@register_message
+@dataclass(frozen=True)
 class Subgraph:
     """A sampled multi-hop neighborhood.
 
     Attributes:
         nodes: by node type, int64 ``[num_nodes]``, global ids; the seeds come first, in the order asked.
         edge_index: by edge type, int64 ``[2, num_edges]``, contiguous: local positions of the neighbors, and of the
-            nodes that they were sampled for.
+            nodes that they were sampled for. None at all where there are adjacencies.
         edge_ids: by edge type, int64 ``[num_edges]``, global; None unless asked for.
         num_sampled_nodes: by node type, new nodes per hop; entry 0 are the seeds.
         num_sampled_edges: by edge type, edges per hop.
         trees: by node type, int64 ``[num_nodes]``, the seed (or link) whose tree each node stands in; None unless
             disjoint.
+        adjacency: by edge type, the edges in another form; none at all where there is ``edge_index``.
     """
 
     nodes: tuple[torch.Tensor, ...]
@@ -35,21 +54,22 @@ class Subgraph:
     num_sampled_nodes: tuple[tuple[int, ...], ...]
     num_sampled_edges: tuple[tuple[int, ...], ...]
     trees: tuple[torch.Tensor | None, ...]
+    adjacency: tuple[Adjacency, ...] = ()
 
     @property
     def rows(self) -> tuple[torch.Tensor, ...]:
         """By edge type, int64 ``[num_edges]``, local position of the neighbor."""
-        return tuple(pair[0] for pair in self.edge_index)
+        return tuple(pair[0] for pair in self.edge_index) or tuple(each.rows.long() for each in self.adjacency)
 
     @property
     def cols(self) -> tuple[torch.Tensor, ...]:
         """By edge type, int64 ``[num_edges]``, local position of the node it was sampled for."""
-        return tuple(pair[1] for pair in self.edge_index)
+        return tuple(pair[1] for pair in self.edge_index) or tuple(each.cols() for each in self.adjacency)
 
     @property
     def num_edges(self) -> int:
         """Sampled edges of all types."""
-        return sum(pair.size(1) for pair in self.edge_index)
+        return sum(pair.size(1) for pair in self.edge_index) + sum(each.rows.numel() for each in self.adjacency)
 
 
 @register_message

@@ -2,6 +2,7 @@
 #include "bindings/gil.h"
 #include "bindings/module.h"
 #include "graph/row_offsets.h"
+#include "sampling/compressed_edges.h"
 #include "sampling/drop_edges.h"
 #include "sampling/negative.h"
 #include "sampling/ppr.h"
@@ -36,6 +37,16 @@ void bind_subgraph(py::module_& m) {
       "Edges without those of excluded ids: (edge_index int64 [2, kept], edge_ids int64 [kept], positions of the "
       "others "
       "int64).");
+  m.def(
+      "compress_edges",
+      [](py::object edge_index, py::object edge_ids, int64_t num_cols) {
+        const Tensor pairs = from_python(edge_index, "edge_index"), ids = from_python_optional(edge_ids, "edge_ids");
+        CompressedEdges out = without_gil([&] { return compress_edges(pairs, ids, num_cols); });
+        return py::make_tuple(std::move(out.offsets), std::move(out.rows), std::move(out.edge_ids));
+      },
+      py::arg("edge_index"), py::arg("edge_ids"), py::arg("num_cols"),
+      "A batch's edges by target: (offsets int32 [num_cols + 1], sources int32 [edges], edge_ids int64 [edges] or "
+      "None).");
   m.def(
       "has_edges",
       [](const Csr& csr, py::object rows, py::object cols, ThreadPool& pool) {

@@ -152,13 +152,28 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_cuda else tensor.pin_memory()
 
 
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a sparse CSR tensor consists of; itself of any other."""
+    if tensor.layout is torch.sparse_csr:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    return [tensor]
+
+
+def _change_parts(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A tensor of changed parts: torch cannot pin a sparse one, nor follow it to a stream."""
+    if tensor.layout is not torch.sparse_csr:
+        return change(tensor)
+    begins, sources, values = map(change, _parts(tensor))
+    return torch.sparse_csr_tensor(begins, sources, values, tensor.shape, check_invariants=False)
+
+
 def _apply_once(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The batch with every tensor changed; one that it has under several names is changed once."""
     changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # with the tensor, whose id is another's once it is gone
 
     def change_once(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in changed:
-            changed[id(tensor)] = tensor, change(tensor)
+            changed[id(tensor)] = tensor, _change_parts(tensor, change)
         return changed[id(tensor)][1]
 
     return batch.apply(change_once)
@@ -166,7 +181,7 @@ def _apply_once(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
-    batch.apply_(lambda value: found.append(value) if isinstance(value, torch.Tensor) else None)
+    batch.apply_(lambda value: found.extend(_parts(value)) if isinstance(value, torch.Tensor) else None)
     return found
 
 

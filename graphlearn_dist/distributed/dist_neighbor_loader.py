@@ -69,6 +69,8 @@ class DistNeighborLoader(DistLoader):
             None looks at no times.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``. With the rank and the
             world size of a trainer, all trainers together see every seed once per epoch.
+        edge_format: ``"edge_index"``, or ``"adj_t"``: batches carry a sparse matrix of torch in place of
+            ``edge_index``, see ``docs/pyg.md``.
         transform: called with each batch.
         embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
             batch's nodes, behind features where there are any, as they are when the batch is handed out.
@@ -110,6 +112,7 @@ class DistNeighborLoader(DistLoader):
         disjoint: bool = False,
         input_time: torch.Tensor | None = None,
         temporal_strategy: str | None = "uniform",
+        edge_format: str = "edge_index",
         locality: int | None = None,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -127,6 +130,7 @@ class DistNeighborLoader(DistLoader):
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
+            edge_format=edge_format,
             locality=locality,
             with_edge=with_edge,
             collect_features=collect_features,

@@ -49,6 +49,8 @@ class DistSubGraphLoader(DistLoader):
         replace: sample with replacement.
         strategy: ``"random"``, or another name of ``sampler.strategies.STRATEGIES``; see ``docs/sampling.md``.
         shard: ``(index, count)``: give batch ``i`` of every epoch only if ``i % count == index``.
+        edge_format: ``"edge_index"``, or ``"adj_t"``: batches carry a sparse matrix of torch in place of
+            ``edge_index``, see ``docs/pyg.md``.
         transform: called with each batch.
         embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
             batch's nodes, behind features where there are any, as they are when the batch is handed out.
@@ -78,6 +80,7 @@ class DistSubGraphLoader(DistLoader):
         *,
         replace: bool = False,
         strategy: str = "random",
+        edge_format: str = "edge_index",
         locality: int | None = None,
         shard: tuple[int, int] | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -92,6 +95,7 @@ class DistSubGraphLoader(DistLoader):
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
+            edge_format=edge_format,
             locality=locality,
             with_edge=with_edge,
             collect_features=collect_features,

@@ -66,6 +66,8 @@ class LinkNeighborLoader(LinkLoader):
         transform: called with each batch, in the thread that iterates.
         embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
             batch's nodes, behind features where there are any, as they are when the batch is handed out.
+        edge_format: ``"edge_index"``, or ``"adj_t"``: batches carry a sparse matrix of torch in place of
+            ``edge_index``, see ``docs/pyg.md``.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         **keywords: others of torch's ``DataLoader``, see ``loader.dataloader_keywords``.
@@ -104,6 +106,7 @@ class LinkNeighborLoader(LinkLoader):
         embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        edge_format: str = "edge_index",
         locality: int | None = None,
         exclude: str | None = None,
         edge_label_id: torch.Tensor | None = None,
@@ -138,6 +141,7 @@ class LinkNeighborLoader(LinkLoader):
             embeddings=embeddings,
             num_threads=num_threads,
             prefetch=prefetch,
+            edge_format=edge_format,
             locality=locality,
             exclude=exclude,
             edge_label_id=edge_label_id,

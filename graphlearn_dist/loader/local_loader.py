@@ -111,6 +111,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         )
         if embeddings is not None and (as_pyg_v1 or static_shapes is not False):
             raise InvalidArgumentError("embeddings: expected None with as_pyg_v1 or static_shapes")
+        if config.edge_format != "edge_index" and (as_pyg_v1 or static_shapes is not False):
+            raise InvalidArgumentError("edge_format: expected 'edge_index' with as_pyg_v1 or static_shapes")
         if self.keywords.own_order is None:
             self._schedule = self.batches.schedule
         elif config.locality is not None:

@@ -55,6 +55,8 @@ class NeighborLoader(NodeLoader):
         transform: called with each batch, in the thread that iterates.
         embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
             batch's nodes, behind features where there are any, as they are when the batch is handed out.
+        edge_format: ``"edge_index"``, or ``"adj_t"``: batches carry a sparse matrix of torch in place of
+            ``edge_index``, see ``docs/pyg.md``.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
@@ -94,6 +96,7 @@ class NeighborLoader(NodeLoader):
         embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        edge_format: str = "edge_index",
         locality: int | None = None,
         static_shapes: StaticShapes | bool = False,
         **keywords: Any,
@@ -123,6 +126,7 @@ class NeighborLoader(NodeLoader):
             embeddings=embeddings,
             num_threads=num_threads,
             prefetch=prefetch,
+            edge_format=edge_format,
             locality=locality,
             static_shapes=static_shapes,
             as_pyg_v1=as_pyg_v1,

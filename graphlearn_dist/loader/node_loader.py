@@ -48,6 +48,8 @@ class NodeLoader(LocalLoader):
         transform: called with each batch, in the thread that iterates.
         embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
             batch's nodes, behind features where there are any, as they are when the batch is handed out.
+        edge_format: ``"edge_index"``, or ``"adj_t"``: batches carry a sparse matrix of torch in place of
+            ``edge_index``, see ``docs/pyg.md``.
         num_threads: threads of one batch; never changes it.
         prefetch: background threads that make batches ahead, 0 for none; never changes them.
         static_shapes: pad all batches to the same shapes: True for bounds that always hold, or ``StaticShapes``; see
@@ -77,6 +79,7 @@ class NodeLoader(LocalLoader):
         embeddings: Embeddings | None = None,
         num_threads: int = 1,
         prefetch: int = 2,
+        edge_format: str = "edge_index",
         locality: int | None = None,
         as_pyg_v1: bool = False,
         static_shapes: StaticShapes | bool = False,
@@ -91,6 +94,7 @@ class NodeLoader(LocalLoader):
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
+            edge_format=edge_format,
             locality=locality,
             collect_features=not as_pyg_v1,
         )

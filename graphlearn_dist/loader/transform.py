@@ -12,7 +12,7 @@ import torch
 from ..core import stack_pair
 from ..data.columns import NODE_COLUMN, columns_among, last_dimension_counts
 from ..data.schema import GraphSchema
-from ..messages import LinkLabels, SampledBatch
+from ..messages import Adjacency, LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
 from ..sampler.outputs import HeteroSamplerOutput, SamplerOutput
 from ..sampler.padding import PaddedBatch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # importing it takes as long as importing torch, and sampling
 
 _ONLY_NODE = "node"
 _ONLY_EDGE = ("node", "to", "node")
+_WEIGHT = "edge_weight"  # the attribute that PyG's ``ToSparseTensor`` makes values of
 
 
 Constants = Mapping[Any, Mapping[str, Any]]
@@ -46,6 +47,9 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, constants: Constants = Mapp
     - Further attributes of the data set (``Dataset.init_attrs``) stand under their names, rows of the batch's nodes and
       edges, constants as they are; names above are the batch's own.
     - Induced subgraphs: ``mapping`` are the local ids of the seeds; edges belong to no hop.
+    - With ``edge_format="adj_t"``, ``adj_t`` stands in place of ``edge_index``, as PyG's ``ToSparseTensor`` makes it: a
+      sparse CSR tensor of torch ``[targets, sources]`` with int32 indices and float32 values, 1 or, where the data set
+      has such an attribute, ``edge_weight``. ``e_id``, ``edge_attr`` and further rows of edges are in its order.
     """
     return _to_data(_stores_of(batch, schema, constants), schema)
 
@@ -110,7 +114,7 @@ def _stores_of(batch: SampledBatch, schema: GraphSchema, constants: Constants) -
     for index, node_type in enumerate(schema.node_types):
         _fill_nodes(stores[store_of_nodes(node_type)], batch, index)
     for index, edge_type in enumerate(schema.edge_types):
-        _fill_edges(stores[_message_type(schema, edge_type)], batch, index)
+        _fill_edges(stores[_message_type(schema, edge_type)], batch, schema, index)
     if batch.links is not None:
         _fill_links(stores, schema.edge_types[batch.links.edge_type] or _ONLY_EDGE, batch, batch.links)
         return stores
@@ -136,9 +140,14 @@ def _fill_nodes(store: dict[str, Any], batch: SampledBatch, index: int) -> None:
         store["y"] = labels
 
 
-def _fill_edges(store: dict[str, Any], batch: SampledBatch, index: int) -> None:
+def _fill_edges(store: dict[str, Any], batch: SampledBatch, schema: GraphSchema, index: int) -> None:
     subgraph = batch.subgraph
-    store["edge_index"] = subgraph.edge_index[index]
+    if subgraph.adjacency:
+        _, neighbor_type = schema.edge_specs[index]
+        weights = store.pop(_WEIGHT) if _is_weight(store.get(_WEIGHT)) else None
+        store["adj_t"] = _sparse_matrix(subgraph.adjacency[index], subgraph.nodes[neighbor_type].numel(), weights)
+    else:
+        store["edge_index"] = subgraph.edge_index[index]
     if batch.mapping is None:
         store["num_sampled_edges"] = list(subgraph.num_sampled_edges[index])
     # Where features of edges were looked up, their ids are there.
@@ -146,6 +155,20 @@ def _fill_edges(store: dict[str, Any], batch: SampledBatch, index: int) -> None:
         store["edge"] = store["e_id"] = edge_ids
     if (features := batch.edge_features[index]) is not None:
         store["edge_attr"] = features
+
+
+def _sparse_matrix(adjacency: Adjacency, num_cols: int, weights: object) -> torch.Tensor:
+    """A sparse CSR tensor of torch ``[nodes that were sampled for, num_cols]``: weights, if there is one an edge, or 1.
+
+    Nothing is looked at, or copied. A pair of nodes that has several edges has several entries.
+    """
+    offsets, rows = adjacency.offsets, adjacency.rows
+    values = weights if isinstance(weights, torch.Tensor) else torch.ones(rows.numel(), device=rows.device)
+    return torch.sparse_csr_tensor(offsets, rows, values, (offsets.numel() - 1, num_cols), check_invariants=False)
+
+
+def _is_weight(values: object) -> bool:
+    return isinstance(values, torch.Tensor) and values.dim() == 1 and values.is_floating_point()
 
 
 def _fill_attributes(stores: Stores, batch: SampledBatch, schema: GraphSchema, constants: Constants) -> None:

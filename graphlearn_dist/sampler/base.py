@@ -43,6 +43,7 @@ __all__ = [
 
 T = TypeVar("T", bound="_InputTensors")
 
+EDGE_FORMATS = ("edge_index", "adj_t")
 MAX_STRETCHES = 1 << 16  # of ``SamplingConfig.locality``
 
 
@@ -188,6 +189,7 @@ class SamplingConfig:
         collect_labels: batches carry labels, without ``collect_features`` too.
         locality: into how many stretches of near seeds the input is cut, one of which a batch is of, see
             ``SeedSchedule``; None where nearness does not matter.
+        edge_format: how batches carry their edges, ``"edge_index"`` or ``"adj_t"``, see ``loader.transform.to_pyg``.
     """
 
     sampling_type: SamplingType
@@ -209,6 +211,7 @@ class SamplingConfig:
     induced: bool = False
     collect_labels: bool = False
     locality: int | None = None
+    edge_format: str = "edge_index"
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):
@@ -224,6 +227,8 @@ class SamplingConfig:
             raise InvalidArgumentError(
                 f"locality: expected a number of stretches from 1 to {MAX_STRETCHES} or None, got {self.locality!r}"
             )
+        if self.edge_format not in EDGE_FORMATS:
+            raise InvalidArgumentError(f"edge_format: expected one of {EDGE_FORMATS}, got {self.edge_format!r}")
         check_strategy(self.strategy, with_weight=self.with_weight, replace=self.replace)
         self._check_combination()
 

@@ -13,6 +13,7 @@ from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, GraphSchema, s
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..utils.coroutines import gather_all
+from .adjacency import with_adjacency
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .schedule import SeedSchedule
 from .tasks import GraphAccess, TaskResult, make_task
@@ -58,6 +59,8 @@ class BatchMaker:
         self._graph = graph
         self._task = make_task(sampler_input, schema, config)
         self._input_id = sampler_input.input_id if isinstance(sampler_input, NodeSamplerInput) else None
+        self._schema = schema
+        self._is_compressed = config.edge_format == "adj_t"
 
     async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch`` without the rows that are looked up for it (see ``wanted_rows``)."""
@@ -92,13 +95,14 @@ class BatchMaker:
 
     def _batch(self, made: TaskResult, positions: torch.Tensor, index: int, epoch: int, run: int) -> SampledBatch:
         node_rows, edge_rows = (None,) * len(made.subgraph.nodes), (None,) * len(made.subgraph.edge_index)
+        subgraph = with_adjacency(made.subgraph, self._schema) if self._is_compressed else made.subgraph
         return SampledBatch(
             run=run,
             epoch=epoch,
             index=index,
             seed_type=self._task.seed_type,
             input_positions=positions if self._input_id is None else self._input_id[positions],
-            subgraph=made.subgraph,
+            subgraph=subgraph,
             node_features=node_rows,
             node_labels=node_rows,
             edge_features=edge_rows,

@@ -16,7 +16,8 @@ _MOST_EDGES = 1 << 17  # of all of them; to sample as many takes several times w
 _MOST_BYTES = 32 << 20  # likewise, to move them
 _MOST_TABLE_BYTES = 256 << 20  # of the tables of local ids, one for each batch under way
 _LEAST_PLACES = 8  # for groups, in the memory of a worker
-_BYTES_OF_AN_EDGE, _BYTES_OF_A_NODE, _TABLE_BYTES_OF_A_NODE = 24, 8, 4
+_BYTES_OF_AN_EDGE = {"edge_index": 24, "adj_t": 12}
+_BYTES_OF_A_NODE, _TABLE_BYTES_OF_A_NODE = 8, 4
 
 
 def batches_together(
@@ -35,7 +36,8 @@ def batches_together(
     by_tables = _MOST_TABLE_BYTES // (_TABLE_BYTES_OF_A_NODE * max(num_nodes, 1))
     if edges is None:
         return 1 if wish is None else max(1, min(wish, by_tables))
-    nbytes = _BYTES_OF_AN_EDGE * edges + _BYTES_OF_A_NODE * (edges + config.batch_size)
+    of_an_edge = _BYTES_OF_AN_EDGE[config.edge_format]
+    nbytes = of_an_edge * edges + _BYTES_OF_A_NODE * (edges + config.batch_size)
     if config.collect_features:
         of_edges, of_nodes = _row_bytes(stores, edges=True), _row_bytes(stores, edges=False)
         nbytes += of_edges * edges + of_nodes * (edges + config.batch_size)

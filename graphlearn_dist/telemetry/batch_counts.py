@@ -87,6 +87,8 @@ class BatchCounts:
                 nodes += ids.numel()
             for pair in batch.subgraph.edge_index:
                 ends += pair.numel()
+            for compressed in batch.subgraph.adjacency:
+                ends += 2 * compressed.rows.numel()
             for tensor in rows.values():
                 row_bytes += tensor.nbytes
         self.add_sizes(seeds, nodes, ends >> 1, row_bytes, sample_ns, rows_ns, batches=len(made))

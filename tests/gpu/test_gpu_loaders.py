@@ -80,6 +80,23 @@ def test_local_batches_arrive(prefetch: int) -> None:
     assert_epochs(NeighborLoader(make_data(), [5, 3], nodes, device=GPU, prefetch=prefetch, **SETTINGS))
 
 
+@pytest.mark.parametrize("graph_mode", ["CPU", "CUDA"])
+def test_matrices_arrive(graph_mode: str) -> None:
+    """Made on the host, and where the GPU samples there."""
+    data, nodes = make_data(), torch.arange(NUM_NODES)
+    edges = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=torch.Generator().manual_seed(3))
+    data.init_graph(edges, num_nodes=NUM_NODES, graph_mode=graph_mode, device=None if graph_mode == "CPU" else 0)
+    loader = NeighborLoader(data, [5, 3], nodes, device=GPU, edge_format="adj_t", **SETTINGS)
+    oracle = NeighborLoader(make_data(), [5, 3], nodes, edge_format="adj_t", **SETTINGS)
+    for batch, expected in zip(loader, oracle, strict=True):
+        assert batch.adj_t.device == GPU
+        assert torch.equal(batch.e_id.cpu(), expected.e_id)
+        assert torch.equal(batch.adj_t.crow_indices().cpu(), expected.adj_t.crow_indices())
+        assert torch.equal(batch.adj_t.col_indices().cpu(), expected.adj_t.col_indices())
+        product = batch.adj_t @ batch.x
+        torch.testing.assert_close(product.cpu(), expected.adj_t @ expected.x, rtol=1e-4, atol=1e-4)
+
+
 def check_modes() -> None:
     data = DistDataset.from_dataset(make_data())
     nodes = torch.arange(NUM_NODES)

@@ -64,6 +64,9 @@ SAMPLINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("link", "excluding"): {"neg_sampling": NegativeSampling("triplet", 1)},
     ("link", "near"): {"neg_sampling": NegativeSampling("binary", 1), "locality": 3},
     ("subgraph", "near"): {"locality": 2, "drop_last": True},
+    ("node", "as a matrix"): {"edge_format": "adj_t", "replace": True},
+    ("link", "as a matrix"): {"edge_format": "adj_t", "neg_sampling": NegativeSampling("binary", 1), "disjoint": True},
+    ("subgraph", "as a matrix"): {"edge_format": "adj_t"},
 }
 NUM_LINKS = 120
 _LOCAL = {"node": NeighborLoader, "link": LinkNeighborLoader, "subgraph": SubGraphLoader}
@@ -76,8 +79,17 @@ def pyg_tensors(data: Any) -> dict[str, Any]:
     flat = {}
     for key, value in stores.items():
         entries = value.items() if isinstance(value, dict) else [("", value)]
-        flat.update({f"{key}.{name}": entry for name, entry in entries})
+        for name, entry in entries:
+            flat.update(_parts(f"{key}.{name}", entry))
     return flat
+
+
+def _parts(name: str, entry: Any) -> dict[str, Any]:
+    """The parts of a sparse matrix, which are compared one by one; of anything else itself."""
+    if not isinstance(entry, torch.Tensor) or entry.layout is not torch.sparse_csr:
+        return {name: entry}
+    parts = {"begins": entry.crow_indices(), "sources": entry.col_indices(), "values": entry.values()}
+    return {f"{name}.shape": tuple(entry.shape)} | {f"{name}.{part}": tensor for part, tensor in parts.items()}
 
 
 def books_of_features(graph: TestGraph, num_parts: int) -> dict[str, Any]:

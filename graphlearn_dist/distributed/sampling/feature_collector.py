@@ -87,7 +87,7 @@ class FeatureCollector:
             return {}
         for edge_type in {self._edge_types[name] for name in wanted.keys() & self._with_edges}:
             seed_type, book = self._row_ends[edge_type]
-            cols = subgraph.edge_index[edge_type][1]
+            cols = subgraph.cols[edge_type]
             # Many edges share a node; those that nothing was sampled for come last.
             seeds = subgraph.nodes[seed_type][: int(cols.max()) + 1 if cols.numel() else 0]
             owners[edge_type] = to_tensor(book.locate(seeds, self._pool)[0])[cols]
