@@ -11,9 +11,9 @@ from ..data.schema import EDGE_FEATURE
 from .base import SamplingConfig, SamplingType
 from .plan import plain_num_neighbors
 
-_MOST_BATCHES = 8
-_MOST_EDGES = 1 << 17  # of all of them; to sample as many takes several times what handing them on does
-_MOST_BYTES = 32 << 20  # likewise, to move them
+_MOST_BATCHES = 16
+_MOST_EDGES = 1 << 21  # of all of them; to sample as many takes many times what handing them on does
+_MOST_BYTES = 64 << 20  # likewise, to move them
 _MOST_TABLE_BYTES = 256 << 20  # of the tables of local ids, one for each batch under way
 _LEAST_PLACES = 8  # for groups, in the memory of a worker
 _BYTES_OF_AN_EDGE = {"edge_index": 24, "adj_t": 12}
@@ -23,7 +23,7 @@ _BYTES_OF_A_NODE, _TABLE_BYTES_OF_A_NODE = 8, 4
 def batches_together(
     config: SamplingConfig, stores: Mapping[str, Any], num_nodes: int, most_bytes: int, wish: int | None = None
 ) -> int:
-    """So many that they have a few ten thousand edges and some megabytes; 1 where nothing says how large they are.
+    """So many that they have some hundred thousand edges and some megabytes; 1 where nothing says how large they are.
 
     Args:
         config: how batches are sampled.

@@ -19,15 +19,17 @@ TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 @pytest.mark.parametrize(
     ("kind", "fanouts", "batch_size", "expected"),
     [
-        (NODE, [10, 5], 256, 8),  # 256 + 2,560 + 12,800
-        (NODE, [15, 10, 5], 1024, 1),
-        (NODE, [2], 4, 8),  # no more than that, however small
+        (NODE, [10, 5], 256, 16),  # 256 + 2,560 + 12,800
+        (NODE, [15, 10, 5], 1024, 2),  # 1,024 + 15,360 + 153,600 + 768,000
+        (NODE, [15, 10, 5], 4096, 1),
+        (NODE, [2], 4, 16),  # no more than that, however small
         (NODE, [2], 1 << 20, 1),
         (NODE, [10, -1], 4, 1),  # who knows
-        (LINK, [10, 5], 256, 2),
-        (LINK, [10, 5], 64, 8),
-        (NODE, TYPED, 256, 5),  # 256 + 3,840 + 19,200
-        (NODE, [0], 100, 8),
+        (LINK, [10, 5], 256, 16),
+        (LINK, [10, 5], 2048, 4),  # four nodes a link, two ends and negatives
+        (NODE, TYPED, 256, 16),
+        (NODE, TYPED, 4096, 5),  # 4,096 + 61,440 + 307,200
+        (NODE, [0], 100, 16),
         (SUBGRAPH, [2], 4, 1),  # all edges between its nodes
         (SUBGRAPH, None, 4, 1),
     ],
@@ -70,14 +72,14 @@ def test_together_they_have_no_more_bytes_than_there_is_room_for(most: int) -> N
     bytes_of_a_batch = edges * (24 + 12 + 4) + nodes * (8 + 4000 + 8)
     for wish in (None, 1, 3, 60):
         found = batches_together(config, STORES, 1000, most, wish)
-        assert found == max(1, min(8 if wish is None else wish, most // bytes_of_a_batch))
+        assert found == max(1, min(16 if wish is None else wish, most // bytes_of_a_batch))
     bare = replace(config, collect_features=False)
-    assert batches_together(bare, STORES, 1000, most) == max(1, min(8, most // (24 * edges + 8 * nodes)))
+    assert batches_together(bare, STORES, 1000, most) == max(1, min(16, most // (24 * edges + 8 * nodes)))
 
 
 def test_what_a_worker_has_room_for() -> None:
     assert most_together_bytes(1 << 20) == 1 << 17
-    assert most_together_bytes(1 << 40) == 1 << 25
+    assert most_together_bytes(1 << 40) == 1 << 26
 
 
 def test_a_wish_where_nobody_knows_how_large_they_are() -> None:
