@@ -243,9 +243,11 @@ class FailingWithoutEdges(SAGEConv):
         return super().forward(x, edge_index)
 
 
-def test_fanouts_are_drawn_by_node() -> None:
+def test_fanouts_are_drawn_by_node(tmp_path: Path) -> None:
     model = basic(GraphSAGE)
-    found = [infer(model, dataset_of(GRAPH), options=options(*size, fanout=3)).rows() for size in SIZES]
+    found = [infer(model, dataset_of(GRAPH), options=options(*size, fanout=3, seed=-1)).rows() for size in SIZES]
+    directory = partitions_of(GRAPH, tmp_path, "random", 2)
+    found.append(infer(model, directory, options=options(40, 2, fanout=3, seed=-1)).rows())
     assert all(torch.equal(other, found[0]) for other in found)
     all_neighbors = infer(model, dataset_of(GRAPH), options=options(64, 1)).rows()
     assert not torch.equal(all_neighbors, found[0])
@@ -363,6 +365,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     found = infer(calls, dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
     assert torch.equal(found.rows(), expected)
     assert [-1 - layer._left for layer in calls] == [0, 6 - 3]  # of 6 blocks
+    (tmp_path / "out" / ".partial").mkdir()  # of one that was killed after its last file
     again = infer(dying_layers((1, 1)), dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
     assert torch.equal(again.rows(), expected)
     assert not (tmp_path / "out" / ".partial").exists()
@@ -433,6 +436,9 @@ def test_scores_of_pairs() -> None:
     torch.testing.assert_close(far_apart, (users - items).norm(dim=1))
     with pytest.raises(InvalidArgumentError, match="pairs: expected 0 <= id < 70"):
         score_pairs(results, torch.tensor([[0], [70]]), node_types=("user", "item"))
+    for wrong in ([[0], [1]], torch.zeros(3, 2, dtype=torch.int64), torch.zeros(2, 2), torch.ones(2, 2).bool()):
+        with pytest.raises(InvalidArgumentError, match="pairs: expected"):
+            score_pairs(results, wrong, node_types=("user", "item"))  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
@@ -504,7 +510,8 @@ def test_bad_input(model: Any, data: Any, chosen: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     "chosen",
     [{"fanout": 0}, {"block_size": 0}, {"file_bytes": 0}, {"num_threads": 0}, {"dtype": torch.int64},
-     {"format": "csv"}, {"fanout": 3, "weights": True}],
+     {"format": "csv"}, {"fanout": 3, "weights": True}, {"fanout": 2.5}, {"block_size": 1.5}, {"file_bytes": "1"},
+     {"num_threads": True}, {"reconnect_timeout": "1"}, {"seed": 1 << 63}, {"seed": "x"}],
 )  # fmt: skip
 def test_bad_options(chosen: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
