@@ -41,7 +41,7 @@ class InferenceOptions:
 
     fanout: int = -1
     weights: bool = False
-    block_size: int = 32768
+    block_size: int = 16384
     num_threads: int | None = None
     dtype: torch.dtype = torch.float32
     node_types: tuple[NodeType, ...] | None = None

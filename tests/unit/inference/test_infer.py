@@ -402,7 +402,7 @@ def test_resuming_something_else(tmp_path: Path) -> None:
             list(basic(GraphSAGE).convs)[:1],
             dataset_of(GRAPH),
             tmp_path / "out",
-            options=options(32768, 1, resume=True),
+            options=options(16384, 1, resume=True),
         )
     infer(basic(GraphSAGE), dataset_of(GRAPH), tmp_path / "out")
     with pytest.raises(InvalidArgumentError, match="out: expected a new or empty directory"):
