@@ -1,7 +1,8 @@
 """Rows of all nodes by a two-layer GraphSAGE: ``inference.infer`` beside PyG and DGL.
 
-Each run is a process of its own, in turns, with the same parameters; its time begins with the graph in memory, and its
-peak memory is all of the process's. The rows are compared.
+Each run is a process of its own, in turns, with the same parameters; its time begins with the graph in memory. Memory
+is told twice: the peak of the whole process (imports, the graph, what loading it takes), and by how much it grows while
+it infers, beside which stand the rows of two layers. The rows are compared.
 
 - PyG: ``inference`` of ``BasicGNN``. Its ``NeighborLoader`` samples by pyg-lib or torch-sparse where the interpreter of
   ``--pyg-python`` has one of them (``peers/make_env.sh pyg DIRECTORY`` makes such an environment); else by this
@@ -18,7 +19,6 @@ import argparse
 import importlib.util
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -57,8 +57,36 @@ def pyg_model(parameters: Parameters) -> Any:
     return model.eval()
 
 
-def infer_ours(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, float]:
-    """Rows, and the seconds that they took."""
+class Watch:
+    """Times the block, and sees by how much the process grows in it at most.
+
+    Attributes:
+        seconds: that the block took.
+        before_bytes: of memory that the process had when it began.
+        grown_bytes: the most that it had in the block, less that.
+        peak_bytes: the most that it ever had.
+    """
+
+    def __enter__(self) -> Watch:
+        self.before_bytes, self._peak_before = memory_in("VmRSS"), memory_in("VmHWM")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.grown_bytes = memory_in("VmHWM") - self.before_bytes
+        self.peak_bytes = max(self._peak_before, memory_in("VmHWM"))
+
+
+def memory_in(name: str) -> int:
+    """Bytes of this process, of a line of ``/proc/self/status``."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) << 10
+
+
+def infer_ours(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, Watch]:
+    """Rows, and what they took."""
     import torch
 
     from graphlearn_dist.data import Dataset
@@ -67,14 +95,15 @@ def infer_ours(graph: GraphFiles, features: int, parameters: Parameters, threads
     dataset = Dataset(edge_dir="in")
     arrays = (torch.from_numpy(graph.load("indices32")), torch.from_numpy(graph.load("indptr")))
     dataset.init_graph(arrays, layout="CSC", num_nodes=graph.nodes)
+    del arrays  # the data set has its own
     dataset.init_node_features(torch.from_numpy(graph.load(graph.with_features(features))))
     model = pyg_model(parameters)
-    began = time.perf_counter()
-    rows = infer(model, dataset, options=InferenceOptions(num_threads=threads)).rows()
-    return rows, time.perf_counter() - began
+    with Watch() as watch:
+        rows = infer(model, dataset, options=InferenceOptions(num_threads=threads)).rows()
+    return rows, watch
 
 
-def infer_pyg(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, float]:
+def infer_pyg(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, Watch]:
     """The same by PyG."""
     import torch
     from torch_geometric.data import Data
@@ -92,13 +121,12 @@ def infer_pyg(graph: GraphFiles, features: int, parameters: Parameters, threads:
         more["neighbor_sampler"] = PyGSampler(data, [-1], num_threads=threads)
     loader = NeighborLoader(data, [-1], batch_size=BATCH_SIZE, **more)
     model = pyg_model(parameters)
-    began = time.perf_counter()
-    with torch.no_grad():
+    with Watch() as watch, torch.no_grad():
         rows = model.inference(loader)
-    return rows, time.perf_counter() - began
+    return rows, watch
 
 
-def infer_dgl(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, float]:
+def infer_dgl(graph: GraphFiles, features: int, parameters: Parameters, threads: int) -> tuple[Any, Watch]:
     """The same by DGL."""
     import dgl
     import torch
@@ -116,8 +144,7 @@ def infer_dgl(graph: GraphFiles, features: int, parameters: Parameters, threads:
         own = {"fc_neigh.weight": weights["lin_l.weight"], "fc_self.weight": weights["lin_r.weight"]}
         conv.load_state_dict({**own, "fc_self.bias": weights["lin_l.bias"]})
         layers.append(conv)
-    began = time.perf_counter()
-    with torch.no_grad():
+    with Watch() as watch, torch.no_grad():
         for number, conv in enumerate(layers):
             sampler = MultiLayerFullNeighborSampler(1)
             loader = DataLoader(dgl_graph, torch.arange(graph.nodes), sampler, batch_size=BATCH_SIZE)
@@ -126,7 +153,7 @@ def infer_dgl(graph: GraphFiles, features: int, parameters: Parameters, threads:
                 found = conv(block, rows[inputs])
                 made[outputs] = found.relu() if number == 0 else found
             rows = made
-    return rows, time.perf_counter() - began
+    return rows, watch
 
 
 def has_own_sampler() -> bool:
@@ -140,10 +167,10 @@ def run_here(args: argparse.Namespace) -> None:
 
     graph = open_graph(Path(args.directory))
     by = {"ours": infer_ours, "pyg": infer_pyg, "dgl": infer_dgl}[args.run]
-    rows, seconds = by(graph, args.features, torch.load(args.parameters, weights_only=True), args.threads)
+    rows, watch = by(graph, args.features, torch.load(args.parameters, weights_only=True), args.threads)
     np.save(args.rows, rows.numpy())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "own_sampler": args.run == "pyg" and has_own_sampler()}))
+    figures = {name: getattr(watch, name) for name in ("seconds", "before_bytes", "grown_bytes", "peak_bytes")}
+    print(json.dumps({**figures, "own_sampler": args.run == "pyg" and has_own_sampler()}))
 
 
 def turn(args: argparse.Namespace, graph: GraphFiles, run: str, rows: Path, parameters: Path) -> dict[str, Any]:
@@ -169,6 +196,7 @@ def main() -> int:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--peers", nargs="*", choices=("pyg", "dgl"), default=["pyg", "dgl"])
     parser.add_argument("--pyg-python", metavar="PYTHON", help="interpreter that has PyG with pyg-lib or torch-sparse")
     parser.add_argument("--dgl-python", metavar="PYTHON", help="interpreter that has DGL")
     parser.add_argument("--json", action="store_true", help="write results/inference.json")
@@ -183,7 +211,7 @@ def main() -> int:
 
     graph = make_graph(PowerLaw(args.nodes, args.edges), default_cache())
     graph.with_features(args.features)
-    runs = ["ours", "pyg", *(["dgl"] if args.dgl_python else [])]
+    runs = ["ours", *(peer for peer in args.peers if peer != "dgl" or args.dgl_python)]
     found: dict[str, list[dict[str, Any]]] = {run: [] for run in runs}
     with tempfile.TemporaryDirectory(dir=graph.directory) as folder:
         parameters = Path(folder) / "parameters.pt"
@@ -193,13 +221,25 @@ def main() -> int:
             for run, figures in found.items():
                 figures.append(turn(args, graph, run, files[run], parameters))
         far = {run: difference(files["ours"], files[run]) for run in runs[1:]}
-    names = {"ours": "infer", "pyg": "PyG" if found["pyg"][0]["own_sampler"] else "PyG over PyGSampler", "dgl": "DGL"}
+    own = all(each["own_sampler"] for each in found.get("pyg", []))
+    names = {"ours": "infer", "pyg": "PyG" if own else "PyG over PyGSampler", "dgl": "DGL"}
     rows = [
-        [names[run], spread([each["seconds"] for each in turns]), f"{turns[-1]['peak_bytes'] / 2**30:.2f}"]
+        [
+            names[run],
+            spread([each["seconds"] for each in turns]),
+            *(f"{turns[-1][name] / 2**30:.2f}" for name in ("peak_bytes", "before_bytes", "grown_bytes")),
+        ]
         for run, turns in found.items()
     ]
     title = f"{graph.nodes:,} nodes, {graph.edges:,} edges, {args.features} features, {args.threads} threads"
-    print_table(title, ["", "seconds", "peak GiB"], rows)
+    print_table(title, ["", "seconds", "peak GiB", "before", "grown by"], rows)
+    layers = 2 * 4 * graph.nodes * args.hidden
+    features = 4 * graph.nodes * args.features
+    grown = max(each["grown_bytes"] for each in found["ours"])
+    print(
+        f"\nfeatures and the rows of two layers are {(features + layers) / 2**30:.2f} GiB; "
+        f"features and what infer grows by are {(features + grown) / (features + layers):.3f} of that"
+    )
     seconds = {run: median([each["seconds"] for each in turns]) for run, turns in found.items()}
     for run in runs[1:]:
         times = seconds[run] / seconds["ours"]

@@ -1,10 +1,12 @@
 """Nodes without features: rows that are learned on servers, a model over them, and what it gives for all nodes.
 
 Usage: python examples/embeddings.py [--users 20000] [--items 5000] [--purchases 400000] [--workdir DIR] [--smoke]
+       python examples/embeddings.py --data debian [--workdir DIR]
 
 The tables are those of ``tables.py``, of which nothing but ids, purchases and segments is taken. Two servers own a
 learned row for each user and item; two trainers learn these and a model, whose gradients are averaged. Then the model's
-rows of all users go to Parquet files, by the ids of the tables.
+rows of all users go to Parquet files, by the ids of the tables. ``--data`` takes a graph of ``datasets.py`` in place of
+the shop: its nodes are the users, their classes the segments, and what they have edges to are items.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import tables
 import torch
@@ -52,10 +57,10 @@ EDGE_TYPES = [("user", "buys", "item"), ("item", "rev_buys", "user")]
 class Shop(torch.nn.Module):
     """Two layers over learned rows; the second one gives scores of segments."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_segments: int) -> None:
         super().__init__()
         self.first = HeteroConv({name: SAGEConv((DIM, DIM), HIDDEN) for name in EDGE_TYPES})
-        self.second = SAGEConv((HIDDEN, HIDDEN), len(tables.SEGMENTS))  # of users alone
+        self.second = SAGEConv((HIDDEN, HIDDEN), num_segments)  # of users alone
 
     def hidden(self, x: dict[str, Tensor], edges: dict[Any, Tensor]) -> dict[str, Tensor]:
         """The first layer."""
@@ -82,7 +87,7 @@ def train(args: argparse.Namespace, ctx: LaunchContext) -> None:
         for name, count in zip(sizes.node_types, sizes.num_nodes, strict=True)
     }
     torch.manual_seed(args.seed)
-    model = Shop()
+    model = Shop(args.segments)
     parallel = DistributedDataParallel(model)
     optimizers = [torch.optim.Adam(model.parameters(), lr=0.01), glt.SparseAdam(rows.values(), lr=0.01)]
     loader = glt.distributed.DistNeighborLoader(
@@ -129,18 +134,40 @@ def trainer(args: argparse.Namespace) -> None:
         train(args, ctx)
 
 
+def write_graph(folder: Path, spec: str) -> None:
+    """The tables of a graph of ``datasets.py``, without its features."""
+    graph = datasets.load(spec)
+    names = np.char.add("node-", np.arange(graph.num_nodes).astype("U9"))
+    segments = np.char.add("class-", graph.y.numpy().astype("U4"))
+    ends = graph.edge_index.numpy()
+    pq.write_table(pa.table({"name": names, "segment": segments}), folder / "users-0.parquet")
+    pq.write_table(pa.table({"sku": np.arange(graph.num_nodes) + 1_000_000}), folder / "items.parquet")
+    purchases = pa.table({"user": names[ends[0]], "item": ends[1] + 1_000_000})
+    pq.write_table(purchases, folder / "purchases-0.parquet")
+
+
+def segments_by_name(folder: Path) -> dict[str, str]:
+    """What the tables say of their users."""
+    users = pq.read_table(sorted(folder.glob("users-*.parquet")))
+    return dict(zip(users["name"].to_pylist(), users["segment"].to_pylist(), strict=True))
+
+
 def demonstrate(args: argparse.Namespace) -> None:
     """The whole way."""
     folder = args.workdir
-    tables.write_tables(folder, args)
+    if args.data is None:
+        tables.write_tables(folder, args)
+    else:
+        write_graph(folder, args.data)
+    args.segments = len({*segments_by_name(folder).values()})
     (folder / "ids.yaml").write_text(CONFIG)
     partitions = build(folder / "ids.yaml", folder / "partitions", num_parts=2, memory="2GB")
     command = [sys.executable, "-m", "graphlearn_dist", "launch", "--data", str(partitions), "--servers", "2"]
     command += ["--trainers", "2", __file__, "--workdir", str(folder), "--epochs", str(args.epochs)]
-    with launched([*command, "--seed", str(args.seed)]) as process:
+    with launched([*command, "--seed", str(args.seed), "--segments", str(args.segments)]) as process:
         if code := process.wait():
             raise SystemExit(code)
-    model = Shop()
+    model = Shop(args.segments)
     model.load_state_dict(torch.load(folder / "checkpoint" / "model.pt"))
     rows = {name: glt.DistEmbedding.from_checkpoint(folder / "checkpoint" / name) for name in ("user", "item")}
     options = InferenceOptions(format="parquet", node_types=("user",))
@@ -153,20 +180,20 @@ def say_how_good(folder: Path, partitions: Path) -> None:
     written = pq.read_table(folder / "rows" / "user")
     scores = torch.tensor(written["embedding"].to_pylist())
     found = dict(zip(written["id"].to_pylist(), scores.argmax(dim=1).tolist(), strict=True))
-    users = pq.read_table(sorted(folder.glob("users-*.parquet")))
-    segments = dict(zip(users["name"].to_pylist(), users["segment"].to_pylist(), strict=True))
-    test = []
+    segments, test = segments_by_name(folder), []
     for part in range(2):
         data = glt.distributed.DistDataset()
         data.load(partitions, part)
         test += IdMap(partitions, "user").original_ids(data.split_ids(Split.test, "user")).to_pylist()
-    classes = sorted(tables.SEGMENTS)
+    classes = sorted({*segments.values()})
     right = sum(classes[found[name]] == segments[name] for name in test)
     print(f"{len(found):,} users written; segments of {right / len(test):.2%} of the test users are told")
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", metavar="SPEC", help="a graph of datasets.py, such as debian, and not the shop")
+    parser.add_argument("--segments", type=int, help=argparse.SUPPRESS)  # what a trainer is told
     parser.add_argument("--users", type=int, default=20_000)
     parser.add_argument("--items", type=int, default=5_000)
     parser.add_argument("--purchases", type=int, default=400_000)

@@ -271,6 +271,8 @@ def _infer(args: argparse.Namespace) -> int:
         resume=args.resume,
         reconnect_timeout=args.reconnect_timeout,
     )
+    if args.pairs and not os.path.isfile(args.pairs):  # seen before the work of hours
+        raise InvalidArgumentError(f"--pairs: expected a file, found none at {args.pairs}")
     return_large_blocks()  # those of a block of nodes go with it
     model = load_model(args.model, args.checkpoint)
     if not args.together:
@@ -312,18 +314,17 @@ def _infer_rows(
 
 def _score_pairs(args: argparse.Namespace, results: Results) -> None:
     import numpy as np
-    import torch
 
-    from .inference import score_pairs
     from .inference.pair_tables import score_pair_table
+    from .inference.pairs import load_pairs, score_pairs
 
     types = tuple(args.pair_types or (None, None))
     if args.pairs.endswith(".npy"):
-        pairs = torch.from_numpy(np.load(args.pairs, allow_pickle=False))
-        np.save(os.path.join(args.out, "pair_scores.npy"), score_pairs(results, pairs, node_types=types).numpy())
+        scores = score_pairs(results, load_pairs(args.pairs), node_types=types)
+        np.save(os.path.join(args.out, "pair_scores.npy"), scores.numpy())
         return
-    scores = os.path.join(args.out, "pair_scores.parquet")
-    score_pair_table(results, args.pairs, scores, directory=args.data, node_types=types, columns=args.pair_columns)
+    out = os.path.join(args.out, "pair_scores.parquet")
+    score_pair_table(results, args.pairs, out, directory=args.data, node_types=types, columns=args.pair_columns)
 
 
 def _show_progress(progress: StageProgress) -> None:
@@ -504,7 +505,7 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the stored rows")
     parser.add_argument("--format", choices=("npy", "parquet"), default="npy", help="parquet has the original ids")
     parser.add_argument("--file-size", default="1GB", metavar="SIZE", help="rows of one file at most (default 1GB)")
-    parser.add_argument("--block-size", type=int, default=32768, metavar="N", help="nodes computed at once")
+    parser.add_argument("--block-size", type=int, default=16384, metavar="N", help="nodes computed at once")
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
     parser.add_argument("--seed", type=int, default=0, help="of the draws of --fanout (default 0)")
     parser.add_argument("--resume", action="store_true", help="go on with the last finished block")

@@ -32,14 +32,12 @@ def link_ranks(positive: torch.Tensor, negative: torch.Tensor, *, ties: Ties = "
         InvalidArgumentError: shapes that do not fit together, or scores that are not numbers.
     """
     for name, scores in (("positive", positive), ("negative", negative)):
-        if not isinstance(scores, torch.Tensor):
-            raise InvalidArgumentError(f"{name}: expected a torch.Tensor of scores, got {type(scores).__name__}")
+        _check_numbers(scores, name)
     if positive.dim() != 1 or negative.dim() not in (1, 2) or (negative.dim() == 2 and len(negative) != len(positive)):
         raise InvalidArgumentError(
             f"positive, negative: expected scores [n] and [n, k] or [k], got {[*positive.shape]}, {[*negative.shape]}"
         )
-    if ties not in ("mean", "last"):
-        raise InvalidArgumentError(f"ties: expected 'mean' or 'last', got {ties!r}")
+    _check_ties(ties)
     for name, scores in (("positive", positive), ("negative", negative)):
         if bool(scores.isnan().any()):
             raise InvalidArgumentError(f"{name}: expected numbers, got nan, which has no place among others")
@@ -54,6 +52,7 @@ def link_ranks(positive: torch.Tensor, negative: torch.Tensor, *, ties: Ties = "
 
 def mean_reciprocal_rank(ranks: torch.Tensor) -> float:
     """Mean of one over each rank (see ``link_ranks``), float ``[n]``; nan of none."""
+    _check_numbers(ranks, "ranks")
     return float(ranks.double().reciprocal().mean())
 
 
@@ -64,6 +63,7 @@ def hits_at_k(ranks: torch.Tensor, k: int) -> float:
         InvalidArgumentError: a ``k`` that is none.
     """
     _check_k(k, "k")
+    _check_numbers(ranks, "ranks")
     return float((ranks <= k).double().mean())
 
 
@@ -78,7 +78,7 @@ class LinkMetrics:
         ties: see ``link_ranks``.
 
     Raises:
-        InvalidArgumentError: a ``k`` that is no integer from 1 on.
+        InvalidArgumentError: a ``k`` that is no integer from 1 on, or no such ``ties``.
     """
 
     def __init__(self, ks: Sequence[int] = (1, 3, 10), *, ties: Ties = "mean") -> None:
@@ -86,6 +86,7 @@ class LinkMetrics:
             raise InvalidArgumentError(f"ks: expected a sequence of integers, got {ks!r}")
         for k in ks:
             _check_k(k, "ks")
+        _check_ties(ties)
         self._ks = tuple(ks)
         self._ties = ties
         self._counts = torch.zeros(0, dtype=torch.int64)  # by twice the rank
@@ -113,6 +114,18 @@ class LinkMetrics:
         there = counts.nonzero().view(-1)
         found = {"mrr": float((counts[there] / ranks[there]).sum() / total)}
         return found | {f"hits@{k}": float(counts[ranks <= k].sum() / total) for k in self._ks}
+
+
+def _check_numbers(values: object, name: str) -> None:
+    if not isinstance(values, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: expected a torch.Tensor of numbers, got {type(values).__name__}")
+    if values.is_complex() or values.dtype == torch.bool:
+        raise InvalidArgumentError(f"{name}: expected real numbers, got {values.dtype}")
+
+
+def _check_ties(ties: object) -> None:
+    if ties not in ("mean", "last"):
+        raise InvalidArgumentError(f"ties: expected 'mean' or 'last', got {ties!r}")
 
 
 def _check_k(k: int, name: str) -> None:

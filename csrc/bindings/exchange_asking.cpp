@@ -29,7 +29,7 @@ std::shared_ptr<PartitionedGraph> make_graph(const std::vector<std::pair<int, in
                                              const std::vector<std::shared_ptr<PartitionBook>>& books,
                                              const std::vector<std::vector<std::shared_ptr<Csr>>>& pieces,
                                              std::vector<std::vector<int64_t>> fanouts, std::vector<DrawMethod> draws,
-                                             bool with_edge_ids, uint64_t seed) {
+                                             bool with_edge_ids, int64_t seed) {
   auto graph = std::make_shared<PartitionedGraph>();
   for (const auto& [seed_type, neighbor_type] : edge_types) graph->edge_types.push_back({seed_type, neighbor_type});
   graph->books.assign(books.begin(), books.end());

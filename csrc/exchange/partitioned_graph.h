@@ -18,7 +18,7 @@ struct PartitionedGraph {
   std::vector<std::vector<int64_t>> fanouts;                    // [hop][edge type]; 0 skips the type in that hop
   std::vector<DrawMethod> draws;                                // by edge type
   bool with_edge_ids = false;
-  uint64_t seed = 0;
+  int64_t seed = 0;
 
   int num_partitions() const { return static_cast<int>(pieces.size()); }
   bool is_here(int partition) const { return !pieces[partition].empty(); }

@@ -14,6 +14,7 @@ import torch
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
+from ..utils.values import is_number
 from .embeddings.checkpoint import Checkpoint
 from .embeddings.owners import owners_of
 from .embeddings.settings import DTYPES, EmbeddingSettings, Init, OptimizerSettings
@@ -60,6 +61,8 @@ class DistEmbedding:
         path: str | os.PathLike[str] | None = None,
         timeout_s: float = 180.0,
     ) -> None:
+        if not is_number(timeout_s) or not timeout_s > 0:
+            raise InvalidArgumentError(f"timeout_s: expected a positive number of seconds, got {timeout_s!r}")
         dtype_name, folder = str(dtype).removeprefix("torch."), "" if path is None else os.path.abspath(path)
         settings = EmbeddingSettings(name, node_type, num, dim, init, scale, seed, dtype_name, folder)
         self.settings = settings
@@ -226,4 +229,6 @@ class SparseAdam(_SparseOptimizer):
     def __init__(
         self, params: Iterable[DistEmbedding], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise InvalidArgumentError(f"betas: expected two numbers, got {betas!r}")
         super().__init__(params, OptimizerSettings("adam", lr, eps, *betas))

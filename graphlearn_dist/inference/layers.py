@@ -18,6 +18,7 @@ from torch_geometric.utils import add_remaining_self_loops
 from ..errors import InvalidArgumentError
 
 Rows = dict[Any, torch.Tensor]
+_MOST_INT32 = torch.iinfo(torch.int32).max
 _REDUCTIONS = ("sum", "add", "mean", "min", "max")
 
 
@@ -161,9 +162,14 @@ def compress(edges: torch.Tensor, values: torch.Tensor | None, shape: tuple[int,
 def sparse_rows(
     indptr: torch.Tensor, sources: torch.Tensor, values: torch.Tensor | None, shape: tuple[int, int]
 ) -> torch.Tensor:
-    """A sparse matrix ``[targets, sources]`` of edges that are compressed by target; its values are 1 unless given."""
+    """A sparse matrix ``[targets, sources]`` of edges that are compressed by target; its values are 1 unless given.
+
+    Its indices are int32 where the sources are: nothing is copied.
+    """
     values = torch.ones(len(sources)) if values is None else values
-    return torch.sparse_csr_tensor(indptr, sources.long(), values, shape, check_invariants=False)
+    if len(sources) > _MOST_INT32:
+        sources = sources.long()
+    return torch.sparse_csr_tensor(indptr.to(sources.dtype), sources, values, shape, check_invariants=False)
 
 
 class CallableLayer(Layer):

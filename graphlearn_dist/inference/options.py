@@ -11,6 +11,8 @@ import torch
 from ..core import available_cores
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
+from ..utils.values import check_seed, is_number, is_whole
+from .results import check_format
 
 RESULT_DTYPES = {torch.float32: "float32", torch.float16: "float16"}
 
@@ -39,7 +41,7 @@ class InferenceOptions:
 
     fanout: int = -1
     weights: bool = False
-    block_size: int = 32768
+    block_size: int = 16384
     num_threads: int | None = None
     dtype: torch.dtype = torch.float32
     node_types: tuple[NodeType, ...] | None = None
@@ -52,19 +54,24 @@ class InferenceOptions:
     reconnect_timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.fanout < -1 or self.fanout == 0:
-            raise InvalidArgumentError(f"fanout: expected -1 (all neighbors) or more than 0, got {self.fanout}")
+        if not is_whole(self.fanout) or self.fanout < -1 or self.fanout == 0:
+            raise InvalidArgumentError(f"fanout: expected -1 (all neighbors) or more than 0, got {self.fanout!r}")
         for name in ("block_size", "file_bytes"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.num_threads is not None and self.num_threads < 1:
-            raise InvalidArgumentError(f"num_threads: expected at least 1, or None, got {self.num_threads}")
-        if not self.reconnect_timeout >= 0:
-            raise InvalidArgumentError(f"reconnect_timeout: expected at least 0 seconds, got {self.reconnect_timeout}")
+            value = getattr(self, name)
+            if not is_whole(value) or value < 1:
+                raise InvalidArgumentError(f"{name}: expected an integer of at least 1, got {value!r}")
+        if self.num_threads is not None and (not is_whole(self.num_threads) or self.num_threads < 1):
+            raise InvalidArgumentError(
+                f"num_threads: expected an integer of at least 1, or None, got {self.num_threads!r}"
+            )
+        if not is_number(self.reconnect_timeout) or not self.reconnect_timeout >= 0:
+            raise InvalidArgumentError(
+                f"reconnect_timeout: expected at least 0 seconds, got {self.reconnect_timeout!r}"
+            )
+        check_seed("seed", self.seed)
         if self.dtype not in RESULT_DTYPES:
             raise InvalidArgumentError(f"dtype: expected torch.float32 or torch.float16, got {self.dtype}")
-        if self.format not in ("npy", "parquet"):
-            raise InvalidArgumentError(f"format: expected 'npy' or 'parquet', got {self.format!r}")
+        check_format(self.format)
         if self.weights and self.fanout != -1:
             raise InvalidArgumentError("weights: expected all neighbors (fanout=-1), got a fanout")
 

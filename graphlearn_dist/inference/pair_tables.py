@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgumentError, StorageError, UnknownIdError
+from ..errors import InvalidArgumentError, StorageError
 from ..typing import NodeType
 from .pairs import score_pairs
 from .results import Results
@@ -50,15 +50,17 @@ def score_pair_table(
     path = Path(pairs)
     maps = [IdMap(directory, node_type) for node_type in node_types]
     names = columns or _first_columns(path)
+    if names[0] == names[1]:
+        raise InvalidArgumentError(f"columns: expected one for sources and another one for targets, got {names}")
     types: dict[str, Any] = dict(zip(names, (each.id_type for each in maps), strict=True))
     ends: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     row = 0
     for batch in _batches(path, types):
-        for end, ids, column in zip(ends, maps, batch.columns, strict=True):
+        for end, ids, name, column in zip(ends, maps, names, batch.columns, strict=True):
             try:
                 end.append(ids.node_ids(column))
-            except UnknownIdError as error:
-                raise UnknownIdError(f"pairs: {path}, rows from {row} on: {error}") from error
+            except InvalidArgumentError as error:
+                raise type(error)(f"pairs: column {name!r} of {path}, rows from {row} on: {error}") from error
         row += batch.num_rows
     nothing = torch.empty(0, dtype=torch.int64)
     found = score_pairs(results, torch.stack([torch.cat([nothing, *end]) for end in ends]), node_types=node_types)
@@ -106,5 +108,7 @@ def _batches(path: Path, types: dict[str, Any]) -> Iterator[Any]:
             raise InvalidArgumentError(f"pairs: expected columns {list(types)} in {path}, found no {sorted(missing)}")
         for batch in opened.iter_batches(columns=list(types)):
             yield batch.select(list(types))
+    except InvalidArgumentError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise StorageError(f"pairs: {path}: cannot be read ({error})") from error

@@ -15,19 +15,51 @@ import torch
 from ..errors import InvalidArgumentError, StorageError
 from ..partition.layout import type_folder
 from ..typing import NodeType
+from ..utils.values import is_whole, label_of
 from .rows import Rows, RowsHere
 
 _META = "RESULTS.json"
 _FORMAT = "graphlearn-dist-results"
+_STORED = ("float32", "float16", "float64")
 ResultFormat = Literal["npy", "parquet"]
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """The rows of a node type: in memory, or in files one behind the other."""
+    """The rows of a node type: in memory, or in files one behind the other.
+
+    Attributes:
+        rows: in memory.
+        files: where they are not.
+        count: rows of all files together.
+        width: numbers of a row.
+        dtype: of these.
+    """
 
     rows: torch.Tensor | None
     files: tuple[Path, ...] = ()
+    count: int = 0
+    width: int = 0
+    dtype: str = ""
+
+    def parts(self) -> Iterator[tuple[Any, torch.Tensor]]:
+        """(ids or None, rows) of each file.
+
+        Raises:
+            StorageError: one cannot be read, or does not hold what was written.
+        """
+        seen = 0
+        for path in self.files:
+            ids, rows = _read(path)
+            seen += len(rows)
+            if rows.dim() != 2 or rows.size(1) != self.width or _name_of(rows.dtype) != self.dtype:
+                raise StorageError(
+                    f"{path}: expected {self.dtype} rows of {self.width} numbers, found {_name_of(rows.dtype)} "
+                    f"{list(rows.shape)}"
+                )
+            yield ids, rows
+        if seen != self.count:
+            raise StorageError(f"{self.files[0].parent}: expected {self.count} rows in all files, found {seen}")
 
 
 class Results:
@@ -59,7 +91,7 @@ class Results:
         stored = self._of(node_type)
         if stored.rows is not None:
             return stored.rows
-        parts = [_read(path)[1] for path in stored.files]
+        parts = [rows for _, rows in stored.parts()]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def batches(self, node_type: NodeType | None = None) -> Iterator[tuple[Any, torch.Tensor]]:
@@ -71,8 +103,7 @@ class Results:
         if stored.rows is not None:
             yield np.arange(len(stored.rows)), stored.rows
         first = 0
-        for path in stored.files:
-            ids, rows = _read(path)
+        for ids, rows in stored.parts():
             yield np.arange(first, first + len(rows)) if ids is None else ids, rows
             first += len(rows)
 
@@ -89,6 +120,10 @@ class Results:
         return self._stored[node_type]
 
 
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _read(path: Path) -> tuple[Any, torch.Tensor]:
     """(ids or None, rows) of a file."""
     try:
@@ -97,7 +132,7 @@ def _read(path: Path) -> tuple[Any, torch.Tensor]:
         import pyarrow.parquet as pq
 
         table = pq.read_table(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise StorageError(f"{path}: cannot be read ({error})") from error
     column = table.column("embedding").combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
@@ -118,17 +153,33 @@ def write_results(
 
     Args:
         out: the directory.
-        rows: float32 or float16.
+        rows: float32, float16 or float64.
         directory: of the partitions, whose id maps give the ids of Parquet files; None: node ids.
         format: ``"npy"`` (rows by node id), or ``"parquet"`` (columns ``id`` and ``embedding``).
         file_bytes: see above; a file has at least one row.
         fingerprint: what the rows were made of, to be kept beside them.
 
     Raises:
+        InvalidArgumentError: arguments that are not as said.
         MissingLibraryError: Parquet is asked for, and the extra ``tables`` is not installed.
     """
+    check_format(format)
+    if not is_whole(file_bytes) or file_bytes < 1:
+        raise InvalidArgumentError(f"file_bytes: expected an integer of at least 1, got {file_bytes!r}")
+    for node_type, of_type in rows.items():
+        if of_type.dim() != 2 or _name_of(of_type.dtype) not in _STORED:
+            raise InvalidArgumentError(
+                f"{label_of('rows', node_type)}: expected [num_nodes, width] of {', '.join(_STORED)}, got "
+                f"{_name_of(of_type.dtype)} {list(of_type.shape)}"
+            )
     here = {node_type: RowsHere(of_type) for node_type, of_type in rows.items()}
     finish_results(out, write_files(out, here, directory, format, file_bytes), fingerprint)
+
+
+def check_format(given: object) -> None:
+    """InvalidArgumentError unless files of this format are written."""
+    if given not in ("npy", "parquet"):
+        raise InvalidArgumentError(f"format: expected 'npy' or 'parquet', got {given!r}")
 
 
 def write_files(
@@ -164,7 +215,7 @@ def write_files(
             else:
                 _write_parquet(path, ids(torch.arange(first, first + len(part))), part)
         entries.append(
-            {"type": node_type, "count": of_type.num_rows, "width": of_type.width, "dtype": str(of_type.dtype)[6:],
+            {"type": node_type, "count": of_type.num_rows, "width": of_type.width, "dtype": _name_of(of_type.dtype),
              "files": files}
         )  # fmt: skip
     return entries
@@ -209,13 +260,18 @@ def open_results(directory: str | Path) -> Results:
     meta = _read_meta(root)
     if meta is None:
         raise StorageError(f"{root}: expected {_META}, found none: no results, or not complete")
-    stored = {}
-    for entry in meta["nodes"]:
-        files = tuple(root / name for name in entry["files"])
-        for path in files:
-            if not path.is_file():
-                raise StorageError(f"{path}: expected a file, found none")
-        stored[entry["type"]] = _Stored(None, files)
+    try:
+        stored = {
+            entry["type"]: _Stored(
+                None, tuple(root / name for name in entry["files"]), entry["count"], entry["width"], entry["dtype"]
+            )
+            for entry in meta["nodes"]
+        }
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"{root / _META}: damaged: {error!r}") from error
+    for path in (path for each in stored.values() for path in each.files):
+        if not path.is_file():
+            raise StorageError(f"{path}: expected a file, found none")
     return Results(stored)
 
 
@@ -241,7 +297,9 @@ def is_complete(root: Path, fingerprint: Mapping[str, Any]) -> bool:
 
 def check_free(root: Path, but: str = "") -> None:
     """InvalidArgumentError if there is a file in the directory, unless ``but`` is: a write that was not finished."""
-    if _read_meta(root) is not None or (root.exists() and not root.is_dir()):
+    if root.exists() and not root.is_dir():
+        raise InvalidArgumentError(f"out: expected a new or empty directory, got {root}, which is none")
+    if _read_meta(root) is not None:
         raise InvalidArgumentError(f"out: expected a new or empty directory, got {root}, which has results")
     if not root.is_dir() or (but and (root / but).exists()):
         return

@@ -88,7 +88,9 @@ def infer(
             made = _by_name(source, _Run(source, layers, options, None, progress).run(model))
             return Results.in_memory({key: rows.read(0, rows.num_rows) for key, rows in made.items()}, id_maps)
         fingerprint = _fingerprint(model, source, options, len(layers))
-        if not (options.resume and is_complete(Path(out), fingerprint)):
+        if options.resume and is_complete(Path(out), fingerprint):
+            shutil.rmtree(Path(out) / _WORK, ignore_errors=True)  # of a process that was killed after its last file
+        else:
             check_free(Path(out), but=_WORK)
             work = _begin(Path(out), source, fingerprint, resume=options.resume)
             _write(

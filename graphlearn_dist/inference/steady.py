@@ -40,7 +40,7 @@ def steady_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     if more_cols:
         weight = F.pad(weight, (0, 0, 0, more_cols))
         bias = None if bias is None else F.pad(bias, (0, more_cols))
-    return F.linear(x, weight.contiguous(), bias)[:rows, :cols]
+    return F.linear(x, weight.contiguous(), bias)[:rows, :cols].contiguous()
 
 
 class SteadyRows(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -103,10 +103,10 @@ def _mean(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _batch_norm(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Of rows that do not depend on each other: with the statistics of the training, which are given."""
     x = args[0]
-    more = -len(x) % _TILE_ROWS
-    if x.dim() != 2 or not more or (func._schema.name == "aten::native_batch_norm" and args[5]):
+    if x.dim() != 2 or (func._schema.name == "aten::native_batch_norm" and args[5]):
         return func(*args, **kwargs)
-    found, *others = func(F.pad(x, (0, 0, 0, more)), *args[1:], **kwargs)
+    filled = F.pad(x, (0, 0, 0, -len(x) % _TILE_ROWS)).contiguous()  # rows that are apart are rounded otherwise
+    found, *others = func(filled, *args[1:], **kwargs)
     return (found[: len(x)], *others)
 
 

@@ -15,6 +15,7 @@ from ..typing import EdgeType, NodeType, NumNeighbors, Split
 from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor, plain_tensor
+from ..utils.values import check_seed
 from .negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .strategies import TEMPORAL_STRATEGIES, check_strategy
@@ -216,8 +217,7 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):
             raise InvalidArgumentError(f"edge_dir: expected 'in', 'out' or None, got {self.edge_dir!r}")
-        if not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 63:
-            raise InvalidArgumentError(f"seed: expected an int of 64 bits, got {self.seed!r}")
+        check_seed("seed", self.seed)
         for strategy in (self.temporal_strategy, self.own_times):
             if strategy is not None and strategy not in TEMPORAL_STRATEGIES:
                 raise InvalidArgumentError(

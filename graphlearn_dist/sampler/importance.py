@@ -10,6 +10,7 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType
+from ..utils.values import check_seed, is_number, is_whole
 from .inputs import edge_type_index
 from .tasks import HostGraph
 from .walks import ENDED, RandomWalks, WalkSettings
@@ -59,12 +60,14 @@ class ImportanceSettings:
     def __post_init__(self) -> None:
         for name in ("num_neighbors", "num_random_walks", "num_traversals"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise InvalidArgumentError(f"{name}: expected an integer of at least 1, got {value!r}")
         if self.metapath is not None and not self.metapath:
             raise InvalidArgumentError("metapath: expected at least one edge type, got none")
-        if not 0 <= self.termination_prob <= 1:
-            raise InvalidArgumentError(f"termination_prob: expected a number in [0, 1], got {self.termination_prob}")
+        if not is_number(self.termination_prob) or not 0 <= self.termination_prob <= 1:
+            raise InvalidArgumentError(f"termination_prob: expected a number in [0, 1], got {self.termination_prob!r}")
+        check_seed("seed", self.seed)
+        check_seed("epoch", self.epoch)
 
     @property
     def hops(self) -> int:

@@ -11,6 +11,7 @@ from ..core import check_index_tensor, thread_pool, to_tensor
 from ..data.graph import Graph
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
+from ..utils.values import is_number, is_whole
 from .plan import UNBOUNDED, SamplingPlan, build_plan
 from .tasks import HostGraph
 
@@ -71,12 +72,12 @@ def personalized_pagerank(
 
 def check_settings(alpha: float, epsilon: float, top_k: int) -> None:
     """Raises an ``InvalidArgumentError``, see ``personalized_pagerank``."""
-    if not 0 < alpha < 1:
-        raise InvalidArgumentError(f"alpha: expected a number in (0, 1), got {alpha}")
-    if not epsilon > 0:
-        raise InvalidArgumentError(f"epsilon: expected a number above 0, got {epsilon}")
-    if top_k < 1:
-        raise InvalidArgumentError(f"top_k: expected at least 1, got {top_k}")
+    if not is_number(alpha) or not 0 < alpha < 1:
+        raise InvalidArgumentError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+    if not is_number(epsilon) or not epsilon > 0:
+        raise InvalidArgumentError(f"epsilon: expected a number above 0, got {epsilon!r}")
+    if not is_whole(top_k) or top_k < 1:
+        raise InvalidArgumentError(f"top_k: expected an integer of at least 1, got {top_k!r}")
 
 
 def plan_of_all(schema: GraphSchema) -> SamplingPlan:

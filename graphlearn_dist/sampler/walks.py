@@ -18,6 +18,7 @@ from ..data.dataset import Dataset
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType
+from ..utils.values import check_seed, is_number, is_whole
 from .inputs import edge_type_index
 from .plan import Draw, SamplingPlan, build_plan
 from .tasks import HostGraph
@@ -27,6 +28,7 @@ ENDED = -1
 
 _DRAWS_OF_WALKS = 1 << 62  # in the place of a batch's index, so that no walk has the draws of a batch
 _ENDS, _ACCEPTS, _KIND, _RANK = -1, -2, -3, -4  # in the place of an edge type
+_MOST_WALKS = 1 << 60
 _UNITS = 1 << 53  # of a random number in [0, 1)
 _FIRST_TRIES, _MORE_TRIES, _MOST_TRIES = 8, 4, 1 << 13
 _ROUNDS = 2  # of proposals, before whole rows are looked at
@@ -61,15 +63,18 @@ class WalkSettings:
     restart_every: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.length, int) or self.length < 0:
+        if not is_whole(self.length) or self.length < 0:
             raise InvalidArgumentError(f"length: expected a number of steps, got {self.length!r}")
         for name in ("p", "q"):
-            if not 1 / _EXTREME <= getattr(self, name) <= _EXTREME:
+            value = getattr(self, name)
+            if not is_number(value) or not 1 / _EXTREME <= value <= _EXTREME:
                 raise InvalidArgumentError(
-                    f"{name}: expected a number from {1 / _EXTREME} to {_EXTREME:.0f}, got {getattr(self, name)}"
+                    f"{name}: expected a number from {1 / _EXTREME} to {_EXTREME:.0f}, got {value!r}"
                 )
-        if not 0 <= self.restart_prob <= 1:
-            raise InvalidArgumentError(f"restart_prob: expected a number in [0, 1], got {self.restart_prob}")
+        if not is_number(self.restart_prob) or not 0 <= self.restart_prob <= 1:
+            raise InvalidArgumentError(f"restart_prob: expected a number in [0, 1], got {self.restart_prob!r}")
+        check_seed("seed", self.seed)
+        check_seed("epoch", self.epoch)
         if self.with_weight and max(self.biases) > _MOST_UNEQUAL * min(self.biases):
             raise InvalidArgumentError(
                 f"p, q: expected chances by weight (1/p, 1 and 1/q) that differ by a factor of {_MOST_UNEQUAL:.0f} at "
@@ -145,6 +150,8 @@ class RandomWalks:
 
     async def walk(self, seeds: torch.Tensor, first: int = 0) -> torch.Tensor:
         """Nodes int64 ``[n, length + 1]`` of the walks from seeds int64 ``[n]``, the first of which has this number."""
+        if not is_whole(first) or not 0 <= first <= _MOST_WALKS - len(seeds):
+            raise InvalidArgumentError(f"first: expected the number of a walk, 0 <= first < 2**60, got {first!r}")
         if self._steps:
             count = self._schema.num_nodes[self._schema.edge_specs[self._steps[0]][0]]
             seeds = check_index_tensor(seeds, "seeds", num_ids=count, what="node id").long()

@@ -411,12 +411,16 @@ class IdMap:
         return pa.concat_arrays(found).take(pa.array(back))
 
     def node_ids(self, original_ids: Any) -> torch.Tensor:
-        """The node ids int64 ``[n]`` of original ones (a sequence, or an Arrow array).
+        """The node ids int64 ``[n]`` of original ones (a sequence, or an Arrow array, chunked or not).
 
         Raises:
             UnknownIdError: no node has such an id.
         """
         dtype = self.id_type
+        if isinstance(original_ids, pa.ChunkedArray):
+            original_ids = original_ids.combine_chunks()
+        if isinstance(original_ids, pa.DictionaryArray):
+            original_ids = original_ids.dictionary_decode()
         try:
             given = original_ids if isinstance(original_ids, pa.Array) else pa.array(original_ids)
         except (pa.ArrowException, TypeError, OverflowError) as error:

@@ -17,6 +17,22 @@ def label_of(name: str, key: object) -> str:
     return name if key is None else f"{name}[{key!r}]"
 
 
+def is_whole(value: object) -> bool:
+    """Whether this is an integer; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether this is an integer or a float."""
+    return isinstance(value, float) or is_whole(value)
+
+
+def check_seed(name: str, value: object) -> None:
+    """InvalidArgumentError unless this is an integer of 64 bits, of which all draws are functions."""
+    if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise InvalidArgumentError(f"{name}: expected an int of 64 bits, got {value!r}")
+
+
 def check_distinct(name: str, ids: torch.Tensor) -> None:
     """InvalidArgumentError, with two positions, unless all ids differ."""
     ordered = ids.sort().values

@@ -23,7 +23,7 @@ from graphlearn_dist.distributed import ServedDataset, init_client, shutdown_cli
 from graphlearn_dist.errors import PeerLostError
 from graphlearn_dist.inference import InferenceOptions, infer, open_results
 from tests.support.graphs import random_graph
-from tests.support.inference import basic, dataset_of, partitions_of
+from tests.support.inference import basic, dataset_of, num_done, partitions_of
 from tests.support.jobs import Job, running_servers
 from tests.support.processes import TestProcess, start
 from tests.support.worker_groups import DEADLINE_S, member, running_group
@@ -175,15 +175,6 @@ class OverServers:
 
     def _serve_again(self, rank: int) -> None:
         self._job.servers[rank] = self._stack.enter_context(served_again(self._directory, self._job, rank))
-
-
-def num_done(out: Path) -> int:
-    """Blocks that are marked as finished."""
-    found = 0
-    for marks in out.glob(".partial/**/*.done"):
-        with contextlib.suppress(FileNotFoundError):
-            found += sum(marks.read_bytes())
-    return found
 
 
 def wait_for_a_block(out: Path, before: int, running: Running) -> None:

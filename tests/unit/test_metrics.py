@@ -110,5 +110,12 @@ def test_refused(positive: torch.Tensor, negative: torch.Tensor, error: str) -> 
         LinkMetrics(3)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="k: expected integers from 1, got 0"):
         hits_at_k(torch.ones(1), 0)
-    with pytest.raises(InvalidArgumentError, match=r"negative: expected a torch\.Tensor of scores, got list"):
+    with pytest.raises(InvalidArgumentError, match=r"negative: expected a torch\.Tensor of numbers, got list"):
         link_ranks(torch.ones(1), [0.5])  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"positive: expected real numbers, got torch\.bool"):
+        link_ranks(torch.ones(1).bool(), torch.ones(1))
+    with pytest.raises(InvalidArgumentError, match="ties: expected 'mean' or 'last'"):
+        LinkMetrics(ties="first")  # type: ignore[arg-type]
+    for metric in (mean_reciprocal_rank, lambda ranks: hits_at_k(ranks, 1)):
+        with pytest.raises(InvalidArgumentError, match=r"ranks: expected a torch\.Tensor of numbers, got list"):
+            metric([1.0])  # type: ignore[arg-type]

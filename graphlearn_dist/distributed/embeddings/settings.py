@@ -12,18 +12,11 @@ import torch
 from ...errors import InvalidArgumentError
 from ...typing import NodeType
 from ...utils.message_types import register_message
+from ...utils.values import is_number, is_whole
 
 Init = Literal["zeros", "uniform", "normal"]
 OptimizerKind = Literal["sgd", "adagrad", "adam"]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) or _is_whole(value)
 
 
 @register_message
@@ -57,13 +50,13 @@ class EmbeddingSettings:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidArgumentError(f"name: expected a text that is not empty, got {self.name!r}")
         for argument, value in (("num", self.num), ("dim", self.dim)):
-            if not _is_whole(value) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise InvalidArgumentError(f"{argument}: expected a whole number of at least 1, got {value!r}")
-        if not _is_whole(self.seed):
+        if not is_whole(self.seed):
             raise InvalidArgumentError(f"seed: expected a whole number, got {self.seed!r}")
         if self.init not in get_args(Init):
             raise InvalidArgumentError(f"init: expected one of {get_args(Init)}, got {self.init!r}")
-        if not _is_number(self.scale) or not math.isfinite(self.scale):
+        if not is_number(self.scale) or not math.isfinite(self.scale):
             raise InvalidArgumentError(f"scale: expected a finite number, got {self.scale!r}")
         if self.dtype not in DTYPES:
             raise InvalidArgumentError(f"dtype: expected one of {[*DTYPES]}, got {self.dtype!r}")
@@ -98,7 +91,7 @@ class OptimizerSettings:
         if self.kind not in get_args(OptimizerKind):
             raise InvalidArgumentError(f"kind: expected one of {get_args(OptimizerKind)}, got {self.kind!r}")
         for argument, value in (("lr", self.lr), ("eps", self.eps)):
-            if not _is_number(value) or not 0 <= value < math.inf:
+            if not is_number(value) or not 0 <= value < math.inf:
                 raise InvalidArgumentError(f"{argument}: expected a finite number of at least 0, got {value!r}")
-        if not all(_is_number(beta) and 0 <= beta < 1 for beta in (self.beta1, self.beta2)):
+        if not all(is_number(beta) and 0 <= beta < 1 for beta in (self.beta1, self.beta2)):
             raise InvalidArgumentError(f"betas: expected 0 <= beta < 1, got {(self.beta1, self.beta2)}")

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import Any, Protocol
@@ -121,6 +121,8 @@ class Membership:
         self._registry: Registry | None = None
         self._self: Member | None = None  # what this endpoint joined as
         self._unconfirmed: dict[str, Member] = {}  # known from before the registry was lost
+        self._not_back: LastKnown[tuple[Peer, str]] = LastKnown()  # who did not come to the one that is back
+        self._gathers: dict[Future[dict[str, bytes]], Mapping[str, int]] = {}  # this endpoint waits in, and for whom
         self._rejoining: asyncio.Task[None] | None = None
 
     # --- joining -----------------------------------------------------------------------------------------------
@@ -181,6 +183,7 @@ class Membership:
         self._self = Member(self._endpoint.peer, self._advertised(master))
         with self._condition:
             self._registry_lost = None
+            self._not_back = LastKnown()
             self._members.clear()  # what an attempt before this one was told
             self.names = {}
         left_s = max(_GRACE_S, deadline - time.monotonic())
@@ -269,10 +272,24 @@ class Membership:
         asyncio.get_running_loop().call_later(_UNCONFIRMED_S, self._drop_unconfirmed, self._unconfirmed)
 
     def _drop_unconfirmed(self, unconfirmed: dict[str, Member]) -> None:
-        """Who did not come to the new registry is gone like the old one."""
+        """Who did not come to the new registry is gone like the old one. It does not know of them, and says nothing."""
         if unconfirmed is self._unconfirmed and self._registry_lost is None:
+            why = "it did not join again after the registry was lost"
             for member in list(unconfirmed.values()):
-                self._forget(member, "it did not join again after the registry was lost")
+                with self._condition:
+                    self._not_back.put(member.role, member.rank, (member.peer, why))
+                self._forget(member, why)
+            with self._condition:
+                gathers = dict(self._gathers)
+            for answer, sizes in gathers.items():
+                if self._missing_of(sizes) is not None:
+                    answer.cancel()
+
+    def _missing_of(self, sizes: Mapping[str, int]) -> PeerLostError | None:
+        """How a member of a group was lost that a registry which is back does not know of."""
+        with self._condition:
+            found = [self._not_back.get(role, rank) for role, size in sizes.items() for rank in range(size)]
+        return next((PeerLostError(str(known[0]), known[1]) for known in found if known is not None), None)
 
     # --- the view ----------------------------------------------------------------------------------------------
 
@@ -292,6 +309,9 @@ class Membership:
     def _learn(self, member: Member) -> None:
         self._unconfirmed.pop(member.name, None)
         with self._condition:
+            if all(role != member.role for role, _ in self.names):
+                self._not_back.drop_role(member.role)  # another run begins
+            self._not_back.drop(member.role, member.rank)
             known = self._members.get(member.name)
         if known is not None and known.peer != member.peer:
             self._forget(known, f"{member.peer} has taken its place")
@@ -419,13 +439,28 @@ class Membership:
             )
         blob = b"".join(encode(obj).write_parts())
         try:
-            hosted: Remote[Collectives] = Remote(self._endpoint, master, timeout_s=timeout_s + _GRACE_S, fail_fast=True)
-            blobs = hosted.call(Collectives.gather, sizes, blob, timeout_s)
+            blobs = self._gather(master, sizes, blob, timeout_s)
         except PeerLostError as error:
             if self._registry_lost is not None:
                 raise PeerLostError(f"registry {self._registry_name}", self._registry_lost) from error
             raise
         return {name: decode_blob(bytearray(blob)) for name, blob in blobs.items()}
+
+    def _gather(self, master: PeerAddress, sizes: dict[str, int], blob: bytes, timeout_s: float) -> dict[str, bytes]:
+        hosted: Remote[Collectives] = Remote(self._endpoint, master, timeout_s=timeout_s + _GRACE_S, fail_fast=True)
+        answer = hosted.ask(Collectives.gather, sizes, blob, timeout_s)
+        with self._condition:
+            self._gathers[answer] = sizes
+        try:
+            if (lost := self._missing_of(sizes)) is not None:
+                answer.cancel()
+                raise lost
+            return answer.result()
+        except CancelledError:
+            raise self._missing_of(sizes) or PeerLostError(f"registry {self._registry_name}", "given up") from None
+        finally:
+            with self._condition:
+                del self._gathers[answer]
 
     def _own_group(self) -> dict[str, int]:
         if self._world_size is None:

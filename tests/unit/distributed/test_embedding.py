@@ -253,6 +253,8 @@ def test_two_of_one_name_begin_alike_and_are_apart() -> None:
         ({"num": True}, "num"),
         ({"scale": "wide"}, "scale"),
         ({"seed": "x"}, "seed"),
+        ({"timeout_s": "1"}, "timeout_s"),
+        ({"timeout_s": 0}, "timeout_s"),
         ({"init": torch.nn.init.ones_}, "init"),
     ],
 )
@@ -281,6 +283,9 @@ def test_wrong_uses() -> None:
         copy.deepcopy(embedding)
     with pytest.raises(InvalidArgumentError, match="betas"):
         SparseAdam([embedding], lr=0.1, betas=(1.0, 0.9))
+    for betas in (0.9, (0.9,), (0.9, 0.99, 0.999)):
+        with pytest.raises(InvalidArgumentError, match="betas: expected two numbers"):
+            SparseAdam([embedding], lr=0.1, betas=betas)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="kind"):
         OptimizerSettings("lion", 0.1)
     SparseSGD([embedding], lr=0.1).step()

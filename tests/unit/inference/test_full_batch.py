@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN, GraphConv, GraphSAGE, HeteroConv
 
@@ -45,27 +46,6 @@ def features(arrays: Any) -> torch.Tensor:
     return x
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", ["cora", "tolokers"])
-def test_homogeneous(name: str, weighted: bool) -> None:
-    arrays = archive(name)
-    data = Data(x=features(arrays), edge_index=both_ways(arrays["edge_index"]))
-    arguments = [data.x, data.edge_index]
-    if weighted:
-        data.edge_weight = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(1))
-        arguments.append(data.edge_weight)
-    for kind in (GCN,) if weighted else (GCN, GraphSAGE):
-        torch.manual_seed(0)
-        model = kind(data.x.size(1), 32, 2, 7).eval()
-        with torch.no_grad():
-            expected = model(*arguments)
-        sizes = ((1 << 20, 1), (1000, 2))
-        found = [infer(model, data, options=InferenceOptions(block_size=b, num_threads=t, weights=weighted)).rows()
-                 for b, t in sizes]  # fmt: skip
-        assert far(found[0], expected) < CLOSE
-        assert torch.equal(found[1], found[0])
-
-
 def debian() -> HeteroData:
     """Packages, their sources and tags, with the features of packages and a few numbers of the others."""
     arrays = archive("debian_core")
@@ -85,6 +65,39 @@ def debian() -> HeteroData:
         data[source, relation, target].edge_index = edges
         data[target, f"rev_{relation}", source].edge_index = edges.flip(0)
     return data
+
+
+def one_type(name: str) -> Data:
+    """A graph of one node type: of Debian's, all nodes as one, and all edges."""
+    if name == "debian":
+        data = debian()
+        widest = max(rows.size(1) for rows in data.x_dict.values())
+        for store in data.node_stores:
+            store.x = F.pad(store.x, (0, widest - store.x.size(1)))
+        data = data.to_homogeneous(add_node_type=False, add_edge_type=False)
+        return Data(x=data.x, edge_index=data.edge_index)
+    arrays = archive(name)
+    return Data(x=features(arrays), edge_index=both_ways(arrays["edge_index"]))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["cora", "tolokers", "debian"])
+def test_homogeneous(name: str, weighted: bool) -> None:
+    data = one_type(name)
+    arguments = [data.x, data.edge_index]
+    if weighted:
+        data.edge_weight = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(1))
+        arguments.append(data.edge_weight)
+    for kind in (GCN,) if weighted else (GCN, GraphSAGE):
+        torch.manual_seed(0)
+        model = kind(data.x.size(1), 32, 2, 7).eval()
+        with torch.no_grad():
+            expected = model(*arguments)
+        sizes = ((1 << 20, 1), (1000, 2))
+        found = [infer(model, data, options=InferenceOptions(block_size=b, num_threads=t, weights=weighted)).rows()
+                 for b, t in sizes]  # fmt: skip
+        assert far(found[0], expected) < CLOSE
+        assert torch.equal(found[1], found[0])
 
 
 def test_typed() -> None:

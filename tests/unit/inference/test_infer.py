@@ -179,6 +179,15 @@ def test_one_row_of_a_product_does_not_depend_on_the_others() -> None:
     assert far(whole, F.linear(x, weight, bias)) < CLOSE
 
 
+def trained_norm(width: int) -> torch.nn.BatchNorm1d:
+    """With statistics and parameters that round."""
+    norm, draw = torch.nn.BatchNorm1d(width), torch.Generator().manual_seed(width)
+    for values in (norm.running_mean, norm.running_var, norm.weight, norm.bias):
+        assert values is not None
+        values.data.uniform_(0.5, 2, generator=draw)
+    return norm.eval()
+
+
 NUMBERS: dict[str, Any] = {
     "elu": F.elu,
     "selu": F.selu,
@@ -195,7 +204,9 @@ NUMBERS: dict[str, Any] = {
     "not contiguous": lambda x: torch.sigmoid(x[:, ::2]),
     "transposed": lambda x: torch.sigmoid(x.t()).t(),
     "gru": torch.nn.GRUCell(5, 5),
-    "batch norm": torch.nn.BatchNorm1d(5, affine=False).eval(),
+    "batch norm": trained_norm(5),
+    "batch norm of columns": lambda x: trained_norm(3)(x[:, :3]),
+    "batch norm behind a product": torch.nn.Sequential(torch.nn.Linear(5, 6), trained_norm(6)),
     "scripted": torch.jit.script(torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Sigmoid())),
 }
 
@@ -206,7 +217,7 @@ def test_one_row_of_a_function_does_not_depend_on_the_others(name: str) -> None:
     x, function = features(999, 5), NUMBERS[name]
     with torch.no_grad(), SteadyRows():
         whole = function(x)
-        for first, last in ((0, 1), (5, 8), (64, 300), (998, 999)):
+        for first, last in ((0, 1), (5, 8), (64, 128), (64, 300), (998, 999)):
             assert torch.equal(function(x[first:last].clone()), whole[first:last])
     with torch.no_grad():
         assert far(whole, function(x)) < CLOSE
@@ -232,9 +243,11 @@ class FailingWithoutEdges(SAGEConv):
         return super().forward(x, edge_index)
 
 
-def test_fanouts_are_drawn_by_node() -> None:
+def test_fanouts_are_drawn_by_node(tmp_path: Path) -> None:
     model = basic(GraphSAGE)
-    found = [infer(model, dataset_of(GRAPH), options=options(*size, fanout=3)).rows() for size in SIZES]
+    found = [infer(model, dataset_of(GRAPH), options=options(*size, fanout=3, seed=-1)).rows() for size in SIZES]
+    directory = partitions_of(GRAPH, tmp_path, "random", 2)
+    found.append(infer(model, directory, options=options(40, 2, fanout=3, seed=-1)).rows())
     assert all(torch.equal(other, found[0]) for other in found)
     all_neighbors = infer(model, dataset_of(GRAPH), options=options(64, 1)).rows()
     assert not torch.equal(all_neighbors, found[0])
@@ -352,6 +365,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     found = infer(calls, dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
     assert torch.equal(found.rows(), expected)
     assert [-1 - layer._left for layer in calls] == [0, 6 - 3]  # of 6 blocks
+    (tmp_path / "out" / ".partial").mkdir()  # of one that was killed after its last file
     again = infer(dying_layers((1, 1)), dataset_of(GRAPH), tmp_path / "out", options=options(50, 1, resume=True))
     assert torch.equal(again.rows(), expected)
     assert not (tmp_path / "out" / ".partial").exists()
@@ -388,7 +402,7 @@ def test_resuming_something_else(tmp_path: Path) -> None:
             list(basic(GraphSAGE).convs)[:1],
             dataset_of(GRAPH),
             tmp_path / "out",
-            options=options(32768, 1, resume=True),
+            options=options(16384, 1, resume=True),
         )
     infer(basic(GraphSAGE), dataset_of(GRAPH), tmp_path / "out")
     with pytest.raises(InvalidArgumentError, match="out: expected a new or empty directory"):
@@ -422,6 +436,9 @@ def test_scores_of_pairs() -> None:
     torch.testing.assert_close(far_apart, (users - items).norm(dim=1))
     with pytest.raises(InvalidArgumentError, match="pairs: expected 0 <= id < 70"):
         score_pairs(results, torch.tensor([[0], [70]]), node_types=("user", "item"))
+    for wrong in ([[0], [1]], torch.zeros(3, 2, dtype=torch.int64), torch.zeros(2, 2), torch.ones(2, 2).bool()):
+        with pytest.raises(InvalidArgumentError, match="pairs: expected"):
+            score_pairs(results, wrong, node_types=("user", "item"))  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
@@ -493,7 +510,8 @@ def test_bad_input(model: Any, data: Any, chosen: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     "chosen",
     [{"fanout": 0}, {"block_size": 0}, {"file_bytes": 0}, {"num_threads": 0}, {"dtype": torch.int64},
-     {"format": "csv"}, {"fanout": 3, "weights": True}],
+     {"format": "csv"}, {"fanout": 3, "weights": True}, {"fanout": 2.5}, {"block_size": 1.5}, {"file_bytes": "1"},
+     {"num_threads": True}, {"reconnect_timeout": "1"}, {"seed": 1 << 63}, {"seed": "x"}],
 )  # fmt: skip
 def test_bad_options(chosen: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):

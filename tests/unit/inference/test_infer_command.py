@@ -184,6 +184,17 @@ def test_pairs_of_original_ids(named: Path, file_format: str, columns: tuple[str
     assert found["score"].to_pylist() == [float((119 - i) * (49 - i)) for i in range(50)]
 
 
+def test_pairs_of_categories(named: Path) -> None:
+    """As tables of pandas have them: ids in a dictionary."""
+    pa, pq = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
+    ends = [pa.array(NAMES[i : i + 50]).dictionary_encode() for i in (0, 70)]
+    pq.write_table(pa.table(ends, names=["a", "b"]), named.parent / "pairs.parquet")
+    assert infer_pairs(named, "pairs.parquet") == 0
+    found = pq.read_table(named.parent / "out" / "pair_scores.parquet")
+    assert (found["a"].to_pylist(), found["b"].to_pylist()) == (NAMES[:50], NAMES[70:])
+    assert found["score"].to_pylist() == [float((119 - i) * (49 - i)) for i in range(50)]
+
+
 @pytest.mark.parametrize(
     ("pairs", "more", "message"),
     [
@@ -192,8 +203,14 @@ def test_pairs_of_original_ids(named: Path, file_format: str, columns: tuple[str
         (
             {"a": ["node 001"], "b": ["node 002"]},
             ("--pair-columns", "a", "c"),
-            r"pairs: expected .* found no \['c'\]",
+            r"dist: pairs: expected .* found no \['c'\]",
         ),
+        (
+            {"a": ["node 001"], "b": ["node 002"]},
+            ("--pair-columns", "a", "a"),
+            r"columns: expected one for sources and another one for targets, got \['a', 'a'\]",
+        ),
+        ({"a": ["node 001"], "b": [2]}, (), r"pairs: column 'b' of .*, rows from 0 on: .* expected large_string, got"),
     ],
 )
 def test_mistakes_in_pairs(
@@ -212,6 +229,9 @@ def test_mistakes_in_pairs(
         ((), "layers", "checkpoint: .* does not fit the model"),
         (("--checkpoint", "model.py"), "make", "cannot be read"),
         (("--fanout", "0"), "make", "fanout: expected"),
+        (("--pairs", "nowhere.npy"), "make", "--pairs: expected a file, found none at nowhere.npy"),
+        (("--pairs", "model.npy"), "make", "pairs: model.npy: cannot be read"),
+        (("--pairs", "names.npy"), "make", "pairs: expected int64 or int32 .* in names.npy, got <U1"),
     ],
 )
 def test_mistakes(
@@ -223,5 +243,7 @@ def test_mistakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(directory.parent)
+    (directory.parent / "model.npy").write_bytes((directory.parent / "model.pt").read_bytes())
+    np.save(directory.parent / "names.npy", np.array([["a"], ["b"]]))
     assert run(directory, *more, function=function) == 1
     assert re.search(message, capsys.readouterr().err)

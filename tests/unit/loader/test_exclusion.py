@@ -188,7 +188,7 @@ def test_no_excluded_edge_in_a_thousand_batches(tmp_path: Path) -> None:
     """Of the whole graph and of three partitions that ask each other, in forty epochs; and these are the same."""
     reverse, ids = reverse_ids(HOMOGENEOUS), HOMOGENEOUS.ids_of(None)
     inputs = EdgeSamplerInput(*HOMOGENEOUS.edges[None], excluded=ids, excluded_reverse=reverse[ids])
-    config = SamplingConfig(SamplingType.LINK, [5, 3], 16, True, False, True, False, False, False, "in", 7)
+    config = SamplingConfig(SamplingType.LINK, [5, 3], 16, True, False, True, False, False, False, "in", -7)
     local = LocalBatches(make_dataset(HOMOGENEOUS, "in"), inputs, config)
     datasets = load_partitions(write_partitions(HOMOGENEOUS, tmp_path, "random", 3, "in"), 3)
     services = [PartitionService(dataset) for dataset in datasets]

@@ -245,6 +245,38 @@ def test_a_registry_that_comes_back() -> None:
         assert changes.get(timeout=DEADLINE_S) == ("lost", b.peer)
 
 
+def test_who_left_while_the_registry_was_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is back does not know of it: those who knew it say so, whether they wait already or come later."""
+    monkeypatch.setattr(membership, "_UNCONFIRMED_S", 1.0)
+    with contextlib.ExitStack() as stack:
+        reserved = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def host() -> Endpoint:
+            endpoint = stack.enter_context(Endpoint("server", 0, settings=SETTINGS))
+            endpoint.join("127.0.0.1", 0, host_registry=True, master_fd=os.dup(reserved.fileno()))
+            return endpoint
+
+        def client(rank: int) -> Endpoint:
+            endpoint = stack.enter_context(Endpoint("client", rank, settings=SETTINGS))
+            endpoint.join("127.0.0.1", reserved.getsockname()[1], world_size=2)
+            return endpoint
+
+        first = host()
+        a, b = client(0), client(1)
+        a.wait_for_members("client", 2, DEADLINE_S)
+        first.close()
+        with pytest.raises(PeerLostError, match="registry"):
+            b.barrier()
+        b.close()
+        host().wait_for_members("client", 1, DEADLINE_S)  # `a` has come back to the second one
+        asyncio.run_coroutine_threadsafe(have_joined_again(a), a.loop).result(DEADLINE_S)
+        for _ in range(2):
+            with pytest.raises(PeerLostError, match=r"client 1.*it did not join again after the registry was lost"):
+                a.all_gather(1)
+        again = client(1)
+        assert in_threads(a.barrier, again.barrier) == [None, None]
+
+
 def test_a_registry_in_whose_place_another_jobs_is() -> None:
     """Who belongs to the job that is gone says so, and knocks there no more."""
     with contextlib.ExitStack() as stack:

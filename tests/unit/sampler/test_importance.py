@@ -98,6 +98,8 @@ def test_nobody_to_visit_and_nothing_asked() -> None:
         ({"num_random_walks": 1.5}, "num_random_walks: expected an integer of at least 1"),
         ({"num_traversals": True}, "num_traversals: expected an integer of at least 1"),
         ({"termination_prob": 1.5}, r"termination_prob: expected a number in \[0, 1\]"),
+        ({"termination_prob": "1"}, r"termination_prob: expected a number in \[0, 1\], got '1'"),
+        ({"seed": None}, "seed: expected an int of 64 bits, got None"),
         ({"metapath": [BUYS], "num_traversals": 1}, "metapath: expected edge types that lead back to 'user'"),
         ({"metapath": [BUYS, BUYS]}, "metapath: expected"),
         ({"metapath": []}, "metapath: expected at least one edge type"),

@@ -98,7 +98,10 @@ def test_refused(tmp_path: Path) -> None:
         for how, error in (
             ({"alpha": 1.0}, "alpha: expected a number"),
             ({"epsilon": 0}, "epsilon: expected a number"),
-            ({"top_k": 0}, "top_k: expected at least 1"),
+            ({"alpha": "0.1"}, r"alpha: expected a number in \(0, 1\), got '0.1'"),
+            ({"epsilon": None}, "epsilon: expected a number above 0, got None"),
+            ({"top_k": 0}, "top_k: expected an integer of at least 1"),
+            ({"top_k": 1.5}, "top_k: expected an integer of at least 1, got 1.5"),
         ):
             with pytest.raises(InvalidArgumentError, match=error):
                 personalized_pagerank(source, torch.arange(3), **how)

@@ -157,11 +157,11 @@ def test_bits_of_partitions(way: str, name: str, tmp_path: Path) -> None:
     graph, given = graph_of(name), dict(WAYS[way])
     if name == "typed":
         given["metapath"] = (KNOWS,) if "p" in given else (BUYS, REV_BUYS)
-    settings, num_nodes = WalkSettings(seed=4, **given), graph.num_nodes["user" if name == "typed" else None]
+    settings, num_nodes = WalkSettings(seed=-4, **given), graph.num_nodes["user" if name == "typed" else None]
     seeds = torch.cat([torch.arange(num_nodes), torch.arange(20)])
     for edge_dir, num_parts, kind in (("out", 2, "random"), ("in", 3, "range")):
         if edge_dir == "in" and "metapath" in given and len(given["metapath"]) > 1:  # against the edges
-            settings = WalkSettings(seed=4, **{**given, "metapath": (REV_BUYS, BUYS)})
+            settings = WalkSettings(seed=-4, **{**given, "metapath": (REV_BUYS, BUYS)})
         data = make_dataset(graph, edge_dir)  # type: ignore[arg-type]
         plan = walk_plan(data, settings.with_weight, settings.seed)
         how: dict[str, Any] = asdict(settings)
@@ -204,6 +204,15 @@ def test_other_draws() -> None:
     ("how", "error"),
     [
         ({"length": -1}, "length: expected a number of steps, got -1"),
+        ({"length": True}, "length: expected a number of steps, got True"),
+        ({"p": "2"}, "p: expected a number from 0.0001 to 10000, got '2'"),
+        ({"restart_prob": "0.1"}, r"restart_prob: expected a number in \[0, 1\], got '0.1'"),
+        ({"seed": 1.5}, "seed: expected an int of 64 bits, got 1.5"),
+        ({"seed": 1 << 63}, "seed: expected an int of 64 bits, got 9223372036854775808"),
+        ({"epoch": "x"}, "epoch: expected an int of 64 bits, got 'x'"),
+        ({"first": -1}, r"first: expected the number of a walk, 0 <= first < 2\*\*60, got -1"),
+        ({"first": 1 << 60}, "first: expected the number of a walk"),
+        ({"first": 0.5}, "first: expected the number of a walk"),
         ({"p": 0.0}, "p: expected a number from 0.0001 to 10000, got 0"),
         ({"q": float("nan")}, "q: expected a number from"),
         ({"restart_prob": 1.5}, r"restart_prob: expected a number in \[0, 1\], got 1.5"),
