@@ -45,9 +45,10 @@ class LoaderStats:
         batches: that it gave.
         remaining: batches that are left of this epoch, or of the next before it begins.
         wait_s: time that the loop waited in ``next()``.
-        start_s: of that, for the very first batch: libraries are loaded then, and whoever makes batches starts.
         compute_s: time between one ``next()`` and the following one: the model's.
         made: what makes its batches.
+        start_s: of ``wait_s``, for the very first batch: libraries are loaded then, and whoever makes batches starts.
+        convert_s: making PyG's objects of batches, and beginning to copy them to a device.
     """
 
     name: str
@@ -57,6 +58,7 @@ class LoaderStats:
     compute_s: float
     made: MadeStats
     start_s: float = 0.0
+    convert_s: float = 0.0
 
     @property
     def wait_share(self) -> float:
@@ -68,9 +70,12 @@ class LoaderStats:
     def stages_ms(self) -> dict[str, float]:
         """By stage, the mean milliseconds of a batch; see ``BatchSums``. Stages that never took any are left out."""
         sums = self.made.sums
-        names = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns}
-        parts = {"split and stitch": sums.route_ns, "own partition": sums.own_ns, "other partitions": sums.peers_ns}
-        return {name: ns / 1e6 / max(sums.batches, 1) for name, ns in (names | parts).items() if ns}
+        names = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns, "credit": sums.credit_ns}
+        parts = {"seeds": sums.seeds_ns, "copy": sums.copy_ns, "split": sums.split_ns, "stitch": sums.stitch_ns}
+        parts |= {"own partition": sums.own_ns, "other partitions": sums.peers_ns}
+        found = {name: ns / 1e6 / max(sums.batches, 1) for name, ns in (names | parts).items()}
+        found["convert"] = self.convert_s * 1e3 / max(self.batches, 1)
+        return {name: ms for name, ms in found.items() if ms}
 
     def __str__(self) -> str:
         sums, count = self.made.sums, max(self.made.sums.batches, 1)
@@ -111,7 +116,7 @@ class LoopTimes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.batches = self.wait_ns = self.compute_ns = self.start_ns = 0
+        self.batches = self.wait_ns = self.compute_ns = self.start_ns = self.convert_ns = 0
         self.given_at = 0
         self._advised = False
 
@@ -143,6 +148,11 @@ class LoopTimes:
                 self._advised = True
         return wants_advice
 
+    def converted(self, ns: int) -> None:
+        """A batch became what the loop gets in so long; on any thread."""
+        with self._lock:
+            self.convert_ns += ns
+
     def advise(self, stats: LoaderStats) -> None:
         """Logs what a loop that waits can do."""
         if (text := stats.advice()) is not None:
@@ -155,6 +165,8 @@ class LoopTimes:
         yield Metric(
             "loader_compute_seconds_total", "Time between batches: the model's.", self.compute_ns / 1e9, labels
         )
+        help_text = "Time of making PyG's objects of batches."
+        yield Metric("loader_convert_seconds_total", help_text, self.convert_ns / 1e9, labels)
 
 
 def made_metrics(made: MadeStats, labels: dict[str, str]) -> Iterator[Metric]:
@@ -165,9 +177,10 @@ def made_metrics(made: MadeStats, labels: dict[str, str]) -> Iterator[Metric]:
     yield Metric("nodes_total", "Nodes of batches made.", sums.nodes, labels)
     yield Metric("edges_total", "Edges of batches made.", sums.edges, labels)
     yield Metric("row_bytes_total", "Bytes of features and labels of batches made.", sums.row_bytes, labels)
-    stages = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns}
-    parts = {"route": sums.route_ns, "own": sums.own_ns, "peers": sums.peers_ns}
-    help_text = "Time of batches by stage; route, own and peers are parts of sample and rows."
+    stages = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns, "credit": sums.credit_ns}
+    parts = {"seeds": sums.seeds_ns, "copy": sums.copy_ns, "split": sums.split_ns, "own": sums.own_ns}
+    parts |= {"peers": sums.peers_ns, "stitch": sums.stitch_ns}
+    help_text = "Time of batches by stage; all but sample, rows, send and credit are parts of sample and rows."
     for stage, ns in (stages | parts).items():
         yield Metric("batch_seconds_total", help_text, ns / 1e9, labels | {"stage": stage})
     yield Metric("sampling_workers", "Threads or processes that make batches.", made.num_workers, labels)

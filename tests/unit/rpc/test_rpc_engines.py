@@ -20,6 +20,7 @@ from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, Protocol
 from graphlearn_dist.rpc import Endpoint, encode
 from graphlearn_dist.rpc.engine.engines import Engine, PythonEngine, open_engine
 from graphlearn_dist.rpc.engine.native import NativeEngine
+from graphlearn_dist.rpc.traffic import FRAME_USES
 from graphlearn_dist.rpc.wire import gld1
 from graphlearn_dist.rpc.wire.gld1 import Header, Kind
 
@@ -62,14 +63,16 @@ class Received:
     frames: list[tuple[Header, bytes, bytes]] = field(default_factory=list)
     error: RpcError | None = None
     answer: bytes = b""
+    traffic: Any = None
 
     def same(self, other: Received) -> bool:
-        """The same frames, refusal and end."""
-        return (self.frames, type(self.error), str(self.error), self.answer) == (
+        """The same frames, refusal, end, and counts of what came; refusals are sent past the counts of one engine."""
+        return (self.frames, type(self.error), str(self.error), self.answer, self.traffic) == (
             other.frames,
             type(other.error),
             str(other.error),
             other.answer,
+            other.traffic,
         )
 
 
@@ -126,6 +129,8 @@ def feed(name: str, pieces: list[bytes], *, known: bool = True) -> Received:
         await over
         await asyncio.to_thread(thread.join, DEADLINE_S)
         there.close()
+        came = stream.traffic[1]
+        received.traffic = [list(came.on_socket), list(came.in_memory)]
 
     on_loop(name, work)
     return received
@@ -228,6 +233,47 @@ def test_a_handlers_defect_does_not_stop_the_others(name: str) -> None:
 
     on_loop(name, work)
     assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
+def test_bytes_are_told_apart_by_what_they_are_for() -> None:
+    on_socket, in_memory = feed("native", [STREAM]).traffic
+    by_use = dict(zip(FRAME_USES, on_socket, strict=True))
+    assert sum(on_socket) == len(HELLO) + len(STREAM)
+    assert by_use["answer"] == 2 * 64
+    assert by_use["event"] == 64
+    assert by_use["control"] == len(HELLO) + 3 * 64
+    assert (by_use["query"], by_use["query answer"]) == (0, 0)
+    assert dict(zip(FRAME_USES, in_memory, strict=True)) == dict.fromkeys(FRAME_USES, 0) | {"answer": 70_000}
+
+
+@pytest.mark.parametrize("names", [("native", "native"), ("python", "python"), ("native", "python")], ids="-".join)
+@pytest.mark.parametrize("in_memory", [False, True], ids=["socket", "memory"])
+def test_what_one_side_sent_the_other_received(names: tuple[str, str], in_memory: bool) -> None:
+    """By what it is for; and the function that answered knows the bytes of its answers."""
+    settings = [RpcSettings(engine=name, arena_threshold_bytes=4096 if in_memory else 1 << 30) for name in names]
+    with Endpoint("server", 0, settings=settings[0]) as server, Endpoint("client", 0, settings=settings[1]) as client:
+        server.register("double", lambda values: values * 2)
+        for count in (10, 100_000, 20):
+            values = torch.arange(count)
+            assert torch.equal(client.request(server.address, "double", values).result(DEADLINE_S), values * 2)
+        [of_client], [of_server] = client.traffic.by_peer().values(), server.traffic.by_peer().values()
+        sent, received = of_client.sent, of_client.received
+        for there, back in ((sent, of_server.received), (of_server.sent, received)):
+            for use in ("request", "answer", "query"):
+                place = FRAME_USES.index(use)
+                assert there.on_socket[place] == back.on_socket[place]
+                assert there.in_memory[place] == back.in_memory[place]
+        request_place, answer_place = FRAME_USES.index("request"), FRAME_USES.index("answer")
+        assert (sent.in_memory[request_place] >= 800_000) == in_memory
+        assert (received.in_memory[answer_place] >= 800_000) == in_memory
+        assert (sent.on_socket[request_place] >= 800_000) != in_memory
+        shown = {
+            metric.name: metric.value
+            for metric in server.traffic.metrics()
+            if metric.labels.get("function") == "double"
+        }
+        assert shown["calls_total"] == 3
+        assert shown["answer_bytes_total"] == 128 + 800_000 + 192
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -41,14 +42,18 @@ def test_advice(wait_s: float, sums: BatchSums, num_workers: int, expected: str 
 
 def test_table() -> None:
     sums = BatchSums(4, 40, 400, 4000, 8_000_000, sample_ns=8_000_000, rows_ns=2_000_000, peers_ns=4_000_000)
-    assert str(stats(2.0, 6.0, sums)).splitlines() == [
+    sums += BatchSums(credit_ns=16_000_000, seeds_ns=400_000)
+    assert str(replace(stats(2.0, 6.0, sums), convert_s=0.005)).splitlines() == [
         "DistNeighborLoader 3: 10 batches, 5 to come, 1.1 batches/s",
         "  the loop      25.0% of 8.0 s waiting for batches",
         "  made by      servers 0, 1: 4 batches",
         "  a batch      10 seeds, 100 nodes, 1,000 edges, 2.00 MB of rows",
         "  sample               2.00 ms",
         "  rows                 0.50 ms",
+        "  credit               4.00 ms",
+        "  seeds                0.10 ms",
         "  other partitions     1.00 ms",
+        "  convert              0.50 ms",
     ]
     assert "0 batches" in str(LoaderStats("NeighborLoader 0", 0, 0, 0.0, 0.0, MadeStats("this process")))
 
