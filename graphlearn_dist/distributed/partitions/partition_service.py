@@ -104,7 +104,8 @@ class PartitionService:
 
     def metrics(self) -> Iterator[Metric]:
         """What of it belongs to ``MetricSource.metrics``."""
-        for kind, (count, ns, nbytes) in self.native.answered.items():
+        answered = {kind: of for kind, of in self.native.answered.items() if any(of)}
+        for kind, (count, ns, nbytes) in answered.items():
             labels = {"kind": kind}
             yield Metric("queries_answered_total", "Queries of other processes for this partition.", count, labels)
             help_text = "Time of making their answers; rows are gathered later, when they are sent."
