@@ -14,7 +14,7 @@
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (2), DEMO_ARGS,
-# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED, VERSIONS.
+# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED, VERSIONS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c

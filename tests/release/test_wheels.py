@@ -42,7 +42,7 @@ def _torch(which: str) -> tuple[str, list[str]]:
     ``own`` is the one that this project is built and tested with, ``oldest`` what pyproject.toml admits.
     """
     if which not in ("own", "oldest"):
-        return which, ["--isolated"]
+        return which, []
     if which == "own":
         [version] = re.findall(r"^torch==([\d.]+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
         return version, ["--extra-index-url", TORCH_CPU] if _reaches_cpu_builds() else []
