@@ -71,12 +71,12 @@ class PeerTraffic:
         )
 
 
-def _bytes_by_kind(name: str, help_text: str, found: FrameBytes, labels: dict[str, str]) -> Iterator[Metric]:
-    """Of what there was."""
+def _by_kind(found: FrameBytes) -> Iterator[tuple[int, dict[str, str]]]:
+    """Bytes that there were, and the labels of their kind."""
     for way, by_use in (("socket", found.on_socket), ("memory", found.in_memory)):
         for use, count in zip(FRAME_USES, by_use, strict=True):
             if count:
-                yield Metric(name, help_text, count, labels | {"kind": use, "by": way})
+                yield count, {"kind": use, "by": way}
 
 
 class Counted(Protocol):
@@ -146,8 +146,10 @@ class Traffic:
         own = {"endpoint": self._name}
         for peer, traffic in self.by_peer().items():
             labels = own | {"peer": peer}
-            yield from _bytes_by_kind("sent_bytes_total", "Bytes sent.", traffic.sent, labels)
-            yield from _bytes_by_kind("received_bytes_total", "Bytes received.", traffic.received, labels)
+            for count, kind in _by_kind(traffic.sent):
+                yield Metric("sent_bytes_total", "Bytes sent.", count, labels | kind)
+            for count, kind in _by_kind(traffic.received):
+                yield Metric("received_bytes_total", "Bytes received.", count, labels | kind)
             yield Metric("requests_sent_total", "Requests and queries sent.", traffic.requests_sent, labels)
             yield Metric("requests_served_total", "Requests and queries served.", traffic.requests_served, labels)
         for function, times in list(self._functions.items()):

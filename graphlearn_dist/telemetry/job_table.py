@@ -128,6 +128,8 @@ def bottleneck(found: Sequence[Look]) -> str:
     busy = max(_busy(sums, one.made, seconds) for sums, one, seconds in served)
     if peers > 0.5:
         return head + "batches wait for other partitions. More worker_concurrency, row_cache or locality may help."
+    if max(sums.credit_ns / 1e9 / seconds for sums, _, seconds in served) > 0.5:
+        return head + "servers wait until they have read what was sent. A larger prefetch_bytes may help."
     if busy > 0.7:
         return head + "sampling workers are busy. More workers or servers may help, as far as there are cores."
     return head + "batches are ready, or could be: their way to the trainers, or prefetch_size, is what is short."

@@ -26,7 +26,7 @@ class MadeStats:
         sums: of the batches made, those ahead of the reader included.
         num_workers: threads or processes that make them; 0 where the reader does.
         restarts: worker processes that died and were started again.
-        options: by what could be the trouble (``"workers"``, ``"ahead"``, ``"peers"``), what to change.
+        options: by what could be the trouble (``"workers"``, ``"ahead"``, ``"peers"``, ``"credit"``), what to change.
     """
 
     where: str
@@ -104,6 +104,8 @@ class LoaderStats:
         peers = sums.peers_ns / max(sums.sample_ns + sums.rows_ns, 1)
         if peers > 0.5:
             why, what = f"batches wait for other partitions {peers:.0%} of their time", options.get("peers")
+        elif sums.credit_ns / 1e9 / seconds > 0.5:
+            why, what = "servers wait until it has read what they sent", options.get("credit")
         elif busy > 0.7 or self.made.num_workers == 0:
             why, what = f"who makes them ({self.made.where}) is busy all the time", options.get("workers")
         else:

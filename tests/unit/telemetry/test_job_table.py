@@ -76,6 +76,7 @@ def test_a_loader_that_came_after_one_that_has_gone_has_no_past() -> None:
     ("wait_s", "sums", "expected"),
     [
         (1.0, BatchSums(), "Training is what takes the time"),
+        (9.0, BatchSums(batches=1, sample_ns=15 * SECOND, credit_ns=8 * SECOND), "A larger prefetch_bytes may help"),
         (9.0, BatchSums(batches=1, sample_ns=10 * SECOND, peers_ns=8 * SECOND), "wait for other partitions"),
         (9.0, BatchSums(batches=1, sample_ns=20 * SECOND), "sampling workers are busy"),
         (9.0, BatchSums(batches=1, sample_ns=SECOND), "their way to the trainers"),

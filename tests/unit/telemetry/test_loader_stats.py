@@ -10,7 +10,7 @@ import pytest
 from graphlearn_dist.telemetry import BatchSums, LoaderStats, MadeStats
 from graphlearn_dist.telemetry.loader_stats import ADVISE_AFTER_BATCHES, ADVISE_AFTER_NS, LoopTimes
 
-OPTIONS = {"workers": "num_workers=", "ahead": "prefetch_size=", "peers": "row_cache="}
+OPTIONS = {"workers": "num_workers=", "ahead": "prefetch_size=", "peers": "row_cache=", "credit": "prefetch_bytes="}
 SECOND = 10**9
 
 
@@ -24,11 +24,17 @@ def stats(wait_s: float, compute_s: float, sums: BatchSums, num_workers: int = 2
     [
         (4.0, BatchSums(), 2, None),
         (6.0, BatchSums(sample_ns=2 * SECOND, peers_ns=3 * SECOND, rows_ns=2 * SECOND), 2, "other partitions 75%"),
+        (
+            6.0,
+            BatchSums(sample_ns=9 * SECOND, credit_ns=6 * SECOND),
+            2,
+            "until it has read what they sent; prefetch_bytes=",
+        ),
         (6.0, BatchSums(sample_ns=9 * SECOND, rows_ns=6 * SECOND), 2, r"busy all the time; num_workers="),
         (6.0, BatchSums(sample_ns=2 * SECOND), 0, r"busy all the time; num_workers="),
         (6.0, BatchSums(sample_ns=2 * SECOND), 2, r"too few batches are made ahead; prefetch_size="),
     ],
-    ids=["none", "peers", "workers", "no workers", "ahead"],
+    ids=["none", "peers", "credit", "workers", "no workers", "ahead"],
 )
 def test_advice(wait_s: float, sums: BatchSums, num_workers: int, expected: str | None) -> None:
     advice = stats(wait_s, 10.0 - wait_s, sums, num_workers).advice()
