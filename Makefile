@@ -57,13 +57,13 @@ help:
 $(TOOLS): constraints.txt
 	@echo "--- $(VENV): what builds the package"
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) numpy setuptools wheel pybind11 cmake ninja
+	@$(PIP_INSTALL) --no-compile setuptools wheel pybind11 cmake ninja
 	@mkdir -p $(STAMPS) && touch $@
 
 # Python compiles what is imported when it is: to compile all of torch takes half a minute.
 $(RUNTIME): $(TOOLS)
 	@echo "--- $(VENV): torch and torch_geometric"
-	@$(PIP_INSTALL) --no-compile torch torch_geometric
+	@$(PIP_INSTALL) --no-compile numpy torch torch_geometric
 	@touch $@
 
 $(DEV): $(RUNTIME)
