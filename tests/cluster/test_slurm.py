@@ -13,7 +13,7 @@ import pytest
 from tests.support.jobs import make_partitions
 from tests.support.processes import ROOT
 from tests.support.slurm_hosts import missing_slurm, start_slurm
-from tests.support.ssh_hosts import SshCluster, ssh_cluster, why_not
+from tests.support.ssh_hosts import NAMES, SshCluster, ssh_cluster, why_not
 
 pytestmark = pytest.mark.thorough
 DEADLINE_S = 200.0  # only ever reached by a hang
@@ -76,9 +76,11 @@ def test_a_job_that_slurm_ends_leaves_nothing(signal: str, cluster: SshCluster, 
         "exec graphlearn-dist launch --on ssh --data partitions --servers 2 --trainers 2 train.py",
     )
     said = tmp_path / "out"
-    wait_until(lambda: said.exists() and said.read_text().count("trains") == 2, lambda: said.read_text())
-    on_both = "[launcher] server 0 on node-a is ready", "[launcher] server 1 on node-b is ready"
-    assert all(line in said.read_text() for line in on_both)
+    lines = [
+        *(f"[launcher] server {rank} on {host} is ready" for rank, host in enumerate(NAMES)),
+        *(f"[trainer {rank}] trains" for rank in range(2)),
+    ]
+    wait_until(lambda: said.exists() and all(line in said.read_text() for line in lines), lambda: said.read_text())
     assert cluster.b.commands()
     if signal:  # what `#SBATCH --signal=B:TERM@30` has Slurm do
         slurm(cluster, "scancel", "--batch", f"--signal={signal}", job)

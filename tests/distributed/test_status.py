@@ -140,6 +140,12 @@ def test_a_loader_of_servers(job: Job) -> None:
         assert stats.made.num_workers == 2
         stages = {"seeds", "sample", "split", "other partitions", "stitch", "rows", "copy", "credit", "convert"}
         assert stages <= stats.stages_ms.keys()
+        came = {
+            metric.labels["kind"]: metric.value
+            for metric in collect()
+            if metric.name == "received_bytes_total" and metric.labels["peer"] == "server 1"
+        }
+        assert came["answer"] > stats.made.sums.row_bytes / 3  # half of the batches
         with observe(JobAddress("127.0.0.1", job.port, None), timeout_s=60) as observer:
             look = observer.look()
             again = observer.look()

@@ -23,6 +23,7 @@ from graphlearn_dist.rpc.engine.native import NativeEngine
 from graphlearn_dist.rpc.traffic import FRAME_USES
 from graphlearn_dist.rpc.wire import gld1
 from graphlearn_dist.rpc.wire.gld1 import Header, Kind
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 NAMES = ("native", "python")
@@ -66,13 +67,12 @@ class Received:
     traffic: Any = None
 
     def same(self, other: Received) -> bool:
-        """The same frames, refusal, end, and counts of what came; refusals are sent past the counts of one engine."""
-        return (self.frames, type(self.error), str(self.error), self.answer, self.traffic) == (
+        """The same frames, refusal and end."""
+        return (self.frames, type(self.error), str(self.error), self.answer) == (
             other.frames,
             type(other.error),
             str(other.error),
             other.answer,
-            other.traffic,
         )
 
 
@@ -235,8 +235,9 @@ def test_a_handlers_defect_does_not_stop_the_others(name: str) -> None:
     assert [type(error) for error in reported] == [ZeroDivisionError]
 
 
-def test_bytes_are_told_apart_by_what_they_are_for() -> None:
-    on_socket, in_memory = feed("native", [STREAM]).traffic
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_told_apart_by_what_they_are_for(name: str) -> None:
+    on_socket, in_memory = feed(name, cut(STREAM, random.Random(3))).traffic
     by_use = dict(zip(FRAME_USES, on_socket, strict=True))
     assert sum(on_socket) == len(HELLO) + len(STREAM)
     assert by_use["answer"] == 2 * 64
@@ -247,10 +248,9 @@ def test_bytes_are_told_apart_by_what_they_are_for() -> None:
 
 
 @pytest.mark.parametrize("names", [("native", "native"), ("python", "python"), ("native", "python")], ids="-".join)
-@pytest.mark.parametrize("in_memory", [False, True], ids=["socket", "memory"])
-def test_what_one_side_sent_the_other_received(names: tuple[str, str], in_memory: bool) -> None:
+def test_what_one_side_sent_the_other_received(names: tuple[str, str]) -> None:
     """By what it is for; and the function that answered knows the bytes of its answers."""
-    settings = [RpcSettings(engine=name, arena_threshold_bytes=4096 if in_memory else 1 << 30) for name in names]
+    settings = [RpcSettings(engine=name) for name in names]
     with Endpoint("server", 0, settings=settings[0]) as server, Endpoint("client", 0, settings=settings[1]) as client:
         server.register("double", lambda values: values * 2)
         for count in (10, 100_000, 20):
@@ -262,18 +262,15 @@ def test_what_one_side_sent_the_other_received(names: tuple[str, str], in_memory
             for use in ("request", "answer", "query"):
                 place = FRAME_USES.index(use)
                 assert there.on_socket[place] == back.on_socket[place]
-                assert there.in_memory[place] == back.in_memory[place]
-        request_place, answer_place = FRAME_USES.index("request"), FRAME_USES.index("answer")
-        assert (sent.in_memory[request_place] >= 800_000) == in_memory
-        assert (received.in_memory[answer_place] >= 800_000) == in_memory
-        assert (sent.on_socket[request_place] >= 800_000) != in_memory
-        shown = {
-            metric.name: metric.value
-            for metric in server.traffic.metrics()
-            if metric.labels.get("function") == "double"
-        }
-        assert shown["calls_total"] == 3
-        assert shown["answer_bytes_total"] == 128 + 800_000 + 192
+        assert sent.on_socket[FRAME_USES.index("request")] >= 800_000
+        assert received.on_socket[FRAME_USES.index("answer")] >= 800_000
+
+        def answered() -> tuple[float, ...]:
+            shown = [metric for metric in server.traffic.metrics() if metric.labels.get("function") == "double"]
+            found = {metric.name: metric.value for metric in shown}
+            return found["calls_total"], found["answer_bytes_total"]
+
+        wait_until(lambda: answered() == (3, 128 + 800_000 + 192))  # an answer is counted when it is on its way
 
 
 @pytest.mark.parametrize("name", NAMES)
