@@ -13,6 +13,7 @@ from .samples import Metric
 
 ADVISE_AFTER_BATCHES = 100
 ADVISE_AFTER_NS = 5_000_000_000
+_FOLD_EVERY = 256
 _log = logging.getLogger("graphlearn_dist.loader")
 
 
@@ -118,7 +119,9 @@ class LoopTimes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.batches = self.wait_ns = self.compute_ns = self.start_ns = self.convert_ns = 0
+        self.batches = self.wait_ns = self.compute_ns = self.start_ns = 0
+        self._converted_ns = 0
+        self._conversions: list[int] = []  # that are not added up; a list takes them without a lock
         self.given_at = 0
         self._advised = False
 
@@ -140,20 +143,29 @@ class LoopTimes:
             elif self.batches == 1:
                 self.start_ns = given_at - asked_at
             self.given_at = given_at
-            wants_advice = (
-                not self._advised
-                and self.batches >= ADVISE_AFTER_BATCHES
-                and self.wait_ns - self.start_ns > self.compute_ns
-                and self.wait_ns - self.start_ns + self.compute_ns >= ADVISE_AFTER_NS
-            )
-            if wants_advice:
-                self._advised = True
-        return wants_advice
+            if self._advised or self.batches < ADVISE_AFTER_BATCHES:
+                return False
+            waited = self.wait_ns - self.start_ns
+            self._advised = waited > self.compute_ns and waited + self.compute_ns >= ADVISE_AFTER_NS
+            return self._advised
 
     def converted(self, ns: int) -> None:
         """A batch became what the loop gets in so long; on any thread."""
+        self._conversions.append(ns)
+        if len(self._conversions) >= _FOLD_EVERY:
+            self._fold()
+
+    def _fold(self) -> None:
         with self._lock:
-            self.convert_ns += ns
+            count = len(self._conversions)
+            self._converted_ns += sum(self._conversions[:count])
+            del self._conversions[:count]  # what other threads have appended since then stays
+
+    @property
+    def convert_ns(self) -> int:
+        """Time of all conversions."""
+        self._fold()
+        return self._converted_ns
 
     def advise(self, stats: LoaderStats) -> None:
         """Logs what a loop that waits can do."""

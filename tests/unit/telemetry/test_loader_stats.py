@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,15 @@ def test_the_first_batch_of_all_is_told_apart() -> None:
         "NeighborLoader 0: 11 batches, 5 to come, 2.0 batches/s",
         "  the loop      40.0% of 5.0 s waiting for batches, after 5.0 s for the first",
     ]
+
+
+def test_conversions_are_added_up_from_several_threads() -> None:
+    times = LoopTimes()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: [times.converted(3) for _ in range(500)], range(8)))
+    assert len(times._conversions) < 512
+    assert times.convert_ns == times.convert_ns == 12_000
+    assert dict((metric.name, metric.value) for metric in times.metrics({}))["loader_convert_seconds_total"] == 12e-6
 
 
 def test_the_time_between_iterations_is_nobodys() -> None:
