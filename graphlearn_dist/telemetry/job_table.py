@@ -57,6 +57,8 @@ def looks(found: Sequence[Look], before: Mapping[str, ProcessStatus]) -> list[Lo
 
 def describe_job(found: Sequence[Look]) -> str:
     """A line for each process and each of its loaders, and a sentence on what holds the job up."""
+    if not found:
+        return "No process has joined the job yet."
     rows = [_HEAD, *(_row(look) for look in found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD) - 1)]
     lines = []

@@ -49,7 +49,7 @@ class LoaderStats:
         compute_s: time between one ``next()`` and the following one: the model's.
         made: what makes its batches.
         start_s: of ``wait_s``, for the very first batch: libraries are loaded then, and whoever makes batches starts.
-        convert_s: making PyG's objects of batches, and beginning to copy them to a device.
+        convert_s: making PyG's objects of batches but the first, and beginning to copy them to a device.
     """
 
     name: str
@@ -75,7 +75,7 @@ class LoaderStats:
         parts = {"seeds": sums.seeds_ns, "copy": sums.copy_ns, "split": sums.split_ns, "stitch": sums.stitch_ns}
         parts |= {"own partition": sums.own_ns, "other partitions": sums.peers_ns}
         found = {name: ns / 1e6 / max(sums.batches, 1) for name, ns in (names | parts).items()}
-        found["convert"] = self.convert_s * 1e3 / max(self.batches, 1)
+        found["convert"] = self.convert_s * 1e3 / max(self.batches - 1, 1)
         return {name: ms for name, ms in found.items() if ms}
 
     def __str__(self) -> str:
@@ -121,6 +121,7 @@ class LoopTimes:
         self._lock = threading.Lock()
         self.batches = self.wait_ns = self.compute_ns = self.start_ns = 0
         self._converted_ns = 0
+        self._has_loaded = False
         self._conversions: list[int] = []  # that are not added up; a list takes them without a lock
         self.given_at = 0
         self._advised = False
@@ -150,7 +151,10 @@ class LoopTimes:
             return self._advised
 
     def converted(self, ns: int) -> None:
-        """A batch became what the loop gets in so long; on any thread."""
+        """A batch became what the loop gets in so long; on any thread. The first is left out: libraries are loaded."""
+        if not self._has_loaded:
+            self._has_loaded = True
+            return
         self._conversions.append(ns)
         if len(self._conversions) >= _FOLD_EVERY:
             self._fold()
@@ -179,7 +183,7 @@ class LoopTimes:
         yield Metric(
             "loader_compute_seconds_total", "Time between batches: the model's.", self.compute_ns / 1e9, labels
         )
-        help_text = "Time of making PyG's objects of batches."
+        help_text = "Time of making PyG's objects of batches, but for the first."
         yield Metric("loader_convert_seconds_total", help_text, self.convert_ns / 1e9, labels)
 
 

@@ -88,6 +88,7 @@ def test_what_holds_a_job_up(wait_s: float, sums: BatchSums, expected: str) -> N
 
 
 def test_jobs_without_servers_or_batches() -> None:
+    assert describe_job([]) == "No process has joined the job yet."
     assert bottleneck([Look("server 0", "a", server(10, BatchSums()))]) == "No loader gave a batch."
     assert "they make them themselves" in bottleneck([Look("worker 0", "a", trainer(10, 9, 1))])
 

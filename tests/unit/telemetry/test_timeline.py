@@ -147,6 +147,8 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "odd.json").write_text('{"traceEvents": [{"ph": "X", "pid": 0, "ts": 1e999, "dur": 1}]}')
     assert main(["trace", str(tmp_path / "odd.json")]) == 1
     assert "odd.json is none: OverflowError" in capsys.readouterr().err
+    assert main(["launch", "--metrics", "99999", "train.py"]) == 1
+    assert "--metrics: expected [HOST:]PORT, got '99999'" in capsys.readouterr().err
     assert main(["launch", "--trace-batches", "1-2", "train.py"]) == 1
     assert "--trace-batches: expected --trace FILE with it" in capsys.readouterr().err
 
