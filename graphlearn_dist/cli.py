@@ -36,6 +36,8 @@ def _launch(args: argparse.Namespace) -> int:
     from .telemetry.trace import clear_parts
 
     environ = metrics_environ(args.metrics) if args.metrics else {}
+    if args.trace_batches and not args.trace:
+        raise InvalidArgumentError("--trace-batches: expected --trace FILE with it, got none")
     if args.trace:
         environ |= trace_environ(_trace_folder(args.trace), args.trace_batches)
     plan = LaunchPlan(

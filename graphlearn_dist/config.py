@@ -314,6 +314,7 @@ def parse_address(text: str, name: str) -> tuple[str, int]:
 
 def metrics_environ(address: str) -> dict[str, str]:
     """The variable that ``metrics_address`` reads back."""
+    parse_address(address, "--metrics")
     return {"GLD_METRICS": address}
 
 

@@ -285,14 +285,15 @@ void bind_exchange(py::module_& m) {
       .def(py::init(&make_server), py::arg("partition"), py::arg("edges"), py::arg("stores"), py::arg("pool"),
            py::arg("max_answer_bytes"))
       .def_property_readonly(
-          "num_answered",
+          "answered",
           [](const PartitionServer& self) {
-            const std::vector<uint64_t> counts = self.num_answered();
+            const std::vector<PartitionServer::Answers> answered = self.answered();
             py::dict by_kind;
-            for (size_t kind = 0; kind < counts.size(); ++kind) by_kind[kKindNames[kind]] = counts[kind];
+            for (size_t kind = 0; kind < answered.size(); ++kind)
+              by_kind[kKindNames[kind]] = py::make_tuple(answered[kind].count, answered[kind].ns, answered[kind].bytes);
             return by_kind;
           },
-          "How many queries it has answered, by kind.")
+          "By kind, how many queries it has answered, the nanoseconds that took, and the bytes of the answers.")
       .def(
           "answer",
           [](PartitionServer& self, const py::object& head, const py::object& payload) {

@@ -104,7 +104,8 @@ void bind_exchange_asking(py::module_& m) {
             const CarriedValue value(head, payload);
             without_gil([&] { self.take(i, value.get()); });
           },
-          py::arg("i"), py::arg("head"), py::arg("payload"), "The answer to the i-th query of the round.");
+          py::arg("i"), py::arg("head"), py::arg("payload"), "The answer to the i-th query of the round.")
+      .def("stitch", &Exchange::stitch, py::call_guard<GilReleased>(), "All answers of the round were taken.");
 
   py::class_<SampleExchange, Exchange, std::shared_ptr<SampleExchange>>(m, "SampleExchange", "The hops of batches.")
       .def(py::init([](std::shared_ptr<PartitionedGraph> graph,
@@ -163,9 +164,9 @@ void bind_exchange_asking(py::module_& m) {
           "times",
           [](const Runner& self) {
             const exchange::StageTimes times = self.times();
-            return py::make_tuple(times.route, times.own, times.wait);
+            return py::make_tuple(times.split, times.own, times.wait, times.stitch);
           },
-          "Nanoseconds of all exchanges: splitting and stitching; what is done here meanwhile; waiting beyond that.")
+          "Nanoseconds of all exchanges: splitting; what is done here meanwhile; waiting beyond that; stitching.")
       .def("fileno", &Runner::fd, "Can be read when poll() has something to tell.")
       .def("poll", &Runner::poll, "What ended since the last call.")
       .def("close", &close, "Ends the threads; exchanges that are under way end nowhere. Idempotent.");

@@ -1,3 +1,5 @@
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -119,8 +121,12 @@ void bind_rpc(py::module_& m) {
       .def("close", &Stream::close, "Drops what is queued; the event 'closed' follows. Idempotent.")
       .def_property_readonly("out_bytes", &Stream::out_bytes, "Bytes that wait to be sent.")
       .def_property_readonly("is_closed", &Stream::is_closed, "Nothing more is received or sent.")
-      .def_property_readonly("sent_bytes", &Stream::sent_bytes, "That the socket has taken since it opened.")
-      .def_property_readonly("received_bytes", &Stream::received_bytes)
+      .def_property_readonly(
+          "sent", [](const Stream& self) { return std::pair(self.sent().on_socket(), self.sent().in_memory()); },
+          "Bytes of frames over the socket, and of payloads in shared memory, by what they are for.")
+      .def_property_readonly(
+          "received",
+          [](const Stream& self) { return std::pair(self.received().on_socket(), self.received().in_memory()); })
       .def_property_readonly("queries_sent", &Stream::queries_sent)
       .def_property_readonly("queries_served", &Stream::queries_served);
   py::class_<rpc::Answerer, std::shared_ptr<rpc::Answerer>>(m, "Answerer", "Answers queries, without the interpreter.");

@@ -3,7 +3,7 @@
 // An exchange sends nothing and waits for nothing. Who drives it (the runner, or Python where the RPC's engine is in
 // Python) repeats, until next() asks nothing:
 //
-//   queries = next(); send them; meanwhile(); take(i, answer) of every query
+//   queries = next(); send them; meanwhile(); take(i, answer) of every query; stitch()
 //
 // One thread at a time.
 #pragma once
@@ -29,6 +29,8 @@ class Exchange {
   // The answer to the i-th query of the round. Throws rpc::ProtocolError, and InvalidArgument or UnknownId where its
   // values are not what was asked for.
   virtual void take(size_t i, const rpc::IncomingValue& answer) = 0;
+  // All answers of the round were taken: puts them together.
+  virtual void stitch() {}
 };
 
 }  // namespace gld::exchange

@@ -1,6 +1,7 @@
 #include "exchange/partition_server.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -122,10 +123,21 @@ PartitionServer::PartitionServer(HeldPartition held) : held_(std::move(held)) {
 }
 
 rpc::OutgoingValue PartitionServer::answer(const rpc::IncomingValue& value) {
+  const auto begun = std::chrono::steady_clock::now();
   const Query query = decode_query(value);
-  std::vector<Answered> answer = std::visit([this](const auto& body) { return answer_body(body); }, query);
-  num_answered_[query.index()].fetch_add(1, std::memory_order_relaxed);
-  return encode_answer(std::move(answer));
+  rpc::OutgoingValue answer = encode_answer(std::visit([this](const auto& body) { return answer_body(body); }, query));
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - begun;
+  Counters& counters = answered_[query.index()];
+  counters.count.fetch_add(1, std::memory_order_relaxed);
+  counters.ns.fetch_add(static_cast<uint64_t>(taken.count()), std::memory_order_relaxed);
+  counters.bytes.fetch_add(answer.payload_bytes(), std::memory_order_relaxed);
+  return answer;
+}
+
+std::vector<PartitionServer::Answers> PartitionServer::answered() const {
+  std::vector<Answers> found;
+  for (const Counters& of : answered_) found.push_back({of.count, of.ns, of.bytes});
+  return found;
 }
 
 // --- neighbors -------------------------------------------------------------------------------------------------------

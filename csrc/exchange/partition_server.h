@@ -96,8 +96,14 @@ class PartitionServer : public rpc::Answerer {
   PartitionServer& operator=(const PartitionServer&) = delete;
 
   rpc::OutgoingValue answer(const rpc::IncomingValue& query) override;
-  // How many queries it has answered, by kind: in the order of `Query`.
-  std::vector<uint64_t> num_answered() const { return {num_answered_.begin(), num_answered_.end()}; }
+  // Queries of one kind that it has answered.
+  struct Answers {
+    uint64_t count = 0;
+    uint64_t ns = 0;     // of making the answers; rows of a store are gathered later, when they are sent
+    uint64_t bytes = 0;  // of their payloads
+  };
+  // By kind, in the order of `Query`.
+  std::vector<Answers> answered() const;
 
  private:
   struct Found {
@@ -120,7 +126,10 @@ class PartitionServer : public rpc::Answerer {
   Answered gather(const Found& found, int64_t max_bytes) const;
 
   const HeldPartition held_;
-  std::array<std::atomic<uint64_t>, std::variant_size_v<Query>> num_answered_{};
+  struct Counters {
+    std::atomic<uint64_t> count{0}, ns{0}, bytes{0};
+  };
+  std::array<Counters, std::variant_size_v<Query>> answered_;
   std::unordered_map<std::string, const HeldStore*> stores_;
   std::string known_stores_;  // for messages
 };

@@ -148,10 +148,12 @@ void Runner::advance(const std::shared_ptr<Run>& run) {
       if (std::exchange(run->has_begun, true)) {
         add_since(run->at, wait_ns_);
         end_round(*run);
+        if (run->ending.what != Ending::What::kDone) break;
+        run->exchange->stitch();
+        add_since(run->at, stitch_ns_);
       } else {
         run->at = rpc::Clock::now();
       }
-      if (run->ending.what != Ending::What::kDone) break;
       if (!begin_round(run)) return;
     } while (!run->outcomes.empty());
   } catch (...) {
@@ -190,7 +192,7 @@ bool Runner::begin_round(const std::shared_ptr<Run>& run) {
       }
       if (is_cancelled && client_->forget(query)) leave_round(run);
     }
-    add_since(run->at, route_ns_);
+    add_since(run->at, split_ns_);
     if (!asked.empty()) run->exchange->meanwhile();
     add_since(run->at, own_ns_);
   } catch (...) {

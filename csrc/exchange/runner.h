@@ -46,9 +46,10 @@ struct Holders {
 
 // Where the time of exchanges went, added up over all that were begun; nanoseconds.
 struct StageTimes {
-  uint64_t route = 0;  // splitting by owner, taking answers, stitching
-  uint64_t own = 0;    // what is done here while others work
-  uint64_t wait = 0;   // for their answers, beyond that
+  uint64_t split = 0;   // by owner, and asking
+  uint64_t own = 0;     // what is done here while others work
+  uint64_t wait = 0;    // for their answers, beyond that
+  uint64_t stitch = 0;  // taking answers, and putting them together
 };
 
 // Held by shared pointers alone. All methods but poll() may be called from any thread.
@@ -65,7 +66,7 @@ class Runner : public std::enable_shared_from_this<Runner> {
   uint64_t start(std::shared_ptr<Exchange> exchange, Holders holders);
   // Nobody wants it any more: its end is told soon, whatever its holders do.
   void cancel(uint64_t run);
-  StageTimes times() const { return {route_ns_, own_ns_, wait_ns_}; }
+  StageTimes times() const { return {split_ns_, own_ns_, wait_ns_, stitch_ns_}; }
   // Becomes readable when poll() has something to tell.
   int fd() const { return bell_.fd(); }
   std::vector<Ending> poll();
@@ -87,7 +88,7 @@ class Runner : public std::enable_shared_from_this<Runner> {
   const std::shared_ptr<rpc::QueryClient> client_;
   const pid_t owner_;
   const rpc::Bell bell_;
-  std::atomic<uint64_t> route_ns_{0}, own_ns_{0}, wait_ns_{0};
+  std::atomic<uint64_t> split_ns_{0}, own_ns_{0}, wait_ns_{0}, stitch_ns_{0};
   std::mutex mutex_;  // of what follows
   std::condition_variable has_work_;
   std::deque<std::shared_ptr<Run>> ready_;

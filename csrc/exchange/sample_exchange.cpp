@@ -53,7 +53,6 @@ SampleExchange::SampleExchange(std::shared_ptr<const PartitionedGraph> graph, st
 
 std::vector<Asked> SampleExchange::next() {
   std::vector<Asked> asked;
-  if (!hops_.empty()) end_hop();
   // A hop that nobody else need be asked for takes no round.
   while (hop_ < graph_->fanouts.size()) {
     begin_hop();

@@ -188,7 +188,7 @@ void Engine::tick(Clock::time_point now, bool is_late) {
     const Heartbeat::Verdict verdict = stream->beat(now, is_late);
     if (!verdict.dead.empty()) {
       finish(*stream, verdict.dead);
-    } else if (verdict.ping && !stream->outbox_.send_control(kPing)) {
+    } else if (verdict.ping && !stream->send_control(kPing)) {
       look_after(*stream);
     }
   }

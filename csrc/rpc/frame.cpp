@@ -40,9 +40,7 @@ std::string hexadecimal(const uint8_t* bytes, size_t count) {
 
 }  // namespace
 
-Header parse_header(const uint8_t* bytes, const Limits& limits) {
-  if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0)
-    throw ProtocolError(message("not a GLD1 frame: it starts with the bytes ", hexadecimal(bytes, sizeof kMagic)));
+Header read_header(const uint8_t* bytes) {
   Header header;
   header.kind = bytes[5];
   header.flags = read<uint16_t>(bytes + 6);
@@ -50,6 +48,13 @@ Header parse_header(const uint8_t* bytes, const Limits& limits) {
   header.head_bytes = read<uint32_t>(bytes + 16);
   header.deadline_ms = read<uint32_t>(bytes + 20);
   header.payload_bytes = read<uint64_t>(bytes + 24);
+  return header;
+}
+
+Header parse_header(const uint8_t* bytes, const Limits& limits) {
+  if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0)
+    throw ProtocolError(message("not a GLD1 frame: it starts with the bytes ", hexadecimal(bytes, sizeof kMagic)));
+  const Header header = read_header(bytes);
   // An ERROR frame without a request is how a peer of another version says so: it must stay readable.
   const bool is_refusal = header.kind == static_cast<uint8_t>(Kind::kError) && header.request_id == 0;
   if (bytes[4] != kVersion && !is_refusal)

@@ -23,12 +23,14 @@ constexpr uint16_t kFlagArena = 1;
 
 enum class Kind : uint8_t {
   kHello = 1,
+  kRequest = 5,
   kResponse = 6,
   kError = 7,
   kCancel = 8,
   kQuery = 9,
   kPing = 10,
   kPong = 11,
+  kEvent = 14,
   kBye = 15
 };
 
@@ -64,7 +66,9 @@ struct Limits {
   uint64_t payload_bytes = 0;
 };
 
-// Reads kHeaderBytes bytes. Throws VersionMismatch or ProtocolError.
+// Reads kHeaderBytes bytes, as they are.
+Header read_header(const uint8_t* bytes);
+// The same of a peer's. Throws VersionMismatch or ProtocolError.
 Header parse_header(const uint8_t* bytes, const Limits& limits);
 
 // What parse_header reads.

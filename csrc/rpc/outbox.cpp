@@ -49,7 +49,6 @@ size_t Outbox::write(const iovec* parts, size_t count) {
   } while (written < 0 && errno == EINTR);
   if (written <= 0) return 0;
   last_progress_.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
-  sent_bytes_.fetch_add(static_cast<uint64_t>(written), std::memory_order_relaxed);
   return static_cast<size_t>(written);
 }
 

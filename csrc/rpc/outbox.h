@@ -48,8 +48,6 @@ class Outbox {
   void close();
 
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // That the socket has taken since the beginning.
-  uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
   // When the socket last took something.
   Clock::time_point last_progress() const { return Clock::time_point(last_progress_.load(std::memory_order_relaxed)); }
 
@@ -76,7 +74,6 @@ class Outbox {
   bool closed_ = false;
   std::deque<Message> queue_;
   std::atomic<size_t> bytes_{0};
-  std::atomic<uint64_t> sent_bytes_{0};
   std::atomic<Clock::duration> last_progress_;
 };
 

@@ -74,6 +74,7 @@ Stream::Stream(std::shared_ptr<Mailbox> mailbox, const Queries& queries, const E
 // --- any thread ------------------------------------------------------------------------------------------------------
 
 bool Stream::send(uint64_t token, std::vector<iovec> parts) {
+  if (!parts.empty()) sent_.add_frames(static_cast<const uint8_t*>(parts[0].iov_base), parts[0].iov_len);
   if (outbox_.send(token, std::move(parts))) return true;
   mailbox_->queue_for_engine(shared_from_this());
   return false;
@@ -82,6 +83,7 @@ bool Stream::send(uint64_t token, std::vector<iovec> parts) {
 void Stream::send_owned(std::string frame, std::vector<Segment> segments) {
   static const uint8_t kZeros[kSegmentAlignment] = {};
   const auto head = std::make_shared<const std::string>(std::move(frame));
+  sent_.add_frames(reinterpret_cast<const uint8_t*>(head->data()), head->size());
   std::vector<iovec> parts{{const_cast<char*>(head->data()), head->size()}};
   Outbox::Owners owners{head};
   Outbox::Sources sources;
@@ -102,6 +104,11 @@ void Stream::send_query(std::string frame, std::vector<Segment> segments) {
   has_queries_ = true;
   queries_sent_.fetch_add(1, std::memory_order_relaxed);
   send_owned(std::move(frame), std::move(segments));
+}
+
+bool Stream::send_control(const ControlFrame& frame) {
+  if (out_bytes() == 0) sent_.add_frames(frame.data(), frame.size());
+  return outbox_.send_control(frame);
 }
 
 // Before the peer is known: one frame at a time.
@@ -159,7 +166,6 @@ void Stream::receive(bool by_loop) {
       break;
     }
     last_received_ = Clock::now();
-    received_bytes_.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
     decoder_.filled(static_cast<size_t>(count));
     next = deliver(fresh, reader_);
     if (static_cast<size_t>(count) < room[0].iov_len + room[1].iov_len) break;
@@ -199,8 +205,9 @@ bool Stream::may_deliver() {
 }
 
 void Stream::take_frame(Frame frame, std::vector<Event>& fresh) {
+  received_.add(frame.header);
   if (beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kPing)) {
-    if (!outbox_.send_control(kPong)) mailbox_->queue_for_engine(shared_from_this());
+    if (!send_control(kPong)) mailbox_->queue_for_engine(shared_from_this());
     return;
   }
   if (beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kPong)) return;  // that it came is all it says

@@ -19,6 +19,7 @@
 
 #include "rpc/answers.h"
 #include "rpc/frame.h"
+#include "rpc/frame_bytes.h"
 #include "rpc/heartbeat.h"
 #include "rpc/mailbox.h"
 #include "rpc/outbox.h"
@@ -65,11 +66,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   size_t out_bytes() const { return outbox_.bytes(); }
   // Nothing more is received or sent.
   bool is_closed() const { return is_closed_; }
+  // Sends a frame of the engine's own; see Outbox::send_control.
+  bool send_control(const ControlFrame& frame);
   // Queries that came and went since it opened.
   uint64_t queries_served() const { return queries_served_.load(std::memory_order_relaxed); }
-  // Bytes that came and went since then.
-  uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
-  uint64_t sent_bytes() const { return outbox_.sent_bytes(); }
+  // Frames that came and went since then; what is queued has gone.
+  const FrameBytes& received() const { return received_; }
+  const FrameBytes& sent() const { return sent_; }
   uint64_t queries_sent() const { return queries_sent_.load(std::memory_order_relaxed); }
 
   // A thread that waits for the answer to a request reads it itself, or gets it from who reads; no event tells of it.
@@ -127,7 +130,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Answers answers_;
 
   std::atomic<uint64_t> peer_limit_bytes_{0};
-  std::atomic<uint64_t> queries_served_{0}, queries_sent_{0}, received_bytes_{0};
+  std::atomic<uint64_t> queries_served_{0}, queries_sent_{0};
+  FrameBytes received_, sent_;
   std::atomic<bool> has_queries_{false};  // then the engine's thread reads
   std::atomic<bool> is_closed_{false};
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -152,6 +153,10 @@ class DistLoader(EpochLoader):
     def _made_here(self) -> MadeStats | None:
         return None if self._closed else self._producer.made_here
 
+    @property
+    def _num_ready(self) -> int | None:
+        return None if self._closed else self._producer.num_ready
+
     def _settings(self) -> Settings:
         return config_settings(self._config, self._producer.schema) | self._producer.input_settings
 
@@ -190,8 +195,11 @@ class DistLoader(EpochLoader):
         item = self._producer.recv()
         if isinstance(item, EndOfEpoch):
             raise StopIteration
+        begun = perf_counter_ns()
         batch = to_pyg(item, self._producer.schema, self._constants)
-        return item.index, self._copies.begin(pinned(batch) if self._pin else batch)
+        copy = self._copies.begin(pinned(batch) if self._pin else batch)
+        self.times.converted(perf_counter_ns() - begun)
+        return item.index, copy
 
     def finish(self, copy: Copy) -> Data | HeteroData:
         """A batch as it is given."""

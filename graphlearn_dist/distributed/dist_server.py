@@ -224,6 +224,9 @@ class DistServer:
             yield Metric(
                 "loader_memory_bytes", "What a loader has of the memory for batches.", served.room_bytes, labels
             )
+            yield Metric("credit_bytes", "Of batches that may be with a client unread.", served.credit_bytes, labels)
+            yield Metric("unread_bytes", "Of batches that are with a client unread.", served.unread_bytes, labels)
+        yield from self._service.metrics()
         yield Metric("batch_memory_bytes", "Memory for batches.", self._budget.total_bytes)
         yield Metric("batch_memory_used_bytes", "What of it loaders have.", self._budget.used_bytes)
         copies = self._row_cache.stats()

@@ -80,6 +80,11 @@ class EpochLoader(ABC):
         """The same where nobody need be asked; else None."""
         return self._made()
 
+    @property
+    def _num_ready(self) -> int | None:
+        """Finished batches that the loop has not asked for; None where nobody counts them. From any thread."""
+        return None
+
     def stats(self) -> LoaderStats:
         """Batches so far, how long the loop waited for them, and where the time of making them goes.
 
@@ -98,6 +103,7 @@ class EpochLoader(ABC):
             times.compute_ns / 1e9,
             self._made(),
             times.start_ns / 1e9,
+            times.convert_ns / 1e9,
         )
 
     def status(self) -> Iterator[LoaderStatus]:
@@ -121,6 +127,8 @@ class EpochLoader(ABC):
         """See ``telemetry.MetricSource``."""
         labels = {"loader": self._label}
         yield from self.times.metrics(labels)
+        if (ready := self._num_ready) is not None:
+            yield Metric("loader_ready_batches", "Finished batches that wait for the loop.", ready, labels)
         if (made := self._made_here()) is not None:
             yield from made_metrics(made, labels)
 

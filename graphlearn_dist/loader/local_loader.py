@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -286,12 +287,14 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                 request = new_request(self.config.seed, self.static_batches.device)
                 ask(request, epoch, self.batches.schedule.check_index(index))
                 return self._copies.begin(self._make_static(request))
-            batch = self._cut(sample())
+            sampled, begun = sample(), perf_counter_ns()
+            batch = self._cut(sampled)
             if self.filter_per_worker:
                 batch = self._transformed(batch)
-            if isinstance(batch, tuple):  # as_pyg_v1
-                return Copy(batch)
-            return self._copies.begin(pinned(batch) if self.keywords.pin_memory else batch)
+            is_batch = not isinstance(batch, tuple)  # else as_pyg_v1 is set
+            copy = self._copies.begin(pinned(batch) if self.keywords.pin_memory else batch) if is_batch else Copy(batch)
+            self.times.converted(perf_counter_ns() - begun)
+            return copy
 
     def _finish(self, copy: Copy) -> Any:
         batch = self._copies.finish(copy)

@@ -27,8 +27,8 @@ class FrequencyPartitioner(PartitionerBase):
     pre-sampling (Yang et al., EuroSys 2022, section 6). Here the first pick goes round, and sizes differ by at most 1.
 
     Args:
-        output_dir, num_parts, num_nodes, edge_index, node_feat, node_feat_dtype, edge_feat, edge_feat_dtype,
-            edge_weights, edge_assign_strategy: see PartitionerBase.
+        output_dir, num_parts, num_nodes, edge_index, edge_weights, edge_assign_strategy: see PartitionerBase.
+        node_feat, node_feat_dtype, edge_feat, edge_feat_dtype: see PartitionerBase.
         probs: for each partition a float vector ``[num_nodes]``: how likely each node is in a batch of that
             partition's seeds (by node type); ``NeighborSampler.sample_prob`` computes it.
         cache_memory_budget: bytes of other partitions' rows that each partition keeps (by node type).

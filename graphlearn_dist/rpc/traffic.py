@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..telemetry import Metric
 
@@ -15,36 +15,68 @@ if TYPE_CHECKING:
     from .peers.refusals import Refusals
 
 
+# What frames are for; as FrameUse in csrc/rpc/frame_bytes.h.
+FRAME_USES = ("request", "answer", "query", "query answer", "event", "control")
+
+
 class FunctionTimes:
-    """Calls of one function, and the time from a request to its answer, added up."""
+    """Calls of one function, the time from a request to its answer, and the bytes of answers, added up."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.calls = self.ns = 0
+        self.calls = self.ns = self.answer_bytes = 0
 
-    def add(self, ns: int) -> None:
+    def add(self, ns: int, answer_bytes: int) -> None:
         """A request was answered after so long."""
         with self._lock:
             self.calls += 1
             self.ns += ns
+            self.answer_bytes += answer_bytes
+
+
+class FrameBytes(NamedTuple):
+    """Bytes of the frames that went one way, by what they are for, in the order of ``FRAME_USES``.
+
+    Attributes:
+        on_socket: what went over the socket.
+        in_memory: payloads in memory that both sides read.
+    """
+
+    on_socket: Sequence[int] = (0,) * len(FRAME_USES)
+    in_memory: Sequence[int] = (0,) * len(FRAME_USES)
+
+    def plus(self, other: FrameBytes) -> FrameBytes:
+        """Of both."""
+        return FrameBytes(*([a + b for a, b in zip(*way, strict=True)] for way in zip(self, other, strict=True)))
+
+
+NO_FRAMES = FrameBytes()
 
 
 @dataclass(frozen=True)
 class PeerTraffic:
     """Of one peer, in all connections to it."""
 
-    sent_bytes: int = 0
-    received_bytes: int = 0
+    sent: FrameBytes = NO_FRAMES
+    received: FrameBytes = NO_FRAMES
     requests_sent: int = 0
     requests_served: int = 0
 
     def __add__(self, other: PeerTraffic) -> PeerTraffic:
         return PeerTraffic(
-            self.sent_bytes + other.sent_bytes,
-            self.received_bytes + other.received_bytes,
+            self.sent.plus(other.sent),
+            self.received.plus(other.received),
             self.requests_sent + other.requests_sent,
             self.requests_served + other.requests_served,
         )
+
+
+def _by_kind(found: FrameBytes) -> Iterator[tuple[int, dict[str, str]]]:
+    """Bytes that there were, and the labels of their kind."""
+    for way, by_use in (("socket", found.on_socket), ("memory", found.in_memory)):
+        for use, count in zip(FRAME_USES, by_use, strict=True):
+            if count:
+                yield count, {"kind": use, "by": way}
 
 
 class Counted(Protocol):
@@ -107,21 +139,25 @@ class Traffic:
     def status(self) -> Iterator[tuple[str, int, int]]:
         """See ``telemetry.MetricSource``."""
         for peer, traffic in self.by_peer().items():
-            yield peer, traffic.sent_bytes, traffic.received_bytes
+            yield peer, sum(traffic.sent.on_socket), sum(traffic.received.on_socket)
 
     def metrics(self) -> Iterator[Metric]:
         """See ``telemetry.MetricSource``."""
         own = {"endpoint": self._name}
         for peer, traffic in self.by_peer().items():
             labels = own | {"peer": peer}
-            yield Metric("sent_bytes_total", "Bytes sent over sockets, by peer.", traffic.sent_bytes, labels)
-            yield Metric("received_bytes_total", "Bytes received over sockets.", traffic.received_bytes, labels)
+            for count, kind in _by_kind(traffic.sent):
+                yield Metric("sent_bytes_total", "Bytes sent.", count, labels | kind)
+            for count, kind in _by_kind(traffic.received):
+                yield Metric("received_bytes_total", "Bytes received.", count, labels | kind)
             yield Metric("requests_sent_total", "Requests and queries sent.", traffic.requests_sent, labels)
             yield Metric("requests_served_total", "Requests and queries served.", traffic.requests_served, labels)
         for function, times in list(self._functions.items()):
             labels = own | {"function": function}
             yield Metric("calls_total", "Calls of functions that were answered.", times.calls, labels)
             yield Metric("call_seconds_total", "Time from their requests to their answers.", times.ns / 1e9, labels)
+            help_text = "Bytes of their answers, those in shared memory too."
+            yield Metric("answer_bytes_total", help_text, times.answer_bytes, labels)
         yield Metric("open_connections", "Connections whose peer is known.", self.num_open, own)
         help_text = "Connections that were turned away."
         yield Metric("refused_connections_total", help_text, self._refusals.count, own)

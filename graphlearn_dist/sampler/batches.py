@@ -143,12 +143,12 @@ class LocalBatches:
     ) -> None:
         graph = _graph_access(dataset, config, num_threads)
         near = order_of_seeds(config, sampler_input, dataset)
-        self._maker = BatchMaker(graph, dataset.schema, sampler_input, config, near)
+        self.counts = BatchCounts()
+        self._maker = BatchMaker(graph, dataset.schema, sampler_input, config, near, self.counts)
         self.schedule = self._maker.schedule
         self._stores = dataset.stores() if config.collect_features else {}
         self._store_names = frozenset(self._stores)
         self._num_threads = num_threads
-        self.counts = BatchCounts()
 
     def sample(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """As ``make``, without the rows that are looked up."""

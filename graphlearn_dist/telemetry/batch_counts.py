@@ -32,9 +32,14 @@ class BatchSums:
         sample_ns: from the name of a batch to its nodes and edges.
         rows_ns: looking up rows.
         send_ns: waiting until a finished batch was taken over; a full queue is a trainer that is slower.
-        route_ns: of both, splitting by owner and putting answers together; where all partitions are at hand, 0.
+        seeds_ns: of ``sample_ns``, finding out which seeds a batch has, and drawing its negatives.
+        copy_ns: of ``rows_ns``, writing to shared memory what of a batch is no row; rows are looked up to there.
+        split_ns: of ``sample_ns`` and ``rows_ns``, splitting by owner and asking; this and the next three are 0 where
+            all partitions are at hand.
         own_ns: of both, what this process's own partition was asked while others were.
         peers_ns: of both, waiting for other partitions beyond that.
+        stitch_ns: of both, putting answers together.
+        credit_ns: waiting, after all of that, until the reader's credit had room for a batch.
     """
 
     batches: int = 0
@@ -45,9 +50,13 @@ class BatchSums:
     sample_ns: int = 0
     rows_ns: int = 0
     send_ns: int = 0
-    route_ns: int = 0
+    seeds_ns: int = 0
+    copy_ns: int = 0
+    split_ns: int = 0
     own_ns: int = 0
     peers_ns: int = 0
+    stitch_ns: int = 0
+    credit_ns: int = 0
 
     def __add__(self, other: BatchSums) -> BatchSums:
         return BatchSums(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -58,7 +67,8 @@ class BatchSums:
 
 _NAMES = [field.name for field in fields(BatchSums)]
 NUM_COUNTS = len(_NAMES)
-_SAMPLE, _ROWS, _SEND, _ROUTE, _OWN, _PEERS = range(5, NUM_COUNTS)  # add_sizes gives the first seven
+_SAMPLE, _ROWS, _SEND, _SEEDS, _COPY = range(5, 10)  # add_sizes gives the first seven
+_EXCHANGES = range(10, 14)
 
 
 class BatchCounts:
@@ -72,7 +82,8 @@ class BatchCounts:
         self._at = memoryview(bytearray(NUM_COUNTS * _ITEM_BYTES)).cast("q") if memory is None else memory
         self._is_shared = memory is not None
         self._waiting: list[tuple[int, int, int, int, int, int, int]] = []
-        self._seen = (0, 0, 0)
+        self._seed_times: list[int] = []
+        self._seen = (0, 0, 0, 0)
         self._lock = threading.Lock()
 
     def add(
@@ -103,9 +114,18 @@ class BatchCounts:
         if self._is_shared or len(waiting) >= _FOLD_EVERY:
             self._fold()
 
+    def add_seeds(self, ns: int) -> None:
+        """It took so long to find out which seeds some batches have."""
+        self._seed_times.append(ns)
+        if len(self._seed_times) >= _FOLD_EVERY:
+            self._fold()
+
     def _fold(self) -> None:
-        """Sums up the batches that wait."""
+        """Sums up what waits."""
         with self._lock:
+            count = len(self._seed_times)
+            self._at[_SEEDS] += sum(self._seed_times[:count])
+            del self._seed_times[:count]
             count = len(self._waiting)
             if count == 1:
                 sums: Iterable[int] = self._waiting[0]
@@ -126,10 +146,15 @@ class BatchCounts:
         with self._lock:
             self._at[_SEND] += waited_ns
 
-    def follow_exchanges(self, times: tuple[int, int, int]) -> None:
+    def add_copy(self, ns: int) -> None:
+        """It took so long to write some batches to shared memory."""
+        with self._lock:
+            self._at[_COPY] += ns
+
+    def follow_exchanges(self, times: tuple[int, int, int, int]) -> None:
         """``ExchangeRunner.times`` of this process, which only grow."""
         with self._lock:
-            for at, now, seen in zip((_ROUTE, _OWN, _PEERS), times, self._seen, strict=True):
+            for at, now, seen in zip(_EXCHANGES, times, self._seen, strict=True):
                 self._at[at] += now - seen
             self._seen = times
 

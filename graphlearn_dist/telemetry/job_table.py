@@ -57,6 +57,8 @@ def looks(found: Sequence[Look], before: Mapping[str, ProcessStatus]) -> list[Lo
 
 def describe_job(found: Sequence[Look]) -> str:
     """A line for each process and each of its loaders, and a sentence on what holds the job up."""
+    if not found:
+        return "No process has joined the job yet."
     rows = [_HEAD, *(_row(look) for look in found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD) - 1)]
     lines = []
@@ -128,6 +130,8 @@ def bottleneck(found: Sequence[Look]) -> str:
     busy = max(_busy(sums, one.made, seconds) for sums, one, seconds in served)
     if peers > 0.5:
         return head + "batches wait for other partitions. More worker_concurrency, row_cache or locality may help."
+    if max(sums.credit_ns / 1e9 / seconds for sums, _, seconds in served) > 0.5:
+        return head + "servers wait until they have read what was sent. A larger prefetch_bytes may help."
     if busy > 0.7:
         return head + "sampling workers are busy. More workers or servers may help, as far as there are cores."
     return head + "batches are ready, or could be: their way to the trainers, or prefetch_size, is what is short."

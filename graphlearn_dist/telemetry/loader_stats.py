@@ -13,6 +13,7 @@ from .samples import Metric
 
 ADVISE_AFTER_BATCHES = 100
 ADVISE_AFTER_NS = 5_000_000_000
+_FOLD_EVERY = 256
 _log = logging.getLogger("graphlearn_dist.loader")
 
 
@@ -26,7 +27,7 @@ class MadeStats:
         sums: of the batches made, those ahead of the reader included.
         num_workers: threads or processes that make them; 0 where the reader does.
         restarts: worker processes that died and were started again.
-        options: by what could be the trouble (``"workers"``, ``"ahead"``, ``"peers"``), what to change.
+        options: by what could be the trouble (``"workers"``, ``"ahead"``, ``"peers"``, ``"credit"``), what to change.
     """
 
     where: str
@@ -45,9 +46,10 @@ class LoaderStats:
         batches: that it gave.
         remaining: batches that are left of this epoch, or of the next before it begins.
         wait_s: time that the loop waited in ``next()``.
-        start_s: of that, for the very first batch: libraries are loaded then, and whoever makes batches starts.
         compute_s: time between one ``next()`` and the following one: the model's.
         made: what makes its batches.
+        start_s: of ``wait_s``, for the very first batch: libraries are loaded then, and whoever makes batches starts.
+        convert_s: making PyG's objects of batches but the first, and beginning to copy them to a device.
     """
 
     name: str
@@ -57,6 +59,7 @@ class LoaderStats:
     compute_s: float
     made: MadeStats
     start_s: float = 0.0
+    convert_s: float = 0.0
 
     @property
     def wait_share(self) -> float:
@@ -68,9 +71,12 @@ class LoaderStats:
     def stages_ms(self) -> dict[str, float]:
         """By stage, the mean milliseconds of a batch; see ``BatchSums``. Stages that never took any are left out."""
         sums = self.made.sums
-        names = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns}
-        parts = {"split and stitch": sums.route_ns, "own partition": sums.own_ns, "other partitions": sums.peers_ns}
-        return {name: ns / 1e6 / max(sums.batches, 1) for name, ns in (names | parts).items() if ns}
+        names = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns, "credit": sums.credit_ns}
+        parts = {"seeds": sums.seeds_ns, "copy": sums.copy_ns, "split": sums.split_ns, "stitch": sums.stitch_ns}
+        parts |= {"own partition": sums.own_ns, "other partitions": sums.peers_ns}
+        found = {name: ns / 1e6 / max(sums.batches, 1) for name, ns in (names | parts).items()}
+        found["convert"] = self.convert_s * 1e3 / max(self.batches - 1, 1)
+        return {name: ms for name, ms in found.items() if ms}
 
     def __str__(self) -> str:
         sums, count = self.made.sums, max(self.made.sums.batches, 1)
@@ -99,6 +105,8 @@ class LoaderStats:
         peers = sums.peers_ns / max(sums.sample_ns + sums.rows_ns, 1)
         if peers > 0.5:
             why, what = f"batches wait for other partitions {peers:.0%} of their time", options.get("peers")
+        elif sums.credit_ns / 1e9 / seconds > 0.5:
+            why, what = "servers wait until it has read what they sent", options.get("credit")
         elif busy > 0.7 or self.made.num_workers == 0:
             why, what = f"who makes them ({self.made.where}) is busy all the time", options.get("workers")
         else:
@@ -112,6 +120,9 @@ class LoopTimes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.batches = self.wait_ns = self.compute_ns = self.start_ns = 0
+        self._converted_ns = 0
+        self._has_loaded = False
+        self._conversions: list[int] = []  # that are not added up; a list takes them without a lock
         self.given_at = 0
         self._advised = False
 
@@ -133,15 +144,32 @@ class LoopTimes:
             elif self.batches == 1:
                 self.start_ns = given_at - asked_at
             self.given_at = given_at
-            wants_advice = (
-                not self._advised
-                and self.batches >= ADVISE_AFTER_BATCHES
-                and self.wait_ns - self.start_ns > self.compute_ns
-                and self.wait_ns - self.start_ns + self.compute_ns >= ADVISE_AFTER_NS
-            )
-            if wants_advice:
-                self._advised = True
-        return wants_advice
+            if self._advised or self.batches < ADVISE_AFTER_BATCHES:
+                return False
+            waited = self.wait_ns - self.start_ns
+            self._advised = waited > self.compute_ns and waited + self.compute_ns >= ADVISE_AFTER_NS
+            return self._advised
+
+    def converted(self, ns: int) -> None:
+        """A batch became what the loop gets in so long; on any thread. The first is left out: libraries are loaded."""
+        if not self._has_loaded:
+            self._has_loaded = True
+            return
+        self._conversions.append(ns)
+        if len(self._conversions) >= _FOLD_EVERY:
+            self._fold()
+
+    def _fold(self) -> None:
+        with self._lock:
+            count = len(self._conversions)
+            self._converted_ns += sum(self._conversions[:count])
+            del self._conversions[:count]  # what other threads have appended since then stays
+
+    @property
+    def convert_ns(self) -> int:
+        """Time of all conversions."""
+        self._fold()
+        return self._converted_ns
 
     def advise(self, stats: LoaderStats) -> None:
         """Logs what a loop that waits can do."""
@@ -155,6 +183,8 @@ class LoopTimes:
         yield Metric(
             "loader_compute_seconds_total", "Time between batches: the model's.", self.compute_ns / 1e9, labels
         )
+        help_text = "Time of making PyG's objects of batches, but for the first."
+        yield Metric("loader_convert_seconds_total", help_text, self.convert_ns / 1e9, labels)
 
 
 def made_metrics(made: MadeStats, labels: dict[str, str]) -> Iterator[Metric]:
@@ -165,9 +195,10 @@ def made_metrics(made: MadeStats, labels: dict[str, str]) -> Iterator[Metric]:
     yield Metric("nodes_total", "Nodes of batches made.", sums.nodes, labels)
     yield Metric("edges_total", "Edges of batches made.", sums.edges, labels)
     yield Metric("row_bytes_total", "Bytes of features and labels of batches made.", sums.row_bytes, labels)
-    stages = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns}
-    parts = {"route": sums.route_ns, "own": sums.own_ns, "peers": sums.peers_ns}
-    help_text = "Time of batches by stage; route, own and peers are parts of sample and rows."
+    stages = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns, "credit": sums.credit_ns}
+    parts = {"seeds": sums.seeds_ns, "copy": sums.copy_ns, "split": sums.split_ns, "own": sums.own_ns}
+    parts |= {"peers": sums.peers_ns, "stitch": sums.stitch_ns}
+    help_text = "Time of batches by stage; all but sample, rows, send and credit are parts of sample and rows."
     for stage, ns in (stages | parts).items():
         yield Metric("batch_seconds_total", help_text, ns / 1e9, labels | {"stage": stage})
     yield Metric("sampling_workers", "Threads or processes that make batches.", made.num_workers, labels)

@@ -49,6 +49,8 @@ class ServedStatus:
         ready: finished batches that wait for the client.
         room_bytes: memory that it may use.
         number: of the loader on its server, from 0; no other one ever gets it.
+        credit_bytes: of batches that may be with the client unread.
+        unread_bytes: of those that are.
     """
 
     client: str
@@ -56,6 +58,8 @@ class ServedStatus:
     ready: int
     room_bytes: int
     number: int = 0
+    credit_bytes: int = 0
+    unread_bytes: int = 0
 
 
 @register_message

@@ -24,7 +24,7 @@ _STAGES = (MAKE, "sample", "rows", "partitions", "send")
 _Line: TypeAlias = tuple[str, str, int, int, int, str | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """Something that a process did.
 
@@ -94,22 +94,30 @@ def _spans_of(line: _Line, offset: int) -> Iterator[Span]:
     yield Span(second, track, middle if first else begin, end, batch)
 
 
+def _lines_of(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise StorageError(f"trace: cannot read {path}: {error.strerror}") from error
+
+
 def _read_part(path: Path) -> tuple[dict[str, Any], int | None, list[_Line]]:
     head: dict[str, Any] = {}
     offset_ns: int | None = None
     items: list[_Line] = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = _lines_of(path)
     for number, line in enumerate(lines):
         try:
             item = json.loads(line)
             if number == 0:
-                head = {name: item[name] for name in ("process", "pid", "host", "wall_ns")}
+                head = {"process": str(item["process"]), "host": str(item["host"])}
+                head |= {name: int(item[name]) for name in ("pid", "wall_ns")}
             elif isinstance(item, dict):
                 offset_ns = int(item["offset_ns"])
             else:
                 name, track, begin, middle, end, batch = item
                 items.append((str(name), str(track), int(begin), int(middle), int(end), batch and str(batch)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             if number == len(lines) - 1 and number > 0:
                 break  # its process was killed while it wrote
             raise StorageError(f"{path}, line {number + 1}: expected a span, found {line[:80]!r}") from error
@@ -141,36 +149,48 @@ def read_trace(path: str | Path) -> list[ProcessSpans]:
                 found[event["pid"]].spans.append(Span(event["name"], event["cat"], begin, begin + ns, batch))
     except OSError as error:
         raise InvalidArgumentError(f"trace: cannot read {place}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise StorageError(f"trace: {place} is none: {type(error).__name__}: {error}") from error
     return list(found.values())
 
 
 def write_timeline(processes: Sequence[ProcessSpans], path: str | Path) -> None:
-    """Writes one file for Perfetto and Chrome."""
-    events: list[dict[str, Any]] = []
+    """Writes one file for Perfetto and Chrome.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('{"displayTimeUnit": "ms", "traceEvents": [')
+            for number, event in enumerate(_events(processes)):  # never all at once: there are a dozen for each batch
+                file.write(f"{',' if number else ''}\n{json.dumps(event)}")
+            file.write("]}\n")
+    except OSError as error:
+        raise StorageError(f"trace: cannot write {path}: {error.strerror}") from error
+
+
+def _events(processes: Sequence[ProcessSpans]) -> Iterator[dict[str, Any]]:
+    """What the format calls events."""
     begin = min((process.spans[0].begin_ns for process in processes if process.spans), default=0)
     for number, process in enumerate(processes):
         name = f"{process.process} (pid {process.pid})"
-        events.append({"ph": "M", "pid": number, "name": "process_name", "args": {"name": name}})
+        yield {"ph": "M", "pid": number, "name": "process_name", "args": {"name": name}}
         for lane, (track, span) in enumerate_lanes(process.spans):
             tid = lane + 1
-            events.append({"ph": "M", "pid": number, "tid": tid, "name": "thread_name", "args": {"name": track}})
+            yield {"ph": "M", "pid": number, "tid": tid, "name": "thread_name", "args": {"name": track}}
             for one in span:
-                events.append(
-                    {
-                        "ph": "X",
-                        "pid": number,
-                        "tid": tid,
-                        "name": one.name,
-                        "cat": one.track,
-                        "ts": (one.begin_ns - begin) / 1000,
-                        "dur": (one.end_ns - one.begin_ns) / 1000,
-                        "args": {"batch": one.batch} if one.batch else {},
-                    }
-                )
-                events += _arrow(one, number, tid, begin)
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+                yield {
+                    "ph": "X",
+                    "pid": number,
+                    "tid": tid,
+                    "name": one.name,
+                    "cat": one.track,
+                    "ts": (one.begin_ns - begin) / 1000,
+                    "dur": (one.end_ns - one.begin_ns) / 1000,
+                    "args": {"batch": one.batch} if one.batch else {},
+                }
+                yield from _arrow(one, number, tid, begin)
 
 
 def enumerate_lanes(spans: Iterable[Span]) -> list[tuple[int, tuple[str, list[Span]]]]:
@@ -248,6 +268,7 @@ _MEANING = {
     "partitions": "other partitions were asked for it",
     "send": "it was finished, and found no room on its way",
     "way": "it was on its way to the trainer, or taken apart there",
+    "unseen": "unknown: who made it left nothing in this trace",
 }
 _ADVICE = {
     "not begun": "Workers are busy with other batches: more num_workers or servers, or a larger prefetch_size.",
@@ -256,6 +277,8 @@ _ADVICE = {
     "partitions": "Other partitions take the time: worker_concurrency, row_cache, locality, a better partitioner.",
     "send": "Finished batches wait for room: a larger buffer_size, or a faster way to the trainer.",
     "way": "Batches are on their way: a larger prefetch_size, or a faster network.",
+    "unseen": "Who made the batches is not in this trace: copy the folders of all hosts together; a killed process "
+    "lacks its last second.",
 }
 
 
@@ -275,13 +298,16 @@ def critical_path(processes: Sequence[ProcessSpans]) -> CriticalPath:
                 makers[span.batch] = process.process
     loops = [loop for process in processes for loop in _loops(process)]
     if not loops:
-        raise InvalidArgumentError("trace: expected the loop of a loader, found none")
+        raise InvalidArgumentError(
+            "trace: expected the loop of a loader, found none: no batch was given to one, or none of --trace-batches"
+        )
     starts = [loop[0] for loop in loops if loop[0].name == WAIT]
     waits = [span for loop in loops for span in loop if span.name == WAIT and span not in starts]
     wait_ns: dict[str, int] = defaultdict(int)
     by_maker: dict[str, int] = defaultdict(int)
     for wait in waits:
-        for name, ns in _shares(wait, made.get(wait.batch or "", [])):
+        stages = made.get(wait.batch or "", [])
+        for name, ns in _shares(wait, stages) if stages else [("unseen", wait.end_ns - wait.begin_ns)]:
             wait_ns[name] += ns
         if wait.batch in makers:
             by_maker[makers[wait.batch]] += wait.end_ns - wait.begin_ns

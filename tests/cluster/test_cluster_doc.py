@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT
+from tests.support.slurm_hosts import missing_slurm, start_slurm
 from tests.support.ssh_hosts import ssh_cluster, why_not
 
 DEADLINE_S = 300.0  # only ever reached by a hang
-# What Slurm does with a script, but for the nodes, which are given.
+# What Slurm does with a script, but for the nodes, which are given: where Slurm is not installed.
 SBATCH = """#!/bin/sh
 export SLURM_JOB_NODELIST=node-a,node-b SLURM_JOB_NUM_NODES=2
 shift
@@ -41,10 +42,15 @@ def test_the_example_as_printed(tmp_path: Path) -> None:
         (programs / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {cluster.directory}/ssh_config "$@"\n')
         (programs / "graphlearn-dist").write_text(f'#!/bin/sh\nexec {sys.executable} -m graphlearn_dist "$@"\n')
         (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        (programs / "sbatch").write_text(SBATCH)
+        settings = ""
+        if missing_slurm():
+            (programs / "sbatch").write_text(SBATCH)
+        else:
+            settings = f"SLURM_CONF={start_slurm(cluster)}"
         for program in programs.iterdir():
             program.chmod(0o755)
-        script = f"cd {tmp_path}\nexport PATH={programs}:$PATH PYTHONPATH={ROOT} OMP_NUM_THREADS=1\nset -e\n{commands}"
+        environ = f"PATH={programs}:$PATH PYTHONPATH={ROOT} OMP_NUM_THREADS=1 {settings}"
+        script = f"cd {tmp_path}\nexport {environ}\nset -e\n{commands}"
         done = subprocess.run(
             cluster.a.command("sh", "-c", script),
             capture_output=True,

@@ -95,6 +95,31 @@ void decode_header(std::string bytes, size_t at, uint8_t value, const Limits& li
   rpc::parse_header(reinterpret_cast<const uint8_t*>(bytes.data()), limits);
 }
 
+TEST("frames: their bytes are counted by what they are for") {
+  const auto place = [](rpc::FrameUse use) { return static_cast<size_t>(use); };
+  constexpr uint8_t kRelease = 13;
+  rpc::FrameBytes sent;
+  // Two whole frames, and one whose payload lies elsewhere.
+  const std::string first = make_frame(kRelease, "r", ""), second = make_frame(kRequest, numbers(50), numbers(128));
+  const std::string third = make_frame(kRequest, "h", numbers(1000));
+  const std::string bytes = first + second + third.substr(0, 64);
+  sent.add_frames(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  CHECK_EQUAL(sent.on_socket()[place(rpc::FrameUse::kControl)], uint64_t{64});
+  CHECK_EQUAL(sent.on_socket()[place(rpc::FrameUse::kRequest)], uint64_t{128 + 128 + 64 + 1000});
+
+  const std::string answer = make_frame(static_cast<uint8_t>(Kind::kResponse), "h", numbers(300), rpc::kQueryBit | 2);
+  const std::string lent = make_frame(static_cast<uint8_t>(Kind::kResponse), "h", numbers(5000), 4, rpc::kFlagArena);
+  for (const std::string& frame : {answer, lent})
+    sent.add_frames(reinterpret_cast<const uint8_t*>(frame.data()), frame.size());
+  CHECK_EQUAL(sent.on_socket()[place(rpc::FrameUse::kQueryAnswer)], uint64_t{64 + 300});
+  CHECK_EQUAL(sent.on_socket()[place(rpc::FrameUse::kAnswer)], uint64_t{64});
+  CHECK_EQUAL(sent.in_memory()[place(rpc::FrameUse::kAnswer)], uint64_t{5000});
+  CHECK_EQUAL(sent.in_memory()[place(rpc::FrameUse::kQueryAnswer)], uint64_t{0});
+  // What is no frame, as in tests of the engine, ends the walk.
+  const std::string noise = numbers(4096);
+  sent.add_frames(reinterpret_cast<const uint8_t*>(noise.data()), noise.size());
+}
+
 TEST("frames: malformed headers") {
   const Limits known{rpc::kMaxHeadBytes, 1 << 20};
   const std::string good = make_frame(kRequest, numbers(10), "");

@@ -40,7 +40,10 @@ class ServingEndpoint:
 
     def asked(self) -> Counter[str]:
         """How often it was asked what."""
-        before, self._seen = self._seen, Counter(self._service.native.num_answered)
+        before, self._seen = (
+            self._seen,
+            Counter({kind: count for kind, (count, _, _) in self._service.native.answered.items()}),
+        )
         return self._seen - before
 
 

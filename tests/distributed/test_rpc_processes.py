@@ -18,6 +18,7 @@ import torch
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.errors import PeerLostError
 from graphlearn_dist.rpc import Endpoint, PeerAddress
+from graphlearn_dist.rpc.traffic import FRAME_USES
 from tests.support.processes import ProcessFailure, TestProcess, assert_nothing_left, run_processes, start
 from tests.support.waiting import wait_until
 
@@ -184,6 +185,10 @@ def test_the_arena_carries_large_payloads_between_processes() -> None:
         theirs = client.call(address, "stats")
         assert client.stats().arena_payloads_sent >= 9
         assert client.stats().arena_payloads_received == theirs["arena_payloads_sent"] >= 9
+        (traffic,) = client.traffic.by_peer().values()
+        for way, use in ((traffic.sent, "request"), (traffic.received, "answer")):
+            assert way.in_memory[FRAME_USES.index(use)] >= 9 * tensor.nbytes
+            assert way.on_socket[FRAME_USES.index(use)] < 2 * tensor.nbytes  # the first may come before the arena
         wait_until(lambda: client.stats().arena_used_bytes == 0)  # slots are given back beside calls
         wait_until(lambda: client.call(address, "stats")["arena_used_bytes"] == 0)
         process.send_signal(signal.SIGKILL)

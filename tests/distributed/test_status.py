@@ -138,8 +138,14 @@ def test_a_loader_of_servers(job: Job) -> None:
         assert stats.made.where == "servers 0, 1"
         assert repr(loader) == "DistNeighborLoader(servers 0, 1, 12 batches an epoch, 12 to come)"
         assert stats.made.num_workers == 2
-        assert stats.made.sums.peers_ns > 0
-        assert "other partitions" in stats.stages_ms
+        stages = {"seeds", "sample", "split", "other partitions", "stitch", "rows", "copy", "credit", "convert"}
+        assert stages <= stats.stages_ms.keys()
+        came = {
+            metric.labels["kind"]: metric.value
+            for metric in collect()
+            if metric.name == "received_bytes_total" and metric.labels["peer"] == "server 1"
+        }
+        assert came["answer"] > stats.made.sums.row_bytes / 3  # half of the batches
         with observe(JobAddress("127.0.0.1", job.port, None), timeout_s=60) as observer:
             look = observer.look()
             again = observer.look()
@@ -153,6 +159,7 @@ def test_a_loader_of_servers(job: Job) -> None:
         assert [(one.client, one.made.num_workers, one.ready) for one in served] == [("client 0", 1, 0)] * 2
         assert sum((one.made.sums for one in served), BatchSums()) == stats.made.sums
         assert all(status.used_bytes == one.room_bytes > 0 for status, one in zip(servers, served, strict=True))
+        assert [one.credit_bytes for one in served] == [RemoteDistSamplingWorkerOptions().credit_bytes] * 2
         own = look.members[2].status
         assert own is not None
         assert [one.batches for one in own.loaders if one.made is None and one.name == stats.name] == [12]

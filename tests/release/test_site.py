@@ -19,10 +19,11 @@ DEADLINE_S = 600.0  # only ever reached by a hang
 def test_the_site(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings_handlers.python")
-    command = [sys.executable, "-m", "mkdocs", "-q", "build", "--strict", "--site-dir", str(tmp_path)]
+    # Not with -q: what it does not write, mkdocs does not count as a warning either.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environ = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.returncode == 0, done.stderr
     reference = (tmp_path / "reference" / "loader.html").read_text()
     assert 'id="graphlearn_dist.loader.NeighborLoader"' in reference
     program = (tmp_path / "tutorials" / "two_machines.html").read_text()

@@ -68,7 +68,7 @@ class DirectPeers:
         asked: what they were asked, in that order.
     """
 
-    times = (0, 0, 0)
+    times = (0, 0, 0, 0)
 
     def __init__(self, services: Sequence[PartitionService]) -> None:
         self.services = services

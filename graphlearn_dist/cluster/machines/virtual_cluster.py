@@ -134,7 +134,8 @@ class RayVirtualCluster:
         and ``bundle_count``.
 
         Raises:
-            As ``reservations``.
+            ResourceInsufficientError: as of ``reservations``.
+            DeadlineExceededError: likewise.
         """
         return [held if held.native is None else held.native for held in self.reservations()]
 

@@ -35,7 +35,7 @@ class BlockingPeers:
         timeout_s: deadline of each request.
     """
 
-    times = (0, 0, 0)  # nobody asks for those of its batches
+    times = (0, 0, 0, 0)  # nobody asks for those of its batches
 
     def __init__(
         self, endpoint: Callable[[], Endpoint], holders: Mapping[int, tuple[Any, str]], timeout_s: float

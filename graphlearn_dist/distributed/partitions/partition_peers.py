@@ -34,12 +34,12 @@ class Peers(Protocol):
     """The other partitions of a data set.
 
     Attributes:
-        times: nanoseconds of all exchanges so far: splitting by owner and stitching, work on the own partition
-            meanwhile, and waiting for others beyond that.
+        times: nanoseconds of all exchanges so far: splitting by owner, work on the own partition while others are
+            asked, waiting for others beyond that, and putting answers together.
     """
 
     @property
-    def times(self) -> tuple[int, int, int]: ...
+    def times(self) -> tuple[int, int, int, int]: ...
 
     def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
         """Begins an exchange with the holders of the other partitions; it is over when that was awaited.
@@ -115,7 +115,7 @@ class _Driver:
                 future.set_result(ending)
 
     @property
-    def times(self) -> tuple[int, int, int]:
+    def times(self) -> tuple[int, int, int, int]:
         """See ``Peers``."""
         return self._runner.times
 
@@ -226,13 +226,13 @@ class EndpointPeers:
         return _UnderWay(self, make)
 
     @property
-    def times(self) -> tuple[int, int, int]:
+    def times(self) -> tuple[int, int, int, int]:
         """See ``Peers``; zeros of exchanges that an engine in Python carries out."""
-        route = own = wait = 0
+        split = own = wait = stitch = 0
         for driver in [*self._drivers.values()]:
-            of_driver = driver.times
-            route, own, wait = route + of_driver[0], own + of_driver[1], wait + of_driver[2]
-        return route, own, wait
+            of = driver.times
+            split, own, wait, stitch = split + of[0], own + of[1], wait + of[2], stitch + of[3]
+        return split, own, wait, stitch
 
     # --- connections -------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ...rpc.calls.remote import remote, sent_as_it_is
 from ...rpc.wire.codec import encode
 from ...sampler.plan import Draw
 from ...sampler.probability import spread_chances
+from ...telemetry import Metric
 from ..dist_dataset import DistDataset
 
 SERVICE = "PartitionService"  # what queries name; with a suffix where a process holds partitions of several data sets
@@ -100,6 +101,16 @@ class PartitionService:
             for name, book in self._store_books.items()
         ]
         return _C.PartitionServer(self.partition_idx, edges, stores, self._pool, RpcSettings.max_payload_bytes)
+
+    def metrics(self) -> Iterator[Metric]:
+        """What of it belongs to ``MetricSource.metrics``."""
+        answered = {kind: of for kind, of in self.native.answered.items() if any(of)}
+        for kind, (count, ns, nbytes) in answered.items():
+            labels = {"kind": kind}
+            yield Metric("queries_answered_total", "Queries of other processes for this partition.", count, labels)
+            help_text = "Time of making their answers; rows are gathered later, when they are sent."
+            yield Metric("query_seconds_total", help_text, ns / 1e9, labels)
+            yield Metric("query_answer_bytes_total", "Bytes of their answers.", nbytes, labels)
 
     @remote
     def query(self, head: torch.Tensor, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -39,5 +39,6 @@ class Rounds(Generic[AnyExchange]):
             for place, answer in enumerate(self._answers):
                 head, payload = await answer
                 self._exchange.take(place, head, payload)
+            self._exchange.stitch()
             self._answers = self._send_next()
         return self._exchange

@@ -201,6 +201,11 @@ class BatchProducer(ABC):
             )
         raise failure_error(item)
 
+    @property
+    def num_ready(self) -> int:
+        """Finished batches, or answers with some, that wait for the reader. From any thread."""
+        return len(self._arrived) + sum(future.done() for _, future in [*self._under_way])
+
     def is_ready(self) -> bool:
         """Whether ``recv`` would give something at once; not where that may be an error."""
         if self._arrived:

@@ -230,6 +230,10 @@ class MpProducer(LocalProducer):
         return replace(self._producer.made, options=options)
 
     @property
+    def num_ready(self) -> int:
+        return super().num_ready + self._producer.num_ready
+
+    @property
     def worker_pids(self) -> list[int]:
         """Process ids of the sampling subprocesses."""
         return self._producer.worker_pids

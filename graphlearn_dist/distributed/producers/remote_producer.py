@@ -139,6 +139,7 @@ class RemoteProducer(BatchProducer):
         options = {
             "workers": "num_workers= of the worker options, or more servers",
             "ahead": "prefetch_size= of the worker options, or buffer_size=",
+            "credit": "prefetch_bytes= of the worker options",
             "peers": "worker_concurrency= of the worker options, init_server(row_cache=), or locality= of the loader",
         }
         return MadeStats(

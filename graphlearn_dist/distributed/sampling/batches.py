@@ -35,7 +35,7 @@ Place = Callable[[Sequence[SampledBatch], Sequence[Rows]], Sequence[Rows]]
 class NoPeers:
     """The peers of a data set that is one partition: there is nobody to ask."""
 
-    times = (0, 0, 0)
+    times = (0, 0, 0, 0)
 
     def run(self, make: Callable[[], Any]) -> NoReturn:
         raise LookupError("other partitions were asked, but there are none")
@@ -96,12 +96,13 @@ class PartitionedSampler:
         sampler_input: NodeSamplerInput | EdgeSamplerInput,
         config: SamplingConfig,
         near: torch.Tensor | None = None,
+        counts: BatchCounts | None = None,
     ) -> BatchMaker:
         """Makes batches of an input, checked; ``config`` may differ from the sampler's in what is sampled.
 
-        ``near``: see ``make_schedule``.
+        ``near``, ``counts``: see ``BatchMaker``.
         """
-        return BatchMaker(self._graph, self._schema, sampler_input, config, near)
+        return BatchMaker(self._graph, self._schema, sampler_input, config, near, counts)
 
     async def fill(self, batch: SampledBatch) -> SampledBatch:
         """A batch with the rows that are looked up for it."""
@@ -157,7 +158,7 @@ class PartitionedBatches:
     ) -> None:
         self.counts = BatchCounts() if counts is None else counts
         self._sampler = PartitionedSampler(dataset, config, services, peers, num_threads)
-        self._maker = self._sampler.maker(sampler_input, config, near)
+        self._maker = self._sampler.maker(sampler_input, config, near, self.counts)
         self.schedule = self._maker.schedule
         self._peers = peers
         self.trace_key = 0

@@ -34,7 +34,8 @@ class _Lease:
 
     def status(self) -> ServedStatus:
         client = f"{self.owner.role} {self.owner.rank}"
-        return ServedStatus(client, self.producer.made, self.producer.num_ready, self.room.nbytes, self.number)
+        made, ready = self.producer.made, self.producer.num_ready
+        return ServedStatus(client, made, ready, self.room.nbytes, self.number, *self.producer.credit)
 
 
 class ProducerLeases:

@@ -16,13 +16,16 @@ class ByteCredit:
 
     Args:
         limit_bytes: most bytes of batches on their way to the reader, or with it and not read.
+
+    Attributes:
+        sent_bytes: of the batches that are.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._asked: list[int] = []  # for which batches, ascending; they were not sent
         self._sent: list[tuple[int, int]] = []  # index, bytes, ascending; as long as the reader has requests under way
-        self._sent_bytes = 0
+        self.sent_bytes = 0
         self._waiting: dict[asyncio.Future[None], int] = {}  # for which batch each
         self._why_closed = ""
 
@@ -55,13 +58,13 @@ class ByteCredit:
         """
         await self._until_first(index, nbytes)
         insort(self._sent, (index, nbytes))
-        self._sent_bytes += nbytes
+        self.sent_bytes += nbytes
 
     async def _until_first(self, index: int, nbytes: int | None = None) -> None:
         """Returns when no earlier batch is asked for, and there is room for so many bytes, if any are given."""
         while not self._why_closed:
             is_free = nbytes is None or not self._sent or index < self._sent[0][0]
-            if self._asked[0] == index and (is_free or self._sent_bytes + (nbytes or 0) <= self._limit_bytes):
+            if self._asked[0] == index and (is_free or self.sent_bytes + (nbytes or 0) <= self.limit_bytes):
                 return
             changed = asyncio.get_running_loop().create_future()
             self._waiting[changed] = index
@@ -80,7 +83,7 @@ class ByteCredit:
     def grant(self, oldest: int) -> None:
         """The reader says which batch it reads next: it has read all before."""
         while self._sent and self._sent[0][0] < oldest:
-            self._sent_bytes -= self._sent.pop(0)[1]
+            self.sent_bytes -= self._sent.pop(0)[1]
         self._wake()
 
     def close(self, why: str) -> None:

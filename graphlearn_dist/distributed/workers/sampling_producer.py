@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from time import perf_counter_ns
 
 import torch
 
@@ -98,6 +100,7 @@ class SamplingProducer:
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
         self._credit: ByteCredit | None = None
+        self._credit_ns = 0
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
         most_bytes = most_together_bytes(self._worker_bytes)
         num_nodes = sum(dataset.schema.num_nodes)
@@ -117,7 +120,8 @@ class SamplingProducer:
     def made(self) -> MadeStats:
         """What its workers have made until now."""
         restarts = sum(worker.num_restarts for worker in self._workers)
-        return MadeStats(self.where, self._batch_counts.sums(), len(self._workers), restarts)
+        sums = replace(self._batch_counts.sums(), credit_ns=self._credit_ns)
+        return MadeStats(self.where, sums, len(self._workers), restarts)
 
     @property
     def where(self) -> str:
@@ -132,6 +136,11 @@ class SamplingProducer:
         except InvalidArgumentError:
             return []
         return [(self._request.key, self._epoch, each) for each in indices]
+
+    @property
+    def credit(self) -> tuple[int, int]:
+        """Bytes that the reader allows to be with it unread, and those that are; zeros where that is left open."""
+        return (0, 0) if self._credit is None else (self._credit.limit_bytes, self._credit.sent_bytes)
 
     @property
     def num_ready(self) -> int:
@@ -269,7 +278,9 @@ class SamplingProducer:
         try:
             encoded = await worker.item(run, index)
             try:
+                begun = perf_counter_ns()
                 await credit.send(index, encoded.nbytes)
+                self._credit_ns += perf_counter_ns() - begun
             except BaseException:
                 release(encoded)
                 raise

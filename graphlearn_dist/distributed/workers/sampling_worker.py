@@ -101,6 +101,7 @@ class BatchSender:
 
     def place(self, slot: BatchSlot, batches: Sequence[SampledBatch], rows: Sequence[Rows]) -> list[Rows]:
         """Places for looked-up rows, by batch, in a slot of the region, to which all else is copied; see ``Place``."""
+        begun = perf_counter_ns()
         encoded = encode(together(batches))
         if len(batches) > 1 and encoded.nbytes > most_together_bytes(self._region.capacity_bytes):
             raise BatchesTooLargeError(f"{len(batches)} batches of {encoded.nbytes} bytes")
@@ -111,7 +112,7 @@ class BatchSender:
         memory = self._region.view(offset, encoded.nbytes)
         addresses = [tensor.data_ptr() for of_batch in rows for tensor in of_batch.values()]
         starts = iter(_C.copy_segments(encoded.segments, memory, addresses))
-        return [
+        places: list[Rows] = [
             {
                 name: tensor
                 if (start := next(starts)) < 0  # it has no bytes
@@ -120,6 +121,8 @@ class BatchSender:
             }
             for of_batch in rows
         ]
+        self._counts.add_copy(perf_counter_ns() - begun)
+        return places
 
     def check_room(self, encoded: Encoded) -> None:
         """Raises ``MessageTooLargeError`` for a batch that lies not in the region, and fits into no ring."""

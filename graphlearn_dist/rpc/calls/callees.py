@@ -43,6 +43,7 @@ class Serving:
         deadline: the loop's time at which its caller gives up; infinite where that is unknown.
         times: of the function that answers; None before that is known.
         begun_ns: when it came.
+        answer_bytes: of its answer.
 
     Args:
         tasks: where its task stays until it ends.
@@ -51,7 +52,7 @@ class Serving:
     def __init__(self, deadline: float, tasks: set[asyncio.Task[None]]) -> None:
         self.deadline = deadline
         self.times: FunctionTimes | None = None
-        self.begun_ns = 0
+        self.begun_ns = self.answer_bytes = 0
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
         self._tasks = tasks
@@ -59,7 +60,7 @@ class Serving:
     def answered(self) -> None:
         """It has its answer: its time is counted."""
         if self.times is not None:
-            self.times.add(perf_counter_ns() - self.begun_ns)
+            self.times.add(perf_counter_ns() - self.begun_ns, self.answer_bytes)
 
     def cancel(self) -> None:
         """Stop the coroutine, or drop the answer to come."""
@@ -135,7 +136,7 @@ class Callees:
 
         def work() -> None:
             if not serving.cancelled and loop.time() <= serving.deadline:
-                context.run(_run_function, loop, connection, request_id, function, args, kwargs)
+                context.run(_run_function, serving, loop, connection, request_id, function, args, kwargs)
                 serving.answered()
 
         def begin() -> None:
@@ -207,6 +208,7 @@ class Callees:
         except Exception as error:
             connection.respond_failure(request_id, pack_failure(error))
         else:
+            serving.answer_bytes = encoded.nbytes
             connection.respond(request_id, encoded)
         finally:
             self._end(serving)
@@ -233,6 +235,7 @@ def _arguments(value: Value) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _run_function(
+    serving: Serving,
     loop: asyncio.AbstractEventLoop,
     connection: Connection,
     request_id: int,
@@ -245,6 +248,7 @@ def _run_function(
         result = function(*args, **kwargs)
         encoded = result if isinstance(result, Encoded) else encode(result)
         del result  # it may be large, and is on its way
+        serving.answer_bytes = encoded.nbytes
         is_sent = connection.respond_here(request_id, encoded)
     except BaseException as error:  # SystemExit too: a callee must not end a thread that others need
         post(loop, connection.respond_failure, request_id, pack_failure(error))

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ...config import RpcSettings, rpc_engine
 from ...errors import RpcError
+from ..traffic import FrameBytes
 from .framing import ClosedHandler, FrameHandler, FrameStream
 from .native import NativeEngine
 from .tls import TlsSocket, TlsStream
@@ -62,8 +63,8 @@ class Stream(Protocol):
         """Bytes that wait to be sent."""
 
     @property
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received since it opened. From any thread."""
+    def traffic(self) -> tuple[FrameBytes, FrameBytes]:
+        """What was sent and received since it opened; what is queued was sent. From any thread."""
 
     def lift_limits(self, peer_limit_bytes: int = ...) -> None:
         """The peer is known, and takes payloads of so many bytes: large frames may come, and heartbeats start."""

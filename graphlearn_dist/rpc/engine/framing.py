@@ -15,6 +15,7 @@ from typing import Any
 from ..._C import Buffer as PooledBuffer
 from ...config import RpcSettings
 from ...errors import PeerLostError, RpcError
+from ..traffic import FrameBytes
 from ..wire.gld1 import (
     HEADER_BYTES,
     MAX_HEAD_BYTES,
@@ -26,6 +27,7 @@ from ..wire.gld1 import (
     pack_refusal,
     parse_header,
 )
+from .frame_counter import FrameCounter
 from .heartbeat import Heartbeat
 
 _STAGING_BYTES = 16 << 10
@@ -109,7 +111,7 @@ class FrameStream:
         self._max_payload = settings.max_payload_bytes
         self._limited = True  # only small frames without payload until the peer is authenticated
         self.closed = False
-        self._sent_bytes = self._received_bytes = 0
+        self._sent, self._received = FrameCounter(), FrameCounter()
         self.out_bytes = 0
         self._last_received = self._last_sent = loop.time()
         self._heartbeat = Heartbeat(settings.heartbeat_interval_s, settings.heartbeat_timeout_s, loop.time())
@@ -169,6 +171,7 @@ class FrameStream:
             return
         if not self._out:
             self._last_sent = self._loop.time()
+        self._sent.add_frames(frame)
         views = [memoryview(frame), *parts]
         for view in views:
             self.out_bytes += view.nbytes
@@ -178,9 +181,9 @@ class FrameStream:
             self._writable()
 
     @property
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received since it opened; of what TLS makes of them, those that it was made of."""
-        return self._sent_bytes, self._received_bytes
+    def traffic(self) -> tuple[FrameBytes, FrameBytes]:
+        """What was sent and received since it opened; what is queued was sent. Bytes of TLS are not counted."""
+        return self._sent.sums, self._received.sums
 
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
@@ -210,7 +213,6 @@ class FrameStream:
 
     def _advance(self, count: int) -> None:
         self._last_sent = self._loop.time()
-        self._sent_bytes += count
         self.out_bytes -= count
         while self._out:
             view, on_sent = self._out[0]
@@ -248,7 +250,6 @@ class FrameStream:
             self.close(PeerLostError("peer", "connection closed"))
             return False
         self._last_received = self._loop.time()
-        self._received_bytes += count
         if direct:
             self._filled += count
         else:
@@ -299,6 +300,7 @@ class FrameStream:
                 self._target = memoryview(self._payload)
                 self._filled = 0
                 return
+        self._received.add(header)
         head, payload = self._head, self._payload
         self._header = self._head = self._payload = None
         self._target = memoryview(b"")

@@ -12,6 +12,7 @@ from typing import Any
 from ..._C import RpcEngine, RpcStream
 from ...config import RpcSettings
 from ...errors import PeerLostError, ProtocolError, RpcError, SystemLimitError, VersionMismatchError
+from ..traffic import FrameBytes
 from ..wire.gld1 import FLAG_ARENA, HEADER_BYTES, KINDS, header_of, pack_refusal
 from .framing import ClosedHandler, Drain, FrameHandler, tune_socket
 from .threads import post
@@ -58,9 +59,9 @@ class NativeStream:
         return self.native.out_bytes
 
     @property
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received since it opened."""
-        return self.native.sent_bytes, self.native.received_bytes
+    def traffic(self) -> tuple[FrameBytes, FrameBytes]:
+        """What was sent and received since it opened; what is queued was sent."""
+        return FrameBytes(*self.native.sent), FrameBytes(*self.native.received)
 
     def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:
         """Send a frame, or queue it."""

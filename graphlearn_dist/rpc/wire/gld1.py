@@ -101,6 +101,12 @@ def head_padding(head_len: int) -> int:
     return -(HEADER_BYTES + head_len) % ALIGNMENT
 
 
+def read_header(frames: bytes, at: int) -> Header:
+    """The header of a frame of this side's own, which begins there."""
+    _, _, kind, *fields = _HEADER.unpack_from(frames, at)
+    return Header(KINDS[kind], *fields)
+
+
 def parse_header(data: Buffer, *, max_head: int = MAX_HEAD_BYTES, max_payload: int) -> Header:
     """Read and check a header.
 

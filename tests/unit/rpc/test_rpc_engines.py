@@ -20,8 +20,10 @@ from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, Protocol
 from graphlearn_dist.rpc import Endpoint, encode
 from graphlearn_dist.rpc.engine.engines import Engine, PythonEngine, open_engine
 from graphlearn_dist.rpc.engine.native import NativeEngine
+from graphlearn_dist.rpc.traffic import FRAME_USES
 from graphlearn_dist.rpc.wire import gld1
 from graphlearn_dist.rpc.wire.gld1 import Header, Kind
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 NAMES = ("native", "python")
@@ -62,6 +64,7 @@ class Received:
     frames: list[tuple[Header, bytes, bytes]] = field(default_factory=list)
     error: RpcError | None = None
     answer: bytes = b""
+    traffic: Any = None
 
     def same(self, other: Received) -> bool:
         """The same frames, refusal and end."""
@@ -126,6 +129,8 @@ def feed(name: str, pieces: list[bytes], *, known: bool = True) -> Received:
         await over
         await asyncio.to_thread(thread.join, DEADLINE_S)
         there.close()
+        came = stream.traffic[1]
+        received.traffic = [list(came.on_socket), list(came.in_memory)]
 
     on_loop(name, work)
     return received
@@ -228,6 +233,44 @@ def test_a_handlers_defect_does_not_stop_the_others(name: str) -> None:
 
     on_loop(name, work)
     assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_told_apart_by_what_they_are_for(name: str) -> None:
+    on_socket, in_memory = feed(name, cut(STREAM, random.Random(3))).traffic
+    by_use = dict(zip(FRAME_USES, on_socket, strict=True))
+    assert sum(on_socket) == len(HELLO) + len(STREAM)
+    assert by_use["answer"] == 2 * 64
+    assert by_use["event"] == 64
+    assert by_use["control"] == len(HELLO) + 3 * 64
+    assert (by_use["query"], by_use["query answer"]) == (0, 0)
+    assert dict(zip(FRAME_USES, in_memory, strict=True)) == dict.fromkeys(FRAME_USES, 0) | {"answer": 70_000}
+
+
+@pytest.mark.parametrize("names", [("native", "native"), ("python", "python"), ("native", "python")], ids="-".join)
+def test_what_one_side_sent_the_other_received(names: tuple[str, str]) -> None:
+    """By what it is for; and the function that answered knows the bytes of its answers."""
+    settings = [RpcSettings(engine=name) for name in names]
+    with Endpoint("server", 0, settings=settings[0]) as server, Endpoint("client", 0, settings=settings[1]) as client:
+        server.register("double", lambda values: values * 2)
+        for count in (10, 100_000, 20):
+            values = torch.arange(count)
+            assert torch.equal(client.request(server.address, "double", values).result(DEADLINE_S), values * 2)
+        [of_client], [of_server] = client.traffic.by_peer().values(), server.traffic.by_peer().values()
+        sent, received = of_client.sent, of_client.received
+        for there, back in ((sent, of_server.received), (of_server.sent, received)):
+            for use in ("request", "answer", "query"):
+                place = FRAME_USES.index(use)
+                assert there.on_socket[place] == back.on_socket[place]
+        assert sent.on_socket[FRAME_USES.index("request")] >= 800_000
+        assert received.on_socket[FRAME_USES.index("answer")] >= 800_000
+
+        def answered() -> tuple[float, ...]:
+            shown = [metric for metric in server.traffic.metrics() if metric.labels.get("function") == "double"]
+            found = {metric.name: metric.value for metric in shown}
+            return found["calls_total"], found["answer_bytes_total"]
+
+        wait_until(lambda: answered() == (3, 128 + 800_000 + 192))  # an answer is counted when it is on its way
 
 
 @pytest.mark.parametrize("name", NAMES)

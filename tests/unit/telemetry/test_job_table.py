@@ -76,6 +76,7 @@ def test_a_loader_that_came_after_one_that_has_gone_has_no_past() -> None:
     ("wait_s", "sums", "expected"),
     [
         (1.0, BatchSums(), "Training is what takes the time"),
+        (9.0, BatchSums(batches=1, sample_ns=15 * SECOND, credit_ns=8 * SECOND), "A larger prefetch_bytes may help"),
         (9.0, BatchSums(batches=1, sample_ns=10 * SECOND, peers_ns=8 * SECOND), "wait for other partitions"),
         (9.0, BatchSums(batches=1, sample_ns=20 * SECOND), "sampling workers are busy"),
         (9.0, BatchSums(batches=1, sample_ns=SECOND), "their way to the trainers"),
@@ -87,6 +88,7 @@ def test_what_holds_a_job_up(wait_s: float, sums: BatchSums, expected: str) -> N
 
 
 def test_jobs_without_servers_or_batches() -> None:
+    assert describe_job([]) == "No process has joined the job yet."
     assert bottleneck([Look("server 0", "a", server(10, BatchSums()))]) == "No loader gave a batch."
     assert "they make them themselves" in bottleneck([Look("worker 0", "a", trainer(10, 9, 1))])
 

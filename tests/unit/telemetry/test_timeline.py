@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from graphlearn_dist.cli import main
 from graphlearn_dist.errors import InvalidArgumentError, StorageError
 from graphlearn_dist.telemetry import trace
 from graphlearn_dist.telemetry.timeline import (
@@ -111,6 +112,55 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "\n" + json.dumps(item("z", 2, 1)) + "\n")
     with pytest.raises(StorageError, match="line 3: expected a span"):
         read_parts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"process": "a", "pid": 1, "host": "h", "wall_ns": "x"}', "line 1: expected a span"),
+        (b'{"process": "a", "pid": 1, "host": "h", "wall_ns": 1e999}', "line 1: expected a span"),
+        (b"\xff\xfe", "line 1: expected a span"),
+        (b'["x", "t", 1e999, 0, 5, null]', "line 2: expected a span"),
+        (b'["x", "t", 1, 0, 5]', "line 2: expected a span"),
+        (b"\xff\xfe", "line 2: expected a span"),
+        (b"5", "line 2: expected a span"),
+    ],
+)
+def test_damaged_lines(line: bytes, said: str, tmp_path: Path) -> None:
+    head = json.dumps({"process": "a", "pid": 1, "host": "h", "wall_ns": 0}).encode()
+    whole = json.dumps(item("x", 1, 1)).encode()
+    lines = [line, whole, whole] if "line 1" in said else [head, line, whole]
+    (tmp_path / "a-1.part.jsonl").write_bytes(b"\n".join(lines))
+    with pytest.raises(StorageError, match=said):
+        read_parts(tmp_path)
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A message each, from the command too."""
+    write_part(tmp_path, "client 0", {"host": "a", "wall_ns": 0}, ["loop", "l", 5, 8, 9, "a.0.0"])
+    for out in (tmp_path, tmp_path / "no" / "trace.json"):
+        assert main(["trace", str(tmp_path), "--out", str(out)]) == 1
+        assert f"trace: cannot write {out}: " in capsys.readouterr().err
+    (tmp_path / "folder.part.jsonl").mkdir()
+    with pytest.raises(StorageError, match=r"cannot read .*folder\.part\.jsonl: Is a directory"):
+        read_parts(tmp_path)
+    (tmp_path / "odd.json").write_text('{"traceEvents": [{"ph": "X", "pid": 0, "ts": 1e999, "dur": 1}]}')
+    assert main(["trace", str(tmp_path / "odd.json")]) == 1
+    assert "odd.json is none: OverflowError" in capsys.readouterr().err
+    assert main(["launch", "--metrics", "99999", "train.py"]) == 1
+    assert "--metrics: expected [HOST:]PORT, got '99999'" in capsys.readouterr().err
+    assert main(["launch", "--trace-batches", "1-2", "train.py"]) == 1
+    assert "--trace-batches: expected --trace FILE with it" in capsys.readouterr().err
+
+
+def test_batches_of_which_only_the_loop_is_known() -> None:
+    """Their makers ran elsewhere, or were killed: nothing is said of what they did."""
+    found = critical_path(
+        [ProcessSpans("client 0", 1, "a", [Span("compute", "l", 0, 2), Span("wait", "l", 2, 9, "a.0.1")])]
+    )
+    assert found.wait_ns == {"unseen": 7}
+    assert "who made it left nothing" in str(found)
+    assert "copy the folders of all hosts together" in found.advice()
 
 
 def test_a_process_that_was_killed_before_it_wrote(tmp_path: Path) -> None:
