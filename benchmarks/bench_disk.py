@@ -7,6 +7,7 @@ Without a group the page cache of the whole host serves the mapped files, and on
     python benchmarks/bench_disk.py  # 3.1 GB of features in a group of 768 MB
     python benchmarks/bench_disk.py --parts rates --nodes 1e6 --edges 10e6 --features 128
     python benchmarks/bench_disk.py --types 2  # half of the nodes and edges of each type
+    python benchmarks/bench_disk.py --graphbolt /tmp/dgl-env/bin/python  # its features on disk beside (make_env.sh dgl)
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from graphlearn_dist.utils.units import parse_size
 
 SHARES = (0.05, 0.1, 0.2)
 PARTS = ("mapped", "tier", "rates")
+GRAPHBOLT = Path(__file__).parent / "peers" / "graphbolt_disk.py"
 
 
 def make_partition(folder: Path, num_nodes: int, num_edges: int, num_features: int, num_types: int) -> Path:
@@ -55,9 +57,14 @@ def make_partition(folder: Path, num_nodes: int, num_edges: int, num_features: i
     return folder / "partition"
 
 
+def seeds_of(num_nodes: int, options: dict[str, Any]) -> torch.Tensor:
+    drawn = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(2))
+    return drawn[: options["batch_size"] * options["batches"]]
+
+
 def open_loader(dataset: DistDataset, options: dict[str, Any]) -> NeighborLoader:
-    schema, generator = dataset.schema, torch.Generator().manual_seed(2)
-    seeds = torch.randperm(schema.num_nodes[0], generator=generator)[: options["batch_size"] * options["batches"]]
+    schema = dataset.schema
+    seeds = seeds_of(schema.num_nodes[0], options)
     return NeighborLoader(
         dataset,
         options["fanouts"],
@@ -72,6 +79,7 @@ def open_loader(dataset: DistDataset, options: dict[str, Any]) -> NeighborLoader
 _RUN = """
 import json, sys, threading, time
 import psutil
+import torch_geometric.data  # a first batch would
 sys.path.insert(0, sys.argv[1])
 from bench_disk import open_loader
 from graphlearn_dist.distributed import DistDataset
@@ -105,8 +113,12 @@ print(json.dumps({"batches": done, "seconds": seconds, "read_bytes": process.io_
 """
 
 
-def run(options: dict[str, Any], memory: int) -> dict[str, Any]:
-    """One way of reading in a process of its own."""
+def run(options: dict[str, Any], memory: int, graphbolt: str | None = None) -> dict[str, Any]:
+    """One way of reading in a process of its own; that of GraphBolt by its interpreter."""
+    if graphbolt:
+        command = [graphbolt, str(GRAPHBOLT), json.dumps(options)]
+    else:
+        command = [sys.executable, "-c", _RUN, str(Path(__file__).parent), json.dumps(options)]
     with control_group(memory) as group:
 
         def enter() -> None:
@@ -116,7 +128,6 @@ def run(options: dict[str, Any], memory: int) -> dict[str, Any]:
         for rows in (Path(options["directory"]) / "part0").rglob("x.npy"):
             with open(rows, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        command = [sys.executable, "-c", _RUN, str(Path(__file__).parent), json.dumps(options)]
         ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, preexec_fn=enter)
     if ended.returncode != 0:
         return {"failed": ended.returncode}
@@ -247,10 +258,13 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of one run")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each, in turns")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--graphbolt", metavar="PYTHON", help="an interpreter that has it: its features on disk beside")
     parser.add_argument("--dir", default=None)
     parser.add_argument("--json", action="store_true", help="write results/disk.json")
     given = parser.parse_args()
     num_nodes, row_bytes = int(given.nodes), given.features * 4
+    if given.graphbolt and given.types > 1:
+        parser.error("--graphbolt: expected nodes of one type")
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
         directory = make_partition(Path(folder), num_nodes, int(given.edges), given.features, given.types)
         options = {
@@ -263,11 +277,15 @@ def main() -> None:
         }
         memory, results = parse_size(given.memory), []
         batches = nodes_of(options)
+        options["seeds"] = str(Path(folder) / "seeds.npy")
+        np.save(options["seeds"], seeds_of(num_nodes, options).numpy())
+        ways: dict[str, dict[str, Any]] = {"mapped": {}, "tier": {"feature_memory": parse_size(given.feature_memory)}}
+        ways = {name: way for name, way in ways.items() if name in given.parts}
+        if given.graphbolt:
+            ways["GraphBolt"] = {}
         for turn in range(given.repeats):
-            for name, limit in (("mapped", 0), ("tier", parse_size(given.feature_memory))):
-                if name not in given.parts:
-                    continue
-                found = run({**options, "feature_memory": limit}, memory)
+            for name, way in ways.items():
+                found = run({**options, **way}, memory, given.graphbolt if name == "GraphBolt" else None)
                 if "failed" not in found:
                     found["of_window"] = found["read_bytes"] / least_bytes(batches[: found["batches"]], row_bytes)
                 results.append({"name": name, "turn": turn, **found})

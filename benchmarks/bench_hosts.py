@@ -98,7 +98,7 @@ def main() -> None:
     peers = find_peers(args.peer_python)
     with tempfile.TemporaryDirectory(prefix="bench-hosts-") as folder:
         root = Path(folder)
-        graphs = Graphs(root, args)
+        graphs = Graphs(args.dir or root, args)
         for graph, count in itertools.product(args.graphs, args.hosts):
             with ExitStack() as stack:
                 hosts = stack.enter_context(open_hosts(count, args))
@@ -147,6 +147,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--situations", nargs="*", choices=list(SITUATIONS), default=list(SITUATIONS), help="see host_situations.py"
     )
+    parser.add_argument("--dir", type=Path, help="where graphs are kept for the next run with the same sizes")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="that are measured of a turn")
     parser.add_argument("--quick", action="store_true", help="two hosts, one type, two short turns")
@@ -208,7 +209,8 @@ def report(rows: list[dict[str, Any]], situations: dict[str, Any], args: argpars
             [cells(row) for row in rows],
         )  # fmt: skip
         report_peers(rows)
-    found = {"arguments": vars(args), "hosts": host_kind(args), "rows": rows, "situations": situations}
+    arguments = {key: value for key, value in vars(args).items() if key != "dir"}
+    found = {"arguments": arguments, "hosts": host_kind(args), "rows": rows, "situations": situations}
     print(write_json(args.name, found))
 
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import sys
 import time
 import uuid
@@ -99,9 +100,12 @@ class Graphs:
 
     def get(self, graph: str, parts: int, *, features: bool = True) -> str:
         """That of a graph in so many partitions."""
-        directory = self._root / f"{graph.replace(', ', '-').replace(' ', '-')}-{parts}-{int(features)}"
+        sizes = (self._args.nodes, self._args.edges, self._args.features if features else 0)
+        name = "-".join(map(str, (graph.replace(", ", "-").replace(" ", "-"), parts, *sizes)))
+        directory, unfinished = self._root / name, self._root / f"{name}.unfinished"
         if not directory.exists():
-            make_graph(directory, graph, parts, self._args, features=features)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            make_graph(unfinished, graph, parts, self._args, features=features).rename(directory)
         return str(directory)
 
 

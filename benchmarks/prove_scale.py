@@ -12,8 +12,8 @@ ldg``), and two servers and two trainers take an epoch of [15, 10, 5] with featu
 
 Of each stage it says the time, the most private memory and shared memory of all processes (the page cache is what is
 left of the group), bytes read from and written to disk and sent between processes (in a network namespace of its own; a
-batch passes in shared memory, as the host is one), and of an epoch where its time goes. What is there already in
-``--dir`` is not made again.
+batch passes in shared memory, as the host is one), and of an epoch where its time goes. Tables, partitions and figures
+that are there already in ``--dir`` are not made again.
 """
 
 from __future__ import annotations
@@ -294,7 +294,10 @@ def main() -> None:
     found = {"build": json.loads(done.read_text())}
     for locality in args.localities:
         name = f"epoch, locality={locality}" if locality else "epoch"
-        found[name] = epoch(args, args.dir, limit_bytes, locality or None)
+        done = args.dir / f"epoch-{locality}-{args.max_batches}.json"
+        if not done.exists():
+            done.write_text(json.dumps(epoch(args, args.dir, limit_bytes, locality or None)))
+        found[name] = json.loads(done.read_text())
     show(found, args)
     arguments = {key: value for key, value in vars(args).items() if key != "dir"}
     print(write_json(args.name, {"arguments": arguments, "found": found}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,15 +17,16 @@ from ..errors import InvalidArgumentError, StorageError, TableError
 from ..partition.attributes import attr_path
 from ..partition.layout import META_FILE, AnyBook, EdgeKey, NodeKey, array_path
 from ..partition.meta_entries import make_meta, node_entry, write_meta
-from ..partition.ordering.find_order import ORDERERS
+from ..partition.ordering.find_order import ORDERERS, check_installed, shape_of
 from ..partition.ordering.repartition import repartition
+from ..partition.ordering.zone_graph import check_num_parts
 from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
 from ..partition.sources import Kind
 from ..partition.storage import ArrayFile, ArrayWriter, checksum_of, new_directory, put_in_place
 from ..utils.directory_lock import locked_directory
 from ..utils.disk import disk_errors
-from ..utils.progress import Progress
+from ..utils.progress import Progress, Report
 from ..utils.units import parse_size
 from .buckets import Budget
 from .columns import CheckedChunk, id_kind
@@ -43,7 +44,6 @@ _AT_ONCE = 1 << 20
 _LOCK_TIMEOUT_S = 1.0
 _NEAR = "near"  # the partitions of zones that were made of random ones
 _PLACING = "PLACING"  # there while a finished result is on its way to its place: the name of its folder
-Report = Callable[[int], None]
 
 
 def build(
@@ -86,7 +86,7 @@ def build(
         InvalidArgumentError: an argument, or the config, is wrong.
         TableError: what the tables have is wrong; the message names file, row group, row and column.
         StorageError: a disk is full or fails; nothing is at ``output_dir`` then.
-        MissingLibraryError: a library of the extra ``tables`` is needed, and not there.
+        MissingLibraryError: a library of the extra ``tables`` is needed, or KaMinPar, and not there.
     """
     if type(num_parts) is not int or num_parts < 1:
         raise InvalidArgumentError(f"num_parts: expected an int >= 1, got {num_parts!r}")
@@ -94,6 +94,8 @@ def build(
         raise InvalidArgumentError(f"kind: expected one of {sorted(get_args(Kind))}, got {kind!r}")
     if edge_dir not in ("in", "out"):
         raise InvalidArgumentError(f"edge_dir: expected in or out, got {edge_dir!r}")
+    if kind in ORDERERS:
+        check_installed(kind)  # it is needed at the end
     tables = TablesConfig.load(config)
     budget = Budget(_working_bytes(parse_size(memory, name="memory")), num_threads or available_cores())
     options = {"num_parts": num_parts, "kind": kind, "edge_dir": edge_dir, "seed": seed}
@@ -139,17 +141,18 @@ def build_with(
         if not goes_on:
             meta = _Build(config, work, options, budget, resume=resume, progress=progress).run()
             write_meta(work / "out", meta)
-            finished = _bring_near(work, options) if options["kind"] in ORDERERS else "out"
+            finished = _bring_near(work, options, progress) if options["kind"] in ORDERERS else "out"
             (work / _PLACING).write_text(finished, encoding="utf-8")
         _place(work, directory, goes_on=goes_on)
         shutil.rmtree(work, ignore_errors=True)
     return directory
 
 
-def _bring_near(work: Path, options: Mapping[str, Any]) -> str:
+def _bring_near(work: Path, options: Mapping[str, Any], progress: Progress | None) -> str:
     """Finds an order of what is finished, and makes partitions of its zones of it; the name of their folder."""
     shutil.rmtree(work / _NEAR, ignore_errors=True)  # of a build that was killed
-    repartition(work / "out", work / _NEAR, num_parts=options["num_parts"], by=options["kind"], seed=options["seed"])
+    parts, by, seed = (options[name] for name in ("num_parts", "kind", "seed"))
+    repartition(work / "out", work / _NEAR, num_parts=parts, by=by, seed=seed, progress=progress)
     return _NEAR
 
 
@@ -222,6 +225,8 @@ class _Build:
             if spec.source is not None
         }
         dropped = {spec.key: self._ids(spec, nodes.get(spec.key)) for spec in self.config.nodes}
+        if self.options["kind"] in ORDERERS:  # before anything is written
+            check_num_parts(self.options["num_parts"], shape_of(sum(space.count for space in self.spaces.values()))[1])
         node_entries = [self._nodes(spec, nodes.get(spec.key), dropped[spec.key]) for spec in self.config.nodes]
         graph = Graph(self.spaces, self.books, self.options["edge_dir"], self._times_of)
         edge_entries = [entry for spec in self.config.edges for entry in self._edges(spec, graph)]

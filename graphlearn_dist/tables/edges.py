@@ -26,6 +26,7 @@ from ..partition.edge_book import default_edge_book
 from ..partition.layout import AnyBook, EdgeKey, NodeKey, array_path
 from ..partition.meta_entries import edge_entry
 from ..partition.storage import ArrayFile, ArrayWriter
+from ..utils.progress import Report
 from .arrays import FeatureArray, Scales, feature_arrays, scales_by_array
 from .buckets import BucketWriter, Budget, Fields, buckets_of, choose_shift
 from .columns import Array, CheckedChunk, is_number, is_time
@@ -37,7 +38,6 @@ from .sources import Table, ahead
 
 _INT32_END = (1 << 31) - 1
 _AT_ONCE = 1 << 20
-Report = Callable[[int], None]
 
 
 @dataclass(frozen=True)

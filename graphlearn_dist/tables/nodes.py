@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ..partition.attributes import attr_path
 from ..partition.layout import AnyBook, array_path
 from ..partition.storage import ArrayFile, ArrayWriter
 from ..utils.disk import map_new_array
+from ..utils.progress import Report
 from .arrays import FeatureArray, Scales, feature_arrays, scales_by_array
 from .buckets import Bucket, BucketWriter, Budget, Fields, buckets_of, choose_shift, fields_of
 from .columns import Array, CheckedChunk, id_kind, is_time
@@ -28,7 +29,6 @@ from .resolve import NodeNumbers
 from .sources import Table, ahead
 
 _AT_ONCE = 1 << 20
-Report = Callable[[int], None]
 
 
 class NodeStage:

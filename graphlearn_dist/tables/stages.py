@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ from typing import Any
 from .. import _C
 from ..errors import InvalidArgumentError, StorageError
 from ..utils.disk import disk_errors
-from ..utils.progress import Progress, StageProgress
+from ..utils.progress import Progress, Report, told
 
 _STATE_FILE = "STATE.json"
 RESUME = "; --resume goes on when it can"
-_REPORT_EVERY_S = 0.5
 
 
 class Stages:
@@ -58,27 +56,16 @@ class Stages:
             raise StorageError(f"{path}: cannot be read ({error}); build without --resume to begin anew") from error
         raise StorageError(f"{path}: damaged; build without --resume to begin anew")
 
-    def run(self, name: str, total: int | None, work: Callable[[Callable[[int], None]], Any]) -> Any:
+    def run(self, name: str, total: int | None, work: Callable[[Report], Any]) -> Any:
         """The result of a stage: that of an earlier run, or of ``work``, which tells how many rows it has done."""
         if name in self._done:
             return self._done[name]
-        begin, done, told = time.monotonic(), 0, time.monotonic()
-
-        def report(count: int) -> None:
-            nonlocal done, told
-            done += count
-            now = time.monotonic()
-            if self._progress is not None and now - told >= _REPORT_EVERY_S:
-                told = now
-                self._progress(StageProgress(name, done, total, now - begin))
-
-        with disk_errors(self._folder, RESUME):
-            result = work(report)
-            self._done[name] = json.loads(json.dumps(result))
-            self._write()
-        _C.trim_pool()
-        if self._progress is not None:
-            self._progress(StageProgress(name, done, total, time.monotonic() - begin, finished=True))
+        with told(self._progress, name, total) as report:
+            with disk_errors(self._folder, RESUME):
+                result = work(report)
+                self._done[name] = json.loads(json.dumps(result))
+                self._write()
+            _C.trim_pool()
         return self._done[name]
 
     def _write(self) -> None:

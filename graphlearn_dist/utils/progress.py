@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,22 @@ def _clock(seconds: float) -> str:
 
 
 Progress = Callable[[StageProgress], None]
+Report = Callable[[int], None]  # told how many rows were done since it was told last
+
+
+@contextmanager
+def told(progress: Progress | None, stage: str, total: int | None) -> Iterator[Report]:
+    """Has ``progress`` told of a stage, every half second while the block counts rows and when it ends well."""
+    begin, done, last = time.monotonic(), 0, time.monotonic()
+
+    def report(count: int) -> None:
+        nonlocal done, last
+        done += count
+        now = time.monotonic()
+        if progress is not None and now - last >= _EVERY_S:
+            last = now
+            progress(StageProgress(stage, done, total, now - begin))
+
+    yield report
+    if progress is not None:
+        progress(StageProgress(stage, done, total, time.monotonic() - begin, finished=True))

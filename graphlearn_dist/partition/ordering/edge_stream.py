@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...utils.progress import Report
 from ..layout import EdgeKey, NodeKey, PartitionLayout
 from ..partitioner import PartitionerBase
 
@@ -42,6 +43,17 @@ class EdgeStream:
 
     nodes: Mapping[NodeKey, NodeStream]
     edges: Callable[[], Iterator[EdgeChunk]]
+
+
+def counted(stream: EdgeStream, report: Report) -> EdgeStream:
+    """The same graph; ``report`` is told of the edges that are read, in every pass."""
+
+    def edges() -> Iterator[EdgeChunk]:
+        for chunk in stream.edges():
+            yield chunk
+            report(len(chunk.rows))
+
+    return EdgeStream(stream.nodes, edges)
 
 
 def stream_of_partitioner(source: PartitionerBase) -> EdgeStream:
@@ -111,5 +123,5 @@ def _row_bytes(rows: torch.Tensor) -> int:
 
 def _file_bytes(layout: PartitionLayout, kind: str, key: NodeKey | EdgeKey) -> int:
     """Bytes of the rows of a type beside the graph, over all partitions."""
-    files = layout.row_files(kind, key)
-    return sum(math.prod(file.shape) * getattr(torch, file.dtype).itemsize for file in files)
+    files = layout.row_files(kind, key)  # a shape may be damaged, the bytes of a file have been looked at
+    return sum(min(math.prod(file.shape) * getattr(torch, file.dtype).itemsize, file.num_bytes) for file in files)

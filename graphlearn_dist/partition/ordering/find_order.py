@@ -25,7 +25,8 @@ ORDERERS: tuple[str, ...] = get_args(Orderer)
 _MOST_GROUPS = 8
 _MOST_ZONES = 512
 _NODES_OF_A_ZONE = 4  # at least, on average
-_PASSES = 4
+_LDG_PASSES = 4
+PASSES = 4  # over the edges of a stream, to find its order
 _MEAN_WEIGHT = 1000
 _SEED_END = 1 << 31  # of KaMinPar's seeds
 _WEIGHT_END = 1 << 30  # what all nodes weigh together, in KaMinPar's 32 bits
@@ -46,7 +47,7 @@ def find_order(stream: EdgeStream, by: Orderer, *, seed: int = 0, scratch_dir: P
     graph and seed give the same order: KaMinPar runs in one thread, as with more it depends on how they take turns.
 
     Args:
-        stream: the graph; it is read three times.
+        stream: the graph; it is read ``PASSES`` times.
         by: ``"kaminpar"`` (L. Gottesbueren et al., Deep multilevel graph partitioning, ESA 2021), which holds the graph
             in memory, or ``"ldg"``, which streams it and keeps some bytes a node.
         seed: of KaMinPar.
@@ -78,6 +79,12 @@ def check_orderer(by: str) -> None:
     """InvalidArgumentError for what finds no orders."""
     if by not in ORDERERS:
         raise InvalidArgumentError(f"by: expected one of {sorted(ORDERERS)}, got {by!r}")
+
+
+def check_installed(by: str) -> None:
+    """MissingLibraryError where the library is not there that an order is found with."""
+    if by == "kaminpar":
+        _kaminpar()
 
 
 def shape_of(num_nodes: int) -> tuple[int, int]:
@@ -136,17 +143,23 @@ def _ldg_zones(graph: UnionGraph, num_groups: int, zones_a_group: int, scratch: 
     arrays = (graph.offsets, graph.neighbors, graph.weights)
     blocks = torch.zeros(graph.num_nodes, dtype=torch.int32)
     for groups_before, blocks_in_each in ((1, num_groups), (num_groups, zones_a_group)):
-        found = _C.stream_blocks(*arrays, blocks, groups_before, blocks_in_each, _PASSES, SLACK)
+        found = _C.stream_blocks(*arrays, blocks, groups_before, blocks_in_each, _LDG_PASSES, SLACK)
         blocks = torch.utils.dlpack.from_dlpack(found)
     return blocks
 
 
-def _kaminpar_zones(seed: int) -> Zones:
+def _kaminpar() -> Any:
+    """The library; MissingLibraryError where it is not installed."""
     try:
         import kaminpar
     except ImportError as error:
         message = f"kaminpar cannot be imported ({error}): pip install 'graphlearn_dist[partition]', or take 'ldg'"
         raise MissingLibraryError(message) from error
+    return kaminpar
+
+
+def _kaminpar_zones(seed: int) -> Zones:
+    kaminpar = _kaminpar()
 
     def zones(graph: UnionGraph, num_groups: int, zones_a_group: int, scratch: Path) -> torch.Tensor:
         groups = _kaminpar_blocks(kaminpar, graph, num_groups, seed)

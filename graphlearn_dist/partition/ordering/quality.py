@@ -29,8 +29,9 @@ class PartitionQuality:
 
     def remote_share(self, num_hops: int) -> float:
         """An estimate of the rows of a batch that lie elsewhere, where its seeds are of the own partition: that of a
-        walk's end, which crosses a cut edge at each step with the same probability."""
-        return 1 - (1 - self.cut) ** num_hops
+        walk's end, which crosses a cut edge at each step with the same probability, to any other partition alike."""
+        mixed = 1 - 1 / self.num_parts
+        return mixed * (1 - (1 - self.cut / mixed) ** num_hops) if mixed else 0.0
 
     def __str__(self) -> str:
         mixed = 1 - 1 / self.num_parts
@@ -56,8 +57,9 @@ def partition_quality(root_dir: str | Path) -> PartitionQuality:
         num_cut += int((rows != cols).sum())
         num_edges += len(rows)
     loads = torch.zeros(2, layout.num_parts, dtype=torch.int64)
-    for p in range(layout.num_parts):
-        loads[0, p] = sum(file.num_bytes for file in layout.partition_files(p))
+    for file in layout.files.values():
+        if (part := file.path.partition("/")[0].removeprefix("part")).isdecimal():
+            loads[0, int(part)] += file.num_bytes
     for key, node in stream.nodes.items():
         loads[1] += layout.nodes[key].book[node.seeds].bincount(minlength=layout.num_parts)
     most = [int(load.max()) * layout.num_parts / int(load.sum()) if int(load.sum()) else 1.0 for load in loads]

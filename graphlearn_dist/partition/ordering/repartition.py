@@ -19,6 +19,7 @@ from ...core import available_cores, thread_pool, to_tensor
 from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError, PartitionFormatError
 from ...utils.disk import disk_errors
+from ...utils.progress import Progress, Report, told
 from ..assembly import write_order
 from ..attributes import attr_path
 from ..edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
@@ -35,8 +36,8 @@ from ..layout import (
 from ..meta_entries import edge_entry, make_meta, node_entry, write_meta
 from ..partition_book import PartitionBook, ZonePartitionBook, book_of_zones
 from ..storage import ArrayFile, ArrayWriter, new_directory, write_array, write_tensor, written_in_place
-from .edge_stream import stream_of_directory
-from .find_order import Orderer, check_orderer, find_order, shape_of
+from .edge_stream import counted, stream_of_directory
+from .find_order import PASSES, Orderer, check_orderer, find_order, shape_of
 from .piles import Locate, Piles
 from .zone_graph import ZoneGraph, check_num_parts, read_zone_graph, write_zone_graph, zone_graph
 
@@ -44,6 +45,7 @@ _ROWS_AT_ONCE = 1 << 16
 _KEPT_GROUPS = ("node_split", "graph_attr")
 _ID_MAPS = "node_map"
 _PILES = "piles"
+_BESIDE = ("indptr", "edge_ids", "weights", "times", "ids", "cache_ids", "cache_x")  # arrays beside those that count
 
 # Of some rows that follow one another: how many edges each has, and their arrays by name.
 _Edges: TypeAlias = "tuple[torch.Tensor, dict[str, torch.Tensor]]"
@@ -76,6 +78,7 @@ def repartition(
     num_parts: int,
     by: Orderer | None = None,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Repartitioned:
     """Writes a partition directory of the same data set with another number of partitions.
 
@@ -90,6 +93,7 @@ def repartition(
         num_parts: number of partitions, at most that of zones.
         by: ``"kaminpar"`` or ``"ldg"``: finds the order of a data set that has none; its own is kept.
         seed: of that.
+        progress: told how far the search for an order is, and the move, every half second.
 
     Raises:
         InvalidArgumentError: the data set has no order and ``by`` is None, or an argument is wrong.
@@ -102,13 +106,13 @@ def repartition(
     directory = new_directory(output_dir)
     with disk_errors(directory):
         directory.absolute().parent.mkdir(parents=True, exist_ok=True)
-        orders, graph = _order_of(layout, directory, num_parts, by, seed)
+        orders, graph = _order_of(layout, directory, num_parts, by, seed, progress)
     owners = graph.owners(num_parts)
     before = _zone_owners(layout)
     if before is not None:
         owners = _renumbered(owners, num_parts, before, graph.weights[:, 0])
-    with written_in_place(directory) as temporary:
-        write_meta(temporary, _Mover(layout, temporary, orders, owners, num_parts).run(graph))
+    with written_in_place(directory) as temporary, told(progress, "move rows", _num_rows(layout)) as report:
+        write_meta(temporary, _Mover(layout, temporary, orders, owners, num_parts, report).run(graph))
     moved = torch.ones(len(owners), dtype=torch.bool) if before is None else owners != before
     num_bytes = graph.weights[:, 0]
     share = int(num_bytes[moved].sum()) / max(int(num_bytes.sum()), 1)
@@ -116,7 +120,12 @@ def repartition(
 
 
 def _order_of(
-    layout: PartitionLayout, directory: Path, num_parts: int, by: Orderer | None, seed: int
+    layout: PartitionLayout,
+    directory: Path,
+    num_parts: int,
+    by: Orderer | None,
+    seed: int,
+    progress: Progress | None,
 ) -> tuple[Mapping[NodeKey, ZoneOrder], ZoneGraph]:
     orders = {key: info.order for key, info in layout.nodes.items() if info.order is not None}
     if len(orders) == len(layout.nodes):
@@ -134,8 +143,17 @@ def _order_of(
             f"{[key for key in layout.nodes if key not in orders]}; by='kaminpar' or by='ldg' finds one"
         )
     check_num_parts(num_parts, shape_of(sum(info.count for info in layout.nodes.values()))[1])  # before the search
-    found = find_order(stream_of_directory(layout), by, seed=seed, scratch_dir=directory.absolute().parent)
+    passes = PASSES * sum(info.count for info in layout.edges.values())
+    with told(progress, "find an order", passes) as report:
+        stream = counted(stream_of_directory(layout), report)
+        found = find_order(stream, by, seed=seed, scratch_dir=directory.absolute().parent)
     return found.orders, found.graph
+
+
+def _num_rows(layout: PartitionLayout) -> int:
+    """How many rows and edges are moved, about: rows count once for each array of their type."""
+    moved = [file for file in layout.files.values() if file.path.startswith("part")]
+    return sum(file.shape[0] for file in moved if file.shape and Path(file.path).stem not in _BESIDE)
 
 
 def _zone_owners(layout: PartitionLayout) -> torch.Tensor | None:
@@ -218,8 +236,9 @@ class _Mover:
         orders: Mapping[NodeKey, ZoneOrder],
         owners: torch.Tensor,
         num_parts: int,
+        report: Report,
     ) -> None:
-        self.layout, self.root, self.num_parts = layout, root, num_parts
+        self.layout, self.root, self.num_parts, self.report = layout, root, num_parts, report
         self.orders = orders
         self.books = {key: book_of_zones(orders[key], owners, num_parts) for key in layout.nodes}
         self.parts = [layout.open_partition(p, verify=None) for p in range(layout.num_parts)]
@@ -271,6 +290,7 @@ class _Mover:
     def _write(self, path: str, some: torch.Tensor, num_rows: int, pieces: Iterable[torch.Tensor]) -> None:
         """An array of rows such as ``some`` has."""
         self.files.append(write_array(self.root, path, pieces, some.dtype, (num_rows, *some.shape[1:])))
+        self.report(num_rows)
 
     def _rearrange(
         self, paths: list[str], arrays: Mapping[int, torch.Tensor], old: PartitionBook, sizes: list[int], new: Locate
@@ -310,6 +330,10 @@ class _Mover:
             for p, path in enumerate(paths):
                 runs = _zone_runs(*kept, p)
                 some = next(iter(arrays.values()))
+                for missing in {run.owner for run in runs} - arrays.keys():
+                    raise PartitionFormatError(
+                        f"{self.layout.root / path_of(missing)}: expected rows as in other partitions, found no file"
+                    )
                 self._write(path, some, sizes[p], (arrays[run.owner][run.rows] for run in runs))
 
     def _sizes(self, key: NodeKey) -> list[int]:
@@ -370,6 +394,7 @@ class _Mover:
                 done += len(degrees)
                 for name, writer in writers.items():
                     writer.append(arrays[name])
+                self.report(len(arrays["indices"]))
             indptr.cumsum_(0)
             self.files.append(write_tensor(self.root, array_path("graph", key, "indptr", p), indptr))
             self.files += [writer.finish() for writer in writers.values()]

@@ -357,6 +357,30 @@ def test_damaged_partitions_are_not_moved(has_checksum: bool, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["4"]
 
 
+@pytest.mark.parametrize("kind", [LDGPartitioner, RandomPartitioner])
+def test_rows_that_a_partition_lacks(kind: Any, tmp_path: Path) -> None:
+    """Features of a partition may come later, but not after its rows have moved."""
+    directory = clustered(kind, tmp_path / "4", 4)
+    meta = json.loads((directory / "META.json").read_text())
+    meta["files"] = [file for file in meta["files"] if file["path"] != "part1/node_feat/x.npy"]
+    (directory / "META.json").write_text(json.dumps(meta))
+    said = "part1/node_feat/x.npy: .* found no file" if kind is LDGPartitioner else "expected rows .* once each"
+    with pytest.raises(PartitionFormatError, match=said):
+        repartition(directory, tmp_path / "6", num_parts=6, by="ldg")
+    assert [path.name for path in tmp_path.iterdir()] == ["4"]
+
+
+def test_a_shape_that_no_file_has(tmp_path: Path) -> None:
+    """Bytes of rows are weighed by what META.json says before the rows are opened."""
+    directory = clustered(RandomPartitioner, tmp_path / "4", 4)
+    meta = json.loads((directory / "META.json").read_text())
+    next(file for file in meta["files"] if file["path"] == "part1/node_feat/x.npy")["shape"][0] = 1 << 62
+    (directory / "META.json").write_text(json.dumps(meta))
+    with pytest.raises(PartitionFormatError, match=r"part1/node_feat/x.npy: expected \d+ rows, found"):
+        repartition(directory, tmp_path / "1", num_parts=1, by="ldg")
+    assert [path.name for path in tmp_path.iterdir()] == ["4"]
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     [
@@ -540,7 +564,10 @@ def test_commands_say_what_to_expect(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "moved " in said
     assert f"cut {quality.cut:.2%} of edges" in said
     assert "50% of seeds from everywhere" in said
-    assert replace(quality, cut=0.5).remote_share(2) == 0.75
+    assert replace(quality, cut=0.5).remote_share(2) == 0.5  # of two random partitions
+    assert replace(quality, cut=0.25).remote_share(2) == 0.375  # 3/4 * 1/4 there, 1/4 * 3/4 stay there
+    assert replace(quality, num_parts=3, cut=0.5).remote_share(2) == pytest.approx(0.625)
+    assert replace(quality, num_parts=1, cut=0.0).remote_share(2) == 0.0
 
 
 def test_halves_and_quarters_of_an_order_are_near() -> None:

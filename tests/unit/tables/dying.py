@@ -21,7 +21,7 @@ def config_of(folder: str) -> dict[str, Any]:
     return Shop.make().config(Path(folder))
 
 
-def run(folder: str, directory: str, at: int | None, resume: bool = False) -> int:
+def run(folder: str, directory: str, at: int | None, resume: bool = False, kind: str = "random") -> int:
     """Builds, and kills this process just before or just after the ``at``-th write; how many there were."""
     places = [
         (BucketWriter, ("put", "finish")),
@@ -31,15 +31,15 @@ def run(folder: str, directory: str, at: int | None, resume: bool = False) -> in
         (os, ("replace",)),
     ]
     death = Death(places, at)
-    make(config_of(folder), Path(directory), working=SCARCE, resume=resume)
+    make(config_of(folder), Path(directory), working=SCARCE, resume=resume, kind=kind)
     return death.count
 
 
-def run_with_small_files(folder: str, directory: str, file_bytes: int) -> str:
+def run_with_small_files(folder: str, directory: str, file_bytes: int, kind: str = "random") -> str:
     """Builds where no file may be larger, as on a disk that is full then; the error."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
     try:
-        make(config_of(folder), Path(directory), working=SCARCE)
+        make(config_of(folder), Path(directory), working=SCARCE, kind=kind)
     except GraphLearnError as error:
         return f"{type(error).__name__}: {error}"
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ import torch
 
 from graphlearn_dist import cli
 from graphlearn_dist.cli import main
-from graphlearn_dist.errors import GraphLearnError, InvalidArgumentError, StorageError, TableError
+from graphlearn_dist.errors import (
+    GraphLearnError,
+    InvalidArgumentError,
+    MissingLibraryError,
+    StorageError,
+    TableError,
+)
 from graphlearn_dist.partition import load_partition_layout
 from graphlearn_dist.tables import IdMap, StageProgress, TablesConfig, build
 
@@ -391,3 +398,21 @@ def test_times_of_edges_and_of_nodes(tmp_path: Path) -> None:
     message = r"expected a time_col of the edges or of the nodes .*, got both.* argument of loaders \(input_time\)"
     with pytest.raises(TableError, match=message):
         make(config, tmp_path / "g")
+
+
+def test_what_finds_no_order_is_told_before_tables_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop, config = shop_tables(tmp_path / "t")
+    nodes, stages = len(shop.users["name"]) + len(shop.items["code"]), list[str]()
+    with pytest.raises(InvalidArgumentError, match=rf"^num_parts: expected 1 to 16, .* order, got {nodes}$"):
+        make(config, tmp_path / "g", kind="ldg", parts=nodes, progress=lambda p: stages.append(p.stage))
+    assert all(stage.startswith("ids of") for stage in stages)
+    told: list[StageProgress] = []
+    make(config, tmp_path / "n", kind="ldg", parts=2, progress=told.append)
+    assert [(p.stage, p.done) for p in told[-2:]] == [
+        ("find an order", 4 * 2 * len(shop.source)),
+        ("move rows", told[-1].total),
+    ]
+    monkeypatch.setitem(sys.modules, "kaminpar", None)
+    with pytest.raises(MissingLibraryError, match=r"^kaminpar cannot be imported .*'graphlearn_dist\[partition\]'"):
+        build(config, tmp_path / "k", num_parts=2, kind="kaminpar")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".g.build", "n", "t"]

@@ -31,9 +31,16 @@ def reference(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(Shop.make().config(tables), tmp_path_factory.mktemp("reference") / "g", working=SCARCE)
 
 
-def run(tables: Path, directory: Path, at: int | None, resume: bool = False) -> int:
+@pytest.fixture(scope="module")
+def near_reference(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Partitions of near nodes, which are made of random ones in the end."""
+    return make(Shop.make().config(tables), tmp_path_factory.mktemp("near") / "g", working=SCARCE, kind="ldg")
+
+
+def run(tables: Path, directory: Path, at: int | None, resume: bool = False, kind: str = "random") -> int:
     """See ``dying.run``; raises ProcessFailure where it was killed."""
-    with start("tests.unit.tables.dying.run", folder=str(tables), directory=str(directory), at=at, resume=resume) as it:
+    arguments = {"folder": str(tables), "directory": str(directory), "at": at, "resume": resume, "kind": kind}
+    with start("tests.unit.tables.dying.run", **arguments) as it:
         return int(it.wait(DEADLINE_S))
 
 
@@ -41,8 +48,8 @@ def places(count: int, total: int) -> list[int]:
     return sorted(random.Random(11).sample(range(1, total + 1), count))
 
 
-def kill_and_resume(tables: Path, reference: Path, folder: Path, count: int) -> None:
-    total = run(tables, folder / "whole", None)
+def kill_and_resume(tables: Path, reference: Path, folder: Path, count: int, kind: str = "random") -> None:
+    total = run(tables, folder / "whole", None, kind=kind)
     assert arrays_of(folder / "whole") == arrays_of(reference)
     for number, at in enumerate(places(count, total)):
         directory = folder / f"g{number}"
@@ -50,12 +57,12 @@ def kill_and_resume(tables: Path, reference: Path, folder: Path, count: int) -> 
             directory.mkdir()
             (directory / "notes.txt").write_text("a file that was there")
         with pytest.raises(ProcessFailure, match="ended with -9"):
-            run(tables, directory, at)
+            run(tables, directory, at, kind=kind)
         assert not (directory / "META.json").exists() or at == total
         if number % 2:  # and again, on its way
             with pytest.raises(ProcessFailure, match="ended with -9"):
-                run(tables, directory, 3, resume=True)
-        make(Shop.make().config(tables), directory, working=SCARCE, resume=True)
+                run(tables, directory, 3, resume=True, kind=kind)
+        make(Shop.make().config(tables), directory, working=SCARCE, resume=True, kind=kind)
         assert meta_of(directory) == meta_of(reference)
         assert not list(folder.glob(".*"))
 
@@ -70,9 +77,16 @@ def test_killed_builds_go_on(tables: Path, reference: Path, tmp_path: Path) -> N
     kill_and_resume(tables, reference, tmp_path, 4)
 
 
+def test_killed_builds_of_near_partitions_go_on(tables: Path, near_reference: Path, tmp_path: Path) -> None:
+    kill_and_resume(tables, near_reference, tmp_path, 6, kind="ldg")
+
+
 @pytest.mark.thorough
-def test_killed_builds_go_on_wherever_they_were(tables: Path, reference: Path, tmp_path: Path) -> None:
-    kill_and_resume(tables, reference, tmp_path, 40)
+@pytest.mark.parametrize("kind", ["random", "ldg"])
+def test_killed_builds_go_on_wherever_they_were(
+    kind: str, tables: Path, reference: Path, near_reference: Path, tmp_path: Path
+) -> None:
+    kill_and_resume(tables, near_reference if kind == "ldg" else reference, tmp_path, 40, kind=kind)
 
 
 def test_finished_stages_are_not_run_again(tables: Path, reference: Path, tmp_path: Path) -> None:
@@ -115,17 +129,20 @@ def test_two_builds_of_one_directory(tables: Path, tmp_path: Path) -> None:
         make(Shop.make().config(tables), tmp_path / "g")
 
 
-def test_no_file_may_grow(tables: Path, reference: Path, tmp_path: Path) -> None:
-    """A limit on the size of files is met wherever a large one is written: maps, buckets, arrays."""
+@pytest.mark.parametrize("kind", ["random", "ldg"])
+def test_no_file_may_grow(kind: str, tables: Path, reference: Path, near_reference: Path, tmp_path: Path) -> None:
+    """A limit on the size of files is met wherever a large one is written: maps, buckets, arrays, the zones' graph."""
+    reference = near_reference if kind == "ldg" else reference
     largest = max(entry["bytes"] for entry in arrays_of(reference).values())
     for number, share in enumerate([0.01, 0.2, 0.9]):
         directory = tmp_path / f"g{number}"
-        arguments = {"folder": str(tables), "directory": str(directory), "file_bytes": int(largest * share)}
+        file_bytes = int(largest * share)
+        arguments = {"folder": str(tables), "directory": str(directory), "file_bytes": file_bytes, "kind": kind}
         with start("tests.unit.tables.dying.run_with_small_files", **arguments) as process:
             error = process.wait(DEADLINE_S)
         assert error.startswith("StorageError: ")
         assert not directory.exists()
-        make(Shop.make().config(tables), directory, working=SCARCE, resume=True)
+        make(Shop.make().config(tables), directory, working=SCARCE, resume=True, kind=kind)
         assert meta_of(directory) == meta_of(reference)
 
 
@@ -142,14 +159,16 @@ def small_disk(where: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(where)], check=True)  # the error that was raised may still map a file of it
 
 
-def test_full_disk(tables: Path, reference: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["random", "ldg"])
+def test_full_disk(kind: str, tables: Path, reference: Path, near_reference: Path, tmp_path: Path) -> None:
     """Ten disks that are full at ten moments; with more room the build goes on."""
+    reference = near_reference if kind == "ldg" else reference
     pages = sum(-(-entry["bytes"] // 4096) for entry in arrays_of(reference).values())
     for number, size in enumerate(random.Random(5).sample(range(2, pages), 10)):
         with small_disk(tmp_path / f"disk{number}", size * 4096) as disk:
             with pytest.raises(StorageError):
-                make(Shop.make().config(tables), disk / "g", working=SCARCE)
+                make(Shop.make().config(tables), disk / "g", working=SCARCE, kind=kind)
             assert not (disk / "g").exists()
             subprocess.run(["mount", "-o", "remount,size=64M", str(disk)], check=True)
-            make(Shop.make().config(tables), disk / "g", working=SCARCE, resume=True)
+            make(Shop.make().config(tables), disk / "g", working=SCARCE, resume=True, kind=kind)
             assert meta_of(disk / "g") == meta_of(reference)
