@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass, field
@@ -351,6 +352,11 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
     input_type: NodeType | None = None
 
     def to_local_sampler_input(self, dataset: Dataset, **kwargs: Any) -> NodeSamplerInput:
+        if self.node_path in Split.__members__ and not os.path.exists(self.node_path):
+            raise InvalidArgumentError(
+                f"input_nodes: expected the path of a file of seeds, got {self.node_path!r}; for the split of that "
+                f"name Split.{self.node_path}"
+            )
         ids = load_tensor(self.node_path, "node_path")
         if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise InvalidArgumentError(

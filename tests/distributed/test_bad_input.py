@@ -83,6 +83,7 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("links", {"edge_label_index": (EDGE_TYPE, PAIRS + NUM_USERS)}, UnknownIdError, "edge_label_index: node id"),
     ("node", {"input_nodes": ("user", Split.train)}, InvalidArgumentError, "the data set has no 'train' split"),
     ("node", {"input_nodes": ("user", "/nowhere.npy")}, InvalidArgumentError, "node_path: expected a .npy file"),
+    ("node", {"input_nodes": ("user", "train")}, InvalidArgumentError, r"got 'train'; for the split .* Split\.train"),
     ("node", {"edge_dir": "out"}, InvalidArgumentError, "edge_dir: the data set holds 'in'-neighbors"),
     ("node", {"with_weight": True}, InvalidArgumentError, "with_weight: expected edge weights"),
     ("node", {"input_time": SEEDS}, InvalidArgumentError, "input_time: expected edge times"),
