@@ -13,7 +13,7 @@ from ..errors import ChannelClosedError, InvalidArgumentError
 from ..loader.epochs import EpochLoader, LoaderIterator
 from ..loader.learned_rows import Embeddings, with_learned_rows
 from ..loader.resume import Shard
-from ..loader.transform import to_pyg
+from ..loader.transform import allow_matrices, to_pyg
 from ..messages import EndOfEpoch
 from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
@@ -107,6 +107,8 @@ class DistLoader(EpochLoader):
         embeddings: Embeddings | None = None,
     ) -> None:
         warn_of_locality(sampling_config)
+        if sampling_config.edge_format == "adj_t":
+            allow_matrices()
         super().__init__(Shard() if shard is None else Shard(*shard))
         self._config = sampling_config
         self.batch_size, self.shuffle = sampling_config.batch_size, sampling_config.shuffle

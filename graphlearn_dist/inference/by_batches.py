@@ -63,6 +63,7 @@ def _seeds_of(batch: Any) -> tuple[Any, Any]:
 
 
 def _apply(model: Callable[..., Any], batch: Any, node_type: Any) -> Any:
+    edges = "adj_t" if any("adj_t" in store for store in batch.edge_stores) else "edge_index"
     if node_type is None:
-        return model(batch.x, batch.edge_index)
-    return model(batch.x_dict, batch.edge_index_dict)[node_type]
+        return model(batch.x, batch[edges])
+    return model(batch.x_dict, batch.collect(edges))[node_type]

@@ -32,7 +32,7 @@ from .learned_rows import Embeddings, with_learned_rows
 from .prefetch import check_prefetch, made_ahead
 from .resume import Shard
 from .thread_placement import ThreadPlacement
-from .transform import padded_to_pyg
+from .transform import allow_matrices, padded_to_pyg
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -94,6 +94,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         keywords: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         warn_of_locality(config)
+        if config.edge_format == "adj_t":
+            allow_matrices()
         self.config = config
         self._input = resolve_input(sampler_input, data)
         self._resolved = with_own_times(config, self._input, data)

@@ -40,6 +40,11 @@ def for_pyg(name: str) -> Callable[[Init], Init]:
 
                 data = stores_of_directory(data)
             if is_pyg_data(data):
+                if "edge_format" in kwargs:
+                    raise InvalidArgumentError(
+                        "edge_format: expected none with PyG's data, whose batches have edges in the form that these "
+                        "have: of data with adj_t (ToSparseTensor) they have adj_t"
+                    )
                 getattr(self, name)(data, *args, **kwargs)
             else:
                 init(self, data, *args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..core import stack_pair
-from ..data.columns import NODE_COLUMN, columns_among, last_dimension_counts
+from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store, columns_among, last_dimension_counts
 from ..data.schema import GraphSchema
 from ..messages import Adjacency, LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
@@ -48,8 +49,9 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, constants: Constants = Mapp
       edges, constants as they are; names above are the batch's own.
     - Induced subgraphs: ``mapping`` are the local ids of the seeds; edges belong to no hop.
     - With ``edge_format="adj_t"``, ``adj_t`` stands in place of ``edge_index``, as PyG's ``ToSparseTensor`` makes it: a
-      sparse CSR tensor of torch ``[targets, sources]`` with int32 indices and float32 values, 1 or, where the data set
-      has such an attribute, ``edge_weight``. ``e_id``, ``edge_attr`` and further rows of edges are in its order.
+      sparse CSR tensor of torch ``[targets, sources]`` with values of 1 (float32) or, where the data set has it as one
+      floating-point number an edge, of ``edge_weight``. ``e_id``, ``edge_attr`` and further rows of edges are in its
+      order.
     """
     return _to_data(_stores_of(batch, schema, constants), schema)
 
@@ -115,6 +117,9 @@ def _stores_of(batch: SampledBatch, schema: GraphSchema, constants: Constants) -
         _fill_nodes(stores[store_of_nodes(node_type)], batch, index)
     for index, edge_type in enumerate(schema.edge_types):
         _fill_edges(stores[_message_type(schema, edge_type)], batch, schema, index)
+    if batch.subgraph.adjacency:
+        for attributes in stores.values():
+            attributes.pop("edge_index", None)  # the data set's: a batch's own names come before those
     if batch.links is not None:
         _fill_links(stores, schema.edge_types[batch.links.edge_type] or _ONLY_EDGE, batch, batch.links)
         return stores
@@ -144,7 +149,11 @@ def _fill_edges(store: dict[str, Any], batch: SampledBatch, schema: GraphSchema,
     subgraph = batch.subgraph
     if subgraph.adjacency:
         _, neighbor_type = schema.edge_specs[index]
-        weights = store.pop(_WEIGHT) if _is_weight(store.get(_WEIGHT)) else None
+        weights = batch.columns.get(column_store(EDGE_COLUMN, index, _WEIGHT))
+        if weights is not None and weights.dim() == 1 and weights.is_floating_point():
+            del store[_WEIGHT]
+        else:
+            weights = None
         store["adj_t"] = _sparse_matrix(subgraph.adjacency[index], subgraph.nodes[neighbor_type].numel(), weights)
     else:
         store["edge_index"] = subgraph.edge_index[index]
@@ -157,18 +166,24 @@ def _fill_edges(store: dict[str, Any], batch: SampledBatch, schema: GraphSchema,
         store["edge_attr"] = features
 
 
-def _sparse_matrix(adjacency: Adjacency, num_cols: int, weights: object) -> torch.Tensor:
+def _sparse_matrix(adjacency: Adjacency, num_cols: int, weights: torch.Tensor | None) -> torch.Tensor:
     """A sparse CSR tensor of torch ``[nodes that were sampled for, num_cols]``: weights, if there is one an edge, or 1.
 
-    Nothing is looked at, or copied. A pair of nodes that has several edges has several entries.
+    A pair of nodes that has several edges has several entries. Indices are int64, since torch's ``gather`` reads wrong
+    places by expanded int32 ones: the gradients of layers that look at edges one by one would be wrong.
     """
-    offsets, rows = adjacency.offsets, adjacency.rows
-    values = weights if isinstance(weights, torch.Tensor) else torch.ones(rows.numel(), device=rows.device)
+    offsets, rows = adjacency.offsets.long(), adjacency.rows.long()
+    values = torch.ones(rows.numel(), device=rows.device) if weights is None else weights
     return torch.sparse_csr_tensor(offsets, rows, values, (offsets.numel() - 1, num_cols), check_invariants=False)
 
 
-def _is_weight(values: object) -> bool:
-    return isinstance(values, torch.Tensor) and values.dim() == 1 and values.is_floating_point()
+def allow_matrices() -> None:
+    """Has torch say nothing, later and in another thread, about the first sparse matrix of a process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(
+            torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int64), torch.empty(0), (0, 0)
+        )
 
 
 def _fill_attributes(stores: Stores, batch: SampledBatch, schema: GraphSchema, constants: Constants) -> None:

@@ -228,7 +228,7 @@ class SamplingConfig:
             raise InvalidArgumentError(
                 f"locality: expected a number of stretches from 1 to {MAX_STRETCHES} or None, got {self.locality!r}"
             )
-        if self.edge_format not in EDGE_FORMATS:
+        if type(self.edge_format) is not str or self.edge_format not in EDGE_FORMATS:
             raise InvalidArgumentError(f"edge_format: expected one of {EDGE_FORMATS}, got {self.edge_format!r}")
         check_strategy(self.strategy, with_weight=self.with_weight, replace=self.replace)
         self._check_combination()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..data.columns import EDGE_COLUMN
@@ -21,7 +21,13 @@ _BYTES_OF_A_NODE, _TABLE_BYTES_OF_A_NODE = 8, 4
 
 
 def batches_together(
-    config: SamplingConfig, stores: Mapping[str, Any], num_nodes: int, most_bytes: int, wish: int | None = None
+    config: SamplingConfig,
+    stores: Mapping[str, Any],
+    num_nodes: int,
+    most_bytes: int,
+    wish: int | None = None,
+    *,
+    num_edge_types: int = 1,
 ) -> int:
     """So many that they have some hundred thousand edges and some megabytes; 1 where nothing says how large they are.
 
@@ -30,9 +36,10 @@ def batches_together(
         stores: the rows that belong to nodes and edges, by store; their ``shape`` and ``dtype`` count.
         num_nodes: of the graph, of all types.
         most_bytes: that all of them may take.
+        num_edge_types: of the graph.
         wish: take so many, whatever their edges; as far as neither they nor the tables have too many bytes.
     """
-    edges = _most_edges(config)
+    edges = _most_edges(config, num_edge_types)
     by_tables = _MOST_TABLE_BYTES // (_TABLE_BYTES_OF_A_NODE * max(num_nodes, 1))
     if edges is None:
         return 1 if wish is None else max(1, min(wish, by_tables))
@@ -50,12 +57,20 @@ def most_together_bytes(worker_bytes: int) -> int:
     return min(_MOST_BYTES, worker_bytes // _LEAST_PLACES)
 
 
-def _most_edges(config: SamplingConfig) -> int | None:
+def _by_type(fanouts: Mapping[Any, Sequence[int]] | Sequence[int], num_edge_types: int) -> list[Sequence[int]]:
+    """Those of each edge type: a list is that of all, the default of a dict that of those which it does not name."""
+    if not isinstance(fanouts, Mapping):
+        return [fanouts] * num_edge_types
+    named = [hops for edge_type, hops in fanouts.items() if edge_type is not None]
+    return named + [fanouts[None]] * (num_edge_types - len(named)) if None in fanouts else named
+
+
+def _most_edges(config: SamplingConfig, num_edge_types: int) -> int | None:
     """Edges of a batch, if every node had as many neighbors as are drawn, along each edge type; None: no telling."""
     fanouts = plain_num_neighbors(config.num_neighbors)
     if fanouts is None or config.has_induced_edges:
         return None
-    by_type = list(fanouts.values()) if isinstance(fanouts, Mapping) else [fanouts]
+    by_type = _by_type(fanouts, num_edge_types)
     nodes = config.batch_size * (1 if config.sampling_type is SamplingType.NODE else 4)  # two ends, and negatives
     edges = nodes
     for of_hop in itertools.zip_longest(*by_type, fillvalue=0):

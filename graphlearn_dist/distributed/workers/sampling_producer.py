@@ -103,9 +103,11 @@ class SamplingProducer:
         self._credit_ns = 0
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
         most_bytes = most_together_bytes(self._worker_bytes)
-        num_nodes = sum(dataset.schema.num_nodes)
+        num_nodes, num_edge_types = sum(dataset.schema.num_nodes), len(dataset.schema.edge_types)
         wish = request.batches_per_message
-        self.together = batches_together(config, dataset.stores(), num_nodes, most_bytes, wish)
+        self.together = batches_together(
+            config, dataset.stores(), num_nodes, most_bytes, wish, num_edge_types=num_edge_types
+        )
         self._workers = [
             WorkerHandle(self._name_of(rank), self._worker_bytes, request.max_restarts)
             for rank in range(request.num_workers)

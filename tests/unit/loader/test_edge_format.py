@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
-from torch_geometric.nn import GATConv, GCNConv, GraphSAGE, HeteroConv, SAGEConv
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import EdgeConv, GATConv, GCNConv, GraphSAGE, HeteroConv, SAGEConv, TransformerConv
 from torch_geometric.transforms import ToSparseTensor
 
 from graphlearn_dist import _C
@@ -16,6 +17,8 @@ from graphlearn_dist.core import to_optional_tensor, to_tensor
 from graphlearn_dist.data import device_copies
 from graphlearn_dist.distributed import DistNeighborLoader
 from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.glt.loader import SubGraphLoader as GltSubGraphLoader
+from graphlearn_dist.inference import infer_by_batches
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.sampler import adjacency
 from tests.support.graphs import Direction, TestGraph, make_dataset, random_graph, typed_graph
@@ -78,7 +81,7 @@ def test_a_matrix_has_the_edges_of_the_batch(name: str, graph: str, edge_dir: Di
             sizes = [(batch if key is None else batch[key]).num_nodes for key in (target, source)]
             assert adj_t.layout is torch.sparse_csr
             assert tuple(adj_t.shape) == tuple(sizes)
-            assert adj_t.crow_indices().dtype is adj_t.col_indices().dtype is torch.int32
+            assert adj_t.crow_indices().dtype is adj_t.col_indices().dtype is torch.int64
             assert torch.equal(adj_t.crow_indices().long().diff(), torch.bincount(targets, minlength=sizes[0]))
             assert torch.equal(adj_t.col_indices().long(), sources)
             assert torch.equal(adj_t.values(), torch.ones(targets.numel()))
@@ -114,10 +117,20 @@ def test_models_give_the_same(conv: Any) -> None:
         assert torch.allclose(layer(x, batch.edge_index), layer(x, other.adj_t.double()), rtol=1e-9, atol=1e-9)
 
 
-def test_gradients_are_the_same() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GraphSAGE(2, 8, num_layers=3, out_channels=4),
+        lambda: TransformerConv(2, 4),
+        lambda: GATConv(2, 4, add_self_loops=False),
+        lambda: EdgeConv(torch.nn.Linear(4, 3)),
+    ],
+)
+def test_gradients_are_the_same(make: Any) -> None:
+    """Of layers whose messages are a product, and of those that look at edges one by one."""
     torch.manual_seed(0)
-    model = GraphSAGE(2, 8, num_layers=3, out_channels=4).double()
-    plain, compressed = open_both(GRAPHS["homogeneous"], "in", "nodes")
+    model = make().double()
+    plain, compressed = open_both(SIMPLE, "in", "nodes")
     for batch, other in zip(plain, compressed, strict=True):
         found = []
         for edges in (batch.edge_index, other.adj_t.double()):
@@ -127,16 +140,26 @@ def test_gradients_are_the_same() -> None:
         assert all(torch.allclose(one, two) for one, two in zip(*found, strict=True))
 
 
-def test_typed_models_give_the_same() -> None:
+@pytest.mark.parametrize("conv", [SAGEConv, GATConv])
+def test_typed_models_give_the_same(conv: Any) -> None:
     torch.manual_seed(0)
+    options = {"add_self_loops": False} if conv is GATConv else {}
     plain, compressed = open_both(GRAPHS["typed"], "in", "nodes")
     batch, other = next(iter(plain)), next(iter(compressed))
     x = {key: torch.sin(torch.stack([ids, ids + 1], 1).double()) for key, ids in batch.n_id_dict.items()}
-    layer = HeteroConv({key: SAGEConv((2, 2), 3) for key in batch.edge_types}).double()
+    layer = HeteroConv({key: conv((2, 2), 3, **options) for key in batch.edge_types}).double()
     adjacencies = {key: matrix.double() for key, matrix in other.adj_t_dict.items()}
-    one, two = layer(x, batch.edge_index_dict), layer(x, adjacencies)
+    outputs, gradients = [], []
+    for edges in (batch.edge_index_dict, adjacencies):
+        layer.zero_grad()
+        outputs.append(layer(x, edges))
+        sum(rows.square().sum() for rows in outputs[-1].values()).backward()  # type: ignore[union-attr]
+        gradients.append([weight.grad.clone() for weight in layer.parameters() if weight.grad is not None])
+    one, two = outputs
     assert one.keys() == two.keys()
     assert all(torch.allclose(one[key], two[key]) for key in one)
+    assert len(gradients[0]) == len(gradients[1]) > 0
+    assert all(torch.allclose(first, second) for first, second in zip(*gradients, strict=True))
 
 
 def test_weights_of_edges_are_its_values() -> None:
@@ -153,10 +176,46 @@ def test_weights_of_edges_are_its_values() -> None:
         assert "edge_weight" not in batch
 
 
-@pytest.mark.parametrize("value", ["csr", "", None, 1])
+def test_what_is_no_weight_of_each_edge_stays_beside_the_matrix() -> None:
+    """A constant of an edge type by that name, integers; and an attribute by the name of what the matrix stands for."""
+    data = HeteroData()
+    data["u"].num_nodes = data["v"].num_nodes = 50
+    for key in (("u", "a", "v"), ("v", "b", "u")):
+        data[key].edge_index = torch.randint(0, 50, (2, 400))
+    data["u", "a", "v"].edge_weight = torch.rand(3)
+    data["v", "b", "u"].edge_weight = torch.arange(400)
+    loader = DistNeighborLoader(
+        data, [3, 2], ("u", torch.arange(9)), batch_size=9, collect_features=True, edge_format="adj_t"
+    )
+    (batch,) = loader
+    for key in batch.edge_types:
+        assert torch.equal(batch[key].adj_t.values(), torch.ones(batch[key].adj_t.col_indices().numel()))
+    assert torch.equal(batch["u", "a", "v"].edge_weight, data["u", "a", "v"].edge_weight)
+    assert torch.equal(batch["v", "b", "u"].edge_weight, batch["v", "b", "u"].e_id)
+
+
+def test_results_of_batches() -> None:
+    """``infer_by_batches`` gives a model what its loader's batches have."""
+    graph, model = GRAPHS["homogeneous"], SAGEConv(2, 3)
+    found = [
+        infer_by_batches(model, NeighborLoader(make_dataset(graph, "in"), [-1], None, batch_size=64, edge_format=each))
+        for each in ("edge_index", "adj_t")
+    ]
+    assert torch.allclose(found[0].rows(), found[1].rows(), atol=1e-5)
+
+
+@pytest.mark.parametrize("value", ["csr", "", None, 1, np.str_("adj_t")])
 def test_unknown_formats_are_refused(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"edge_format: expected one of .'edge_index', 'adj_t'., got"):
         NeighborLoader(make_dataset(GRAPHS["homogeneous"], "in"), [2], SEEDS, edge_format=value)
+
+
+def test_pygs_data_have_their_own_form() -> None:
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
+    with pytest.raises(InvalidArgumentError, match="edge_format: expected none with PyG's data"):
+        NeighborLoader(data, [2], edge_format="adj_t")
+    with pytest.raises(InvalidArgumentError, match="edge_format: expected 'edge_index' in this form"):
+        GltSubGraphLoader(make_dataset(GRAPHS["homogeneous"], "in"), SEEDS, edge_format="adj_t")
 
 
 @pytest.mark.parametrize("other", [{"as_pyg_v1": True}, {"static_shapes": True}])

@@ -39,6 +39,20 @@ def test_how_many(kind: SamplingType, fanouts: Any, batch_size: int, expected: i
     assert batches_together(config, {}, 1000, MUCH) == expected
 
 
+def test_a_list_of_fan_outs_is_that_of_each_edge_type() -> None:
+    """As is the default of a dict, of the types that it does not name."""
+
+    def found(fanouts: Any, num_edge_types: int) -> int:
+        config = SamplingConfig(NODE, fanouts, 1024, True, False, False, False, False, False, "in", 0)
+        return batches_together(config, {}, 1000, MUCH, num_edge_types=num_edge_types)
+
+    assert found([10, 5], 1) == 16
+    # 1,024 + 40,960 + 819,200
+    assert found([10, 5], 4) == found({**TYPED, ("b", "to", "a"): [10, 5], None: [10, 5]}, 4) == 2
+    assert found([10, 5], 8) == 1
+    assert found({None: [10, 5]}, 1) == 16
+
+
 def test_tables_of_local_ids_do_not_fill_the_memory() -> None:
     """Every batch under way has one of as many entries as the graph has nodes."""
     config = SamplingConfig(NODE, [2], 4, True, False, False, False, False, False, "in", 0)
