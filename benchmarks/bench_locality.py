@@ -6,10 +6,11 @@ bytes, half training seeds; and KaMinPar with bytes alone, which it keeps within
 library is on the machine (``apt install libmetis5``), balances bytes and seeds each, as zones do. Memory is what the
 process takes beside the graph that it was given.
 
-    python benchmarks/bench_locality.py [--parts 2 3 4 6 8] [--graphs NAME=FILE.npz ...]
+    python benchmarks/bench_locality.py [--parts 2 3 4 6 8] [--graphs NAME=FILE.npz ...] [--ways zones]
 
-A file has ``num_nodes`` and ``edge_index`` (int ``[2, edges]``, each edge once), and perhaps ``train`` (ids of seeds).
-Without, the graph has communities (see ``planted_edges``).
+What is not measured stays in the file of results as it was. A file of a graph has ``num_nodes`` and ``edge_index`` (int
+``[2, edges]``, each edge once), and perhaps ``train`` (ids of seeds). Without, the graph has communities (see
+``planted_edges``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import ctypes.util
+import json
 import tempfile
 import threading
 import time
@@ -27,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import planted_edges, print_table, write_json
+from harness import RESULTS, machine, planted_edges, print_table, write_json
 
 from graphlearn_dist.partition.ordering import find_order
 from graphlearn_dist.partition.ordering.edge_stream import EdgeChunk, EdgeStream, NodeStream
@@ -130,13 +132,13 @@ def quality(owners: np.ndarray, stream: EdgeStream, graph: UnionGraph, num_bytes
     return {"cut": cut / max(int(graph.offsets[-1]), 1), "bytes": shares[0], "seeds": shares[1]}
 
 
-def measure(stream: EdgeStream, edges: torch.Tensor, parts: list[int]) -> dict[str, Any]:
+def measure(stream: EdgeStream, edges: torch.Tensor, parts: list[int], wanted: str) -> dict[str, Any]:
     count = stream.nodes[None].count
     num_bytes = edges[0].bincount(minlength=count) * EDGE_BYTES + ROW_BYTES
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         graph = union_graph(stream, find_order._weights(stream, {None: 0}), Path(scratch))
-        for by in ("kaminpar", "ldg"):
+        for by in (by for by in ("kaminpar", "ldg") if wanted in f"zones, {by}"):
             owners, seconds, taken = measured(lambda by=by: zones_of(stream, by, parts))  # type: ignore[misc]
             cuts = {p: quality(owners[p], stream, graph, num_bytes) for p in parts}
             results[f"zones, {by}"] = {"seconds": seconds, "bytes an edge": taken / edges.size(1), "parts": cuts}
@@ -149,6 +151,8 @@ def measure(stream: EdgeStream, edges: torch.Tensor, parts: list[int]) -> dict[s
             is_seed = torch.zeros(count, dtype=torch.int64).index_fill_(0, stream.nodes[None].seeds, 1)
             ways["METIS by both"] = partial(by_both_weights, graph, torch.stack([heavy.weights, is_seed], 1))
         for name, way in ways.items():
+            if wanted not in f"anew, {name}":
+                continue
             runs = {p: measured(partial(way, p)) for p in parts}
             cuts = {p: quality(found[0], stream, graph, num_bytes) for p, found in runs.items()}
             taken, seconds = max(run[2] for run in runs.values()), float(np.median([run[1] for run in runs.values()]))
@@ -174,14 +178,17 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=256_000)
     parser.add_argument("--num-edges", type=int, default=4_000_000)
     parser.add_argument("--parts", type=int, nargs="+", default=[2, 3, 4, 6, 8])
+    parser.add_argument("--ways", default="", help="only those whose name has this in it: zones, ldg, METIS, ...")
     parser.add_argument("--name", default="locality", help="of the file of results")
     args = parser.parse_args()
     files = dict(graph.split("=", 1) for graph in args.graphs) or {"communities": None}
-    results = {}
+    earlier = RESULTS / f"{args.name}.json"
+    results = json.loads(earlier.read_text())["results"] if earlier.exists() else {}
     for name, file in files.items():
         count, edges, seeds = read_graph(Path(file) if file else None, args.nodes, args.num_edges)
-        results[name] = measure(stream_of(count, edges, seeds), edges, args.parts)
-        show(name, results[name], args.parts)
+        found = measure(stream_of(count, edges, seeds), edges, args.parts, args.ways)
+        show(name, found, args.parts)
+        results[name] = results.get(name, {}) | {how: {**way, "date": machine()["date"]} for how, way in found.items()}
     write_json(args.name, {"arguments": {k: str(v) for k, v in vars(args).items()}, "results": results})
 
 
