@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch_geometric.nn import GCNConv, GINConv, MessagePassing, SAGEConv
+from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils import add_remaining_self_loops
 
@@ -102,6 +103,7 @@ class BasicLayer(Layer):
         self._takes_pairs = isinstance(conv, (SAGEConv, GINConv))
         self._sums = self._takes_pairs and conv.fuse and conv.aggr in _REDUCTIONS
         self._scaled = isinstance(conv, GCNConv) and conv.normalize
+        self._wants_first_edge = wants_first_edge(conv)
         self.only_adds = self._sums and not getattr(conv, "project", False)
 
     def __call__(self, block: Neighborhood) -> Rows:
@@ -116,6 +118,12 @@ class BasicLayer(Layer):
             return self._rows(x, self._scaled_edges(block), block)
         if weights is not None:
             return self._rows(x, compress(edges, weights, (len(x),) * 2), block)
+        if self._wants_first_edge:
+            wider = self._by_edges(with_a_first_edge(block))
+            return {key: rows[1:] for key, rows in wider.items()}
+        return self._by_edges(block)
+
+    def _by_edges(self, block: Neighborhood) -> Rows:
         some = with_some_edges(block)
         x, edges = some.x[None], some.edge_index[None]
         if not self._takes_pairs:
@@ -133,6 +141,23 @@ class BasicLayer(Layer):
         rows, cols, weights = rows[order], cols[order], weights[order]
         values = block.scales[rows] * weights * block.scales[cols]
         return compress(torch.stack([rows, cols]), values, (len(block.x[None]),) * 2)
+
+
+def wants_first_edge(function: Any) -> bool:
+    """Whether it has an aggregation that fails where the first node has no edge: PyG's quantiles, as the median."""
+    is_module = isinstance(function, torch.nn.Module)
+    return is_module and any(isinstance(part, QuantileAggregation) for part in function.modules())
+
+
+def with_a_first_edge(block: Neighborhood) -> Neighborhood:
+    """The block, with a node of zeros before all others of each type, and two edges of each type between these."""
+    return replace(
+        block,
+        num_nodes=block.num_nodes + 1,
+        x={key: F.pad(rows, (0, 0, 1, 0)) for key, rows in block.x.items()},
+        edge_index={key: F.pad(edges + 1, (2, 0)) for key, edges in block.edge_index.items()},
+        weights={key: F.pad(weights, (2, 0), value=1.0) for key, weights in block.weights.items()},
+    )
 
 
 def with_some_edges(block: Neighborhood) -> Neighborhood:
@@ -181,9 +206,14 @@ class CallableLayer(Layer):
     def __init__(self, function: Callable[..., Any], *, with_weights: bool) -> None:
         self._function, self._with_weights = function, with_weights
         self.wants_all_types = isinstance(function, torch.fx.GraphModule)
+        self._wants_first_edge = wants_first_edge(function)
 
     def __call__(self, block: Neighborhood) -> Rows:
-        block = with_some_edges(block)
+        if self._wants_first_edge:
+            return {key: rows[1:] for key, rows in self._call(with_a_first_edge(block)).items()}
+        return self._call(with_some_edges(block))
+
+    def _call(self, block: Neighborhood) -> Rows:
         arguments: list[Any] = [block.x, block.edge_index, *([block.weights] if self._with_weights else [])]
         if block.node_type is None:
             arguments = [by_type.get(None) for by_type in arguments]

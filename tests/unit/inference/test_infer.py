@@ -237,6 +237,22 @@ def test_a_block_without_edges(num_blocks_without_edges: int) -> None:
     assert all(torch.equal(other, found[0]) for other in found[1:])
 
 
+@pytest.mark.parametrize("as_layers", [False, True])
+def test_medians_of_blocks_whose_first_node_has_no_edge(as_layers: bool) -> None:
+    """PyG's quantiles fail there, as in a forward pass over a graph whose first node has none."""
+    count, draw = 300, torch.Generator().manual_seed(0)
+    ends = torch.randint(count // 2, (300,), generator=draw)
+    edges = torch.stack([torch.randint(count, (301,), generator=draw), torch.cat([torch.zeros(1).long(), ends])])
+    data = Data(x=features(count), edge_index=edges)
+    model = basic(GraphSAGE, aggr="median")
+    layers: Any = list(model.convs) if as_layers else model
+    with torch.no_grad():
+        expected = model.convs[1](model.convs[0](data.x, edges), edges) if as_layers else model(data.x, edges)
+    found = [infer(layers, data, options=options(*size)).rows() for size in ((1000, 1), (20, 2), (1, 1))]
+    assert far(found[0], expected) < CLOSE
+    assert all(torch.equal(other, found[0]) for other in found[1:])
+
+
 class FailingWithoutEdges(SAGEConv):
     def forward(self, x: Any, edge_index: Any) -> Any:
         assert edge_index.size(1) > 0
