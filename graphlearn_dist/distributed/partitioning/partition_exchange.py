@@ -445,10 +445,10 @@ def step(work: Callable[[], _Result], timeout_s: float) -> dict[str, _Result]:
     try:
         answers = rpc.all_gather((failure, result), timeout_s)
     except RpcError:
-        if own is not None:
+        if own is not None and not isinstance(own, NotInitializedError):
             raise own from None
         raise
-    if own is not None:
+    if own is not None and not isinstance(own, NotInitializedError):  # else a rank had given up: it says why
         raise own
     for name, (failure, _) in answers.items():
         if failure is not None:
