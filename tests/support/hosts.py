@@ -54,6 +54,7 @@ class Host:
 
     def __init__(self, name: str, setup: str) -> None:
         self.name = name
+        self._namespace = 0  # of no process
         self._unshare = subprocess.Popen(
             ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", _INIT, setup],
             stdin=subprocess.PIPE,
@@ -68,6 +69,7 @@ class Host:
             if self._unshare.stdout.readline() != "up\n":
                 raise RuntimeError(f"{name}: {self._unshare.stderr.read().strip()}")
             self.pid = _children(self._unshare.pid)[0]
+            self._namespace = os.stat(f"/proc/{self.pid}/ns/pid").st_ino
         except BaseException:
             self.close()
             raise
@@ -89,15 +91,11 @@ class Host:
 
     def pids(self) -> list[int]:
         """Its processes but for the first, as this process sees them."""
-        try:
-            own = os.stat(f"/proc/{self.pid}/ns/pid").st_ino
-        except FileNotFoundError:
-            return []
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != self.pid:
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                    is_here = os.stat(entry / "ns" / "pid").st_ino == own
+                    is_here = os.stat(entry / "ns" / "pid").st_ino == self._namespace
                     if is_here and (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
                         found.append(int(entry.name))
         return sorted(found)
@@ -118,10 +116,15 @@ class Host:
         self.close()
 
     def close(self) -> None:
-        """Ends it. Idempotent."""
+        """Ends it, and returns when nothing of it runs, so that nothing writes into its files. Idempotent."""
         if self._unshare.poll() is None:
             self._unshare.kill()  # --kill-child: the host's first process goes with it, and all others with that
         self._unshare.wait(DEADLINE_S)
+        deadline = time.monotonic() + DEADLINE_S
+        while left := self.pids():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name}: processes {left} outlive it")
+            time.sleep(0.01)
         for stream in (self._unshare.stdin, self._unshare.stdout, self._unshare.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
