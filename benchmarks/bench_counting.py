@@ -2,10 +2,12 @@
 
 Each way is a trainer in a process of its own, with what makes its batches: counted as it is, with all counting taken
 out of all of its processes (clocks are still read), and traced. The ways of a mode take turns, one at a time, and read
-the same batches. Figures are medians of the turns' ratios: counted over uncounted, and traced over counted, in batches
-per second and per CPU second of all processes of a way.
+the same batches. A process may be faster than another one that does the same, all its life (its memory lies otherwise):
+so there are several rounds, with new processes each. Figures are medians of the rounds' ratios, which are medians of
+their turns': counted over uncounted, and traced over counted, in batches per second and per CPU second of all processes
+of a way.
 
-    python benchmarks/bench_counting.py [--turns 21] [--modes local mp remote]
+    python benchmarks/bench_counting.py [--rounds 9] [--turns 7] [--modes local mp remote]
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ MODES = ("local", "mp", "remote")
 # Each way, and the one that it is compared with.
 WAYS = {"uncounted": "uncounted", "counted": "uncounted", "traced": "counted"}
 FIGURES = ("per_s", "per_cpu_s")
+Round = dict[str, list[dict[str, float]]]  # turns by way
 # Python runs this at the beginning of each process of a way: what counts is replaced where its module is loaded.
 UNCOUNTED = """
 import importlib.machinery, sys
@@ -121,10 +124,10 @@ def train(mode: str, directory: Path, args: argparse.Namespace) -> None:
             print(json.dumps(part_of_epoch(loader, args, pids)), flush=True)
 
 
-def measure(mode: str, directory: Path, args: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """The turns of each way of a mode."""
+def measure_round(mode: str, directory: Path, args: argparse.Namespace) -> Round:
+    """The turns of each way of a mode, in one process each."""
     command = [sys.executable, __file__, *sys.argv[1:], "--directory", str(directory), "--trainer", mode]
-    runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    runs: Round = {way: [] for way in WAYS}
     with ExitStack() as stack:
         trainers = {}
         for way in WAYS:
@@ -145,11 +148,14 @@ def measure(mode: str, directory: Path, args: argparse.Namespace) -> dict[str, l
     return runs
 
 
-def ratios_of(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Of each way but the first, medians of its turns over those of the way that it is compared with."""
+def ratios_of(rounds: list[Round]) -> dict[str, dict[str, list[float]]]:
+    """Of each way but the first, by round the median of its turns over those of the way that it is compared with."""
     return {
         way: {
-            figure: median([own[figure] / one[figure] for own, one in zip(runs[way], runs[other], strict=True)])
+            figure: [
+                median([own[figure] / one[figure] for own, one in zip(runs[way], runs[other], strict=True)])
+                for runs in rounds
+            ]
             for figure in FIGURES
         }
         for way, other in WAYS.items()
@@ -157,11 +163,17 @@ def ratios_of(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, fl
     }
 
 
+def thousandths(ratios: list[float]) -> str:
+    """Their median and spread."""
+    return f"{median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+
+
 def main() -> None:
     parser = small_batch_arguments(__doc__)
-    parser.add_argument("--batches", type=int, default=200, help="batches of one turn")
+    parser.add_argument("--batches", type=int, default=200, help="of one turn")
     parser.add_argument("--skip", type=int, default=10, help="batches before each, while the first are on their way")
-    parser.add_argument("--turns", type=int, default=21)
+    parser.add_argument("--turns", type=int, default=7, help="of a round")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--name", default="counting", help="of the file in results/")
     parser.add_argument("--trainer", choices=MODES, help=argparse.SUPPRESS)
@@ -173,30 +185,33 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as root:
         directory = make_partitions(Path(root) / "graph", 1, args)
-        runs = {mode: measure(mode, directory, args) for mode in args.modes}
-    report(runs, args)
+        rounds: dict[str, list[Round]] = {mode: [] for mode in args.modes}
+        for _ in range(args.rounds):
+            for mode in args.modes:
+                rounds[mode].append(measure_round(mode, directory, args))
+    report(rounds, args)
 
 
-def report(runs: dict[str, dict[str, list[dict[str, float]]]], args: argparse.Namespace) -> None:
+def report(rounds: dict[str, list[Round]], args: argparse.Namespace) -> None:
     """The table, and the file."""
-    ratios = {mode: ratios_of(of_mode) for mode, of_mode in runs.items()}
+    ratios = {mode: ratios_of(of_mode) for mode, of_mode in rounds.items()}
     rows: list[list[Any]] = [
         [
             mode,
             way,
-            *(spread([run[figure] for run in some]) for figure in FIGURES),
-            *(f"{ratios[mode][way][figure]:.3f}" if way in ratios[mode] else "" for figure in FIGURES),
+            *(spread([run[figure] for runs in of_mode for run in runs[way]]) for figure in FIGURES),
+            *(thousandths(ratios[mode][way][figure]) if way in ratios[mode] else "" for figure in FIGURES),
         ]
-        for mode, of_mode in runs.items()
-        for way, some in of_mode.items()
+        for mode, of_mode in rounds.items()
+        for way in WAYS
     ]
-    edges = next(iter(runs.values()))["counted"][0]["edges_per_batch"]
+    edges = next(iter(rounds.values()))[0]["counted"][0]["edges_per_batch"]
     print_table(
-        f"{args.turns} turns of {args.batches} batches of {edges:,.0f} edges, {args.features} float32 features",
+        f"{args.rounds} rounds of {args.turns} turns of {args.batches} batches of {edges:,.0f} edges, {args.features} float32 features",
         ["mode", "way", "batches/s", "batches/CPU s", "ratio", "per CPU s"],
         rows,
     )
-    print(write_json(args.name, {"arguments": vars(args), "ratios": ratios, "runs": runs}))
+    print(write_json(args.name, {"arguments": vars(args), "ratios": ratios, "rounds": rounds}))
 
 
 if __name__ == "__main__":
