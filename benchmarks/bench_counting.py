@@ -7,13 +7,14 @@ so there are several rounds, with new processes each. Figures are medians of the
 their turns': counted over uncounted, and traced over counted, in batches per second and per CPU second of all processes
 of a way.
 
-    python benchmarks/bench_counting.py [--rounds 9] [--turns 7] [--modes local mp remote]
+    python benchmarks/bench_counting.py [--rounds 9] [--turns 6] [--modes local mp remote]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -41,6 +42,7 @@ from graphlearn_dist.utils.common import get_free_port
 MODES = ("local", "mp", "remote")
 # Each way, and the one that it is compared with.
 WAYS = {"uncounted": "uncounted", "counted": "uncounted", "traced": "counted"}
+ORDERS = list(itertools.permutations(WAYS))
 FIGURES = ("per_s", "per_cpu_s")
 Round = dict[str, list[dict[str, float]]]  # turns by way
 # Python runs this at the beginning of each process of a way: what counts is replaced where its module is loaded.
@@ -136,7 +138,8 @@ def measure_round(mode: str, directory: Path, args: argparse.Namespace) -> Round
                 subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
         for turn in range(args.turns + 1):  # the first warms up
-            for way in WAYS if turn % 2 else reversed(WAYS):
+            # Whoever comes twice in a row finds its caches warm: each way comes as often behind each other one.
+            for way in ORDERS[turn % len(ORDERS)]:
                 trainer = trainers[way]
                 assert trainer.stdin is not None
                 assert trainer.stdout is not None
@@ -172,7 +175,7 @@ def main() -> None:
     parser = small_batch_arguments(__doc__)
     parser.add_argument("--batches", type=int, default=200, help="of one turn")
     parser.add_argument("--skip", type=int, default=10, help="batches before each, while the first are on their way")
-    parser.add_argument("--turns", type=int, default=7, help="of a round")
+    parser.add_argument("--turns", type=int, default=6, help="of a round")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--name", default="counting", help="of the file in results/")
@@ -207,7 +210,8 @@ def report(rounds: dict[str, list[Round]], args: argparse.Namespace) -> None:
     ]
     edges = next(iter(rounds.values()))[0]["counted"][0]["edges_per_batch"]
     print_table(
-        f"{args.rounds} rounds of {args.turns} turns of {args.batches} batches of {edges:,.0f} edges, {args.features} float32 features",
+        f"{args.rounds} rounds of {args.turns} turns of {args.batches} batches of {edges:,.0f} edges, {args.features} "
+        "float32 features",
         ["mode", "way", "batches/s", "batches/CPU s", "ratio", "per CPU s"],
         rows,
     )

@@ -507,7 +507,7 @@ def _add_infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the stored rows")
     parser.add_argument("--format", choices=("npy", "parquet"), default="npy", help="parquet has the original ids")
     parser.add_argument("--file-size", default="1GB", metavar="SIZE", help="rows of one file at most (default 1GB)")
-    parser.add_argument("--block-size", type=int, default=16384, metavar="N", help="nodes computed at once")
+    parser.add_argument("--block-size", type=int, default=16384, metavar="N", help="the most nodes computed at once")
     parser.add_argument("--threads", type=int, metavar="N", help="default: as many as cores; not part of the result")
     parser.add_argument("--seed", type=int, default=0, help="of the draws of --fanout (default 0)")
     parser.add_argument("--resume", action="store_true", help="go on with the last finished block")

@@ -24,7 +24,8 @@ class InferenceOptions:
     Attributes:
         fanout: neighbors of each node, drawn without replacement as a loader draws them; -1 takes all.
         weights: hand the weights of the edges to layers.
-        block_size: nodes of one block, which is computed at once. The rows do not depend on it.
+        block_size: nodes of one block, after which ``resume`` goes on. It is computed at once, or in pieces as large as
+            an eighth of the memory that is left allows. The rows do not depend on it.
         num_threads: blocks that are computed at once; None: as many as cores. The rows do not depend on it.
         dtype: of the stored rows of every layer, float32 or float16. Layers compute in float32.
         node_types: whose rows are wanted of the last layer; None: all that it gives.

@@ -53,8 +53,8 @@ class LayerRows:
         assert self._rows is not None
         return self._rows
 
-    def write(self, block: int, ids: torch.Tensor, rows: torch.Tensor) -> None:
-        """The rows of a block, and where they go; then it is done. The first call comes alone."""
+    def write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Rows, and where they go. The first block comes alone."""
         if rows.dim() != 2 or len(rows) != len(ids):
             raise InvalidArgumentError(f"model: expected [{len(ids)}, width] of a layer, got {list(rows.shape)}")
         if self._rows is None:
@@ -66,7 +66,10 @@ class LayerRows:
             self._rows[first : first + len(ids)] = rows
         else:
             self._rows[ids] = rows.to(self._dtype)
-        self.done[block] = 1
+
+    def finish(self, block: int) -> None:
+        """All rows of a block are written, if the layer gives any of this type."""
+        self.done[block] = self._rows is not None
 
     def _make(self, width: int) -> torch.Tensor:
         if self._path is None:

@@ -12,7 +12,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ from ..errors import InvalidArgumentError
 from ..loader.learned_rows import Embeddings
 from ..partition.layout import type_folder
 from ..utils.disk import disk_errors
+from ..utils.memory import memory_left_bytes
 from ..utils.progress import Progress, StageProgress
 from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of, sparse_rows
 from .options import RESULT_DTYPES, InferenceOptions
+from .pieces import PieceSize
 from .results import Results, check_free, finish_results, is_complete, open_results, write_files
 from .rows import LayerAlone, LayerResult, LayerRows, Rows
 from .source import Block, GraphSource
@@ -33,6 +35,7 @@ from .together import LayerTogether
 
 _WORK, _STATE = ".partial", "STATE.json"
 _TELL_EVERY_S = 0.5
+_BLOCKS_SHARE = 8  # of the memory that is left, all threads have one of so many parts for what they compute
 _DEFAULT = InferenceOptions()
 
 
@@ -362,12 +365,21 @@ class _Run:
         teller: _Teller,
         threads: ThreadPoolExecutor,
     ) -> None:
+        budget = memory_left_bytes() // _BLOCKS_SHARE // self._options.threads
+        size = PieceSize(self._options.block_size, budget)
+        if layer.reads_rows and blocks:
+            _, node_types = self._types_read(layer, blocks[0].node_type)
+            none = torch.zeros(0, dtype=torch.int64)
+            for found in self._read(dict.fromkeys(node_types, none)).values():
+                size.learn_width(found.size(1))
+
         def compute(index: int) -> None:
             block = blocks[index]
             if self._source.group is not None:
                 self._source.group.check()
             if not rows.done[index]:
-                self._run_block(number, layer, block, index, rows)
+                self._run_block(number, layer, block, rows, size)
+                rows.finish(index)
             teller.add(block.last - block.first)
 
         if blocks:
@@ -375,62 +387,92 @@ class _Run:
         for finished in [threads.submit(compute, index) for index in range(1, len(blocks))]:
             finished.result()
 
-    def _run_block(self, number: int, layer: Layer, block: Block, index: int, rows: LayerRows) -> None:
+    def _run_block(self, number: int, layer: Layer, block: Block, rows: LayerRows, size: PieceSize) -> None:
         torch.set_num_threads(1)
-        ids = self._source.local_ids(block.node_type, block.partition)[block.first : block.last]
-        with torch.no_grad(), SteadyRows():  # type: ignore[no-untyped-call]
-            neighborhood = self._neighborhood(number, layer, block, ids)
-            try:
-                found = layer(neighborhood).get(self._types[block.node_type])
-            except Exception as error:
-                if hasattr(error, "add_note"):  # from Python 3.11 on
-                    widths = {key: rows.size(1) for key, rows in neighborhood.x.items()}
-                    error.add_note(f"in layer {number} of the model, given rows of widths {widths} by node type")
-                raise
-            if found is not None:
-                places = ids if self._source.group is None else torch.arange(block.first, block.last)
-                rows.write(index, places, found[: len(ids)])
+        first, most = block.first, self._options.block_size
+        while first < block.last:
+            piece = replace(block, first=first, last=min(first + min(size.nodes, most), block.last))
+            with torch.no_grad(), SteadyRows():  # type: ignore[no-untyped-call]
+                neighborhood = self._neighborhood(number, layer, piece, size)
+                if neighborhood is None:
+                    most = (piece.last - first) // 2  # whatever other threads have learned meanwhile
+                    continue
+                self._run_piece(number, layer, piece, neighborhood, rows, size)
+            first, most = piece.last, self._options.block_size
+
+    def _run_piece(
+        self, number: int, layer: Layer, piece: Block, neighborhood: Neighborhood, rows: LayerRows, size: PieceSize
+    ) -> None:
+        try:
+            found = layer(neighborhood).get(self._types[piece.node_type])
+        except Exception as error:
+            if hasattr(error, "add_note"):  # from Python 3.11 on
+                widths = {key: rows.size(1) for key, rows in neighborhood.x.items()}
+                error.add_note(f"in layer {number} of the model, given rows of widths {widths} by node type")
+            raise
+        if found is None:
+            return
+        ids = self._ids(piece)
+        places = ids if self._source.group is None else torch.arange(piece.first, piece.last)
+        rows.write(places, found[: len(ids)])
+        size.learn_width(found.size(1))
+
+    def _ids(self, block: Block) -> torch.Tensor:
+        return self._source.local_ids(block.node_type, block.partition)[block.first : block.last]
 
     # --- what a layer is given ---------------------------------------------------------------------------------
 
-    def _neighborhood(self, number: int, layer: Layer, block: Block, ids: torch.Tensor) -> Neighborhood:
+    def _neighborhood(self, number: int, layer: Layer, piece: Block, size: PieceSize) -> Neighborhood | None:
+        """Of the piece; None where it does not fit into memory."""
         whole = self._whole_rows() if layer.only_adds and self._source.has_rows else None
-        return self._sampled(number, layer, block, ids) if whole is None else self._in_place(block, ids, whole)
+        return self._sampled(number, layer, piece, size) if whole is None else self._in_place(piece, whole, size)
 
     def _whole_rows(self) -> torch.Tensor | None:
         if not self._source.schema.is_homogeneous:
             return None
         return self._source.whole_features(0) if self._before is None else self._before.whole(0)
 
-    def _in_place(self, block: Block, ids: torch.Tensor, whole: torch.Tensor) -> Neighborhood:
-        """A block whose layer adds up rows where they lie: no neighbor is numbered anew, and no row is copied."""
-        edges = self._source.edges(block, 0)
+    def _in_place(self, piece: Block, whole: torch.Tensor, size: PieceSize) -> Neighborhood | None:
+        """A piece whose layer adds up rows where they lie: no neighbor is numbered anew, and no row is copied."""
+        ids = self._ids(piece)
+        edges = self._source.edges(piece, 0)
+        if not size.fits(len(ids), len(ids), edges.neighbors.numel(), with_messages=False):
+            return None
         adjacency = sparse_rows(edges.indptr, edges.neighbors, None, (len(ids), len(whole)))
         return Neighborhood(None, len(ids), {None: self._read({0: ids})[0]}, {}, {}, whole, adjacency)
 
-    def _sampled(self, number: int, layer: Layer, block: Block, ids: torch.Tensor) -> Neighborhood:
-        graph = self._source.sample(block.node_type, ids, number)
-        edge_types = self._source.edge_types_to(block.node_type)
-        if layer.wants_all_types:
-            edge_types = list(range(len(self._source.schema.edge_types)))
+    def _sampled(self, number: int, layer: Layer, piece: Block, size: PieceSize) -> Neighborhood | None:
+        ids = self._ids(piece)
+        graph = self._source.sample(piece.node_type, ids, number)
+        edge_types, node_types = self._types_read(layer, piece.node_type)
         names = self._source.schema.edge_types
-        ends = {self._source.schema.edge_specs[i] for i in edge_types}
-        wanted = {i: graph.nodes[i] for i in sorted({block.node_type, *(i for pair in ends for i in pair)})}
+        wanted = {i: graph.nodes[i] for i in node_types}
+        num_rows = sum(map(len, wanted.values()))
+        if not size.fits(len(ids), num_rows, graph.num_edges, with_messages=not layer.only_adds):
+            return None
         rows = self._read(wanted) if layer.reads_rows else {}
         weights = {
             names[i]: found
             for i in (edge_types if self._options.weights else ())
-            for found in [self._source.weights(block, i)]
+            for found in [self._source.weights(piece, i)]
             if found is not None
         }
         return Neighborhood(
-            node_type=self._types[block.node_type],
+            node_type=self._types[piece.node_type],
             num_nodes=len(ids),
             x={self._types[i]: found for i, found in rows.items()},
             edge_index={names[i]: graph.edge_index[i] for i in edge_types},
             weights=weights,
             scales=None if self._scales is None else self._scales.gather({0: graph.nodes[0]})[0][:, 0],
         )
+
+    def _types_read(self, layer: Layer, node_type: int) -> tuple[list[int], list[int]]:
+        """Edge types that a layer is given for nodes of a type, and the node types of which it is given rows."""
+        edge_types = self._source.edge_types_to(node_type)
+        if layer.wants_all_types:
+            edge_types = list(range(len(self._source.schema.edge_types)))
+        ends = {self._source.schema.edge_specs[i] for i in edge_types}
+        return edge_types, sorted({node_type, *(i for pair in ends for i in pair)})
 
     def _read(self, wanted: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         return self._source.features(wanted) if self._before is None else self._before.gather(wanted)

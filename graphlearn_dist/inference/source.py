@@ -34,7 +34,7 @@ from ..sampler.local_graph import LocalGraph
 from ..sampler.plan import SamplingPlan, build_plan
 from ..sampler.tasks import GraphAccess, SeedList
 from ..utils.coroutines import run_local
-from ..utils.memory import memory_limit_bytes
+from ..utils.memory import memory_left_bytes
 from ..utils.units import parse_size
 from .lost_servers import Answer, LostServers
 from .together import Group, join_group
@@ -316,11 +316,11 @@ def _open(data: Any) -> DistDataset:
 
 
 def _memory_of_features() -> FeatureMemory:
-    """What ``GLD_FEATURE_MEMORY`` says; else features that take more than half of the memory have a quarter of it."""
+    """What ``GLD_FEATURE_MEMORY`` says; else features that take more than half of what is left have a quarter of it."""
     if (limit := feature_memory()) is not None:
         total = parse_size(limit, name="GLD_FEATURE_MEMORY")
         return FeatureMemory(total, total)
-    memory = memory_limit_bytes()
+    memory = memory_left_bytes()
     return FeatureMemory(memory // 2, memory // 4)
 
 

@@ -29,7 +29,7 @@ def infer_in_group(group: str, directory: str) -> None:
     infer(model(), Data(x=torch.zeros(2, WIDTH), edge_index=torch.tensor([[0, 1], [1, 0]])))  # loads what is needed
     gc.freeze()  # a collection would write to all that this fork shares with its parent, and so have it counted
     enter(Path(group))
-    options = InferenceOptions(block_size=256, num_threads=2)
+    options = InferenceOptions(num_threads=2)  # blocks that do not fit are computed in pieces
     infer(model(), f"{directory}/partitions", f"{directory}/out", options=options)
 
 

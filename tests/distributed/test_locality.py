@@ -71,8 +71,10 @@ def open_local(whole: Path, **changes: Any) -> Any:
     return NeighborLoader(load(whole), [3, 2], SEEDS, seed=1, **{**SETTINGS, **changes})
 
 
-def open_remote(server_rank: list[int] | None = None, **changes: Any) -> DistNeighborLoader:
-    options = RemoteDistSamplingWorkerOptions(server_rank, rpc_timeout=60)
+def open_remote(
+    server_rank: list[int] | None = None, together: int | None = None, **changes: Any
+) -> DistNeighborLoader:
+    options = RemoteDistSamplingWorkerOptions(server_rank, rpc_timeout=60, batches_per_message=together)
     arguments = {**SETTINGS, "edge_dir": "in", "collect_features": True, "random_seed": 1, **changes}
     return DistNeighborLoader(None, [3, 2], SEEDS, worker_options=options, **arguments)
 
@@ -118,17 +120,19 @@ def asked_servers(loader: DistNeighborLoader, monkeypatch: pytest.MonkeyPatch) -
     ask = RemoteProducer._ask
 
     def ask_and_note(self: RemoteProducer, request: Any) -> Any:
-        asked[request.index] = self._server_of(request.position).rank
+        for position in request.positions:
+            asked[self._indices[position]] = self._server_of(position).rank
         return ask(self, request)
 
     monkeypatch.setattr(RemoteProducer, "_ask", ask_and_note)
     return asked
 
 
+@pytest.mark.parametrize("together", [1, 3])
 def test_batches_come_from_those_who_own_the_most_of_their_seeds(
-    job: Job, whole: Path, place: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    job: Job, whole: Path, place: torch.Tensor, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_remote() as loader:  # servers are not named: all are used
+    with open_remote(together=together) as loader:  # servers are not named: all are used
         asked = asked_servers(loader, monkeypatch)
         for epoch in range(2):
             made = list(loader)
@@ -161,7 +165,7 @@ def test_servers_that_are_not_needed_open_nothing(job: Job, whole: Path, place: 
 def test_servers_that_own_nothing_of_a_batch_make_it_all_the_same(job: Job, whole: Path) -> None:
     expected = [open_local(whole).batch(0, index) for index in range(len(open_local(whole)))]
     for ranks in ([1], [2, 0]):
-        with open_remote(ranks) as loader:
+        with open_remote(ranks, together=2) as loader:
             same_batches(list(loader), expected)
 
 
@@ -171,8 +175,9 @@ def test_any_number_of_trainers_and_modes(job: Job, whole: Path, num_trainers: i
     expected = [open_local(whole).batch(0, index) for index in range(len(open_local(whole)))]
     for index in range(num_trainers):
         shard = (index, num_trainers)
-        with open_remote(shard=shard) as loader:
-            same_batches(list(loader), expected[index::num_trainers])
+        for together in (1, 2, 5):
+            with open_remote(shard=shard, together=together) as loader:
+                same_batches(list(loader), expected[index::num_trainers])
         arguments = {**SETTINGS, "edge_dir": "in", "collect_features": True, "random_seed": 1, "shard": shard}
         options = CollocatedDistSamplingWorkerOptions()
         with DistNeighborLoader(load(whole), [3, 2], SEEDS, worker_options=options, **arguments) as loader:
@@ -182,7 +187,7 @@ def test_any_number_of_trainers_and_modes(job: Job, whole: Path, num_trainers: i
 def test_going_on_elsewhere_in_the_middle(job: Job, whole: Path) -> None:
     local = open_local(whole)
     seen = [batch.input_id for batch in itertools.islice(local, 5)]
-    with open_remote() as loader:
+    with open_remote(together=3) as loader:
         loader.load_state_dict(local.state_dict())
         seen += [batch.input_id for batch in itertools.islice(loader, 4)]
         state = loader.state_dict()

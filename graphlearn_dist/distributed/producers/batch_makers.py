@@ -19,7 +19,8 @@ class BatchMakers:
         indices: the batches of the run.
         partitions: of each server, the partition that it holds.
         owners: of batches of near seeds, by turn, the partition that owns the most of their seeds; else empty.
-        group: batches of a group, see ``BatchShare``; those of near seeds are asked for one by one.
+        group: batches of a group, see ``BatchShare``; each of them follows the one before, or of near seeds, the one
+            before of those that the same server makes.
     """
 
     def __init__(
@@ -31,7 +32,6 @@ class BatchMakers:
         self._positions: list[list[int]] = []
         self._group = group
         if owners and self._count > 1:
-            self._group = 1
             self._makers = _by_owner(indices, partitions, owners)
             self._positions = [[] for _ in partitions]
             for position, maker in enumerate(self._makers):
@@ -42,9 +42,13 @@ class BatchMakers:
         """Those who make any of the batches; the first where there are none."""
         return [place for place in range(self._count) if self.next_of(place, 0) < len(self._indices)] or [0]
 
-    def end_of(self, position: int) -> int:
-        """Where the group ends of the batch that this many others of the run come before."""
-        return min((position // self._group + 1) * self._group, len(self._indices))
+    def group_of(self, position: int) -> Sequence[int]:
+        """Positions of a group from one on: how many others of the run come before each."""
+        if self._makers is None:
+            return range(position, min((position // self._group + 1) * self._group, len(self._indices)))
+        own = self._positions[self._makers[position]]
+        at = bisect_left(own, position)
+        return own[at : (at // self._group + 1) * self._group]
 
     def maker_of(self, position: int) -> int:
         """Who makes the batch that this many others of the run come before."""
@@ -55,7 +59,7 @@ class BatchMakers:
         if self._makers is None:
             return BatchShare(self._indices, self._group, place, self._count, position)
         own = self._positions[place]
-        return BatchShare(BatchIndices.of(self._indices[p] for p in own[bisect_left(own, position) :]))
+        return BatchShare(BatchIndices.of(self._indices[p] for p in own), self._group, begin=bisect_left(own, position))
 
     def next_of(self, place: int, position: int) -> int:
         """The first position, from one on, whose batch one of them makes; the end of the run where there is none."""

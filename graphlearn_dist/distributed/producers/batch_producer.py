@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
@@ -29,15 +30,19 @@ class BatchRequest:
         run: the iteration that wants them.
         epoch: whose draws.
         index: which batch of the epoch's global list is the first.
-        position: how many of this loader's batches come before it.
-        count: how many are wanted; an answer may have fewer, of which the first is this one.
+        positions: of each, how many of this loader's batches come before it; ascending. An answer may have fewer, of
+            which the first is the first of these.
     """
 
     run: int
     epoch: int
     index: int
-    position: int
-    count: int = 1
+    positions: Sequence[int]
+
+    @property
+    def position(self) -> int:
+        """Of the first."""
+        return self.positions[0]
 
 
 class BatchProducer(ABC):
@@ -67,9 +72,10 @@ class BatchProducer(ABC):
         self._timeout_s = timeout_s
         self._alarm = alarm
         self._indices = BatchIndices(0, 0)
-        self._num_wanted = self._num_asked = self._num_read = 0  # of these
-        self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()  # at most ``limit``
-        self._arrived: deque[SampledBatch] = deque()  # with one that was read
+        self._num_wanted = self._num_asked = self._num_read = 0  # of these; asked: in a row, from the first on
+        self._asked_ahead: set[int] = set()  # positions behind one that was not asked for
+        self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()  # at most ``limit``, by position
+        self._arrived: dict[int, SampledBatch] = {}  # by position, with one that was read
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
         self._awaited: Future[Any] | None = None
@@ -116,15 +122,18 @@ class BatchProducer(ABC):
     def _ask(self, request: BatchRequest) -> Future[Any]:
         """Asks for batches: a future of a ``ChannelItem``."""
 
-    def _end_of(self, position: int) -> int:
-        """Where those end that may travel with the batch at this position of the run."""
-        return position + 1
+    def _group_of(self, position: int) -> Sequence[int]:
+        """Positions of batches of the run that may travel together: this one, and some behind it."""
+        return (position,)
 
     def _recover(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
         """What the future of the first request under way gives once its place is back; raises where it is not."""
         raise lost
 
-    def _grant(self, position: int) -> None:  # noqa: B027  # only servers need to know
+    def _note_read(self, position: int) -> None:  # noqa: B027  # only servers need to know
+        """The batch at this position has come, or will not, as all have that whoever makes it makes before it."""
+
+    def _grant(self, position: int) -> None:  # noqa: B027  # likewise
         """Tells whoever makes the batch at this position what was read, unless a request has told it."""
 
     @abstractmethod
@@ -162,14 +171,15 @@ class BatchProducer(ABC):
             ChannelClosedError: the producer was closed.
         """
         self._check_open()
-        if self._arrived:
-            return self._arrived.popleft()
+        if self._num_read in self._arrived:
+            self._num_read += 1
+            return self._arrived.pop(self._num_read - 1)
         if self._was_error:
             self._grant(self._num_read)
         self._was_error = True
-        if not self._under_way:
+        if self._num_asked == self._num_read:
             # After an error, too, there may be more: that must not look like the end.
-            self._ask_ahead(max(1, self._limit))
+            self._ask_next()
         if not self._under_way:
             self._was_error = False
             return self._end
@@ -180,21 +190,22 @@ class BatchProducer(ABC):
             if isinstance(item, SampledBatches):
                 num_came = len(item.batches)
         except DeadlineExceededError:
-            if request.count > 1:  # they may still come together, and nobody would hand on the others without the first
+            if len(request.positions) > 1:  # they may still come together, and nobody would hand on the others alone
                 num_came = 0
             raise
         finally:
-            self._num_read = request.position + num_came
-            if num_came < request.count:
-                self._under_way.appendleft(self._asked(self._num_read, request.count - num_came))
+            if num_came:
+                self._num_read += 1
+                self._note_read(request.positions[num_came - 1])
+            if rest := request.positions[num_came:]:
+                self._insert(self._asked(rest))
         self._ask_ahead(self._limit)
-        if isinstance(item, SampledBatches):
-            self._arrived.extend(item.batches)
-            item = self._arrived.popleft()
-        if isinstance(item, SampledBatch):
+        if isinstance(item, (SampledBatch, SampledBatches)):
+            first, *others = item.batches if isinstance(item, SampledBatches) else (item,)
+            self._arrived.update(zip(request.positions[1:], others, strict=False))
             self._grant(request.position)
             self._was_error = False
-            return item
+            return first
         if isinstance(item, EndOfEpoch):
             raise ChannelClosedError(
                 f"batch {request.index}: {self._place_of(request)} has only {item.num_batches} batches"
@@ -208,12 +219,13 @@ class BatchProducer(ABC):
 
     def is_ready(self) -> bool:
         """Whether ``recv`` would give something at once; not where that may be an error."""
-        if self._arrived:
+        if self._num_read in self._arrived:
             return not self._closed
         if not self._under_way:
             return self._num_asked == self._num_wanted and not self._closed
-        future = self._under_way[0][1]
-        return future.done() and not future.cancelled() and future.exception() is None
+        request, future = self._under_way[0]
+        is_next = request.position == self._num_read
+        return is_next and future.done() and not future.cancelled() and future.exception() is None
 
     def close(self) -> None:
         """Ends it, and whatever was started for it. Idempotent; without effect in a fork."""
@@ -232,18 +244,34 @@ class BatchProducer(ABC):
         for _, future in self._under_way:
             future.cancel()
         self._under_way.clear()
+        self._asked_ahead.clear()
         self._arrived.clear()
 
     def _ask_ahead(self, limit: int) -> None:
         while self._num_asked < self._num_wanted and len(self._under_way) < limit:
-            position = self._num_asked
-            self._num_asked = min(self._end_of(position), self._num_wanted)
-            self._under_way.append(self._asked(position, self._num_asked - position))
+            self._ask_next()
 
-    def _asked(self, position: int, count: int) -> tuple[BatchRequest, Future[Any]]:
-        """A request for so many batches from a position of the run on, and what becomes of it."""
-        request = BatchRequest(self._end.run, self._end.epoch, self._indices[position], position, count)
+    def _ask_next(self) -> None:
+        """Asks for the first batch that was not asked for, if there is one, and for its group."""
+        if self._num_asked == self._num_wanted:
+            return
+        group = [position for position in self._group_of(self._num_asked) if position < self._num_wanted]
+        self._asked_ahead.update(group)
+        while self._num_asked in self._asked_ahead:
+            self._asked_ahead.remove(self._num_asked)
+            self._num_asked += 1
+        self._insert(self._asked(group))
+
+    def _asked(self, positions: Sequence[int]) -> tuple[BatchRequest, Future[Any]]:
+        """A request for the batches at these positions of the run, and what becomes of it."""
+        request = BatchRequest(self._end.run, self._end.epoch, self._indices[positions[0]], positions)
         return request, self._ask(request)
+
+    def _insert(self, asked: tuple[BatchRequest, Future[Any]]) -> None:
+        """Puts a request where its first batch is wanted."""
+        request, _ = asked
+        at = bisect.bisect_left(self._under_way, request.position, key=lambda each: each[0].position)
+        self._under_way.insert(at, asked)
 
     def _ask_again(self, request: BatchRequest) -> Future[Any]:
         """Asks the place of a request again for this batch and all that were under way from there."""

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import itertools
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -244,8 +245,8 @@ class MpProducer(LocalProducer):
         share = BatchShare(indices, self._group)
         self._thread.run(self._producer.start_run(run, epoch, share), self._timeout_s, what)
 
-    def _end_of(self, position: int) -> int:
-        return (position // self._group + 1) * self._group
+    def _group_of(self, position: int) -> Sequence[int]:
+        return range(position, (position // self._group + 1) * self._group)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         return self._thread.submit(self._fetch(request))

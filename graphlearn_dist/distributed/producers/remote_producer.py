@@ -45,6 +45,7 @@ class _Server:
         remote: the server, whose loss is told at once.
         info: the producer that it has for the loader; None while it has none.
         run: the number by which that knows the run; a run that begins again there has another one.
+        num_read: positions of the run before this one have come, of those that it makes.
         oldest: position of the batch that it was told is read next, of those that it makes.
     """
 
@@ -52,6 +53,7 @@ class _Server:
     remote: Remote[DistServer]
     info: ProducerInfo | None = None
     run: int = 0
+    num_read: int = 0
     oldest: int = 0
 
     @property
@@ -170,6 +172,8 @@ class RemoteProducer(BatchProducer):
         servers, shares = [self._servers[place] for place in places], list(map(self._makers.share_of, places))
         self._open_producers([server for server in servers if server.info is None])
         self._limit = self._options.prefetch_size * len(servers)
+        for server in self._servers:
+            server.num_read = 0
         for server in servers:
             server.run = max(run, server.run + 1)
         begun = [self._begin_at(server, share) for server, share in zip(servers, shares, strict=True)]
@@ -187,19 +191,23 @@ class RemoteProducer(BatchProducer):
     def _ask(self, request: BatchRequest) -> Future[Any]:
         place = self._makers.maker_of(request.position)
         server = self._servers[place]
-        server.oldest = self._makers.next_of(place, self._num_read)
+        server.oldest = self._makers.next_of(place, server.num_read)
         return server.remote.ask(
             DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.oldest]
         )
 
-    def _end_of(self, position: int) -> int:
-        return self._makers.end_of(position)
+    def _group_of(self, position: int) -> Sequence[int]:
+        return self._makers.group_of(position)
+
+    def _note_read(self, position: int) -> None:
+        self._server_of(position).num_read = position + 1
 
     def _grant(self, position: int) -> None:
         if position >= self._num_wanted:
             return
         place = self._makers.maker_of(position)
-        server, oldest = self._servers[place], self._makers.next_of(place, self._num_read)
+        server = self._servers[place]
+        oldest = self._makers.next_of(place, server.num_read)
         if oldest < self._num_wanted and oldest != server.oldest:
             server.oldest = oldest
             # where it fails, so do those under way

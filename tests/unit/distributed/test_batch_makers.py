@@ -43,7 +43,9 @@ def test_groups_are_made_in_turn(group: int, count: int) -> None:
     assert [found.maker_of(position) for position in range(len(INDICES))] == makers
     assert found.busy == sorted(set(makers))
     for position in range(len(INDICES)):
-        end = found.end_of(position)
+        own = found.group_of(position)
+        end = position + len(own)
+        assert list(own) == list(range(position, end))
         assert position < end <= len(INDICES)
         assert end == len(INDICES) or end % group == 0
         assert end - position <= group
@@ -53,6 +55,20 @@ def test_groups_are_made_in_turn(group: int, count: int) -> None:
             left = [position for position in own if position >= start]
             assert list(found.share_of(place, start)) == [INDICES[position] for position in left]
             assert found.next_of(place, start) == (left[0] if left else len(INDICES))
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 8])
+def test_groups_of_near_seeds_have_one_maker(group: int) -> None:
+    """Asker and maker agree about them, from whichever position on."""
+    makers = [1, 0, 0, 0, 1, 0, 0, 1, 0]
+    found = BatchMakers(INDICES, (0, 1), (0, 1, 0), group)
+    for position, maker in enumerate(makers):
+        own = [each for each, other in enumerate(makers) if other == maker]
+        at = own.index(position)
+        assert list(found.group_of(position)) == own[at : (at // group + 1) * group]
+        for start in range(position + 1):
+            named = found.share_of(maker, start).rest_of_group(INDICES[position])
+            assert list(named) == [INDICES[each] for each in found.group_of(position)]
 
 
 def test_nothing_to_make() -> None:

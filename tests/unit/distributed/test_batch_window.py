@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -109,8 +111,8 @@ class MadeInGroups(NeverMade):
         self.requests.append((request, Future()))
         return self.requests[-1][1]
 
-    def _end_of(self, position: int) -> int:
-        return (position // self._size + 1) * self._size
+    def _group_of(self, position: int) -> Sequence[int]:
+        return range(position, (position // self._size + 1) * self._size)
 
     def _grant(self, position: int) -> None:
         self.granted.append(position)
@@ -123,7 +125,7 @@ class MadeInGroups(NeverMade):
     @property
     def asked_for(self) -> list[tuple[int, int, int]]:
         """(index, position, count) of each request."""
-        return [(request.index, request.position, request.count) for request, _ in self.requests]
+        return [(request.index, request.position, len(request.positions)) for request, _ in self.requests]
 
 
 def made_batch(index: int) -> SampledBatch:
@@ -153,6 +155,102 @@ def test_batches_that_travel_together() -> None:
     producer.answer(2, [22, 24])
     assert [producer.recv().index for _ in range(3)] == [20, 22, 24]
     assert producer.recv() == EndOfEpoch(1, 0, 8)
+
+
+class MadeByOwners(MadeInGroups):
+    """Two make its batches, each those of some positions, at most ``size`` of these together.
+
+    Attributes:
+        read: the last positions that were noted as read.
+    """
+
+    def __init__(self, limit: int, size: int, owners: Sequence[int]) -> None:
+        super().__init__(limit, size)
+        self._own = [[p for p, owner in enumerate(owners) if owner == maker] for maker in (0, 1)]
+        self._owners = owners
+        self.read: list[int] = []
+
+    def _group_of(self, position: int) -> Sequence[int]:
+        own = self._own[self._owners[position]]
+        at = own.index(position)
+        return own[at : (at // self._size + 1) * self._size]
+
+    def _note_read(self, position: int) -> None:
+        self.read.append(position)
+
+    @property
+    def positions_asked_for(self) -> list[list[int]]:
+        return [list(request.positions) for request, _ in self.requests]
+
+
+def test_groups_that_do_not_follow_each_other() -> None:
+    """The reader gets batches in order, however those lie that came together."""
+    producer = MadeByOwners(2, 3, [0, 1, 1, 0, 0, 1, 1, 0, 1])
+    producer.start(1, 0, BatchIndices(10, 19))
+    assert producer.positions_asked_for == [[0, 3, 4], [1, 2, 5]]
+    producer.answer(1, [11, 12, 15])
+    assert not producer.is_ready()
+    producer.answer(0, [10, 13, 14])
+    assert [producer.recv().index for _ in range(2)] == [10, 11]
+    assert producer.positions_asked_for[2:] == [[6, 8], [7]]
+    assert [producer.recv().index for _ in range(4)] == [12, 13, 14, 15]
+    assert producer.read == [4, 5]
+    assert not producer.is_ready()
+    producer.answer(3, [17])
+    producer.answer(2, [16, 18])
+    assert [producer.recv().index for _ in range(3)] == [16, 17, 18]
+    assert producer.recv() == EndOfEpoch(1, 0, 9)
+
+
+def test_fewer_of_a_group_that_does_not_follow_itself() -> None:
+    """The rest is asked for at once, and waits for its turn among what others make; a failure takes one batch alone."""
+    producer = MadeByOwners(2, 3, [0, 1, 0, 0, 1, 1])
+    producer.start(1, 0, BatchIndices(0, 6))
+    assert producer.positions_asked_for == [[0, 2, 3], [1, 4, 5]]
+    producer.answer(0, [0])
+    assert producer.recv().index == 0
+    assert producer.positions_asked_for[2:] == [[2, 3]]
+    producer.requests[1][1].set_result(WorkerFailure(1, 0, 1, "worker", "sample", "ValueError", "no", ""))
+    with pytest.raises(SamplingWorkerError, match="no"):
+        producer.recv()
+    assert producer.positions_asked_for[3:] == [[4, 5]]
+    producer.answer(3, [4])
+    assert not producer.is_ready()
+    producer.answer(2, [2, 3])
+    assert [producer.recv().index for _ in range(3)] == [2, 3, 4]
+    assert producer.positions_asked_for[4:] == [[5]]
+    producer.answer(4, [5])
+    assert producer.recv().index == 5
+    assert producer.read == [0, 1, 3, 4, 5]
+    assert producer.recv() == EndOfEpoch(1, 0, 6)
+
+
+class MadeAtOnce(MadeByOwners):
+    """Its batches come as they are asked for, any number of a group."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        owners = [self._random.randrange(2) for _ in range(self._random.randint(1, 20))]
+        super().__init__(self._random.randint(0, 4), self._random.randint(1, 5), owners)
+
+    def _ask(self, request: BatchRequest) -> Future[Any]:
+        asked = super()._ask(request)
+        num_made = self._random.randint(1, len(request.positions))
+        self.answer(len(self.requests) - 1, list(request.positions)[:num_made])
+        return asked
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_order_of_groups_is_read_in_order(seed: int) -> None:
+    producer = MadeAtOnce(seed)
+    count = len(producer._owners)
+    producer.start(1, 0, BatchIndices(0, count))
+    assert [producer.recv().index for _ in range(count)] == list(range(count))
+    assert producer.recv() == EndOfEpoch(1, 0, count)
+    for own in producer._own:  # of each maker, in its order
+        noted = [position for position in producer.read if position in own]
+        assert noted == sorted(noted)
+        assert noted[-1:] == own[-1:]
 
 
 def test_batches_that_come_too_late_together() -> None:

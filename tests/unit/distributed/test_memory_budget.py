@@ -8,7 +8,7 @@ import pytest
 
 from graphlearn_dist.distributed.server.memory_budget import MemoryBudget, Room, ServerMemory
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
-from graphlearn_dist.utils.memory import memory_limit_bytes
+from graphlearn_dist.utils.memory import memory_left_bytes, memory_limit_bytes
 
 MIB = 1 << 20
 
@@ -79,3 +79,41 @@ def test_limits_of_control_groups(tmp_path: Path, groups: str, files: dict[str, 
     host = memory_limit_bytes(tmp_path / "none", tmp_path)
     assert host > 1 << 28
     assert memory_limit_bytes(tmp_path / "cgroup", tmp_path) == (expected or host)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/job\n", {"job/memory.max": "900\n", "job/memory.stat": "anon 100\nfile 700\nshmem 20\n"}, 780),
+        (
+            "5:memory:/box\n",
+            {
+                "memory/box/memory.limit_in_bytes": "900\n",
+                "memory/box/memory.stat": "rss 5\ntotal_rss 300\ntotal_shmem 1\ntotal_cache 600\n",
+            },
+            599,
+        ),
+        (  # the group that has least left counts, whichever has the lowest limit
+            "0::/job/step\n",
+            {
+                "job/memory.max": "900\n",
+                "job/memory.stat": "anon 800\n",
+                "job/step/memory.max": "500\n",
+                "job/step/memory.stat": "anon 100\n",
+            },
+            100,
+        ),
+        ("0::/job\n", {"job/memory.max": "900\n"}, 900),
+        ("0::/job\n", {"job/memory.max": "900\n", "job/memory.stat": "anon 1000\n"}, 0),
+        ("0::/job\n", {"job/memory.max": "max\n", "job/memory.stat": "anon 1000\n"}, 2048),
+    ],
+)
+def test_what_is_left_of_memory(tmp_path: Path, groups: str, files: dict[str, str], expected: int) -> None:
+    """Pages of files give way, what processes hold does not."""
+    files = {"cgroup": groups, "meminfo": "MemTotal: 9 kB\nMemAvailable:   2 kB\n", **files}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert memory_left_bytes(tmp_path / "cgroup", tmp_path, tmp_path / "meminfo") == expected
+    host = memory_left_bytes(tmp_path / "none", tmp_path, tmp_path / "none")
+    assert host == memory_limit_bytes(tmp_path / "none", tmp_path)

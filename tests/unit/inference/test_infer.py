@@ -300,7 +300,7 @@ def test_features_larger_than_memory(num_parts: int, tmp_path: Path, monkeypatch
         infer(model, directory)
     monkeypatch.delenv("GLD_FEATURE_MEMORY")
     for memory, is_limited in ((48_000 * 2, False), (48_000 * 2 - 1, True)):  # half of the memory
-        monkeypatch.setattr(source_module, "memory_limit_bytes", lambda memory=memory: memory)
+        monkeypatch.setattr(source_module, "memory_left_bytes", lambda memory=memory: memory)
         opened = GraphSource(directory, -1, 0)
         features = [feature for part in opened._parts.values() for feature in part.features_in_use()]
         assert all((feature.disk_tier is not None) == is_limited for feature in features)
@@ -512,7 +512,7 @@ def test_an_error_of_a_layer_says_where_it_was() -> None:
         (lambda: basic(GCN), lambda: dataset_of(GRAPH), {"fanout": 2}, "fanout: expected -1"),
         (lambda: [GCNConv(WIDTH, 4)], lambda: dataset_of(GRAPH), {}, "GCNConv, whose degrees"),
         (lambda: torch.nn.Linear(3, 4), lambda: dataset_of(GRAPH), {}, "model: expected PyG's BasicGNN"),
-        (lambda: [lambda x, edges: x[:1]], lambda: dataset_of(GRAPH), {}, r"expected \[300, width\] of a layer"),
+        (lambda: [lambda x, edges: x[:1]], lambda: dataset_of(GRAPH), {}, r"expected \[64, width\] of a layer"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"node_types": ("user",)}, "node_types: unknown"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"resume": True}, "out: expected a directory"),
         (lambda: basic(GraphSAGE).double(), lambda: dataset_of(GRAPH), {}, "model: expected float32, .* torch.float64"),
