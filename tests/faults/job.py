@@ -24,9 +24,9 @@ from graphlearn_dist.cluster.jobs.launcher import describe_exit
 from graphlearn_dist.cluster.jobs.plan import Master
 from graphlearn_dist.errors import LaunchError
 from tests.faults import hooks
-from tests.faults.kinds import FAULTS, REMOTE, SERVER_EXIT_S, Fault, Scene, can_slow_disks
+from tests.faults.kinds import FAULTS, SERVER_EXIT_S, Fault, Scene, can_slow_disks
 from tests.faults.proxy import Proxy
-from tests.faults.workload import FEATURE_MEMORY, NUM_SERVERS, NUM_TRAINERS, Digests
+from tests.faults.workload import FEATURE_MEMORY, NUM_SERVERS, NUM_TRAINERS, SERVED, Digests
 from tests.support.jobs import children
 from tests.support.processes import ROOT
 from tests.support.warm import PATCH, STACKS, Nursery, start_warm
@@ -246,7 +246,7 @@ def _plan(case: Case, graph: Path, directory: Path, proxies: list[int]) -> Launc
     }
     if proxies:
         env |= {hooks.PORTS: ",".join(map(str, proxies)), "GLD_SHARE_PARTITIONS": "0"}
-    remote = case.mode == REMOTE
+    remote = case.mode in SERVED
     (directory / "no_server.py").write_text("")  # a launch has servers; these end at once
     return LaunchPlan(
         script=str(ROOT / "tests/faults/trainer.py"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.faults.hooks import HELD_S, HOLD, INJECTED, RAISE_AT
 from tests.faults.proxy import Proxy
-from tests.faults.workload import FEATURE_MEMORY, NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS
+from tests.faults.workload import FEATURE_MEMORY, MP, NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS, SERVED
 from tests.support.control_groups import move, remove
 from tests.support.jobs import children, parent_of, told_of, workers_of
 
@@ -25,7 +25,6 @@ BLOCK_DEVICES = Path("/sys/fs/cgroup/blkio")
 _READS = "blkio.throttle.read_iops_device"
 FORK_S = 10.0 + 2.0  # until an owner gives its fork server up, and before that the exit code that it should have told
 FROZEN_S = 5.0 + SERVER_EXIT_S  # until the launcher has killed a server that froze
-REMOTE, MP = "remote", "mp"
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Fault:
 
     name: str
     inject: Callable[[Scene], None] | None
-    modes: tuple[str, ...] = (REMOTE, MP)
+    modes: tuple[str, ...] = (*SERVED, MP)
     rule_s: float = 0.0
     error: str = ""
     may_complete: bool = False
@@ -258,27 +257,25 @@ _NO_MEMORY = r"(could not be started again|stage set-up): .*(File too large|EFBI
 
 FAULTS = (
     Fault("kill a sampling worker", _send(_worker, signal.SIGKILL)),
-    Fault("kill a server", _send(_server, signal.SIGKILL), (REMOTE,), rule_s=SERVER_EXIT_S, first_moment=-1),
-    Fault("kill servers twice", _kill_servers, (REMOTE,), rule_s=2 * SERVER_EXIT_S, first_moment=-1),
+    Fault("kill a server", _send(_server, signal.SIGKILL), SERVED, rule_s=SERVER_EXIT_S, first_moment=-1),
+    Fault("kill servers twice", _kill_servers, SERVED, rule_s=2 * SERVER_EXIT_S, first_moment=-1),
     # the other trainer may be about to exit, with all its batches: the signal finds nothing to end then
     Fault(
         "kill a trainer", _send(_trainer, signal.SIGKILL), rule_s=5.0, error=_KILLED, may_complete=True, first_moment=-1
     ),
     Fault("freeze a worker briefly", _freeze(_worker, BRIEF_S), rule_s=1.5),
     Fault("freeze a worker for long", _freeze(_worker, LONG_S), rule_s=5.0),
-    Fault("freeze a server briefly", _freeze(_server, BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1),
-    Fault("freeze a server for long", _freeze(_server, LONG_S), (REMOTE,), rule_s=FROZEN_S, first_moment=-1),
-    Fault("freeze a server for good", _send(_server, signal.SIGSTOP), (REMOTE,), rule_s=FROZEN_S, first_moment=-1),
+    Fault("freeze a server briefly", _freeze(_server, BRIEF_S), SERVED, rule_s=1.5, first_moment=-1),
+    Fault("freeze a server for long", _freeze(_server, LONG_S), SERVED, rule_s=FROZEN_S, first_moment=-1),
+    Fault("freeze a server for good", _send(_server, signal.SIGSTOP), SERVED, rule_s=FROZEN_S, first_moment=-1),
     Fault("hold a worker's interpreter", _send(_worker, HOLD), rule_s=HELD_S),
-    Fault(
-        "hold a server's interpreter", _send(_server, HOLD), (REMOTE,), rule_s=HELD_S, never="froze", first_moment=-1
-    ),
+    Fault("hold a server's interpreter", _send(_server, HOLD), SERVED, rule_s=HELD_S, never="froze", first_moment=-1),
     Fault("freeze a trainer briefly", _freeze(_trainer, BRIEF_S), rule_s=1.5, first_moment=-1),
-    Fault("cut the network", _cut, (REMOTE,), first_moment=-1, network=True),
-    Fault("silent network, briefly", _silence(BRIEF_S), (REMOTE,), rule_s=1.5, first_moment=-1, network=True),
-    Fault("silent network, for long", _silence(LONG_S), (REMOTE,), rule_s=8.0, first_moment=-1, network=True),
-    Fault("slow network", _slow, (REMOTE,), rule_s=3.0, first_moment=-1, network=True),
-    Fault("corrupt frame", _garble, (REMOTE,), first_moment=-1, network=True),
+    Fault("cut the network", _cut, SERVED, first_moment=-1, network=True),
+    Fault("silent network, briefly", _silence(BRIEF_S), SERVED, rule_s=1.5, first_moment=-1, network=True),
+    Fault("silent network, for long", _silence(LONG_S), SERVED, rule_s=8.0, first_moment=-1, network=True),
+    Fault("slow network", _slow, SERVED, rule_s=3.0, first_moment=-1, network=True),
+    Fault("corrupt frame", _garble, SERVED, first_moment=-1, network=True),
     Fault("full /dev/shm", _fill_shared_memory, first_moment=-1),
     Fault("no more memory files", _no_memory, error=_NO_MEMORY, may_complete=True),
     Fault("full disk", None, disk_full=True, first_moment=-1),

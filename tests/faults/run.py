@@ -74,14 +74,14 @@ def in_fork(function: Callable[[], None]) -> int:
     return pid
 
 
-def make_graph(directory: Path) -> Digests:
-    """Writes the graph of all cases to ``directory / "graph"``; what each trainer has to get."""
+def make_graph(directory: Path) -> dict[str, Digests]:
+    """Writes the graph of all cases to ``directory / "graph"``; by mode, what each trainer has to get."""
     graph, path = directory / "graph", directory / "expected.json"
     graph.mkdir()
     pid = in_fork(lambda: path.write_text(json.dumps(prepare(graph))) and None)
     if os.waitpid(pid, 0)[1]:
         raise RuntimeError("the graph could not be made")
-    expected: Digests = json.loads(path.read_text())
+    expected: dict[str, Digests] = json.loads(path.read_text())
     return expected
 
 
@@ -215,7 +215,7 @@ def run(argv: list[str]) -> int:
     expected = make_graph(directory)
     driver = Driver(
         directory,
-        lambda case, own: main(case, directory / "graph", own, expected, args.grace),
+        lambda case, own: main(case, directory / "graph", own, expected[case.mode], args.grace),
         _LAST_RESORT_S + args.grace,
     )
     driver.run(cases, args.parallel)

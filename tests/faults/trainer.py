@@ -12,13 +12,13 @@ from pathlib import Path
 from graphlearn_dist.config import LaunchContext
 from graphlearn_dist.distributed import init_client, shutdown_client
 from tests.faults.hooks import wait_for_go
-from tests.faults.workload import NUM_EPOCHS, digest, open_loader
+from tests.faults.workload import NUM_EPOCHS, SERVED, digest, open_loader
 
 
 def main(mode: str, directory: str, chosen: str, moment: str) -> None:
     context = LaunchContext.from_environ()
-    is_chosen = context.rank == int(chosen)
-    if mode == "remote":
+    is_chosen, is_served = context.rank == int(chosen), mode in SERVED
+    if is_served:
         init_client(
             context.num_servers, context.num_clients, context.rank, context.master_addr, context.master_port,
             connect_timeout_s=60,
@@ -33,7 +33,7 @@ def main(mode: str, directory: str, chosen: str, moment: str) -> None:
                     wait_for_go()
                 print(f"batch {digest(batch)}\n", end="", flush=True)  # in one piece, whatever else is written
                 delivered += 1
-    if mode == "remote":
+    if is_served:
         shutdown_client()
 
 
