@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import numbers
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -249,6 +250,8 @@ class SeedSchedule:
     num_stretches: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.batch_size, numbers.Integral):  # of NumPy, too
+            raise InvalidArgumentError(f"batch_size: expected an integer, got {self.batch_size!r}")
         if self.batch_size < 1:
             raise InvalidArgumentError(f"batch_size: expected at least 1, got {self.batch_size}")
         if self.num_inputs < 0:
