@@ -221,11 +221,12 @@ def build(args: argparse.Namespace, folder: Path, limit_bytes: int) -> dict[str,
 
 def epoch(args: argparse.Namespace, folder: Path, limit_bytes: int, locality: int | None) -> dict[str, Any]:
     """One epoch of two trainers that two servers give batches to."""
-    features = args.feature_memory or str(limit_bytes // 8)
+    left = max(limit_bytes - PROCESSES, limit_bytes // 8)
+    features = args.feature_memory or str(left // 6)
     command = [sys.executable, "-m", "graphlearn_dist", "launch", "--data", str(folder / "parts")]
     command += ["--servers", "2", "--trainers", "2", str(JOB), "--out", str(folder / "epoch.json")]
     command += ["--locality", str(locality or 0), "--hidden", str(args.hidden), "--max-batches", str(args.max_batches)]
-    command += ["--batch-size", str(max(round(BATCH_SIZE * args.share), 1)), "--buffer-size", str(limit_bytes // 16)]
+    command += ["--batch-size", str(max(round(BATCH_SIZE * args.share), 1)), "--buffer-size", str(left // 16)]
     drop_pages(folder / "parts")
     # Of the budget a first loader may use a sixth; it is taken as it is used.
     environ = {"GLD_FEATURE_MEMORY": features, "GLD_MEMORY_BUDGET": str(limit_bytes), "OMP_NUM_THREADS": "1"}
@@ -277,7 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=0.25, help="of the graph's size, and of 16 GB")
     parser.add_argument("--memory", help="of the control group, where not by the share")
-    parser.add_argument("--feature-memory", help="of each server and its loaders; an eighth of the group's")
+    parser.add_argument("--feature-memory", help="of each server and its loaders; a sixth of what processes leave")
     parser.add_argument("--dir", type=Path, required=True, help="for tables, partitions and logs")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--localities", type=int, nargs="*", default=[0, 8], help="0: seeds from everywhere")

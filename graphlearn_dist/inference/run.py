@@ -367,16 +367,9 @@ class _Run:
     ) -> None:
         budget = memory_left_bytes() // _BLOCKS_SHARE // self._options.threads
         size = PieceSize(self._options.block_size, budget)
-        if layer.reads_rows and blocks:
-            _, node_types = self._types_read(layer, blocks[0].node_type)
-            none = torch.zeros(0, dtype=torch.int64)
-            for found in self._read(dict.fromkeys(node_types, none)).values():
-                size.learn_width(found.size(1))
 
         def compute(index: int) -> None:
             block = blocks[index]
-            if self._source.group is not None:
-                self._source.group.check()
             if not rows.done[index]:
                 self._run_block(number, layer, block, rows, size)
                 rows.finish(index)
@@ -391,6 +384,8 @@ class _Run:
         torch.set_num_threads(1)
         first, most = block.first, self._options.block_size
         while first < block.last:
+            if self._source.group is not None:
+                self._source.group.check()
             piece = replace(block, first=first, last=min(first + min(size.nodes, most), block.last))
             with torch.no_grad(), SteadyRows():  # type: ignore[no-untyped-call]
                 neighborhood = self._neighborhood(number, layer, piece, size)
@@ -415,7 +410,8 @@ class _Run:
         ids = self._ids(piece)
         places = ids if self._source.group is None else torch.arange(piece.first, piece.last)
         rows.write(places, found[: len(ids)])
-        size.learn_width(found.size(1))
+        for each in (found, *neighborhood.x.values()):
+            size.learn_width(each)
 
     def _ids(self, block: Block) -> torch.Tensor:
         return self._source.local_ids(block.node_type, block.partition)[block.first : block.last]
@@ -442,13 +438,16 @@ class _Run:
         return Neighborhood(None, len(ids), {None: self._read({0: ids})[0]}, {}, {}, whole, adjacency)
 
     def _sampled(self, number: int, layer: Layer, piece: Block, size: PieceSize) -> Neighborhood | None:
-        ids = self._ids(piece)
-        graph = self._source.sample(piece.node_type, ids, number)
+        ids, with_messages = self._ids(piece), not layer.only_adds
         edge_types, node_types = self._types_read(layer, piece.node_type)
+        known = self._source.num_edges(piece)
+        if known is not None and not size.fits(len(ids), len(ids), known, with_messages=with_messages):
+            return None  # before they are sampled, which takes memory, too
+        graph = self._source.sample(piece.node_type, ids, number)
         names = self._source.schema.edge_types
         wanted = {i: graph.nodes[i] for i in node_types}
         num_rows = sum(map(len, wanted.values()))
-        if not size.fits(len(ids), num_rows, graph.num_edges, with_messages=not layer.only_adds):
+        if not size.fits(len(ids), num_rows, graph.num_edges, with_messages=with_messages):
             return None
         rows = self._read(wanted) if layer.reads_rows else {}
         weights = {

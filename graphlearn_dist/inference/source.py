@@ -120,7 +120,7 @@ class GraphSource:
         )
         self._books = [self._dataset.node_books()[node_type] for node_type in self.schema.node_types]
         self._look_up, self._stop_serving = self._open_rows()
-        self._is_full = fanout == -1
+        self._fanout = fanout
         self._access = [
             self._open_graph(self._plan(node_type, fanout, seed)) for node_type in range(len(self.schema.node_types))
         ]
@@ -203,7 +203,19 @@ class GraphSource:
     @property
     def has_rows(self) -> bool:
         """Whether all edges of a block lie one behind the other here."""
-        return bool(self._parts) and self._is_full
+        return bool(self._parts) and self._fanout == -1
+
+    def num_edges(self, block: Block) -> int | None:
+        """So many edges that lead to a block's nodes are sampled, at most; None where servers have them."""
+        if block.partition not in self._parts:
+            return None
+        edge_types = self.edge_types_to(block.node_type)
+        if self._fanout != -1:
+            return self._fanout * (block.last - block.first) * len(edge_types)
+        bounds = [
+            self._topology(block.partition, edge_type).indptr[[block.first, block.last]] for edge_type in edge_types
+        ]
+        return sum(int(last) - int(first) for first, last in bounds)
 
     def edges(self, block: Block, edge_type: int) -> BlockEdges:
         """All edges of an edge type that lead to a block's nodes, where they lie; only if ``has_rows``.

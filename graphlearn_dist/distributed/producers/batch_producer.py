@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError  # another one before Python 3.11
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +80,7 @@ class BatchProducer(ABC):
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
         self._awaited: Future[Any] | None = None
-        self._was_error = False  # instead of the last batch
+        self._failed: int | None = None  # position of the batch that there was an error instead of, if just now
         if alarm is not None:
             give_up = weakref.WeakMethod(self._give_up)  # the alarm outlives the loader
             alarm.add_done_callback(lambda _: (method := give_up()) and method())
@@ -167,44 +168,40 @@ class BatchProducer(ABC):
         Raises:
             SamplingWorkerError: a worker failed at it, or died.
             PeerLostError: whoever should have made it, or a part of it, is gone.
-            DeadlineExceededError: it did not come in time.
+            DeadlineExceededError: it did not come in time. The next call waits for it again.
             ChannelClosedError: the producer was closed.
         """
         self._check_open()
         if self._num_read in self._arrived:
             self._num_read += 1
             return self._arrived.pop(self._num_read - 1)
-        if self._was_error:
-            self._grant(self._num_read)
-        self._was_error = True
+        if self._failed is not None:
+            self._grant(self._failed)  # whoever was to make it may have no request that says so
         if self._num_asked == self._num_read:
             # After an error, too, there may be more: that must not look like the end.
             self._ask_next()
         if not self._under_way:
-            self._was_error = False
+            self._failed = None
             return self._end
         request, future = self._under_way.popleft()
+        self._failed = request.position
         num_came = 1
         try:
             item = self._item_of(request, future)
             if isinstance(item, SampledBatches):
                 num_came = len(item.batches)
-        except DeadlineExceededError:
-            if len(request.positions) > 1:  # they may still come together, and nobody would hand on the others alone
-                num_came = 0
-            raise
         finally:
-            if num_came:
+            if not self._is_awaited(request):
                 self._num_read += 1
                 self._note_read(request.positions[num_came - 1])
-            if rest := request.positions[num_came:]:
-                self._insert(self._asked(rest))
+                if rest := request.positions[num_came:]:
+                    self._insert(self._asked(rest))
         self._ask_ahead(self._limit)
         if isinstance(item, (SampledBatch, SampledBatches)):
             first, *others = item.batches if isinstance(item, SampledBatches) else (item,)
             self._arrived.update(zip(request.positions[1:], others, strict=False))
             self._grant(request.position)
-            self._was_error = False
+            self._failed = None
             return first
         if isinstance(item, EndOfEpoch):
             raise ChannelClosedError(
@@ -246,6 +243,7 @@ class BatchProducer(ABC):
         self._under_way.clear()
         self._asked_ahead.clear()
         self._arrived.clear()
+        self._failed = None
 
     def _ask_ahead(self, limit: int) -> None:
         while self._num_asked < self._num_wanted and len(self._under_way) < limit:
@@ -296,15 +294,19 @@ class BatchProducer(ABC):
         except CancelledError:
             raise_alarm(self._alarm)
             raise
-        except DeadlineExceededError:
-            raise
-        except TimeoutError as error:
-            future.cancel()
+        except (TimeoutError, FutureTimeoutError) as error:
+            if isinstance(error, DeadlineExceededError) or (future.done() and future.exception() is error):
+                raise  # it failed with one
+            self._under_way.appendleft((request, future))  # it may still come, and is given to the reader then
             raise DeadlineExceededError(
                 f"batch {request.index}: nothing from {self._place_of(request)} within {self._timeout_s:g} s"
             ) from error
         finally:
             self._awaited = None
+
+    def _is_awaited(self, request: BatchRequest) -> bool:
+        """Whether a request is the next one that is under way."""
+        return bool(self._under_way) and self._under_way[0][0] is request
 
     def _give_up(self) -> None:
         """The alarm went off. On any thread."""

@@ -34,6 +34,7 @@ from .batch_producer import BatchProducer, BatchRequest
 from .server_recovery import ServerRecovery
 
 T = TypeVar("T")
+_LONGEST_S = 7 * 24 * 3600.0  # a server that is gone is noticed at once
 
 
 @dataclass
@@ -43,6 +44,7 @@ class _Server:
     Attributes:
         rank: its rank.
         remote: the server, whose loss is told at once.
+        making: the same, without deadlines: a batch may be asked for long before its reader wants it.
         info: the producer that it has for the loader; None while it has none.
         run: the number by which that knows the run; a run that begins again there has another one.
         num_read: positions of the run before this one have come, of those that it makes.
@@ -51,6 +53,7 @@ class _Server:
 
     rank: int
     remote: Remote[DistServer]
+    making: Remote[DistServer]
     info: ProducerInfo | None = None
     run: int = 0
     num_read: int = 0
@@ -107,7 +110,12 @@ class RemoteProducer(BatchProducer):
         self._closing_calls = rpc.get_closing_calls()
         self._recovery = ServerRecovery(options.reconnect_timeout, alarm, self._session_is_over)
         self._withdrawn = False
-        self._servers = [_Server(rank, _server_at(rank, self._timeout_s, fail_fast=True)) for rank in ranks]
+        self._servers = [
+            _Server(
+                rank, _server_at(rank, self._timeout_s, fail_fast=True), _server_at(rank, _LONGEST_S, fail_fast=True)
+            )
+            for rank in ranks
+        ]
         self._is_near = config.locality is not None and len(ranks) > 1
         first = self._servers
         if self._is_near:
@@ -192,7 +200,7 @@ class RemoteProducer(BatchProducer):
         place = self._makers.maker_of(request.position)
         server = self._servers[place]
         server.oldest = self._makers.next_of(place, server.num_read)
-        return server.remote.ask(
+        return server.making.ask(
             DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.oldest]
         )
 

@@ -91,7 +91,14 @@ def test_a_batch_that_does_not_come_in_time() -> None:
     producer.start(1, 0, BatchIndices(3, 5))
     with pytest.raises(DeadlineExceededError, match=r"batch 3: nothing from nobody within 0\.01 s"):
         producer.recv()
-    assert producer.asked[0].cancelled()
+    producer.asked[0].set_result(made_batch(3))  # late, but not lost
+    assert producer.recv().index == 3
+    with pytest.raises(DeadlineExceededError, match=r"batch 4: nothing from nobody"):
+        producer.recv()
+    producer.asked[1].set_exception(DeadlineExceededError("a partition did not answer"))
+    with pytest.raises(DeadlineExceededError, match="a partition did not answer"):  # that was its answer
+        producer.recv()
+    assert producer.recv() == EndOfEpoch(1, 0, 2)
 
 
 class MadeInGroups(NeverMade):
@@ -254,18 +261,31 @@ def test_any_order_of_groups_is_read_in_order(seed: int) -> None:
 
 
 def test_batches_that_come_too_late_together() -> None:
-    """They are asked for again, all of them: none is lost."""
+    """They are waited for again, and asked for once: none is lost."""
     producer = MadeInGroups(limit=1, size=3)
     producer._timeout_s = 0.01
     producer.start(1, 0, BatchIndices(0, 4))
-    with pytest.raises(DeadlineExceededError, match="batch 0: nothing"):
-        producer.recv()
-    assert producer.asked_for == [(0, 0, 3), (0, 0, 3)]
-    producer.answer(1, [0, 1, 2])
+    for _ in range(2):
+        with pytest.raises(DeadlineExceededError, match="batch 0: nothing"):
+            producer.recv()
+    assert producer.asked_for == [(0, 0, 3)]
+    producer.answer(0, [0, 1, 2])
     assert [producer.recv().index for _ in range(3)] == [0, 1, 2]
-    producer.answer(2, [3])
+    producer.answer(1, [3])
     assert producer.recv().index == 3
     assert producer.recv() == EndOfEpoch(1, 0, 4)
+
+
+def test_who_failed_is_told_what_was_read() -> None:
+    """Its next batch may wait for that, and no other request of this reader's goes there."""
+    producer = MadeInGroups(limit=2, size=1)
+    producer.start(1, 0, BatchIndices(0, 4))
+    producer.requests[0][1].set_result(WorkerFailure(1, 0, 0, "worker", "sample", "ValueError", "no", ""))
+    with pytest.raises(SamplingWorkerError, match="no"):
+        producer.recv()
+    producer.answer(1, [1])
+    assert producer.recv().index == 1
+    assert producer.granted == [0, 1]
 
 
 def test_what_came_together_is_dropped_with_its_run() -> None:

@@ -512,7 +512,7 @@ def test_an_error_of_a_layer_says_where_it_was() -> None:
         (lambda: basic(GCN), lambda: dataset_of(GRAPH), {"fanout": 2}, "fanout: expected -1"),
         (lambda: [GCNConv(WIDTH, 4)], lambda: dataset_of(GRAPH), {}, "GCNConv, whose degrees"),
         (lambda: torch.nn.Linear(3, 4), lambda: dataset_of(GRAPH), {}, "model: expected PyG's BasicGNN"),
-        (lambda: [lambda x, edges: x[:1]], lambda: dataset_of(GRAPH), {}, r"expected \[64, width\] of a layer"),
+        (lambda: [lambda x, edges: x[:1]], lambda: dataset_of(GRAPH), {}, r"expected \[300, width\] of a layer"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"node_types": ("user",)}, "node_types: unknown"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"resume": True}, "out: expected a directory"),
         (lambda: basic(GraphSAGE).double(), lambda: dataset_of(GRAPH), {}, "model: expected float32, .* torch.float64"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,16 +11,19 @@ import torch
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, SAGEConv
 
 from graphlearn_dist.inference import InferenceOptions, infer
+from graphlearn_dist.inference import pieces as pieces_module
 from graphlearn_dist.inference import run as run_module
 from graphlearn_dist.inference.pieces import PieceSize
+from graphlearn_dist.inference.source import GraphSource
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_weights
-from tests.support.inference import WIDTH, basic, dataset_of, pyg_of, typed_layers
+from tests.support.inference import WIDTH, basic, dataset_of, partitions_of, pyg_of, typed_layers
 
 ROW = 4 * WIDTH
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     """So much memory is left to one thread for what it computes at once."""
+    monkeypatch.setattr(pieces_module, "_LEAST_BUDGET", 0)
     monkeypatch.setattr(run_module, "memory_left_bytes", lambda: num_bytes * run_module._BLOCKS_SHARE)
 
 
@@ -81,19 +85,43 @@ def test_pieces_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes_of_pieces() -> None:
-    size = PieceSize(1000, 10_000)
-    assert size.nodes == 64
-    assert size.fits(64, 64, 10, with_messages=True)  # nothing is known of the rows yet, and edges are few
-    assert size.nodes == 256
-    size.learn_width(25)  # 100 bytes
-    size.learn_width(3)
-    assert not size.fits(100, 30, 0, with_messages=False)  # 12,000 bytes
+    mega = 1 << 20
+    size = PieceSize(1000, 10 * mega)
+    assert size.nodes == 1000
+    assert not size.fits(1000, 1000, 0, with_messages=True)  # until a row is seen, it is taken for one of 4 KiB
+    assert size.fits(400, 400, 0, with_messages=True)
+    size.learn_width(torch.zeros(7, 5, mega // 20))  # a megabyte
+    size.learn_width(torch.zeros(7, 3))
+    assert not size.fits(100, 3, 0, with_messages=False)  # twelve
     assert size.nodes == 50
-    assert not size.fits(50, 25, 1, with_messages=True)  # 10,140, of which 100 are a message
-    assert size.fits(50, 24, 10, with_messages=False)
-    assert size.nodes == 37
+    assert not size.fits(50, 2, 3, with_messages=True)  # eleven, of which three are messages
+    assert size.fits(50, 2, 3, with_messages=False)
+    assert size.nodes == 46
     assert size.fits(1, 10_000, 10_000, with_messages=True)  # there is nothing smaller
     assert size.nodes == 1
     for expected in (4, 16, 64, 256, 1000, 1000):
         assert size.fits(size.nodes, 0, 0, with_messages=True)
         assert size.nodes == expected
+    assert size.fits(1, 0, 0, with_messages=True)  # the last of a block
+    assert size.nodes == 1000
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_edges_are_known_before_they_are_sampled(num_parts: int, tmp_path: Path) -> None:
+    graph = typed_graph(130, 70, 900, 2)
+    source = GraphSource(partitions_of(graph, tmp_path, "random", num_parts), -1, 0)
+    for node_type in range(2):
+        found = 0
+        for block in source.blocks(node_type, 7):
+            ids = source.local_ids(node_type, block.partition)[block.first : block.last]
+            assert source.num_edges(block) == source.sample(node_type, ids, 0).num_edges
+            found += len(ids)
+        assert found == source.num_nodes(node_type)
+
+
+def test_embeddings_are_asked_for_ids_alone() -> None:
+    def rows_of(ids: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.full((3,), float(i)) for i in ids.tolist()])  # no ids would be an error
+
+    graph = random_graph(100, 500, 1)
+    infer(GraphSAGE(WIDTH + 3, 8, 2, 4), dataset_of(graph), embeddings=rows_of)
