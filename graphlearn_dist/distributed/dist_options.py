@@ -205,7 +205,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         master_addr: not used; clients know the registry from ``init_client``.
         master_port: likewise.
         num_rpc_threads: not used; the RPC needs no threads of its own here.
-        rpc_timeout: deadline of each request, in seconds.
+        rpc_timeout: deadline of each request, and of each batch from when it is waited for, in seconds.
         buffer_size: shared memory for finished batches on each server, as bytes or as text such as ``"64MB"``;
             committed as it is used, and no more than the server's ``memory_budget`` leaves. Batches that find no room
             there travel by copies instead.

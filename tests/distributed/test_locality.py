@@ -197,3 +197,14 @@ def test_going_on_elsewhere_in_the_middle(job: Job, whole: Path) -> None:
     assert sorted(torch.cat(seen).tolist()) == list(range(len(SEEDS)))
     with open_remote(locality=2) as other, pytest.raises(InvalidArgumentError, match="locality was 4 and is 2"):
         other.load_state_dict(state)
+
+
+def test_batches_are_asked_for_without_a_deadline(job: Job) -> None:
+    """A reader may do other things for longer than any request may take; its own wait has a deadline."""
+    with open_remote() as loader:
+        assert isinstance(loader._producer, RemoteProducer)
+        assert loader._producer._timeout_s == 60
+        for server in loader._producer._servers:
+            assert server.remote._timeout_s == 60
+            assert server.making._timeout_s is not None
+            assert server.making._timeout_s > 24 * 3600
