@@ -419,35 +419,33 @@ class _Run:
     # --- what a layer is given ---------------------------------------------------------------------------------
 
     def _neighborhood(self, number: int, layer: Layer, piece: Block, size: PieceSize) -> Neighborhood | None:
-        """Of the piece; None where it does not fit into memory."""
+        """Of the piece; None where it does not fit into memory, which is known before edges are read, or sampled."""
+        ids, num_edges = self._ids(piece), self._source.num_edges(piece)
+        if num_edges is not None and not size.fits(len(ids), len(ids), num_edges, with_messages=not layer.only_adds):
+            return None
         whole = self._whole_rows() if layer.only_adds and self._source.has_rows else None
-        return self._sampled(number, layer, piece, size) if whole is None else self._in_place(piece, whole, size)
+        return self._sampled(number, layer, piece, ids, size) if whole is None else self._in_place(piece, ids, whole)
 
     def _whole_rows(self) -> torch.Tensor | None:
         if not self._source.schema.is_homogeneous:
             return None
         return self._source.whole_features(0) if self._before is None else self._before.whole(0)
 
-    def _in_place(self, piece: Block, whole: torch.Tensor, size: PieceSize) -> Neighborhood | None:
+    def _in_place(self, piece: Block, ids: torch.Tensor, whole: torch.Tensor) -> Neighborhood:
         """A piece whose layer adds up rows where they lie: no neighbor is numbered anew, and no row is copied."""
-        ids = self._ids(piece)
         edges = self._source.edges(piece, 0)
-        if not size.fits(len(ids), len(ids), edges.neighbors.numel(), with_messages=False):
-            return None
         adjacency = sparse_rows(edges.indptr, edges.neighbors, None, (len(ids), len(whole)))
         return Neighborhood(None, len(ids), {None: self._read({0: ids})[0]}, {}, {}, whole, adjacency)
 
-    def _sampled(self, number: int, layer: Layer, piece: Block, size: PieceSize) -> Neighborhood | None:
-        ids, with_messages = self._ids(piece), not layer.only_adds
+    def _sampled(
+        self, number: int, layer: Layer, piece: Block, ids: torch.Tensor, size: PieceSize
+    ) -> Neighborhood | None:
         edge_types, node_types = self._types_read(layer, piece.node_type)
-        known = self._source.num_edges(piece)
-        if known is not None and not size.fits(len(ids), len(ids), known, with_messages=with_messages):
-            return None  # before they are sampled, which takes memory, too
         graph = self._source.sample(piece.node_type, ids, number)
         names = self._source.schema.edge_types
         wanted = {i: graph.nodes[i] for i in node_types}
         num_rows = sum(map(len, wanted.values()))
-        if not size.fits(len(ids), num_rows, graph.num_edges, with_messages=with_messages):
+        if not size.fits(len(ids), num_rows, graph.num_edges, with_messages=not layer.only_adds):
             return None
         rows = self._read(wanted) if layer.reads_rows else {}
         weights = {

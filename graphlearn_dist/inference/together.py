@@ -20,12 +20,11 @@ from ..distributed.sampling.shared_rows import SharedRows, rows_of_partition
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError
 from ..partition import PartitionBook, load_partition_layout
 from ..rpc import Endpoint
-from ..rpc.calls.remote import Remote, remote, remote_functions
+from ..rpc.calls.remote import LONGEST_S, Remote, remote, remote_functions
 from ..rpc.peers.identity import Member
 from .rows import Rows
 
 _log = logging.getLogger(__name__)
-_LONGEST_S = 7 * 24 * 3600.0  # a layer takes as long as it takes; a process that dies is noticed at once
 _AT_ONCE = 1 << 16
 _numbers = itertools.count()  # of calls of `infer` in this process, which are the same ones in all of them
 
@@ -123,7 +122,7 @@ class Group:
         Raises:
             PeerLostError: one is gone, or its inference failed.
         """
-        return _gather(value, _LONGEST_S)
+        return _gather(value, LONGEST_S)
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -146,7 +145,7 @@ class Group:
                 others = Remote[Alarm](self.endpoint, name, suffix=_suffix(self.number), fail_fast=True)
                 others.ask(Alarm.ring, own, said)
             with contextlib.suppress(RpcError):
-                rpc.all_gather({"error": said}, _LONGEST_S)
+                rpc.all_gather({"error": said}, LONGEST_S)
             raise
         finally:
             self.alarm.close()

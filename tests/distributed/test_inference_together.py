@@ -17,6 +17,7 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE
 from graphlearn_dist.distributed import ServedDataset, init_client, shutdown_client
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, PeerLostError
 from graphlearn_dist.inference import InferenceOptions, infer, open_results, together
+from graphlearn_dist.rpc.calls.remote import LONGEST_S
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_weights
 from tests.support.inference import WIDTH, WeightedLayer, basic, dataset_of, partitions_of, pyg_of, typed_layers
 from tests.support.jobs import load, running_servers
@@ -235,7 +236,7 @@ def test_whoever_failed_waits_until_the_others_come(monkeypatch: pytest.MonkeyPa
     group = together.Group(0, ("a", "b"), (0,), {0: "a", 1: "b"}, 0, alarm)
     with pytest.raises(RuntimeError, match="no rows"), group.telling():
         raise RuntimeError("no rows")
-    assert told == [({"error": "RuntimeError: no rows"}, together._LONGEST_S)]
+    assert told == [({"error": "RuntimeError: no rows"}, LONGEST_S)]
     with pytest.raises(PeerLostError), group.telling():
         raise PeerLostError("b (worker 1, pid 1 on vm)", "it is gone")
     assert len(told) == 1  # of a process of the group the others know themselves

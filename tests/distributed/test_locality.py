@@ -114,18 +114,20 @@ def job(tmp_path_factory: pytest.TempPathFactory, place: torch.Tensor) -> Iterat
         yield servers
 
 
-def asked_servers(loader: DistNeighborLoader, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
-    """By index, the server that is asked for each batch from now on."""
+def asked_servers(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[int, int], set[int]]:
+    """By index, the server that is asked for each batch from now on; and how many are asked for at once."""
     asked: dict[int, int] = {}
+    counts: set[int] = set()
     ask = RemoteProducer._ask
 
     def ask_and_note(self: RemoteProducer, request: Any) -> Any:
+        counts.add(len(request.positions))
         for position in request.positions:
             asked[self._indices[position]] = self._server_of(position).rank
         return ask(self, request)
 
     monkeypatch.setattr(RemoteProducer, "_ask", ask_and_note)
-    return asked
+    return asked, counts
 
 
 @pytest.mark.parametrize("together", [1, 3])
@@ -133,7 +135,7 @@ def test_batches_come_from_those_who_own_the_most_of_their_seeds(
     job: Job, whole: Path, place: torch.Tensor, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_remote(together=together) as loader:  # servers are not named: all are used
-        asked = asked_servers(loader, monkeypatch)
+        asked, at_once = asked_servers(monkeypatch)
         for epoch in range(2):
             made = list(loader)
             same_batches(made, [open_local(whole).batch(epoch, index) for index in range(len(loader))])
@@ -145,6 +147,7 @@ def test_batches_come_from_those_who_own_the_most_of_their_seeds(
                     assert counts[asked[index]] == counts.max()
             if place is NEAR:
                 assert set(asked.values()) == {0, 1, 2}
+            assert max(at_once) == together
             asked.clear()
 
 

@@ -295,8 +295,9 @@ class BatchProducer(ABC):
             raise_alarm(self._alarm)
             raise
         except (TimeoutError, FutureTimeoutError) as error:
-            if isinstance(error, DeadlineExceededError) or (future.done() and future.exception() is error):
-                raise  # it failed with one
+            failed = future.done() and not future.cancelled() and future.exception() is error
+            if failed or isinstance(error, DeadlineExceededError):
+                raise
             self._under_way.appendleft((request, future))  # it may still come, and is given to the reader then
             raise DeadlineExceededError(
                 f"batch {request.index}: nothing from {self._place_of(request)} within {self._timeout_s:g} s"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ...errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
 from ...rpc import Endpoint
-from ...rpc.calls.remote import Remote
+from ...rpc.calls.remote import LONGEST_S, Remote
 from ...sampler.base import (
     EdgeSamplerInput,
     NodeSamplerInput,
@@ -34,7 +34,6 @@ from .batch_producer import BatchProducer, BatchRequest
 from .server_recovery import ServerRecovery
 
 T = TypeVar("T")
-_LONGEST_S = 7 * 24 * 3600.0  # a server that is gone is noticed at once
 
 
 @dataclass
@@ -112,7 +111,7 @@ class RemoteProducer(BatchProducer):
         self._withdrawn = False
         self._servers = [
             _Server(
-                rank, _server_at(rank, self._timeout_s, fail_fast=True), _server_at(rank, _LONGEST_S, fail_fast=True)
+                rank, _server_at(rank, self._timeout_s, fail_fast=True), _server_at(rank, LONGEST_S, fail_fast=True)
             )
             for rank in ranks
         ]

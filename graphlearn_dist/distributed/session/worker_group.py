@@ -12,7 +12,7 @@ from ...data.schema import GraphSchema
 from ...errors import InvalidArgumentError, RpcError
 from ...rpc import Endpoint
 from ...rpc.calls.callees import current_connection
-from ...rpc.calls.remote import Remote, remote, remote_functions
+from ...rpc.calls.remote import LONGEST_S, Remote, remote, remote_functions
 from ...rpc.peers.identity import PeerAddress
 from ...utils.message_types import register_message
 from ..dist_context import DistContext
@@ -20,8 +20,6 @@ from ..dist_dataset import DistDataset
 from ..partitions.host_partitions import SharedPartition, describe_partition
 from ..partitions.partition_peers import PartitionHolders
 from ..partitions.partition_service import SERVICE, PartitionService
-
-_LONGEST_WAIT_S = 7 * 24 * 3600.0
 
 
 @register_message
@@ -158,7 +156,7 @@ class WorkerGroup:
         """
         self._endpoint.loop.call_soon_threadsafe(self._is_done.set)
         members = self._endpoint.members("worker")
-        limit = _LONGEST_WAIT_S if timeout_s is None else timeout_s
+        limit = LONGEST_S if timeout_s is None else timeout_s
         asked = [
             Remote[WorkerGroup](self._endpoint, member.name, timeout_s=limit, fail_fast=True).ask(
                 WorkerGroup.wait_until_done

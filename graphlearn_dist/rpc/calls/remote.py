@@ -24,6 +24,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Owner = TypeVar("_Owner")
 _Answer = TypeVar("_Answer")
 _NAME = "__remote_name__"
+# A deadline of what takes as long as it takes: whoever is gone is noticed at once.
+LONGEST_S = 7 * 24 * 3600.0
 
 
 def remote(function: _Function) -> _Function:
