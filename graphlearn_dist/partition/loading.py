@@ -55,8 +55,10 @@ def load_partition(
 
     Raises:
         PartitionFormatError: see ``load_partition_layout``.
-        InvalidArgumentError: a device other than the host.
+        InvalidArgumentError: a device other than the host, or one in the place of ``graph_caching``.
     """
+    if not isinstance(graph_caching, bool):  # in GLT's earlier releases the device stood there
+        raise InvalidArgumentError(f"graph_caching: expected True or False, got {graph_caching!r}; name device=")
     _check_device(device)
     layout = load_partition_layout(root_dir, verify=verify)
     arrays = layout.open_partition(partition_idx, verify=verify)
@@ -134,7 +136,8 @@ def cat_feature_cache(
 
     Returns:
         ``(cache_ratio, feats, id2index, pb)``: the share of cached rows, all rows ``[num_cached + num_own, ...]``, the
-        row of each id (int64, -1 where there is none), and the book as this partition sees it: cached ids are its own.
+        row of each id (int64, -1 where there is none; of an id that is cached as well the cached row, which comes
+        first and so lies on a GPU), and the book as this partition sees it: cached ids are its own.
         Without a cache ``feats`` and ``feat_pb`` are returned as they came.
     """
     feats, ids, cache_feats, cache_ids = feat_pdata
@@ -150,6 +153,7 @@ def cat_feature_cache(
     owners = torch.as_tensor(feat_pb).clone()
     owners[cache_ids] = partition_idx
     id2index = id2idx(torch.cat([cache_ids, ids]))
+    id2index[cache_ids] = torch.arange(len(cache_ids))
     view = GLTPartitionBook(owners, partition_idx) if isinstance(feat_pb, PartitionBook) else owners
     return ratio, torch.cat([cache_feats, feats]), id2index, view
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..core import check_index_tensor, check_index_vector
@@ -15,7 +16,7 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.message_types import register_message
-from ..utils.tensor import plain_tensor
+from ..utils.tensor import convert_to_tensor, from_array, plain_tensor
 from .base import (
     EdgeSamplerInput,
     NegativeSampling,
@@ -35,9 +36,9 @@ _FILE_SUFFIXES = (".npy", ".pt")
 def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInput | RemoteSamplerInput:
     """Makes seeds of what a loader is given as its input nodes.
 
-    That is ids int ``[n]``, a boolean mask, a ``Split``, a file of ids, None for all nodes, or ``(node type, one of
-    these)``; a node type alone stands for all its nodes. A file is a ``Path``, or text that ends in ``.npy`` or ``.pt``
-    or has a type beside it.
+    That is ids int ``[n]`` (a tensor, array, list or range), a boolean mask, a ``Split``, a file of ids, None for all
+    nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A file is a ``Path``, or text
+    that ends in ``.npy`` or ``.pt`` or has a type beside it.
 
     Ids and the length of a mask are checked against the graph where the graph is; dtypes and shapes are checked here.
 
@@ -66,6 +67,11 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
                 return RemoteNodeSplitSamplerInput(input_nodes, node_type)
             case _:
                 return RemoteNodePathSamplerInput(str(input_nodes), node_type)
+    if isinstance(input_nodes, (list, range)):
+        numbers = convert_to_tensor(list(input_nodes), name="input_nodes")
+        input_nodes = numbers if len(input_nodes) else numbers.to(torch.int64)
+    elif isinstance(input_nodes, np.ndarray):
+        input_nodes = from_array(input_nodes, "input_nodes")
     mask_length = None
     if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
         input_nodes = plain_tensor(input_nodes, "input_nodes")
@@ -91,7 +97,9 @@ def to_sampler_inputs(input_nodes: Any, input_time: Any = None) -> SamplerInput 
     if input_time is not None:
         raise InvalidArgumentError("input_time: expected None beside a list; a NodeSamplerInput in it may have times")
     if any(isinstance(entry, int) for entry in entries):
-        raise InvalidArgumentError("input_nodes: expected a torch.Tensor of ids, got list of numbers")
+        raise InvalidArgumentError(
+            "input_nodes: expected a torch.Tensor of ids, got list of numbers; here a list has one entry for each server"
+        )
     if node_type is None:
         return [to_sampler_input(entry) for entry in entries]
     is_named = [isinstance(entry, (NodeSamplerInput, RemoteSamplerInput)) for entry in entries]
@@ -172,7 +180,7 @@ def to_link_input(
     exclusion: Exclusion | None = None,
     edge_label_id: Any = None,
 ) -> EdgeSamplerInput:
-    """Makes links of ``edge_label_index`` int ``[2, n]``, or ``(edge type, that)``.
+    """Makes links of ``edge_label_index`` int ``[2, n]`` (a tensor or array), or ``(edge type, that)``.
 
     Labels of positives are shifted up by one where binary negatives are drawn and a label is 0, which is then the label
     of negatives.
@@ -192,6 +200,8 @@ def to_link_input(
         UnknownIdError: a negative id.
     """
     edge_type, index = _split_edge_type(edge_label_index)
+    if isinstance(index, np.ndarray):
+        index = from_array(index, "edge_label_index")
     if not isinstance(index, torch.Tensor) or index.dim() != 2 or index.size(0) != 2:
         got = tuple(index.shape) if isinstance(index, torch.Tensor) else type(index).__name__
         raise InvalidArgumentError(f"edge_label_index: expected a tensor [2, n], or (edge type, that), got {got}")

@@ -68,6 +68,12 @@ class NeighborSampler(neighbor_sampler.NeighborSampler):
         found = super().subgraph(NodeSamplerInput.cast(inputs), **kwargs)
         return self._placed(in_order_of_ids(found), device)
 
+    def sample_prob(self, inputs: Any, node_cnt: Any) -> Any:
+        """How likely each node is in a batch of these seeds; by type, nodes may stand for their number as a tensor."""
+        if isinstance(node_cnt, dict):
+            node_cnt = {key: len(of) if isinstance(of, torch.Tensor) else of for key, of in node_cnt.items()}
+        return super().sample_prob(inputs, node_cnt)
+
     def _placed(self, output: Output, device: Any) -> Output:
         place = self.device if device is None else get_available_device(device)
         return output if place.type == "cpu" else moved(output, place)

@@ -54,6 +54,17 @@ def test_samplers_and_loaders_say_how_they_sample() -> None:
     assert len(list(own)) == 4
 
 
+def test_nodes_in_the_place_of_their_number() -> None:
+    """GLT's sampler asks for numbers of nodes by type, and reads the lengths of tensors."""
+    graph = glt.data.Graph(glt.data.Topology(RING), "CPU")
+    sampler = glt.sampler.NeighborSampler({("a", "to", "a"): graph}, [1])
+    seeds = glt.sampler.NodeSamplerInput(torch.tensor([1]), "a")
+    assert sampler.sample_prob(seeds, {"a": torch.arange(5)})["a"].tolist() == [0, 1, 1, 0, 0]
+    assert sampler.sample_prob(seeds, {"a": 5})["a"].tolist() == [0, 1, 1, 0, 0]
+    plain = glt.sampler.NeighborSampler(graph, [1])
+    assert plain.sample_prob(torch.tensor([1]), 4).tolist() == [0, 1, 1, 0]
+
+
 def test_a_worker_for_each_gpu_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(no_effect, "_warned", set())
     with pytest.warns(UserWarning, match="num_workers=0: .* one worker samples, on the CPU"):

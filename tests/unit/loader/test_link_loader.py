@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -414,6 +415,19 @@ def test_all_edges_of_a_type_are_links_in_the_order_of_their_ids(edge_dir: Direc
     assert name is None
     assert torch.equal(links, plain.edges[None])
     assert get_edge_label_index(make_dataset(graph, edge_dir), (EDGE_TYPES[0], None))[1].shape[0] == 2
+
+
+@pytest.mark.parametrize("edge_type", [None, EDGE_TYPES[0]])
+def test_links_in_an_array(edge_type: Any) -> None:
+    dataset = make_dataset(analytic_graph(9) if edge_type is None else typed_graph(9, 9, 30, 0))
+    links = np.array([[4, 0, 2], [5, 1, 4]], np.int32)
+    given = links if edge_type is None else (edge_type, links)
+    (batch,) = LinkNeighborLoader(dataset, [1], None, given, batch_size=3)
+    found = torch.stack(global_links(batch, edge_type))
+    assert found.tolist() == links.tolist()
+    for bad in (links.astype(np.float32), np.array([["a"], ["b"]]), links[0]):
+        with pytest.raises(InvalidArgumentError, match="edge_label_index: expected"):
+            LinkNeighborLoader(dataset, [1], None, bad if edge_type is None else (edge_type, bad))
 
 
 LINKS = torch.tensor([[0, 1], [1, 2]])

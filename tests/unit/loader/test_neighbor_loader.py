@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -197,9 +198,10 @@ def test_isolated_seeds(replace: bool) -> None:
 
 
 def test_no_inputs_no_batches() -> None:
-    loader = NeighborLoader(make_dataset(analytic_graph(5)), [2], torch.empty(0, dtype=torch.int64))
-    assert len(loader) == 0
-    assert list(loader) == []
+    for none in (torch.empty(0, dtype=torch.int64), [], np.empty(0, np.int64)):
+        loader = NeighborLoader(make_dataset(analytic_graph(5)), [2], none)
+        assert len(loader) == 0
+        assert list(loader) == []
 
 
 def test_ways_to_name_inputs() -> None:
@@ -214,10 +216,15 @@ def test_ways_to_name_inputs() -> None:
     assert seeds(("user", Split.train)) == [0, 1, 2, 3]
     assert seeds(("user", users == 7)) == [7]
     assert seeds(("user", users[:2].int())) == [0, 1]
+    assert seeds(("user", [3, 1])) == seeds(("user", np.array([3, 1], np.int32))) == [3, 1]
+    assert seeds(("user", range(3))) == seeds(("user", np.arange(20) < 3)) == [0, 1, 2]
     assert seeds("user") == seeds(("user", None)) == users.tolist()
     with pytest.raises(InvalidArgumentError, match="no 'test' split"):
         seeds(("user", Split.test))
-    for bad in (("nobody", users), "nobody", None, users, [1, 2], ("user", users.float()), ("user", users[None])):
+    for bad in (
+        ("nobody", users), "nobody", None, users, [1, 2], ("user", users.float()), ("user", users[None]),
+        ("user", [1.5]), ("user", ["a"]), ("user", np.array(["a"])), ("user", [[1]]),
+    ):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match="input_nodes"):
             seeds(bad)
     for unknown in (-1, 20):

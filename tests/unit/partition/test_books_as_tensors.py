@@ -127,5 +127,8 @@ def test_cached_rows_of_a_tensor() -> None:
     assert (round(ratio, 3), torch.as_tensor(book).tolist()) == (0.333, [0, 0, 1, 1, 2, 2, 1])
     assert torch.equal(rows[id2index[torch.tensor([2, 3, 6])]], torch.tensor([[2.0], [3.0], [6.0]]))
     assert torch.equal(given, OWNERS)
+    twice = data._replace(cache_feats=torch.tensor([[3.0], [6.0]]), cache_ids=torch.tensor([3, 6]))
+    ratio, rows, id2index, book = cat_feature_cache(1, twice, given)  # of a row that is also cached, the cached one
+    assert (ratio, id2index[torch.tensor([2, 3, 6])].tolist()) == (0.5, [2, 0, 1])
     ratio, rows, id2index, same = cat_feature_cache(1, FeaturePartitionData(feats, None, None, None), given)
     assert (ratio, same is given, id2index[torch.tensor([2, 6])].tolist()) == (0.0, True, [0, 1])

@@ -194,6 +194,8 @@ def test_arguments(directory: Path) -> None:
         load_partition_layout(directory).open_partition(2)
     with pytest.raises(InvalidArgumentError, match="device"):
         load_partition(directory, 0, device="cuda:0")
+    with pytest.raises(InvalidArgumentError, match=r"graph_caching: expected True or False, got device\(type='cpu'\)"):
+        load_partition(directory, 0, torch.device("cpu"))  # type: ignore[arg-type]
 
 
 def resize(path: Path, change: Callable[[bytes], bytes]) -> int:
