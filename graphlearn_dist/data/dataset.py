@@ -256,7 +256,8 @@ class Dataset(NamedColumns):
             leading_here, ratio = self._topologies_to(key), ratios.get(key, ratios.get(None, 0.0))
             if sort_func is not None and ratio > 0:
                 features[key], rows[key] = sort_rows(features[key], rows.get(key), sort_func, ratio, leading_here)
-            num_ids = len(features[key] if rows.get(key) is None else rows[key])
+            # A book's `id2index` has no length, and takes no hotness.
+            num_ids = len(rows[key] if hasattr(rows.get(key), "__len__") else features[key])
             hot[key] = resolve_hotness(hot.get(key, hot.get(None)), leading_here, num_ids)
         settings: dict[str, Any] = {"device": device, "with_gpu": with_gpu, "dtype": dtype, "num_threads": num_threads}
         make = functools.partial(

@@ -461,6 +461,11 @@ class DistDataset(Dataset):
             for key, one in by_type(given).items():
                 if of_books[key] is not one and _moved(one):
                     self._holder.forget(one)
+        for key, labels in held.node_labels.items():
+            shared = shared_memory.share(labels)
+            if shared is not labels:  # they were put into the order of the book
+                held.node_labels[key] = shared
+                self._holder.keep_labels(key, shared)
 
     def _shared_caches(self, held: HeldPartition) -> dict[str, CachedRows]:
         """``row_caches`` in memory that other processes can map."""

@@ -98,7 +98,7 @@ def to_sampler_inputs(input_nodes: Any, input_time: Any = None) -> SamplerInput 
         raise InvalidArgumentError("input_time: expected None beside a list; a NodeSamplerInput in it may have times")
     if any(isinstance(entry, int) for entry in entries):
         raise InvalidArgumentError(
-            "input_nodes: expected a torch.Tensor of ids, got list of numbers; here a list has one entry for each server"
+            "input_nodes: expected a torch.Tensor of ids, got list of numbers; a list has one entry for each server"
         )
     if node_type is None:
         return [to_sampler_input(entry) for entry in entries]

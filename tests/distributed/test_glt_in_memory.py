@@ -14,7 +14,12 @@ DEADLINE_S = 300.0  # only ever reached by a hang
 def spawn_trainers() -> None:
     ranks = range(program.NUM_PARTS)
     datasets = [
-        [program.homogeneous(rank, ranges=True), program.homogeneous(rank, ranges=False), program.typed(rank)]
+        [
+            program.homogeneous(rank, ranges=True),
+            program.homogeneous(rank, ranges=False),
+            program.typed(rank),
+            program.derived(rank),
+        ]
         for rank in ranks
     ]
     with reserved_port() as first, reserved_port() as second:

@@ -38,6 +38,7 @@ from graphlearn_dist.distributed.workers.fork_server import hold_fork_server
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
+from graphlearn_dist.utils import id2idx
 from graphlearn_dist.utils.ports import reserved_port
 from tests.distributed.test_oracle import make_all
 from tests.support.direct_peers import DirectPeers
@@ -188,6 +189,17 @@ def test_built_step_by_step() -> None:
         dataset.init_node_labels(labels)
         assert torch.equal(dataset.labels_of(torch.tensor([7, 3])), torch.tensor([1007, 1003]))
         assert torch.equal(dataset.node_labels[torch.tensor([7, 3])], torch.tensor([1007, 1003]))
+
+
+def test_labels_in_an_order_of_their_own_are_shared() -> None:
+    """Labels of this partition by id, not in the order of its book: the handle names memory that stays."""
+    dataset = DistDataset(2, 1, node_pb=torch.arange(6) % 2)
+    dataset.init_graph(torch.tensor([[1, 3, 5], [2, 4, 0]]), graph_mode="CPU")
+    dataset.init_node_labels(torch.tensor([50, 30, 10]), id2idx=id2idx([5, 3, 1]))
+    first = dataset.share_ipc()
+    again, other = DistDataset.from_ipc_handle(first), DistDataset.from_ipc_handle(dataset.share_ipc())
+    for one in (dataset, again, other, DistDataset.from_ipc_handle(first)):
+        assert one.labels_of(torch.tensor([5, 1, 3])).tolist() == [50, 10, 30]
 
 
 def test_one_partition_in_a_loader() -> None:

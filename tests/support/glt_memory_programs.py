@@ -5,7 +5,8 @@ Edges lead from v to v + 1 and v + 2; node v has feature and label v, edge e the
 
 from __future__ import annotations
 
-from typing import Any
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
 
 import torch
 
@@ -69,6 +70,55 @@ def typed(rank: int) -> Any:
         {"user": owners, "item": owners},
         {TO: owners, AMONG: owners},
     )
+
+
+class OwnNodeType(str):
+    """A class of the program's own for names of types."""
+
+
+class OwnEdgeType(NamedTuple):
+    """Likewise, of edges."""
+
+    source: OwnNodeType
+    relation: str
+    target: OwnNodeType
+
+
+class OwnDataset(glt.distributed.DistDataset):
+    """A data set that goes to other processes in a form of its own."""
+
+    def share_ipc(self) -> Any:
+        parts = self.graph, self.node_features, self.edge_features, None, self.node_pb, self.edge_pb
+        return (self.num_partitions, self.partition_idx, *parts), self.node_labels, self.label_rows
+
+
+def rebuild_own_dataset(given: Any, labels: Any, label_rows: Any) -> OwnDataset:
+    dataset = OwnDataset(*given)
+    dataset.label_rows = label_rows
+    dataset.init_node_labels(labels, id2idx=label_rows)
+    return dataset
+
+
+ForkingPickler.register(OwnDataset, lambda dataset: (rebuild_own_dataset, dataset.share_ipc()))
+
+
+def derived(rank: int) -> Any:
+    """As ``typed``: of a class and of types of the program's own, put together step by step, with labels by id."""
+    nodes = torch.arange(rank, NUM_NODES, NUM_PARTS)
+    owners = (torch.arange(NUM_NODES) % NUM_PARTS).to(torch.uint8)
+    user, item = OwnNodeType("user"), OwnNodeType("item")
+    to, among = OwnEdgeType(user, "to", item), OwnEdgeType(item, "among", item)
+    rows = {kind: glt.utils.id2idx(nodes.flip(0)) for kind in (user, item)}
+    dataset = OwnDataset(NUM_PARTS, rank)
+    dataset.node_pb, dataset.edge_pb = {user: owners, item: owners}, {to: owners}
+    edges = {to: torch.stack([nodes, (nodes + 1) % NUM_NODES]), among: torch.stack([nodes, (nodes + 2) % NUM_NODES])}
+    dataset.init_graph(edges, {to: nodes, among: None}, graph_mode="CPU")
+    features = nodes.flip(0)[:, None].float()
+    dataset.init_node_features({user: features, item: features}, id2idx=rows, with_gpu=False)
+    dataset.init_edge_features({to: nodes[:, None].float()}, id2idx={to: glt.utils.id2idx(nodes)}, with_gpu=False)
+    dataset.label_rows = {user: rows[user]}
+    dataset.init_node_labels({user: nodes.flip(0)}, id2idx=dataset.label_rows)
+    return dataset
 
 
 def train(rank: int, datasets: list[list[Any]], ports: list[int]) -> None:

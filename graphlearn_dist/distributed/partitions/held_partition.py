@@ -137,6 +137,11 @@ class PartitionHolder:
         if place in self._made:
             self._made[place] = self._made[place][0], copies
 
+    def keep_labels(self, key: Any, labels: torch.Tensor) -> None:
+        """The labels of a type that were put in order lie elsewhere from now on, in what is held later, too."""
+        made_of, _ = self._made["labels", key]
+        self._made["labels", key] = made_of, labels
+
     def _once(self, key: Any, make: Callable[..., Any], *made_of: Any) -> Any:
         """``make(*made_of)``, or what it gave before for the same objects."""
         before = self._made.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from dataclasses import dataclass, replace
 
@@ -95,7 +96,8 @@ class WorkerGroup:
         if current_connection().kind != "unix" or not share_partitions():
             return info
         loop = asyncio.get_running_loop()
-        handle = await loop.run_in_executor(None, dataset.share_ipc)  # may copy, once, what is in private memory
+        share = functools.partial(dataset.to_handle, with_splits=True)
+        handle = await loop.run_in_executor(None, share)  # may copy, once, what is in private memory
         if number not in self._shared:
             self._shared.add(number)
             self._answer_for(number, dataset)  # what its arrays were copied from goes

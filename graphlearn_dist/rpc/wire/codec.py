@@ -5,12 +5,13 @@ tensors, not copied). Segments start at multiples of 64 in the *payload*, so tha
 one aligned buffer and makes each tensor a view into it.
 
 Tree: None, bool, int, float, str, bytes, list, tuple, dict, ``torch.Tensor``, ``torch.dtype`` and the types named by
-``register_message``. Nothing else can be built by a decoder, whatever the bytes say.
+``register_message``. Nothing else can be built by a decoder, whatever the bytes say. A value of a subclass of str, int,
+float, tuple, list or dict (a NamedTuple as edge type, an ``IntEnum``, ``numpy.float64``) arrives as one of that class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy
@@ -76,13 +77,57 @@ _NATIVE = _C.Codec(
 )
 
 
+def _without_subclasses(value: Any, depth: int = 0) -> Any:
+    """The value with those of subclasses as values of the class itself; it itself where there are none.
+
+    What cannot travel stays as it is.
+    """
+    if depth > MAX_NESTING:
+        raise InvalidArgumentError(f"obj: nested more than {MAX_NESTING} deep")
+    message = BY_TYPE.get(type(value))
+    if message is not None and message.is_enum:
+        return value
+    if message is not None:
+        given = message.take_apart(value)
+        found = [_without_subclasses(one, depth + 1) for one in given]
+        return value if _same_all(given, found) else message.put_together(found)
+    if isinstance(value, (list, tuple)):
+        found = [_without_subclasses(one, depth + 1) for one in value]
+        kind = list if isinstance(value, list) else tuple
+        return value if type(value) is kind and _same_all(value, found) else kind(found)
+    if isinstance(value, dict):
+        given = [part for pair in value.items() for part in pair]
+        found = [_without_subclasses(one, depth + 1) for one in given]
+        is_plain = type(value) is dict and _same_all(given, found)
+        return value if is_plain else dict(zip(found[::2], found[1::2], strict=True))
+    match value:  # an Enum's own `__str__` is another text
+        case str() if type(value) is not str:
+            return str.__str__(value)
+        case int() if type(value) not in (int, bool):
+            return int.__pos__(value)
+        case float() if type(value) is not float:
+            return float.__pos__(value)
+    return value
+
+
+def _same_all(first: Iterable[Any], second: Iterable[Any]) -> bool:
+    return all(one is other for one, other in zip(first, second, strict=True))
+
+
 def encode(obj: Any, on_released: Callable[[], None] | None = None) -> Encoded:
     """Encode a value; tensors on other devices and non-contiguous ones are copied, others are not.
 
     Raises:
         InvalidArgumentError: something in ``obj`` is of a type that cannot travel, or is nested too deeply.
     """
-    return Encoded(*_NATIVE.encode(obj, _MAX_TREE_BYTES), on_released)
+    try:
+        parts = _NATIVE.encode(obj, _MAX_TREE_BYTES)
+    except InvalidArgumentError:  # rarely: the walk over what is plain already has no second look at it
+        plain = _without_subclasses(obj)
+        if plain is obj:
+            raise
+        parts = _NATIVE.encode(plain, _MAX_TREE_BYTES)
+    return Encoded(*parts, on_released)
 
 
 def decode(head: Buffer, payload: Buffer | None = None) -> Any:

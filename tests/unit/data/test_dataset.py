@@ -13,6 +13,7 @@ from graphlearn_dist.data.reorder import sort_by_in_degree
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.partition import RangePartitionBook
 from graphlearn_dist.typing import Split
 from tests.support.graphs import EDGE_TYPES, Direction, analytic_edges, analytic_graph, make_dataset, typed_graph
 
@@ -179,6 +180,23 @@ def test_feature_by_id(id2index: Any) -> None:
         with pytest.raises(UnknownIdError, match=f"{bad} is outside"):
             feature[A([0, bad])]
     assert feature[torch.empty(0, dtype=torch.int64)].shape == (0, 1)
+
+
+def test_rows_by_the_ids_of_a_book() -> None:
+    """A book's ``id2index`` computes rows, and has no length."""
+    rows = RangePartitionBook([(0, 4), (4, 10)], 1).id2index
+    dataset = Dataset()
+    dataset.init_graph(analytic_edges(10))
+    dataset.init_node_features(torch.arange(4.0, 10.0).view(-1, 1), id2idx=rows)
+    dataset.init_edge_features(torch.arange(4.0, 10.0).view(-1, 1), id2idx=rows)
+    dataset.init_node_labels(torch.arange(4, 10), id2idx=rows)
+    ids = torch.tensor([9, 4])
+    for store in dataset.stores().values():
+        assert store[ids].flatten().tolist() == [9, 4]
+    with pytest.raises(UnknownIdError, match="ids\\[0\\]=3: expected 4 <= id < 10"):
+        dataset.node_features[torch.tensor([3])]
+    with pytest.raises(InvalidArgumentError, match="hotness"):
+        dataset.init_node_features(torch.ones(6, 1), id2idx=rows, hotness=torch.ones(6))
 
 
 def test_unknown_ids_are_errors_and_never_row_0() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 import msgpack
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -227,6 +229,48 @@ def test_values_that_cannot_travel(value: Any) -> None:
         encode(value)
 
 
+class Name(str):
+    pass
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Shade(str, Enum):
+    DARK = "dark"
+
+
+class Place(NamedTuple):
+    name: Name
+    level: Level
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Name("a"), "a"),
+        (Level.HIGH, 3),
+        (Shade.DARK, "dark"),
+        (np.float64(0.5), 0.5),
+        (Place(Name("a"), Level.HIGH), ("a", 3)),
+        ({Place(Name("a"), Level.HIGH): [OrderedDict(x=Name("b"))]}, {("a", 3): [{"x": "b"}]}),
+        (defaultdict(list, {1: torch.arange(2)}), {1: torch.arange(2)}),
+        (Point(1, [Name("a"), Color.RED]), Point(1, ["a", Color.RED])),
+        (torch.Size([2, 3]), (2, 3)),
+    ],
+    ids=str,
+)
+def test_values_of_subclasses_arrive_as_those_of_the_class(value: Any, expected: Any) -> None:
+    assert same(round_trip(value), expected)
+
+
+@pytest.mark.parametrize("value", [[Name("a"), object()], (Name("a"), {1}), {Name("a"): np.int64(1)}], ids=str)
+def test_values_beside_those_of_subclasses_that_cannot_travel(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"obj: a (builtins\.|numpy\.)\w+ cannot travel"):
+        encode(value)
+
+
 def test_encoding_too_deep_a_nesting() -> None:
     value: Any = 0
     for _ in range(MAX_NESTING + 1):
@@ -234,6 +278,10 @@ def test_encoding_too_deep_a_nesting() -> None:
     with pytest.raises(InvalidArgumentError, match="nested"):
         encode(value)
     assert round_trip(value[0]) == value[0]
+    endless: list[Any] = [Name("a")]
+    endless += [endless, endless]
+    with pytest.raises(InvalidArgumentError, match="nested"):
+        encode(endless)
 
 
 def test_register_message_checks() -> None:
