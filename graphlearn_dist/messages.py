@@ -225,9 +225,12 @@ class TensorHandle:
         offset: first byte.
         dtype: torch's name of the dtype, such as ``"int64"``.
         shape: extents.
+        inode: of anonymous shared memory its inode number, since other memory gets the number of its descriptor when it
+            is gone; 0 of a file.
     """
 
     path: str
     offset: int
     dtype: str
     shape: tuple[int, ...]
+    inode: int = 0

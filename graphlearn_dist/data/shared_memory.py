@@ -25,8 +25,8 @@ from ..messages import TensorHandle
 # of this module's lines, and single operations on a dict are atomic.
 _anonymous: dict[int, tuple[int, int]] = {}
 
-# Start address -> (path, offset, bytes) of shared memory of other processes that is mapped here. No lock, as above.
-_received: dict[int, tuple[str, int, int]] = {}
+# Start address -> (handle, bytes) of shared memory of other processes that is mapped here. No lock, as above.
+_received: dict[int, tuple[TensorHandle, int]] = {}
 
 # Held by whoever moves the arrays of an object to shared memory and then tells where they lie: of several at once, a
 # later one would otherwise move them away from under an earlier one's handles.
@@ -67,7 +67,20 @@ def to_handle(tensor: torch.Tensor) -> TensorHandle:
     if place is None:
         raise StorageError("tensor: expected one in shared or file-backed memory; call share() first")
     path, offset = place
-    return TensorHandle(path, offset, dtype, tuple(tensor.shape))
+    inode = os.stat(path).st_ino if _is_anonymous(path) else 0
+    return TensorHandle(path, offset, dtype, tuple(tensor.shape), inode)
+
+
+def _is_anonymous(path: str) -> bool:
+    return path.startswith("/proc/")
+
+
+def _check_inode(handle: TensorHandle, descriptor: int) -> None:
+    if _is_anonymous(handle.path) and os.fstat(descriptor).st_ino != handle.inode:
+        raise StorageError(
+            f"{handle.path}: the shared memory is gone, and other memory is there; keep the object that was shared, or "
+            "sent to a process, until the other process has it"
+        )
 
 
 def from_handle(handle: TensorHandle) -> torch.Tensor:
@@ -87,14 +100,16 @@ def from_handle(handle: TensorHandle) -> torch.Tensor:
     length = handle.offset - start + nbytes
     try:
         with open(handle.path, "rb") as file:
+            _check_inode(handle, file.fileno())
             if os.fstat(file.fileno()).st_size < handle.offset + nbytes:
                 raise StorageError(f"{handle.path}: expected at least {handle.offset + nbytes} bytes")
             mapping = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
     except OSError as error:
-        raise StorageError(f"cannot map {handle.path}: {error}") from error
+        hint = "; is the object that was shared still there?" if _is_anonymous(handle.path) else ""
+        raise StorageError(f"cannot map {handle.path}: {error}{hint}") from error
     tensor = _view(mapping, handle.offset - start, dtype, handle.shape)
-    if handle.path.startswith("/proc/"):
-        _received[tensor.data_ptr()] = handle.path, handle.offset, nbytes
+    if _is_anonymous(handle.path):
+        _received[tensor.data_ptr()] = handle, nbytes
         weakref.finalize(mapping, _received.pop, tensor.data_ptr(), None)
     return tensor
 
@@ -107,18 +122,19 @@ def map_writable(tensor: torch.Tensor) -> torch.Tensor | None:
     address = tensor.data_ptr()
     if any(start <= address < start + nbytes for start, (_, nbytes) in _anonymous.copy().items()):
         return tensor
-    for start, (path, offset, nbytes) in _received.copy().items():
+    for start, (handle, nbytes) in _received.copy().items():
         if start <= address < start + nbytes:
-            return _map_again(tensor, path, offset + address - start)
+            return _map_again(tensor, handle, handle.offset + address - start)
     return None
 
 
-def _map_again(tensor: torch.Tensor, path: str, offset: int) -> torch.Tensor | None:
+def _map_again(tensor: torch.Tensor, handle: TensorHandle, offset: int) -> torch.Tensor | None:
     nbytes, beyond = tensor.numel() * tensor.element_size(), offset % mmap.ALLOCATIONGRANULARITY
     try:
-        with open(path, "r+b") as file:
+        with open(handle.path, "r+b") as file:
+            _check_inode(handle, file.fileno())
             mapping = mmap.mmap(file.fileno(), beyond + nbytes, offset=offset - beyond)
-    except OSError:  # its owner has ended: its pages live on in the mapping that there is
+    except (OSError, StorageError):  # its owner has ended or freed it: its pages live on in the mapping that there is
         return None
     return _view(mapping, beyond, tensor.dtype, tuple(tensor.shape))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,22 @@ def test_shared_memory_goes_with_its_last_tensor() -> None:
         del part
     assert len(places) < 30  # addresses were used again
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_handle_never_leads_to_other_memory() -> None:
+    """The number of a descriptor is another's as soon as it is closed: here it is that of memory of the same size."""
+    first = share(torch.arange(100))
+    handle = to_handle(first)
+    assert from_handle(handle)[7] == 7
+    mapped = from_handle(handle)
+    del first
+    other = share(-torch.arange(100))
+    with pytest.raises(StorageError, match=r"/proc/.*keep the object that was shared"):
+        from_handle(replace(handle, path=to_handle(other).path))
+    assert replace(handle, path=to_handle(other).path) != to_handle(other)
+    with pytest.raises(StorageError, match="/proc/"):
+        from_handle(handle)
+    assert mapped[7] == 7  # who has opened it keeps it
 
 
 def test_mapping_leaves_no_descriptor_open() -> None:
