@@ -10,6 +10,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
+from ..utils.units import parse_size
 from ..utils.values import label_of
 from .ingest import by_type, to_tensor
 from .layout import NodeKey
@@ -31,7 +32,8 @@ class FrequencyPartitioner(PartitionerBase):
         node_feat, node_feat_dtype, edge_feat, edge_feat_dtype: see PartitionerBase.
         probs: for each partition a float vector ``[num_nodes]``: how likely each node is in a batch of that
             partition's seeds (by node type); ``NeighborSampler.sample_prob`` computes it.
-        cache_memory_budget: bytes of other partitions' rows that each partition keeps (by node type).
+        cache_memory_budget: bytes of other partitions' rows that each partition keeps, or a text such as ``"64MB"`` (by
+            node type).
         cache_ratio: the same as a share of all nodes, 0 to 1 (by node type). With both the smaller one counts, with
             neither there is no cache.
         chunk_size: ids assigned at a time, and feature rows in memory at a time.
@@ -54,7 +56,7 @@ class FrequencyPartitioner(PartitionerBase):
         edge_feat_dtype: torch.dtype | None = None,
         edge_weights: Any = None,
         edge_assign_strategy: str = "by_src",
-        cache_memory_budget: int | dict[NodeType, int] | None = None,
+        cache_memory_budget: int | str | dict[NodeType, int | str] | None = None,
         cache_ratio: float | dict[NodeType, float] | None = None,
         chunk_size: int = 10000,
         **options: Any,
@@ -99,6 +101,8 @@ class FrequencyPartitioner(PartitionerBase):
             shared = not isinstance(given, dict)
             values = dict.fromkeys(self.nodes, given) if shared else dict(by_type(name, given, self.nodes))
         for key, value in values.items():
+            if isinstance(value, str) and largest == float("inf"):
+                values[key] = value = parse_size(value, name=label_of(name, key))
             if not isinstance(value, (int, float)) or not 0 <= value <= largest:
                 raise InvalidArgumentError(f"{label_of(name, key)}: expected 0 to {largest:g}, got {value!r}")
         return values

@@ -10,9 +10,12 @@ from .defaults import PartitionerAttributes, partitioner_init
 
 
 class FrequencyPartitioner(PartitionerAttributes, CoreFrequencyPartitioner):
-    """See ``graphlearn_dist.partition.FrequencyPartitioner``."""
+    """See ``graphlearn_dist.partition.FrequencyPartitioner``; a budget or share of 0 is none that was given."""
 
     __init__ = partitioner_init(CoreFrequencyPartitioner.__init__)
+
+    def _limits(self, name: str, given: Any, largest: float) -> dict[Any, float]:
+        return {key: limit for key, limit in super()._limits(name, given, largest).items() if limit}
 
     @property
     def probs(self) -> Any:

@@ -66,6 +66,23 @@ def test_hotness_that_was_given(tmp_path: Path) -> None:
     assert (partitioner.cache_ratio, partitioner.cache_memory_budget) == (0.2, None)
 
 
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [
+        ({"cache_memory_budget": 0, "cache_ratio": 0.4}, 2),
+        ({"cache_memory_budget": "4", "cache_ratio": 0.0}, 1),
+        ({"cache_memory_budget": "4", "cache_ratio": 0.4}, 1),
+        ({"cache_memory_budget": 0, "cache_ratio": 0.0}, None),
+    ],
+)
+def test_limits_of_caches_that_are_0(tmp_path: Path, limits: dict[str, Any], size: int | None) -> None:
+    """GLT takes 0 for a limit that was not given."""
+    hot, rows = [torch.arange(1.0, 6.0), torch.ones(5)], torch.ones(5, 1)
+    glt.partition.FrequencyPartitioner(str(tmp_path / "hot"), 2, 5, RING, hot, rows, **limits).partition()
+    cached = glt.partition.load_partition(str(tmp_path / "hot"), 0)[3].cache_ids
+    assert (None if cached is None else len(cached)) == size
+
+
 def test_a_gpu_to_partition_on_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(no_effect, "_warned", set())
     with pytest.warns(UserWarning, match="device: it has no effect here: partitioners work in host memory"):

@@ -70,6 +70,8 @@ def test_chunks_are_assigned_one_by_one(tmp_path: Path) -> None:
     [
         ({"cache_ratio": 0.1}, 5),
         ({"cache_memory_budget": 3 * 8 + 7}, 3),
+        ({"cache_memory_budget": "31"}, 3),
+        ({"cache_memory_budget": 31, "cache_ratio": 0.0}, 0),
         ({"cache_ratio": 0.1, "cache_memory_budget": 16}, 2),
         ({"cache_ratio": 0.02, "cache_memory_budget": 1 << 20}, 1),
         ({"cache_ratio": 1.0}, 100),
@@ -108,6 +110,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"cache_ratio": 1.5}, "cache_ratio: expected 0 to 1, got 1.5"),
     ({"cache_ratio": {"a": 0.5}}, "cache_ratio: got a dictionary"),
     ({"cache_memory_budget": -1}, "cache_memory_budget: expected 0 to inf, got -1"),
+    ({"cache_memory_budget": "much"}, "cache_memory_budget: expected a size such as '64MB' or '1.5GiB', got 'much'"),
+    ({"cache_ratio": "0.1"}, "cache_ratio: expected 0 to 1, got '0.1'"),
 ]
 
 
