@@ -60,7 +60,8 @@ DrawNegatives checked(const NegativeRequest& request) {
 void draw_negatives_on_device(const NegativeRequest& request, CudaStream stream) {
   const DrawNegatives draw = checked(request);
   if (stream.device != kHost) return launch_negatives(draw, stream);
-  HostExecutor().for_each(draw.count(), draw);
+  HostExecutor executor;
+  run_asking(executor, draw);
 }
 
 void has_edges_on_device(const Csr& csr, const Tensor& rows, const Tensor& cols, const Tensor& found,
@@ -74,7 +75,8 @@ void has_edges_on_device(const Csr& csr, const Tensor& rows, const Tensor& cols,
   check_vector(status, kInt64, 1, "status");
   const HasEdges ask{EdgeSet(csr), IdReader(rows), IdReader(cols), count, found.as<uint8_t>(), status.as<uint64_t>()};
   if (stream.device != kHost) return launch_has_edges(ask, stream);
-  HostExecutor().for_each(count, ask);
+  HostExecutor executor;
+  run_asking(executor, ask);
 }
 
 }  // namespace gld

@@ -1,8 +1,9 @@
 // The list of methods by which neighbors are drawn, for host and device. docs/sampling.md says how to add one.
 //
 // A method is a struct of static functions with its traits. They say which positions of a row are picked, relative to
-// the candidates' start, as a pure function of the node's stream. What is here is all that kernels run; the CPU has
-// faster ways to the same picks of some methods (cpu/pick_block.h).
+// the candidates' start, as a pure function of the node's stream. What is here is all that threads of kernels run by
+// themselves; cuda/long_rows.h has the ways of a group of threads to the same picks from a long row, and the CPU has
+// faster ways to those of some methods (cpu/pick_block.h).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -22,6 +23,7 @@ struct MethodTraits {
   const char* called;  // in errors
   bool reads_weights;  // the graph has weights and weight_sums
   bool may_replace;    // has pick_one(), for draws with replacement
+  bool reads_rows;     // pick_some() may read all candidates: of long rows that is the work of a group of threads
 };
 
 // What methods read of the edges.
@@ -50,7 +52,7 @@ struct OfAllCandidates {
 };
 
 struct Uniform : OfAllCandidates {
-  static constexpr MethodTraits kTraits = {"uniform", "uniform sampling", false, true};
+  static constexpr MethodTraits kTraits = {"uniform", "uniform sampling", false, true, false};
 
   // The pick-th of picks with replacement. There are candidates.
   GLD_HOST_DEVICE static int64_t pick_one(const EdgeColumns&, const PickStream& stream, Candidates from, int64_t pick) {
@@ -65,7 +67,7 @@ struct Uniform : OfAllCandidates {
 
 // By edge weight. Edges of weight 0 are never drawn, not even by fan-out -1.
 struct Weighted {
-  static constexpr MethodTraits kTraits = {"weighted", "weighted sampling", true, true};
+  static constexpr MethodTraits kTraits = {"weighted", "weighted sampling", true, true, true};
   using Scratch = uint64_t;
 
   GLD_HOST_DEVICE static WeightedRow row(const EdgeColumns& edges, Candidates from) {
@@ -91,7 +93,7 @@ struct Weighted {
 
 // Layer-neighbor: one random number per neighbor, shared by all nodes of the frontier (of their tree).
 struct Labor : OfAllCandidates {
-  static constexpr MethodTraits kTraits = {"labor", "LABOR", false, false};
+  static constexpr MethodTraits kTraits = {"labor", "LABOR", false, false, true};
 
   GLD_HOST_DEVICE static void pick_some(const EdgeColumns& edges, const PickStream& stream, Candidates from,
                                         int64_t fanout, int64_t* positions, Scratch* keys) {
@@ -103,7 +105,7 @@ struct Labor : OfAllCandidates {
 
 // The `fanout` edges of largest weight, in row order; of equal weights those that come first in the row.
 struct TopK : OfAllCandidates {
-  static constexpr MethodTraits kTraits = {"topk", "top-k", true, false};
+  static constexpr MethodTraits kTraits = {"topk", "top-k", true, false, true};
   using Scratch = double;
 
   GLD_HOST_DEVICE static void pick_some(const EdgeColumns& edges, const PickStream&, Candidates from, int64_t fanout,

@@ -7,6 +7,7 @@
 // Pickers by weight are in weighted_picks.h.
 #pragma once
 #include <cstdint>
+#include <cstring>
 
 #include "common/host_device.h"
 #include "common/rng.h"
@@ -75,6 +76,8 @@ GLD_HOST_DEVICE inline void pick_without_replacement(NodeStream stream, int64_t 
 
 // Of equal keys the one at the smaller position comes first.
 struct InRowOrder {
+  // No two positions have the same.
+  GLD_HOST_DEVICE uint64_t number(int64_t position) const { return static_cast<uint64_t>(position); }
   GLD_HOST_DEVICE bool operator()(int64_t position, int64_t other) const { return position < other; }
 };
 
@@ -143,6 +146,23 @@ GLD_HOST_DEVICE inline void sort_positions(Position* positions, int64_t count, K
   by_position.sort();
 }
 
+// Puts pairs of keys and positions in the order of SmallestKeys, in place.
+template <typename Key, typename Position>
+GLD_HOST_DEVICE inline void sort_by_key(Key* keys, Position* positions, int64_t count) {
+  SmallestKeys<Key, Position> by_key(keys, positions, count);
+  for (int64_t j = 0; j < count; ++j) by_key.offer(keys[j], positions[j]);
+  by_key.sort();
+}
+
+// A number whose order is that of the values, of which none is NaN.
+GLD_HOST_DEVICE inline uint64_t order_of(double value) {
+  value += 0.0;  // of -0 that is 0
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
 // How many of the ascending `values` [count] are not above `limit`.
 template <typename Value>
 GLD_HOST_DEVICE inline int64_t count_up_to(const Value* values, int64_t count, Value limit) {
@@ -166,9 +186,8 @@ GLD_HOST_DEVICE inline uint64_t labor_number(uint64_t key, int64_t neighbor) {
 // Edges of equal number come in a random order, which is the node's own.
 struct InStreamOrder {
   NodeStream stream;
-  GLD_HOST_DEVICE bool operator()(int64_t position, int64_t other) const {
-    return stream.bits(position) < stream.bits(other);
-  }
+  GLD_HOST_DEVICE uint64_t number(int64_t position) const { return stream.bits(position); }
+  GLD_HOST_DEVICE bool operator()(int64_t position, int64_t other) const { return number(position) < number(other); }
 };
 
 // The `fanout` < `count` neighbors of smallest number, in row order: LABOR-0 (Balin, Catalyurek: "Layer-Neighbor

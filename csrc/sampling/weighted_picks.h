@@ -88,6 +88,14 @@ GLD_HOST_DEVICE inline uint64_t clock_of(double exponential, double weight) {
   return static_cast<uint64_t>(field) << 52 | (bits & UnitSum::kNumberMask);
 }
 
+// When an edge's clock rings in a race; false where its weight is 0, so that it never does.
+GLD_HOST_DEVICE inline bool find_clock(uint64_t key, const WeightedRow& row, int64_t position, uint64_t* clock) {
+  const double weight = row.weight(position);
+  if (!(weight > 0)) return false;
+  *clock = clock_of(exponential_of(NodeStream(key, position)), weight);
+  return true;
+}
+
 // The `num_winners` edges of positive weight whose clocks ring first, in that order, and passing over those that
 // is_out(position) names: an edge's clock rings after an exponential time divided by its weight (Efraimidis, Spirakis:
 // "Weighted random sampling with a reservoir", IPL 2006, in the form of a race), so that each of those left is the next
@@ -97,9 +105,8 @@ GLD_HOST_DEVICE inline void race_by_weight(uint64_t key, const WeightedRow& row,
                                            Position* positions, uint64_t* clocks, IsOut is_out) {
   SmallestKeys<uint64_t, Position> first(clocks, positions, num_winners);
   for (int64_t i = 0; i < row.count; ++i) {
-    const double weight = row.weight(i);
-    if (weight > 0 && !is_out(i))
-      first.offer(clock_of(exponential_of(NodeStream(key, i)), weight), static_cast<Position>(i));
+    uint64_t clock;
+    if (!is_out(i) && find_clock(key, row, i, &clock)) first.offer(clock, static_cast<Position>(i));
   }
   first.sort();
 }
@@ -130,6 +137,26 @@ GLD_HOST_DEVICE inline int64_t pick_by_weight(NodeStream stream, const WeightedR
 // Attempts after which what is missing of picks without replacement is decided by a race.
 GLD_HOST_DEVICE inline int64_t weighted_attempts(int64_t fanout) { return 4 * fanout + 16; }
 
+// The first part of pick_weighted_without_replacement(), which does not read the row: gives how many picks it made.
+template <typename Position, typename Contains, typename Record>
+GLD_HOST_DEVICE inline int64_t attempt_distinct(NodeStream stream, const WeightedRow& row, int64_t fanout,
+                                                Position* positions, Contains contains, Record record) {
+  const int64_t num_attempts = weighted_attempts(fanout);
+  int64_t found = 0;
+  for (int64_t attempt = 0; found < fanout && attempt < num_attempts; ++attempt) {
+    const int64_t position = attempt_by_weight(row, stream.bits(attempt));
+    if (position == kNotDrawn || contains(found, position)) continue;
+    positions[found] = static_cast<Position>(position);
+    record(found++, position);
+  }
+  return found;
+}
+
+// The key of the race that makes the picks that are missing then.
+GLD_HOST_DEVICE inline uint64_t race_key(NodeStream stream, int64_t fanout) {
+  return stream.bits(weighted_attempts(fanout));
+}
+
 // `fanout` positions, fewer than there are edges of positive weight, by successive sampling: each pick is one of the
 // edges left with a probability proportional to its weight. `clocks` [fanout] is scratch memory; for `contains` and
 // `record` see pick_without_replacement().
@@ -142,16 +169,9 @@ template <typename Position, typename Contains, typename Record>
 GLD_HOST_DEVICE inline void pick_weighted_without_replacement(NodeStream stream, const WeightedRow& row, int64_t fanout,
                                                               Position* positions, uint64_t* clocks, Contains contains,
                                                               Record record) {
-  const int64_t num_attempts = weighted_attempts(fanout);
-  int64_t found = 0;
-  for (int64_t attempt = 0; found < fanout && attempt < num_attempts; ++attempt) {
-    const int64_t position = attempt_by_weight(row, stream.bits(attempt));
-    if (position == kNotDrawn || contains(found, position)) continue;
-    positions[found] = static_cast<Position>(position);
-    record(found++, position);
-  }
+  const int64_t found = attempt_distinct(stream, row, fanout, positions, contains, record);
   if (found == fanout) return;
-  race_by_weight(stream.bits(num_attempts), row, fanout - found, positions + found, clocks,
+  race_by_weight(race_key(stream, fanout), row, fanout - found, positions + found, clocks,
                  [&contains, found](int64_t position) { return contains(found, position); });
 }
 

@@ -13,13 +13,16 @@
 
 namespace gld::test {
 
+// The threads of each step in an order of its own: forwards, backwards, or strewn.
 struct HostGroup {
   int64_t memory[kGroupMemory];
-  bool backwards;
+  uint64_t order;
 
   template <typename Step>
   void each(Step step) {
-    for (int thread = 0; thread < kGroupThreads; ++thread) step(backwards ? kGroupThreads - 1 - thread : thread);
+    order = mix64(order + 1);
+    const uint64_t first = order >> 32, stride = order % 3 == 0 ? 1 : order % 3 == 1 ? kGroupThreads - 1 : order | 1;
+    for (uint64_t i = 0; i < kGroupThreads; ++i) step(static_cast<int>((first + i * stride) % kGroupThreads));
   }
 };
 
@@ -45,7 +48,7 @@ class HostExecutor {
     launch(
         list, [](const Body& body) { return body.num_groups(); },
         [this](const Body& body, int64_t i) {
-          HostGroup group{{}, mix64(order_ + i) % 2 == 1};
+          HostGroup group{{}, order_ + i};
           body(group, i);
         });
   }

@@ -249,9 +249,64 @@ TEST("device batches: frontiers and edges of many tiles") {
   check_request(graph, {{{0, ids(random_numbers(3 * kScanTile + 17, kUsers, 72))}}, {{6, 6}, {1, 1}}, {{}, {}}});
 }
 
+// Two users whose rows a thread does not read alone, one of them just longer than that, and the others' short ones.
+// `weight` gives each edge's.
+template <typename Weight>
+Typed graph_with_hubs(ThreadPool& pool, Weight weight) {
+  constexpr int64_t kHub = 3 * kLongRow + 5, kEdges = 7 * kLongRow;
+  std::vector<int64_t> users = random_numbers(kEdges, kUsers, 81), others = random_numbers(kEdges, kUsers, 82);
+  for (int64_t e = 0; e < kHub; ++e) users[e] = 7;
+  for (int64_t e = kHub; e < kHub + kLongRow + 1; ++e) users[e] = 8;
+  std::vector<float> weights;
+  for (int64_t e = 0; e < kEdges; ++e) weights.push_back(weight(e));
+  EdgeData data;
+  data.weights = tensor(weights, {Kind::kFloat, 32});
+  data.times = ids(random_numbers(kEdges, kTimes, 83));
+  return {build_csr(ids({}), ids({}), {{}, tensor(std::vector<float>(), {Kind::kFloat, 32}), ids({})}, kUsers, kItems,
+                    pool),
+          build_csr(ids(users), ids(others), data, kUsers, kUsers, pool)};
+}
+
+// All weights but few are 0 or nearly so, beside those few: attempts find these again and again.
+float skewed(int64_t edge) {
+  return edge % 400 == 3 ? 1e30f : edge % 5 == 0 ? 0 : 1e-3f * static_cast<float>(edge % 7 + 1);
+}
+
+TEST("device batches: long rows, read by groups: every method, ties, weights of which few are nearly all") {
+  ThreadPool pool(3);
+  const auto equal_weights = [](int64_t) { return 2.0f; };
+  const auto few_weights = [](int64_t edge) { return static_cast<float>(edge % 3); };
+  for (TimeRule times : {TimeRule::kIgnore, TimeRule::kBefore})
+    for (const Typed& made :
+         {graph_with_hubs(pool, equal_weights), graph_with_hubs(pool, few_weights), graph_with_hubs(pool, skewed)}) {
+      const Typed graph{with_sums(made.likes, pool), with_sums(made.knows, pool)};
+      for (DrawMethod how : every_method(times))
+        for (int64_t fanout : {1, 20, 300}) {
+          Request request{{{0, ids({8, 3, 7, 7, 1499})}}, {{0, fanout}, {0, 2}}, {how, how}, true};
+          if (times != TimeRule::kIgnore) request.times = ids({kTimes, 20, kTimes / 2, kTimes, 500});
+          check_request(graph, request);
+        }
+    }
+}
+
+TEST("device batches: where the graph has long rows a launch a hop reads them, for methods that do") {
+  ThreadPool pool(3);
+  const Typed made = graph_with_hubs(pool, skewed);
+  const Typed graph{with_sums(made.likes, pool), with_sums(made.knows, pool)};
+  const auto num_launches = [&](DrawMethod how) {
+    const Request request{{{0, ids({7, 8})}}, three_hops(4), {how, how}};
+    return DeviceBatch(graph, request, pool, 3).num_launches();
+  };
+  const int without = num_launches({});
+  for (const DrawMethod& how : every_method(TimeRule::kIgnore)) {
+    if (how.replace) continue;
+    CHECK_EQUAL(num_launches(how), without + (traits_of(how.method).reads_rows ? 3 : 0));
+  }
+}
+
 // Launches a batch: three fills; of each list of seeds its number, its entry in the table, the scan that adds it; of
 // each hop counts, picks, entries, the scan that adds what is new, local ids, for eight edge types at once; then
-// columns.
+// columns. The graph has rows that are long, and uniform draws read none.
 TEST("device batches: twelve edge types, in two rounds a hop; launches do not grow with types") {
   ThreadPool pool(3);
   const Typed graph = typed_graph({}, pool);

@@ -104,8 +104,8 @@ int64_t check_request(const Request& request) {
     Drawn found = expected;
     for (auto* nodes : {&found.targets, &found.sources}) nodes->assign(request.num_slots, -5);
     found.is_open.assign(request.num_slots, 9);
-    executor.for_each(
-        request.num_slots,
+    run_asking(
+        executor,
         DrawNegatives{kernel_end(request.sources, found.sources), kernel_end(request.targets, found.targets),
                       !request.given_sources.defined(), IdReader(request.given_sources),
                       request.is_strict ? EdgeSet(request.edges) : EdgeSet(), request.is_strict,
@@ -188,19 +188,39 @@ TEST("device negatives: pairs that are edges, narrow and wide ids; pairs outside
       std::vector<uint8_t> found(3000, 7);
       uint64_t status = ~uint64_t{0};
       HostExecutor executor(pool, 33);
-      executor.for_each(3000, HasEdges{EdgeSet(graph), IdReader(rows), IdReader(cols), 3000, found.data(), &status});
+      run_asking(executor, HasEdges{EdgeSet(graph), IdReader(rows), IdReader(cols), 3000, found.data(), &status});
       CHECK(found == values<uint8_t>(expected));
       CHECK_EQUAL(status, ~uint64_t{0});
     }
+    std::vector<uint8_t> found(4, 7);
+    uint64_t status = ~uint64_t{0};
+    HostExecutor executor(pool, 34);
+    run_asking(executor, HasEdges{EdgeSet(graph), IdReader(ids({0, 5, 60, -1})), IdReader(ids32({0, 60, 0, 0})), 4,
+                                  found.data(), &status});
+    CHECK(found == (std::vector<uint8_t>{1, 0, 0, 0}));
+    CHECK_EQUAL(status, 1u);
   }
-  const Csr graph = small_graph(pool, false);
-  std::vector<uint8_t> found(4, 7);
-  uint64_t status = ~uint64_t{0};
-  HostExecutor executor(pool, 34);
-  executor.for_each(4, HasEdges{EdgeSet(graph), IdReader(ids({0, 5, 60, -1})), IdReader(ids32({0, 60, 0, 0})), 4,
-                                found.data(), &status});
-  CHECK(found == (std::vector<uint8_t>{1, 0, 0, 0}));
-  CHECK_EQUAL(status, 1u);
+}
+
+TEST("device negatives: a group of threads reads long rows in the order of times") {
+  ThreadPool pool(2);
+  const Csr graph = typed_graph({Method::kUniform, false, TimeRule::kBefore}, pool).knows;
+  CHECK(!EdgeSet(graph).is_ascending);
+  const int64_t* indptr = graph.indptr.as<int64_t>();
+  CHECK(indptr[8] - indptr[7] > 4 * kGroupThreads);
+  const Tensor rows = ids(std::vector<int64_t>(kUsers, 7)), cols = ids([] {
+                                                              std::vector<int64_t> all(kUsers);
+                                                              for (int64_t i = 0; i < kUsers; ++i) all[i] = i;
+                                                              return all;
+                                                            }());
+  for (uint64_t order : {35, 36}) {
+    std::vector<uint8_t> found(kUsers, 7);
+    uint64_t status = ~uint64_t{0};
+    HostExecutor executor(pool, order);
+    run_asking(executor, HasEdges{EdgeSet(graph), IdReader(rows), IdReader(cols), kUsers, found.data(), &status});
+    CHECK(found == values<uint8_t>(has_edges(graph, rows, cols, pool)));
+  }
+  check_request({graph, 300, 6, {kUsers, 1, 0}, {}, ids(std::vector<int64_t>(300, 7))});
 }
 
 }  // namespace

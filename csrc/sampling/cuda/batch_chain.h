@@ -230,9 +230,15 @@ class BatchChain {
             scratch<int64_t>(step.offsets)};
   }
 
+  LongRows long_rows_of(const BatchLayout::HopStep& step) const {
+    if (!step.has_long_rows) return {};
+    return {scratch<uint64_t>(step.num_long_rows), scratch<int64_t>(step.long_rows)};
+  }
+
   void sample_hop(const BatchLayout::Round& round) {
     LaunchList<RunScan<CountPicks>> counting;
     LaunchList<PickTogether> picking;
+    LaunchList<PickFromLongRows> reading;
     LaunchList<EnterNeighbors> entering;
     for (size_t number : round.steps) {
       const BatchLayout::HopStep& step = layout_.hop_steps[number];
@@ -243,7 +249,10 @@ class BatchChain {
       const CountPicks count{
           hop, counter(step.edges_before), counter(step.edges_after), room_of_edges(type), status(), bad_row_of(type)};
       counting.push_back(scan(step.max_frontier, count, step.sums));
-      if (hop.picker.draws_together()) picking.push_back({step.max_frontier, {hop, arrivals}});
+      const LongRows long_rows = long_rows_of(step);
+      if (hop.picker.draws_together()) picking.push_back({step.max_frontier, {hop, arrivals, long_rows}});
+      if (hop.picker.reads_rows() && step.has_long_rows)
+        reading.push_back({step.max_frontier, {hop, arrivals, long_rows}});
       entering.push_back(
           {step.max_edges,
            {hop, arrivals, EdgeIdReader(input_.graphs[type]), cols_of(edges),
@@ -251,6 +260,7 @@ class BatchChain {
     }
     executor_.for_each_group(counting);
     executor_.for_each(picking);
+    executor_.for_each_group(reading);
     executor_.for_each(entering);
     add_new_nodes(round, layout_.hop_steps);
   }

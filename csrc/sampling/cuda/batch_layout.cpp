@@ -7,6 +7,7 @@
 #include "common/cuda/group_scan.h"
 #include "common/cuda/launch_list.h"
 #include "sampling/candidates.h"
+#include "sampling/cuda/long_rows.h"
 #include "sampling/cuda/ordered_table.h"
 
 namespace gld {
@@ -99,6 +100,7 @@ class LayoutMaker {
     const int edges_before = newest_edges(edge_type), edges_after = out_.num_counters++;
     out_.hop_steps.push_back({hop, edge_type, fanout, seeds.frontier_begin, seeds.frontier_end, edges_before,
                               edges_after, seeds.max_frontier, max_edges, 0});
+    out_.hop_steps.back().has_long_rows = !edges.replace && fanout != kTakeAll && edges.max_degree > kLongRow;
     found.max_new += max_edges;
     int64_t& capacity = out_.edges[edge_type].capacity;
     const int64_t added = std::min(max_edges, most_edges(edge_type) - capacity);
@@ -165,7 +167,10 @@ class LayoutMaker {
     out_.filled = scratch_.num_bytes;
     for (auto& nodes : out_.nodes)
       nodes.slots = take_scratch<OrderedTable::Slot>(static_cast<int64_t>(nodes.num_slots));
-    for (auto& step : out_.hop_steps) step.sums = take_sums(step.max_frontier);
+    for (auto& step : out_.hop_steps) {
+      step.sums = take_sums(step.max_frontier);
+      if (step.has_long_rows) step.num_long_rows = take_scratch<uint64_t>(1);
+    }
     for (auto* rounds : {&out_.seed_rounds, &out_.hop_rounds})
       for (auto& round : *rounds)
         for (auto& nodes : round.new_nodes) nodes.sums = take_sums(nodes.max_count);
@@ -196,6 +201,7 @@ class LayoutMaker {
         step.candidates = take_scratch<Candidates>(step.max_frontier);
         step.offsets = take_scratch<int64_t>(step.max_frontier + 1);
         step.slots = take_scratch<int64_t>(step.max_edges);
+        if (step.has_long_rows) step.long_rows = take_scratch<int64_t>(step.max_frontier);
       }
       largest = std::max(largest, scratch_.num_bytes);
     }

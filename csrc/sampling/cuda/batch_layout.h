@@ -80,6 +80,9 @@ struct BatchLayout {
            offsets = 0;  // in scratch memory: per node of the frontier its candidates and (one more) its
     size_t slots = 0;    // first edge, per arrival its slot of the table
     size_t sums = 0;     // TileSums of the frontier
+    // Where the graph has long rows: LongRows, in scratch memory.
+    bool has_long_rows = false;
+    size_t num_long_rows = 0, long_rows = 0;
   };
   // Nodes of one type that are added in one scan: arrivals of these steps.
   struct NewNodes {
@@ -114,7 +117,8 @@ struct BatchLayout {
   // uint64, behind them: position of the first seed outside the graph, or bad_row_of(), bad_neighbor_of() of a graph
   // that is damaged, or overflow_of() of what did not fit; all bits set where nothing went wrong.
   size_t status = 0;
-  // Tables and TileSums of all scans, which begin with all bits set, behind each other in scratch memory.
+  // Tables, TileSums of all scans and numbers of long rows, which begin with all bits set, behind each other in scratch
+  // memory.
   size_t filled = 0, num_filled_bytes = 0;
   size_t num_bytes = 0, num_scratch_bytes = 0;
 };

@@ -191,14 +191,30 @@ struct CountPicks {
 // Picks that depend on each other, a thread per node: positions in place of the edges' neighbors.
 struct PickTogether {
   HopPicks hop;
-  Arrivals arrivals;  // whose slots are scratch memory until EnterNeighbors
+  Arrivals arrivals;   // whose slots are scratch memory until EnterNeighbors
+  LongRows long_rows;  // takes those of PickFromLongRows
 
   GLD_HOST_DEVICE int64_t count() const { return arrivals.count() > 0 ? hop.frontier.size() : 0; }
   GLD_HOST_DEVICE void operator()(int64_t i) const {
     const Candidates from = hop.candidates[i];
     if (!hop.picker.is_drawn_together(from)) return;
     const int64_t first = hop.offsets[i];
-    hop.picker.pick_together(hop.stream(i), from, &arrivals.id(first), arrivals.slots + first);
+    const bool is_done = hop.picker.pick_together(hop.stream(i), from, &arrivals.id(first), arrivals.slots + first);
+    if (!is_done) long_rows.add(i);
+  }
+};
+
+// The same where a long row is to be read, a group per node.
+struct PickFromLongRows {
+  HopPicks hop;
+  Arrivals arrivals;
+  LongRows long_rows;
+
+  GLD_HOST_DEVICE int64_t num_groups() const { return long_rows.count(); }
+  template <typename Group>
+  GLD_HOST_DEVICE void operator()(Group& group, int64_t number) const {
+    const int64_t i = long_rows.places[number], first = hop.offsets[i];
+    hop.picker.finish_long(group, hop.stream(i), hop.candidates[i], &arrivals.id(first), arrivals.slots + first);
   }
 };
 

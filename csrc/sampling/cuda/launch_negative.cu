@@ -4,9 +4,13 @@
 namespace gld {
 
 void launch_negatives(const DrawNegatives& draw, CudaStream stream) {
-  CudaExecutor(stream).for_each(draw.count(), draw);
+  CudaExecutor executor(stream);
+  run_asking(executor, draw);
 }
 
-void launch_has_edges(const HasEdges& ask, CudaStream stream) { CudaExecutor(stream).for_each(ask.count(), ask); }
+void launch_has_edges(const HasEdges& ask, CudaStream stream) {
+  CudaExecutor executor(stream);
+  run_asking(executor, ask);
+}
 
 }  // namespace gld

@@ -1,9 +1,11 @@
 // The kernels of negative sampling, as functors for host and device (see batch_steps.h). Every slot for a negative is
-// filled by a thread of its own, in all its trials: what it draws depends on no other slot.
+// filled by a thread of its own (by a group, where rows must be read to find an edge), in all its trials: what it draws
+// depends on no other slot.
 #pragma once
 #include <cstdint>
 
 #include "common/atomics.h"
+#include "common/cuda/group_scan.h"
 #include "common/host_device.h"
 #include "graph/csr.h"
 #include "sampling/candidates.h"
@@ -30,18 +32,9 @@ struct EdgeSet {
     return row >= 0 && row < num_rows && col >= 0 && col < num_cols;
   }
 
-  // False where one of them is outside the graph. A row whose offsets are damaged has no edges: DeviceTopology, which
-  // reads them all, has refused such.
+  // By a thread, in rows that are ascending. False where one of them is outside the graph.
   GLD_HOST_DEVICE bool has_edge(int64_t row, int64_t col) const {
-    if (!holds_ids(row, col)) return false;
-    RowSpan span;
-    if (!row_at.find(row, &span)) return false;
-    Candidates in = whole_row(span);
-    if (!is_ascending) {
-      for (int64_t i = 0; i < in.count; ++i)
-        if (neighbor_at(in.start + i) == col) return true;
-      return false;
-    }
+    Candidates in = candidates(row, col);
     while (in.count > 0) {
       const int64_t half = in.count / 2, found = neighbor_at(in.start + half);
       if (found == col) return true;
@@ -49,7 +42,41 @@ struct EdgeSet {
     }
     return false;
   }
+
+  // The same by a group of threads, which reads the row: rows in the order of times are not ascending.
+  template <typename Group>
+  GLD_HOST_DEVICE bool has_edge(Group& group, int64_t row, int64_t col) const {
+    const Candidates in = candidates(row, col);
+    uint64_t* found = reinterpret_cast<uint64_t*>(group.memory);
+    group.each([&](int thread) {
+      if (thread == 0) *found = 0;
+    });
+    group.each([&](int thread) {
+      for (int64_t i = thread; i < in.count && atomic_read(found) == 0; i += kGroupThreads)
+        if (neighbor_at(in.start + i) == col) atomic_write(found, 1);
+    });
+    const bool has_edge = *found != 0;
+    group.each([](int) {});  // all have read it
+    return has_edge;
+  }
+
+ private:
+  // A row whose offsets are damaged has no edges: DeviceTopology, which reads them all, has refused such.
+  GLD_HOST_DEVICE Candidates candidates(int64_t row, int64_t col) const {
+    RowSpan span;
+    if (!holds_ids(row, col) || !row_at.find(row, &span)) return {0, 0};
+    return whole_row(span);
+  }
 };
+
+// Runs a body with a thread for each of its slots or pairs, or a group where rows must be read.
+template <typename Executor, typename Body>
+void run_asking(Executor& executor, const Body& body) {
+  if (body.edges.is_ascending)
+    executor.for_each(body.count(), body);
+  else
+    executor.for_each_group(body.count(), body);
+}
 
 struct HasEdges {
   EdgeSet edges;
@@ -59,10 +86,21 @@ struct HasEdges {
   uint64_t* status;  // lowered to the position of a pair that is outside the graph
 
   GLD_HOST_DEVICE int64_t count() const { return num_pairs; }
-  GLD_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t row = rows(i), col = cols(i);
-    if (!edges.holds_ids(row, col)) atomic_lower(status, static_cast<uint64_t>(i));
-    found[i] = edges.has_edge(row, col) ? 1 : 0;
+  GLD_HOST_DEVICE void operator()(int64_t i) const { tell(i, edges.has_edge(rows(i), cols(i))); }
+
+  GLD_HOST_DEVICE int64_t num_groups() const { return num_pairs; }
+  template <typename Group>
+  GLD_HOST_DEVICE void operator()(Group& group, int64_t i) const {
+    const bool is_edge = edges.has_edge(group, rows(i), cols(i));
+    group.each([&](int thread) {
+      if (thread == 0) tell(i, is_edge);
+    });
+  }
+
+ private:
+  GLD_HOST_DEVICE void tell(int64_t i, bool is_edge) const {
+    if (!edges.holds_ids(rows(i), cols(i))) atomic_lower(status, static_cast<uint64_t>(i));
+    found[i] = is_edge ? 1 : 0;
   }
 };
 
@@ -94,8 +132,28 @@ struct DrawNegatives {
   uint8_t* is_open;  // [slots], out: whether the slot of a strict negative found none
 
   GLD_HOST_DEVICE int64_t count() const { return num_slots; }
-
   GLD_HOST_DEVICE void operator()(int64_t slot) const {
+    fill(slot, draw(slot, [this](int64_t row, int64_t col) { return edges.has_edge(row, col); }));
+  }
+
+  GLD_HOST_DEVICE int64_t num_groups() const { return num_slots; }
+  template <typename Group>
+  GLD_HOST_DEVICE void operator()(Group& group, int64_t slot) const {
+    const Slot drawn = draw(slot, [&](int64_t row, int64_t col) { return edges.has_edge(group, row, col); });
+    group.each([&](int thread) {
+      if (thread == 0) fill(slot, drawn);
+    });
+  }
+
+ private:
+  struct Slot {
+    int64_t source, target;
+    bool source_is_open, target_is_open;
+  };
+
+  // has_edge(row, col) asks the edges.
+  template <typename HasEdge>
+  GLD_HOST_DEVICE Slot draw(int64_t slot, const HasEdge& has_edge) const {
     int64_t source = draws_sources ? 0 : given_sources(slot), target = 0;
     bool source_is_open = draws_sources, target_is_open = true;
     // An end that is too late is drawn again alone, of a pair that is an edge each end is.
@@ -103,19 +161,20 @@ struct DrawNegatives {
       const int64_t number = trial * num_slots + slot;
       if (source_is_open) source_is_open = sources.is_late(source = sources.draw(key, number), slot);
       if (target_is_open) target_is_open = targets.is_late(target = targets.draw(key, number), slot);
-      if (is_strict && !source_is_open && !target_is_open && is_edge(source, target)) {
+      if (is_strict && !source_is_open && !target_is_open &&
+          (rows_are_sources ? has_edge(source, target) : has_edge(target, source))) {
         source_is_open = draws_sources;
         target_is_open = true;
       }
     }
-    if (draws_sources) sources.nodes[slot] = source_is_open && !is_strict ? sources.earliest : source;
-    targets.nodes[slot] = target_is_open && !is_strict ? targets.earliest : target;
-    is_open[slot] = is_strict && (source_is_open || target_is_open) ? 1 : 0;
+    return {source, target, source_is_open, target_is_open};
   }
 
- private:
-  GLD_HOST_DEVICE bool is_edge(int64_t source, int64_t target) const {
-    return rows_are_sources ? edges.has_edge(source, target) : edges.has_edge(target, source);
+  GLD_HOST_DEVICE void fill(int64_t slot, Slot drawn) const {
+    const bool source_is_open = drawn.source_is_open, target_is_open = drawn.target_is_open;
+    if (draws_sources) sources.nodes[slot] = source_is_open && !is_strict ? sources.earliest : drawn.source;
+    targets.nodes[slot] = target_is_open && !is_strict ? targets.earliest : drawn.target;
+    is_open[slot] = is_strict && (source_is_open || target_is_open) ? 1 : 0;
   }
 };
 

@@ -1,10 +1,12 @@
 // The picks of one node in a kernel: those of the CPU's pickers (cpu/pick_block.h), made one by one where they do not
-// depend on each other, so that a thread serves an edge and not a node.
+// depend on each other, so that a thread serves an edge and not a node; where they do, a thread serves a node, and a
+// group of threads a node of many neighbors.
 #pragma once
 #include <cstdint>
 
 #include "common/host_device.h"
 #include "sampling/candidates.h"
+#include "sampling/cuda/long_rows.h"
 #include "sampling/methods.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/pickers.h"
@@ -23,6 +25,9 @@ struct NodePicker {
 
   // Whether picks of long rows depend on each other: each is drawn from what the ones before left.
   bool draws_together() const { return fanout != kTakeAll && !how.replace && how.times != TimeRule::kLatest; }
+
+  // Whether they may take reading a row.
+  bool reads_rows() const { return draws_together() && traits_of(how.method).reads_rows; }
 
   // `time` is that of the node, and ignored with the times. None where the row's offsets are damaged, and then false.
   GLD_HOST_DEVICE bool candidates(int64_t row, int64_t time, Candidates* from) const {
@@ -53,13 +58,29 @@ struct NodePicker {
     });
   }
 
-  // All `fanout` positions, relative to from.start. `scratch` has room for one number of 64 bits per pick.
-  GLD_HOST_DEVICE void pick_together(const PickStream& stream, Candidates from, int64_t* positions,
+  // All `fanout` positions, relative to from.start. `scratch` has room for one number of 64 bits per pick. Of a long
+  // row it may leave some to finish_long(): false then.
+  GLD_HOST_DEVICE bool pick_together(const PickStream& stream, Candidates from, int64_t* positions,
                                      void* scratch) const {
-    with_method(how.method, [&](auto method) {
+    return with_method(how.method, [&](auto method) {
       using M = decltype(method);
       static_assert(sizeof(typename M::Scratch) <= sizeof(uint64_t));
-      M::pick_some(edges, stream, from, fanout, positions, static_cast<typename M::Scratch*>(scratch));
+      auto* memory = static_cast<typename M::Scratch*>(scratch);
+      if constexpr (M::kTraits.reads_rows)
+        if (from.count > kLongRow) return LongRow<M>::begin(edges, stream, from, fanout, positions, memory);
+      M::pick_some(edges, stream, from, fanout, positions, memory);
+      return true;
+    });
+  }
+
+  // What that has left, by a group of threads; `positions` and `scratch` are as it has left them.
+  template <typename Group>
+  GLD_HOST_DEVICE void finish_long(Group& group, const PickStream& stream, Candidates from, int64_t* positions,
+                                   void* scratch) const {
+    with_method(how.method, [&](auto method) {
+      using M = decltype(method);
+      if constexpr (M::kTraits.reads_rows)
+        LongRow<M>::finish(group, edges, stream, from, fanout, positions, static_cast<typename M::Scratch*>(scratch));
     });
   }
 
