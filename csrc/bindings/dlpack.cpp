@@ -68,7 +68,7 @@ void destroy_unused_capsule(PyObject* capsule) {
 
 struct Borrowed {
   Tensor tensor;
-  int32_t device_type;
+  DLDevice device;
 };
 
 bool is_host(int32_t device_type) { return device_type == kDLCPU || device_type == kDLCUDAHost; }
@@ -114,7 +114,7 @@ Borrowed borrow(const py::object& capsule, const char* name) {
   tensor.dtype = {static_cast<Kind>(source.dtype.code), source.dtype.bits};
   tensor.shape.assign(source.shape, source.shape + source.ndim);
   tensor.owner = std::move(owner);
-  return {std::move(tensor), source.device.device_type};
+  return {std::move(tensor), source.device};
 }
 
 // Of a tensor in the memory of a GPU, which may be another than the current one. No stream is waited for.
@@ -131,7 +131,7 @@ py::object capsule_on_device(const py::handle& object) {
 Tensor from_python(const py::handle& object, const char* name) {
   check_is_tensor(object, name);
   Borrowed borrowed = borrow(host_capsule(object, name), name);
-  if (!is_host(borrowed.device_type))
+  if (!is_host(borrowed.device.device_type))
     throw InvalidArgument(message(name, ": expected a tensor in host memory, got one on a device"));
   return std::move(borrowed.tensor);
 }
@@ -142,10 +142,13 @@ Tensor from_python_on(const py::handle& object, const char* name, int device) {
   const bool on_host = is_host(py::cast<int32_t>(py::int_(py::tuple(object.attr("__dlpack_device__")())[0])));
   Borrowed borrowed = borrow(on_host ? host_capsule(object, name) : capsule_on_device(object), name);
   const Tensor& tensor = borrowed.tensor;
-  const int32_t type = borrowed.device_type;
+  const int32_t type = borrowed.device.device_type;
   if (!is_host(type) && type != kDLCUDA && type != kDLCUDAManaged)
     throw InvalidArgument(message(name, ": expected a tensor on a CUDA device or the host, got DLPack device ", type));
-  if (tensor.nbytes() > 0 && !open_to_gpu(tensor.data, tensor.nbytes(), device))
+  // The driver is asked about host memory, which is pinned or not, and about that of other GPUs: where a tensor says
+  // that it lies on this one it does, and the tensors of every batch say so.
+  const bool is_known = type == kDLCUDA && borrowed.device.device_id == device;
+  if (!is_known && tensor.nbytes() > 0 && !open_to_gpu(tensor.data, tensor.nbytes(), device))
     throw InvalidArgument(message(name, ": expected memory that GPU ", device,
                                   " can read (its own, that of a peer, or pinned host memory), got a tensor ",
                                   is_host(type) ? "in host memory that is not pinned" : "of another device"));

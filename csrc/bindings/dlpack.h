@@ -16,7 +16,8 @@ Tensor from_python(const pybind11::handle& object, const char* name);
 Tensor from_python_optional(const pybind11::handle& object, const char* name);
 
 // The same of memory that kernels on a GPU can read: its own or a peer's, or pinned memory of the host. The producer is
-// not waited for: its work is on the stream that the kernels will be on. Device -1 is the host.
+// not waited for: its work is on the stream that the kernels will be on. Where the producer says that the memory is the
+// GPU's own that is believed; of any other the driver is asked, which takes microseconds. Device -1 is the host.
 Tensor from_python_on(const pybind11::handle& object, const char* name, int device);
 Tensor from_python_optional_on(const pybind11::handle& object, const char* name, int device);
 

@@ -50,8 +50,10 @@ bool open_byte(const void* byte, int device) {
 
 }  // namespace
 
-// Pages at one end may be locked for a neighbor's sake, so both ends are looked at.
+// Pages at one end may be locked for a neighbor's sake, so both ends are looked at. A thread that has used no GPU would
+// take memory on the first one of the machine by asking.
 bool open_to_gpu(const void* memory, size_t num_bytes, int device) {
+  const DeviceScope scope(device);
   return open_byte(memory, device) && open_byte(static_cast<const char*>(memory) + num_bytes - 1, device);
 }
 
