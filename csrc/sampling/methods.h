@@ -23,7 +23,6 @@ struct MethodTraits {
   const char* called;  // in errors
   bool reads_weights;  // the graph has weights and weight_sums
   bool may_replace;    // has pick_one(), for draws with replacement
-  bool reads_rows;     // pick_some() may read all candidates: of long rows that is the work of a group of threads
 };
 
 // What methods read of the edges.
@@ -52,7 +51,7 @@ struct OfAllCandidates {
 };
 
 struct Uniform : OfAllCandidates {
-  static constexpr MethodTraits kTraits = {"uniform", "uniform sampling", false, true, false};
+  static constexpr MethodTraits kTraits = {"uniform", "uniform sampling", false, true};
 
   // The pick-th of picks with replacement. There are candidates.
   GLD_HOST_DEVICE static int64_t pick_one(const EdgeColumns&, const PickStream& stream, Candidates from, int64_t pick) {
@@ -67,7 +66,7 @@ struct Uniform : OfAllCandidates {
 
 // By edge weight. Edges of weight 0 are never drawn, not even by fan-out -1.
 struct Weighted {
-  static constexpr MethodTraits kTraits = {"weighted", "weighted sampling", true, true, true};
+  static constexpr MethodTraits kTraits = {"weighted", "weighted sampling", true, true};
   using Scratch = uint64_t;
 
   GLD_HOST_DEVICE static WeightedRow row(const EdgeColumns& edges, Candidates from) {
@@ -93,7 +92,7 @@ struct Weighted {
 
 // Layer-neighbor: one random number per neighbor, shared by all nodes of the frontier (of their tree).
 struct Labor : OfAllCandidates {
-  static constexpr MethodTraits kTraits = {"labor", "LABOR", false, false, true};
+  static constexpr MethodTraits kTraits = {"labor", "LABOR", false, false};
 
   GLD_HOST_DEVICE static void pick_some(const EdgeColumns& edges, const PickStream& stream, Candidates from,
                                         int64_t fanout, int64_t* positions, Scratch* keys) {
@@ -105,7 +104,7 @@ struct Labor : OfAllCandidates {
 
 // The `fanout` edges of largest weight, in row order; of equal weights those that come first in the row.
 struct TopK : OfAllCandidates {
-  static constexpr MethodTraits kTraits = {"topk", "top-k", true, false, true};
+  static constexpr MethodTraits kTraits = {"topk", "top-k", true, false};
   using Scratch = double;
 
   GLD_HOST_DEVICE static void pick_some(const EdgeColumns& edges, const PickStream&, Candidates from, int64_t fanout,

@@ -9,6 +9,7 @@ import torch
 from .. import _C
 from ..errors import UnknownIdError
 from ..utils.device import device_number, stream_handle
+from ..utils.device_exchange import Reading
 from .pinned_memory import PinnedTensor, pin
 
 
@@ -55,9 +56,12 @@ class DeviceRows:
             ids: int64 ``[n]``, on the GPU.
             dtype: of the rows that are given.
         """
-        out = torch.zeros((ids.numel(), *self._row_shape), dtype=dtype, device=self.device)
-        ignored = torch.full((1,), -1, dtype=torch.int64, device=self.device)
-        self.launch(out, None, ids, ignored)
+        return self.begin_gather(ids, dtype, torch.full((1,), -1, dtype=torch.int64, device=self.device))
+
+    def begin_gather(self, ids: torch.Tensor, dtype: torch.dtype, status: torch.Tensor) -> torch.Tensor:
+        """As ``gather_or_zeros``; ``status`` is that of ``launch``, of which ``fault`` tells more."""
+        out = torch.empty((ids.numel(), *self._row_shape), dtype=dtype, device=self.device)
+        self.launch(out, None, ids, status)
         return out
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor | None, ids: torch.Tensor) -> None:
@@ -70,10 +74,10 @@ class DeviceRows:
         places = None if positions is None else positions.contiguous().to(self.device)
         status = torch.full((1,), -1, dtype=torch.int64, device=self.device)
         self.launch(out, places, wanted, status)
-        bad = int(status)  # waits for the stream
+        (bad,) = Reading(status).wait()
         if bad >= 0:
             place = None if places is None else int(places[bad])
-            raise UnknownIdError(f"ids[{bad}]: {self._fault(int(wanted[bad]), place, out.size(0))}")
+            raise UnknownIdError(f"ids[{bad}]: {self.fault(int(wanted[bad]), place, out.size(0))}")
 
     def launch(
         self, out: torch.Tensor, positions: torch.Tensor | None, ids: torch.Tensor, status: torch.Tensor
@@ -81,11 +85,12 @@ class DeviceRows:
         """As ``gather_into``, of tensors on the device, and nothing is waited for.
 
         ``status``, int64 ``[1]``, is -1 beforehand, and afterwards the first i whose id, row or position does not
-        exist, if there is one; nothing is written for such. All tensors must live until the stream has done it.
+        exist, if there is one; rows that do not are zeros. All tensors must live until the stream has done it.
         """
         self._native.gather(ids, positions, out, status, stream_handle(self.device))
 
-    def _fault(self, wanted: int, place: int | None, num_places: int) -> str:
+    def fault(self, wanted: int, place: int | None = None, num_places: int = 0) -> str:
+        """What is wrong with an id that has no row, or with its place."""
         num_ids = self._num_rows if self._row_of_id is None else self._row_of_id.numel()
         if not 0 <= wanted < num_ids:
             return f"row {wanted} is outside [0, {num_ids})"

@@ -200,6 +200,20 @@ class Feature:
             return self._placed.on(device)
         return DeviceRows([self.feature_tensor], device, table)
 
+    def for_batches_on(self, device: torch.device, *, pin: bool) -> DeviceRows | None:
+        """The rows as the GPU gathers them that makes batches; None where they are looked up by ``gather``.
+
+        Args:
+            device: that GPU. On the CPU device the host runs the kernels' bodies.
+            pin: read them from pinned memory where the host gathers otherwise.
+        """
+        if not self._has_table:
+            return None
+        if self._placed is None:
+            return DeviceRows([self.feature_tensor], device, self.id2index) if pin else None
+        is_there = self.device is None or torch.device("cuda", self.device) == device
+        return self._placed.on(device) if is_there else None
+
     @property
     def gathers_on_gpu(self) -> bool:
         """Whether lookups run on a GPU and give tensors there."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +27,25 @@ class PinnedTensor:
 
     Attributes:
         tensor: the values.
-        lock: what keeps the pages locked, where they were locked in place; the tensor is read only while it lives.
+        lock: what keeps the pages locked, where they were locked in place; the tensor is read only while it lives. All
+            who read the same pages share it.
         is_copy: whether the values were copied.
     """
 
     tensor: torch.Tensor
     lock: Any = None
     is_copy: bool = False
+
+
+@dataclass(eq=False)
+class _SharedLock:
+    """Pages that stay locked while one of those lives who read them where they lie."""
+
+    lock: Any
+
+
+_locks: weakref.WeakValueDictionary[tuple[int, int], _SharedLock] = weakref.WeakValueDictionary()  # by address and size
+_locking = threading.Lock()
 
 
 def _copied(tensor: torch.Tensor, device: int) -> torch.Tensor:
@@ -55,6 +69,19 @@ def pin(
         lock: locks a tensor's memory, which is read only or not; raises ``CudaError`` where that cannot be.
         copy: copies a tensor to page-locked memory.
     """
+    with _locking:  # locking takes seconds, and nobody may find pages that are locked in part
+        return _pin(tensor, device, lock, copy)
+
+
+def _pin(
+    tensor: torch.Tensor,
+    device: int,
+    lock: Callable[[torch.Tensor, bool, int], Any],
+    copy: Callable[[torch.Tensor, int], torch.Tensor],
+) -> PinnedTensor:
+    place = (tensor.data_ptr(), tensor.nbytes)
+    if (shared := _locks.get(place)) is not None:
+        return PinnedTensor(tensor, shared)
     if tensor.numel() == 0 or (tensor.is_pinned() and tensor.view(-1)[-1:].is_pinned()):
         return PinnedTensor(tensor)
     if tensor.nbytes < _SMALLEST:
@@ -63,7 +90,11 @@ def pin(
     is_file = writable is None and shared_memory.is_mapped(tensor)
     where = tensor if writable is None else writable
     try:
-        return PinnedTensor(where, lock(where, is_file, device))
+        locked = lock(where, is_file, device)
     except CudaError as error:
         logger.info("%d bytes are copied to page-locked memory: %s", tensor.nbytes, error)
         return PinnedTensor(copy(tensor, device), is_copy=True)
+    if where is not tensor:  # a mapping of its own, which nobody else reads
+        return PinnedTensor(where, locked)
+    _locks[place] = shared = _SharedLock(locked)
+    return PinnedTensor(tensor, shared)

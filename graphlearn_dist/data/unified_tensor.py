@@ -12,6 +12,7 @@ from .. import _C
 from ..core import check_index_vector, thread_pool, to_tensor
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import TensorHandle
+from ..utils.device_exchange import moved
 from ..utils.tensor import plain_tensor
 from . import shared_memory
 from .device_rows import DeviceRows
@@ -161,7 +162,7 @@ class UnifiedTensor:
         if self.is_on_gpu:
             return self._device_rows.gather(rows, dtype or self.dtype)
         if rows.is_cuda:
-            return self.gather(rows.cpu(), dtype=dtype, num_threads=num_threads).to(rows.device)
+            return moved(self.gather(rows.cpu(), dtype=dtype, num_threads=num_threads), rows.device)
         pool = thread_pool(self.num_threads if num_threads is None else num_threads)
         return to_tensor(self._native.gather(rows, pool, None, None, _name(dtype or self.dtype)))
 

@@ -38,6 +38,9 @@ class BatchSource(Protocol):
     def cut(self, sampled: Any) -> Any:
         """The batch of it, as a program gets it."""
 
+    def check(self) -> None:
+        """Waits for what a GPU has been asked for; raises what was wrong with a batch that was made since."""
+
 
 @contextmanager
 def sampled_in_turn(source: BatchSource, named: Named) -> Iterator[Callable[[int], Any]]:
@@ -88,3 +91,7 @@ class DatasetSource:
     def cut(self, sampled: Any) -> Any:
         """See ``BatchSource``."""
         return to_pyg_v1(sampled) if self._as_pyg_v1 else to_pyg(sampled, self._schema, self._constants)
+
+    def check(self) -> None:
+        """See ``BatchSource``."""
+        self._batches.check()

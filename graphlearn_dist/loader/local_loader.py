@@ -167,6 +167,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     def __call__(self, index: torch.Tensor | Sequence[int]) -> Any:
         """The batch of the seeds or links at some positions of the input, int ``[n]``."""
         batch = self.collate_fn(index)
+        self._source.check()
         return batch if self.filter_per_worker else self.filter_fn(batch)
 
     def collate_fn(self, index: torch.Tensor | Sequence[int]) -> Any:
@@ -255,18 +256,25 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self.check()
 
     def check(self) -> None:
-        """Waits for the batches of static shapes that a GPU makes; at the end of an epoch the loader does so itself.
+        """Waits for batches that a GPU makes; at the end of an epoch the loader does so itself.
+
+        What is wrong with rows of a batch, or with one of static shapes, the host hears later: with a batch that is
+        made after it, or here. A loop that is left half-way may leave some of it to the next one, or to a call of this.
 
         Raises:
-            BatchOverflowError: one of them did not fit, and was empty: all of it was padding. It is told once.
+            UnknownIdError: a node or edge of a batch has no row; zeros stood in for it. It is told once.
+            BatchOverflowError: one of static shapes did not fit, and was all padding. It is told once.
         """
+        self._source.check()
         if self.static_batches is not None:
             self.static_batches.check()
 
     def batch(self, epoch: int, index: int) -> Data | HeteroData:
         """One batch by its name, for example to look at "batch 4711 of epoch 3"."""
         named = self._schedule.positions(epoch, index), (epoch, index)
-        return self._finish(self._make(epoch, index, lambda: self._source.sample(*named)))
+        made = self._make(epoch, index, lambda: self._source.sample(*named))
+        self._source.check()
+        return self._finish(made)
 
     def batch_of(self, request: torch.Tensor) -> Data | HeteroData:
         """The batch of static shapes that a request on its device names; see ``sampler.static_batches``."""

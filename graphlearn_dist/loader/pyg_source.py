@@ -146,6 +146,9 @@ class PygSource:
         self.counts.add_times(rows_ns=perf_counter_ns() - begun)
         return batch
 
+    def check(self) -> None:
+        """See ``BatchSource``: no GPU makes these batches."""
+
     def settings(self) -> Settings:
         """What the batches are a function of, besides epoch, index and the order of the seeds, which a loader knows."""
         given = self._input

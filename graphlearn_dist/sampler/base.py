@@ -13,6 +13,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, NumNeighbors, Split
+from ..utils.device_exchange import moved
 from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor, plain_tensor
@@ -94,8 +95,8 @@ class _InputTensors(CastMixin):
         return self._map(lambda tensor: tensor.share_memory_())
 
     def to(self: T, device: torch.device | str) -> T:
-        """The same on another device."""
-        return self._map(lambda tensor: tensor.to(device))
+        """The same on another device; on a GPU, nobody waits for the copies."""
+        return self._map(lambda tensor: moved(tensor, device))
 
 
 @register_message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
@@ -10,7 +10,11 @@ from typing import Any
 import torch
 
 from ..data.dataset import Dataset
+from ..data.deferred_gathers import DeferredGathers
+from ..data.device_rows import DeviceRows
 from ..data.disk_tier import Announced
+from ..data.feature import Feature
+from ..data.schema import NODE_LABEL
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..telemetry import BatchCounts
@@ -114,6 +118,14 @@ def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) ->
     return DeviceGraph(plan, topologies, device, dataset.node_times)
 
 
+def _rows_on(device: torch.device, stores: Mapping[str, Feature]) -> dict[str, tuple[DeviceRows, torch.dtype]]:
+    """The rows that the GPU gathers which makes the batches, with the dtype they are given in: those of features that
+    were given to it, and labels, which are few bytes a node."""
+    labels = f"{NODE_LABEL}:"
+    found = {name: store.for_batches_on(device, pin=name.startswith(labels)) for name, store in stores.items()}
+    return {name: (rows, stores[name].out_dtype) for name, rows in found.items() if rows is not None}
+
+
 # A batch without its rows, when it was begun, and when it was sampled; a named tuple takes ten times as long to make.
 _Timed = tuple[SampledBatch, int, int]
 
@@ -141,13 +153,14 @@ class LocalBatches:
         config: SamplingConfig,
         num_threads: int = 1,
     ) -> None:
-        graph = _graph_access(dataset, config, num_threads)
+        graph, device = _graph_access(dataset, config, num_threads), device_of(dataset)
         near = order_of_seeds(config, sampler_input, dataset)
         self.counts = BatchCounts()
         self._maker = BatchMaker(graph, dataset.schema, sampler_input, config, near, self.counts)
         self.schedule = self._maker.schedule
         self._stores = dataset.stores() if config.collect_features else {}
         self._store_names = frozenset(self._stores)
+        self._gathers = None if device is None else DeferredGathers(_rows_on(device, self._stores), device)
         self._num_threads = num_threads
 
     def sample(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
@@ -198,4 +211,19 @@ class LocalBatches:
 
     def _rows_of(self, batch: SampledBatch) -> dict[str, torch.Tensor]:
         wanted = wanted_rows(batch, self._store_names)
-        return {name: self._stores[name].gather(ids, num_threads=self._num_threads) for name, ids in wanted.items()}
+        found: dict[str, torch.Tensor] = {}
+        if self._gathers is not None:
+            found = self._gathers.gather(wanted, f"batch {batch.index} of epoch {batch.epoch}")
+        for name, ids in wanted.items():
+            if name not in found:
+                found[name] = self._stores[name].gather(ids, num_threads=self._num_threads)
+        return found
+
+    def check(self) -> None:
+        """Waits for the rows of batches that a GPU makes, of which the host hears later whether they are there.
+
+        Raises:
+            UnknownIdError: a node or edge of a batch has no row. It is told once.
+        """
+        if self._gathers is not None:
+            self._gathers.check()

@@ -18,6 +18,7 @@ from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..messages import Subgraph
 from ..typing import NodeType
 from ..utils.device import device_number, stream_handle
+from ..utils.device_exchange import Reading, sent
 from .device_induced import induced_on_device
 from .device_negatives import DeviceNegatives
 from .negative_slots import FilledSlots, NegativeSlots
@@ -30,8 +31,9 @@ _MAX_PLANS = 16  # shapes of seeds that are kept: full batches, and the last one
 class DeviceGraph:
     """A ``GraphAccess`` whose batches are sampled by a GPU, on the caller's current stream. Thread-safe.
 
-    A batch is one chain of kernels; the host waits once, at its end, for the sizes. Memory comes from torch's
-    allocator, with room for the largest batch that the fan-outs allow, which the tensors of a batch keep.
+    A batch is one chain of kernels; the host waits once, at its end, for the sizes and for what went wrong. Memory
+    comes from torch's allocator, with room for the largest batch that the fan-outs allow, which the tensors of a batch
+    keep.
 
     Args:
         plan: how to sample.
@@ -73,21 +75,25 @@ class DeviceGraph:
         native = self._plan_for(tuple((part.node_type, part.ids.numel(), part.unique) for part in seeds))
         result = self._empty(native.num_bytes)
         times = [part.times for part in seeds if part.times is not None]
+        counter = torch.tensor([self.plan.seed, epoch, index])
+        ids = [part.ids for part in seeds]
+        moved_counter, *moved = sent([counter, *ids, *([torch.cat(times)] if times else ())], self.device)
         native.launch(
             self._graphs,
             self.plan.native_draws,
-            [self._moved(part.ids) for part in seeds],
-            self._moved(torch.cat(times)) if times else None,
-            self._moved(torch.tensor([self.plan.seed, epoch, index])),
+            moved[: len(ids)],
+            moved[len(ids)] if times else None,
+            moved_counter,
             result,
             self._empty(native.num_scratch_bytes),
             device_number(self.device),
             stream_handle(self.device),
         )
-        *counters, bad_seed = result[: native.num_counters + 1].tolist()  # waits for the stream
+        # The one time that the host waits.
+        *counters, bad_seed = Reading(result[: native.num_counters + 1]).wait()
         check_graph_status(bad_seed, self.plan.schema)
         if bad_seed >= 0:
-            bad = int(torch.cat([part.ids for part in seeds])[bad_seed])
+            bad = int(torch.cat(moved[: len(ids)])[bad_seed])
             raise UnknownIdError(f"input_nodes: node id {bad}, at position {bad_seed}, is outside the graph")
         local_ids = tuple(result[first : first + count] for first, count in native.local_ids)
         return self._subgraph(native, result, counters), local_ids
@@ -132,9 +138,6 @@ class DeviceGraph:
 
     def _empty(self, num_bytes: int) -> torch.Tensor:
         return torch.empty(num_bytes // 8, dtype=torch.int64, device=self.device)
-
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous().to(self.device)
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``GraphAccess``; the answer lies where the sources do."""

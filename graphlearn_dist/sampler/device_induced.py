@@ -10,6 +10,7 @@ from .. import _C
 from ..data.schema import GraphSchema
 from ..errors import UnknownIdError
 from ..utils.device import device_number, stream_handle
+from ..utils.device_exchange import Reading
 from .tasks import InducedEdges
 
 
@@ -44,7 +45,7 @@ def induced_on_device(
     inputs = (list(graphs), list(nodes), result, scratch)
     where = (device_number(device), stream_handle(device))
     plan.count(*inputs, *where)
-    found = result[: len(graphs) + len(nodes)].tolist()  # waits for the stream
+    found = Reading(result[: len(graphs) + len(nodes)]).wait()
     totals, bad = found[: len(graphs)], found[len(graphs) :]
     _check_members(nodes, bad)
     cols = [empty(total) for total in totals]

@@ -11,6 +11,7 @@ from .. import _C
 from ..data.schema import GraphSchema
 from ..errors import UnknownIdError
 from ..utils.device import device_number, stream_handle
+from ..utils.device_exchange import Reading
 from .negative_slots import DrawnEnd, FilledSlots, NegativeSlots
 
 
@@ -75,7 +76,8 @@ class DeviceNegatives:
             device_number(self._device),
             stream_handle(self._device),
         )
-        if (bad := int(status)) >= 0:
+        (bad,) = Reading(status).wait()
+        if bad >= 0:
             raise UnknownIdError(
                 f"sources, targets: at position {bad}, {int(sources[bad])} or {int(targets[bad])} is outside the graph"
             )

@@ -165,7 +165,7 @@ TEST("batches: a row of more than 2^32 edges is drawn from as a whole, and as on
       CHECK(picker.candidates(1, 0, &from));
       const PickStream stream = stream_of(key, 1, nullptr, 1);
       int64_t positions[8];
-      if (!replace) picker.pick_together(stream, from, positions, nullptr);
+      if (!replace) picker.pick_together(stream, from, positions, nullptr, /*may_leave=*/false);
       const int64_t* found = expected.edge_ids.as<int64_t>() + expected.counts.as<int64_t>()[0];
       for (int64_t pick = 0; pick < 8; ++pick) {
         CHECK_EQUAL(from.start + (replace ? picker.pick_one(stream, from, pick) : positions[pick]), found[pick]);

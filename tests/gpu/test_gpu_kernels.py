@@ -26,6 +26,7 @@ from tests.support.device_batches import (
     graph_for,
     link_graph,
     links_for,
+    long_rows_for,
     on_device,
     sample,
     seeds_for,
@@ -45,6 +46,15 @@ def test_sampling(kind: str, way: str) -> None:
     graph = graph_for(kind, WAYS[way])
     dataset, seeds = make_dataset(graph), seeds_for(graph, WAYS[way])
     for fanouts in ([4, 3], [-1]):
+        config = config_for(fanouts, WAYS[way])
+        local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
+        assert_same(sample(device, seeds, 1), sample(local, seeds, 1))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_long_rows(way: str) -> None:
+    dataset, seeds = make_dataset(long_rows_for(WAYS[way])), seeds_for(long_rows_for(WAYS[way]), WAYS[way])
+    for fanouts in ([4, 3], [8, 200]):
         config = config_for(fanouts, WAYS[way])
         local, device = LocalGraph(dataset, make_plan(dataset, config)), on_device(dataset, config, GPU)
         assert_same(sample(device, seeds, 1), sample(local, seeds, 1))

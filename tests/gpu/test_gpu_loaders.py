@@ -17,6 +17,7 @@ from graphlearn_dist.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
 )
+from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.gpu import GPU, needs_gpu
 from tests.support.processes import run_processes
@@ -95,6 +96,39 @@ def test_matrices_arrive(graph_mode: str) -> None:
         assert torch.equal(batch.adj_t.col_indices().cpu(), expected.adj_t.col_indices())
         product = batch.adj_t @ batch.x
         torch.testing.assert_close(product.cpu(), expected.adj_t @ expected.x, rtol=1e-4, atol=1e-4)
+
+
+def sampled_on_gpu(table: torch.Tensor | None = None) -> Dataset:
+    """All of the data on the GPU, and labels; rows of features by a table."""
+    dataset, draw = Dataset(), torch.Generator().manual_seed(3)
+    edges = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=draw)
+    dataset.init_graph(edges, num_nodes=NUM_NODES, graph_mode="CUDA", device=0)
+    dataset.init_node_features(torch.randn(NUM_NODES, 20, generator=draw), table, split_ratio=0.5, device=0)
+    dataset.init_node_labels(torch.arange(NUM_NODES))
+    return dataset
+
+
+def test_nobody_waits_for_a_batch_but_for_its_counters() -> None:
+    loader = NeighborLoader(
+        sampled_on_gpu(), [5, 3], torch.arange(NUM_NODES), prefetch=0, **{**SETTINGS, "with_edge": False}
+    )
+    epoch = iter(loader)
+    next(epoch)  # what is made once
+    torch.cuda.set_sync_debug_mode("error")  # torch refuses copies that wait, and reads of numbers
+    try:
+        for _ in range(10):
+            next(epoch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_node_without_a_row_is_told_later(prefetch: int) -> None:
+    table = torch.arange(NUM_NODES)
+    table[7] = -1
+    loader = NeighborLoader(sampled_on_gpu(table), [5, 3], torch.arange(NUM_NODES), prefetch=prefetch, batch_size=100)
+    with pytest.raises(UnknownIdError, match=r"batch \d+ of epoch 0: .*: id 7 has no feature row here"):
+        list(loader)
 
 
 def check_modes() -> None:

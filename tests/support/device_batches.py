@@ -54,6 +54,21 @@ def graph_for(kind: str, way: dict[str, Any]) -> TestGraph:
     return with_times(graph, 8) if "temporal_strategy" in way else graph
 
 
+def long_rows_for(way: dict[str, Any]) -> TestGraph:
+    """Two nodes of 4,000 neighbors each, to which the others lead: on a GPU their rows are the work of groups.
+
+    Few of the weights are nearly all of a row, some are equal, some are 0.
+    """
+    draw = torch.Generator().manual_seed(11)
+    hubs = torch.stack([torch.randint(0, high, (8000,), generator=draw) for high in (2, 300)])
+    others = torch.stack([torch.randint(0, high, (3000,), generator=draw) for high in (300, 40)])
+    edges = torch.cat([hubs, others], dim=1)
+    number = torch.arange(edges.size(1))
+    weights = (number % 5).double().where(number % 1000 != 3, torch.tensor(1e30, dtype=torch.float64))
+    graph = TestGraph({None: 300}, {None: edges}, {}, {None: weights})
+    return with_times(graph, 8) if "temporal_strategy" in way else graph
+
+
 def config_for(
     fanouts: list[int] | None, way: dict[str, Any], sampling_type: SamplingType = SamplingType.NODE
 ) -> SamplingConfig:

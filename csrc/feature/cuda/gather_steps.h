@@ -37,19 +37,17 @@ struct WantedRows {
   int64_t num_wanted, num_out;
   char* out;
   int64_t out_bytes;  // of a row
-  uint64_t* status;   // lowered to the first i whose id, row or position does not exist; nothing is written for such
+  uint64_t* status;   // lowered to the first i whose id, row or position does not exist
 
-  // Finds the i-th row and its place; false where one of them does not exist.
+  // Finds the i-th row and its place. No row is null: zeros are written. False where there is no place.
   GLD_HOST_DEVICE bool find(int64_t i, const char** from, char** to) const {
     const int64_t id = ids(i), place = positions == nullptr ? i : positions[i];
     const int64_t row = id >= 0 && id < num_ids ? row_of_id(id) : -1;
-    if (row < 0 || row >= store.num_rows() || place < 0 || place >= num_out) {
-      atomic_lower(status, static_cast<uint64_t>(i));
-      return false;
-    }
-    *from = store.address(row);
+    const bool has_row = row >= 0 && row < store.num_rows(), has_place = place >= 0 && place < num_out;
+    if (!has_row || !has_place) atomic_lower(status, static_cast<uint64_t>(i));
+    *from = has_row ? store.address(row) : nullptr;
     *to = out + place * out_bytes;
-    return true;
+    return has_place;
   }
 };
 
@@ -97,7 +95,10 @@ struct GatherParts {
     const int64_t row = divide(i, parts_per_row, &part);
     const char* from;
     char* to;
-    if (wanted.find(row, &from, &to)) copy(from, to, part);
+    if (!wanted.find(row, &from, &to)) return;
+    if (from != nullptr) return copy(from, to, part);
+    const int64_t part_bytes = wanted.out_bytes / parts_per_row;
+    for (int64_t byte = part * part_bytes; byte < (part + 1) * part_bytes; ++byte) to[byte] = 0;
   }
 };
 
@@ -130,7 +131,9 @@ struct GatherLines {
     if (!wanted.find(row, &from, &to)) return;
     const int64_t before = static_cast<int64_t>(reinterpret_cast<uintptr_t>(from) % kLineBytes / sizeof(Word));
     const int64_t word = place - before;
-    if (word >= 0 && word < wanted.out_bytes / static_cast<int64_t>(sizeof(Word))) CopyWord<Word>{}(from, to, word);
+    if (word < 0 || word >= wanted.out_bytes / static_cast<int64_t>(sizeof(Word))) return;
+    if (from != nullptr) return CopyWord<Word>{}(from, to, word);
+    reinterpret_cast<Word*>(to)[word] = Word{};
   }
 };
 

@@ -251,7 +251,7 @@ class BatchChain {
       counting.push_back(scan(step.max_frontier, count, step.sums));
       const LongRows long_rows = long_rows_of(step);
       if (hop.picker.draws_together()) picking.push_back({step.max_frontier, {hop, arrivals, long_rows}});
-      if (hop.picker.reads_rows() && step.has_long_rows)
+      if (hop.picker.shares_long_rows() && step.has_long_rows)
         reading.push_back({step.max_frontier, {hop, arrivals, long_rows}});
       entering.push_back(
           {step.max_edges,

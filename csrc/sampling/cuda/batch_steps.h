@@ -199,8 +199,9 @@ struct PickTogether {
     const Candidates from = hop.candidates[i];
     if (!hop.picker.is_drawn_together(from)) return;
     const int64_t first = hop.offsets[i];
-    const bool is_done = hop.picker.pick_together(hop.stream(i), from, &arrivals.id(first), arrivals.slots + first);
-    if (!is_done) long_rows.add(i);
+    if (!hop.picker.pick_together(hop.stream(i), from, &arrivals.id(first), arrivals.slots + first,
+                                  long_rows.is_kept()))
+      long_rows.add(i);
   }
 };
 

@@ -3,8 +3,8 @@
 // by bit: what a method picks are the edges of smallest key, and the order of keys and ties is total, so that who reads
 // which edge does not matter.
 //
-// A method has begin(), for one thread, which makes the picks that need not read the row and says whether that was all;
-// and finish(), for the group, which makes the others.
+// A method that reads rows specializes LongRow: begin(), for one thread, which makes the picks that need not read the
+// row and says whether that was all; and finish(), for the group, which makes the others.
 #pragma once
 #include <cstdint>
 
@@ -17,8 +17,16 @@ namespace gld {
 // Rows longer than that are the work of a group: below, it takes longer to begin than a thread to read them.
 constexpr int64_t kLongRow = 4 * kGroupThreads;
 
+// Of a method that reads no row, or whose threads read rows of any length.
+template <typename Method>
+struct LongRow {
+  static constexpr bool kIsShared = false;
+};
+
 // What methods have in common that pick the edges of smallest key_of(i), in row order.
 struct PickSmallest {
+  static constexpr bool kIsShared = true;
+
   template <typename Scratch>
   GLD_HOST_DEVICE static bool begin(const EdgeColumns&, const PickStream&, Candidates, int64_t, int64_t*, Scratch*) {
     return false;
@@ -39,9 +47,6 @@ struct PickSmallest {
     });
   }
 };
-
-template <typename Method>
-struct LongRow;
 
 template <>
 struct LongRow<methods::Labor> : PickSmallest {
@@ -66,6 +71,8 @@ struct LongRow<methods::TopK> : PickSmallest {
 // Attempts find their edges by bisection; what they leave over is a race of all edges, in which the group takes part.
 template <>
 struct LongRow<methods::Weighted> {
+  static constexpr bool kIsShared = true;
+
   GLD_HOST_DEVICE static bool begin(const EdgeColumns& edges, const PickStream& stream, Candidates from, int64_t fanout,
                                     int64_t* positions, uint64_t* clocks) {
     const int64_t found = attempt_distinct(stream, methods::Weighted::row(edges, from), fanout, positions,
@@ -100,6 +107,7 @@ struct LongRows {
   uint64_t* num_more;  // how many there are, less 1: all bits set beforehand. Null: no row of the graph is long
   int64_t* places;
 
+  GLD_HOST_DEVICE bool is_kept() const { return num_more != nullptr; }
   GLD_HOST_DEVICE int64_t count() const { return static_cast<int64_t>(*num_more + 1); }
   GLD_HOST_DEVICE void add(int64_t place) const { places[atomic_add(num_more, 1) + 1] = place; }
 };

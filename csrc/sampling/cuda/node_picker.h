@@ -24,10 +24,15 @@ struct NodePicker {
       : row_at(csr), edges(csr), edge_times(csr.times.as<int64_t>()), fanout(fanout), how(how) {}
 
   // Whether picks of long rows depend on each other: each is drawn from what the ones before left.
-  bool draws_together() const { return fanout != kTakeAll && !how.replace && how.times != TimeRule::kLatest; }
+  GLD_HOST_DEVICE bool draws_together() const {
+    return fanout != kTakeAll && !how.replace && how.times != TimeRule::kLatest;
+  }
 
-  // Whether they may take reading a row.
-  bool reads_rows() const { return draws_together() && traits_of(how.method).reads_rows; }
+  // Whether those of long rows may be left to finish_long().
+  GLD_HOST_DEVICE bool shares_long_rows() const {
+    return draws_together() &&
+           with_method(how.method, [](auto method) { return LongRow<decltype(method)>::kIsShared; });
+  }
 
   // `time` is that of the node, and ignored with the times. None where the row's offsets are damaged, and then false.
   GLD_HOST_DEVICE bool candidates(int64_t row, int64_t time, Candidates* from) const {
@@ -58,16 +63,17 @@ struct NodePicker {
     });
   }
 
-  // All `fanout` positions, relative to from.start. `scratch` has room for one number of 64 bits per pick. Of a long
-  // row it may leave some to finish_long(): false then.
-  GLD_HOST_DEVICE bool pick_together(const PickStream& stream, Candidates from, int64_t* positions,
-                                     void* scratch) const {
+  // All `fanout` positions, relative to from.start. `scratch` has room for one number of 64 bits per pick. Where it
+  // may, it leaves some of a long row to finish_long(): false then.
+  GLD_HOST_DEVICE bool pick_together(const PickStream& stream, Candidates from, int64_t* positions, void* scratch,
+                                     bool may_leave) const {
     return with_method(how.method, [&](auto method) {
       using M = decltype(method);
       static_assert(sizeof(typename M::Scratch) <= sizeof(uint64_t));
       auto* memory = static_cast<typename M::Scratch*>(scratch);
-      if constexpr (M::kTraits.reads_rows)
-        if (from.count > kLongRow) return LongRow<M>::begin(edges, stream, from, fanout, positions, memory);
+      if constexpr (LongRow<M>::kIsShared)
+        if (may_leave && from.count > kLongRow)
+          return LongRow<M>::begin(edges, stream, from, fanout, positions, memory);
       M::pick_some(edges, stream, from, fanout, positions, memory);
       return true;
     });
@@ -79,7 +85,7 @@ struct NodePicker {
                                    void* scratch) const {
     with_method(how.method, [&](auto method) {
       using M = decltype(method);
-      if constexpr (M::kTraits.reads_rows)
+      if constexpr (LongRow<M>::kIsShared)
         LongRow<M>::finish(group, edges, stream, from, fanout, positions, static_cast<typename M::Scratch*>(scratch));
     });
   }

@@ -314,6 +314,18 @@ def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
     assert pinned.lock == "lock"
 
 
+def test_memory_stays_locked_while_one_of_its_readers_lives() -> None:
+    tensor, locks = torch.ones(LARGE), Locks()
+    one, other = (pin(view, 0, locks, copied) for view in (tensor, tensor.view(-1, 2)))
+    assert len(locks.locked) == 1
+    assert other.tensor.shape == (LARGE // 2, 2)
+    del one
+    assert pin(tensor, 0, locks, copied).lock is other.lock
+    del other
+    pin(tensor, 0, locks, copied)
+    assert len(locks.locked) == 2
+
+
 def test_memory_that_cannot_be_locked_is_copied() -> None:
     large, small = torch.ones(LARGE), torch.ones(3)
     for tensor, lock in ((large, Locks(works=False)), (small, Locks())):

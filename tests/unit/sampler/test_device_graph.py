@@ -24,6 +24,7 @@ from tests.support.device_batches import (
     config_for,
     graph_for,
     local_and_device,
+    long_rows_for,
     sample,
     seeds_for,
 )
@@ -42,6 +43,17 @@ def test_batches_are_those_of_the_cpu(kind: str, way: str) -> None:
         for index in (0, 7):
             seeds = seeds_for(graph_for(kind, WAYS[way]), WAYS[way])
             assert_same(sample(device, seeds, index), sample(local, seeds, index))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batches_of_long_rows_are_those_of_the_cpu(way: str) -> None:
+    graph = long_rows_for(WAYS[way])
+    for fanouts in ([4, 3], [8, 200]):
+        local, device = local_and_device(make_dataset(graph), config_for(fanouts, WAYS[way]))
+        seeds = seeds_for(graph, WAYS[way])
+        found, expected = sample(device, seeds, 1), sample(local, seeds, 1)
+        assert set(found[0].nodes[0].tolist()) >= {0, 1}
+        assert_same(found, expected)
 
 
 def test_no_seeds_and_other_numbers_of_seeds() -> None:
@@ -82,11 +94,26 @@ def test_rows_of_any_type_are_gathered(dtype: torch.dtype) -> None:
     assert torch.equal(DeviceRows([rows], HOST).gather(ids, dtype), rows[ids])
 
 
+@pytest.mark.parametrize("width", [1, 3, 16, 50, 100])  # in words and in lines of memory
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float16])
+def test_rows_that_do_not_exist_are_zeros(width: int, wanted: torch.dtype) -> None:
+    rows = torch.ones(5, width)
+    found = DeviceRows([rows[:2], rows[2:]], HOST, torch.tensor([4, -1, 0, 7])).gather_or_zeros(
+        torch.tensor([0, 1, 2, 3, 4, -1, 0]), wanted
+    )
+    expected = torch.tensor([1, 0, 1, 0, 0, 0, 1], dtype=wanted)
+    assert torch.equal(found, expected[:, None].expand(-1, width))
+
+
 def test_rows_that_do_not_exist_are_named() -> None:
     rows = DeviceRows([torch.zeros(5, 2), torch.zeros(3, 2)], HOST)
     for bad in (8, -1):
         with pytest.raises(UnknownIdError, match=rf"ids\[1\]: row {bad} is outside \[0, 8\)"):
             rows.gather(torch.tensor([7, bad, 9]), torch.float32)
+    out = torch.ones(3, 2)
+    with pytest.raises(UnknownIdError):
+        rows.gather_into(out, torch.tensor([2, 0]), torch.tensor([0, 8]))
+    assert out.tolist() == [[0, 0], [1, 1], [0, 0]]
     with pytest.raises(UnknownIdError, match="position 4 outside"):
         rows.gather_into(torch.zeros(4, 2), torch.tensor([4]), torch.tensor([0]))
     with pytest.raises(InvalidArgumentError, match="out"):
