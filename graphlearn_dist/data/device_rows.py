@@ -9,7 +9,7 @@ import torch
 from .. import _C
 from ..errors import UnknownIdError
 from ..utils.device import device_number, stream_handle
-from ..utils.device_exchange import Reading
+from ..utils.device_exchange import Reading, moved
 from .pinned_memory import PinnedTensor, pin
 
 
@@ -70,8 +70,8 @@ class DeviceRows:
         Raises:
             UnknownIdError: an id is outside, or has no row, or a position is outside ``out``.
         """
-        wanted = ids.contiguous().to(self.device)
-        places = None if positions is None else positions.contiguous().to(self.device)
+        wanted = moved(ids.contiguous(), self.device)
+        places = None if positions is None else moved(positions.contiguous(), self.device)
         status = torch.full((1,), -1, dtype=torch.int64, device=self.device)
         self.launch(out, places, wanted, status)
         (bad,) = Reading(status).wait()
