@@ -38,8 +38,8 @@ class DeferredGathers:
     """Gathers the rows of batches on the caller's current stream, without waiting. Thread-safe.
 
     A row that is not there comes as zeros, and as an error with the first batch that is asked for when the GPU is past
-    it, or from ``check``. Each error is raised once, and names its batch. The ids of a batch, and so the memory that they
-    lie in, are held until then.
+    it, or from ``check``. Each error is raised once, and names its batch. The ids of a batch, and so the memory that
+    they lie in, are held until then.
 
     Args:
         rows: by store, with the dtype that they are given in; on ``device``.

@@ -119,8 +119,10 @@ def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) ->
 
 
 def _rows_on(device: torch.device, stores: Mapping[str, Feature]) -> dict[str, tuple[DeviceRows, torch.dtype]]:
-    """The rows that the GPU gathers which makes the batches, with the dtype they are given in: those of features that
-    were given to it, and labels, which are few bytes a node."""
+    """The rows that are gathered by the GPU that makes the batches, with the dtype they are given in.
+
+    These are features that were given to it, and labels, which are few bytes a node.
+    """
     labels = f"{NODE_LABEL}:"
     found = {name: store.for_batches_on(device, pin=name.startswith(labels)) for name, store in stores.items()}
     return {name: (rows, stores[name].out_dtype) for name, rows in found.items() if rows is not None}

@@ -65,4 +65,5 @@ class Reading:
         """The numbers."""
         if self._done is not None:
             self._done.synchronize()
-        return [int(number) for number in self._numbers.tolist()]
+        numbers: list[int] = self._numbers.tolist()
+        return numbers
