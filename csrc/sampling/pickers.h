@@ -78,6 +78,7 @@ GLD_HOST_DEVICE inline void pick_without_replacement(NodeStream stream, int64_t 
 struct InRowOrder {
   // No two positions have the same.
   GLD_HOST_DEVICE uint64_t number(int64_t position) const { return static_cast<uint64_t>(position); }
+  GLD_HOST_DEVICE uint64_t largest(int64_t count) const { return static_cast<uint64_t>(count - 1); }
   GLD_HOST_DEVICE bool operator()(int64_t position, int64_t other) const { return position < other; }
 };
 
@@ -187,6 +188,7 @@ GLD_HOST_DEVICE inline uint64_t labor_number(uint64_t key, int64_t neighbor) {
 struct InStreamOrder {
   NodeStream stream;
   GLD_HOST_DEVICE uint64_t number(int64_t position) const { return stream.bits(position); }
+  GLD_HOST_DEVICE uint64_t largest(int64_t) const { return ~uint64_t{0}; }
   GLD_HOST_DEVICE bool operator()(int64_t position, int64_t other) const { return number(position) < number(other); }
 };
 

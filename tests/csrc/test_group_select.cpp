@@ -15,18 +15,22 @@ namespace {
 
 constexpr uint64_t kNone = 3;  // stands for no number
 
+struct LastFirst {
+  uint64_t number(int64_t i) const { return ~static_cast<uint64_t>(i); }
+  uint64_t largest(int64_t) const { return ~uint64_t{0}; }
+};
+
+template <typename Tie>
 struct TakeSmallest {
   const std::vector<uint64_t>& keys;
   int64_t wanted;
-  bool last_first;  // of those that are equal
   std::vector<std::pair<uint64_t, int64_t>>& taken;
 
   int64_t num_groups() const { return 1; }
   template <typename Group>
   void operator()(Group& group, int64_t) const {
     const auto key_of = [this](int64_t i, uint64_t* key) { return (*key = keys[i]) != kNone; };
-    const auto tie_of = [this](int64_t i) { return last_first ? ~static_cast<uint64_t>(i) : static_cast<uint64_t>(i); };
-    take_smallest(group, static_cast<int64_t>(keys.size()), wanted, key_of, tie_of,
+    take_smallest(group, static_cast<int64_t>(keys.size()), wanted, key_of, Tie{},
                   [this](int64_t slot, int64_t i, uint64_t key) { taken.at(slot) = {key, i}; });
   }
 };
@@ -44,7 +48,11 @@ void check_keys(const std::vector<uint64_t>& keys) {
     for (int64_t wanted : {int64_t{1}, int64_t{2}, count / 2, count - 1, count}) {
       if (wanted < 1 || wanted > count) continue;
       std::vector<std::pair<uint64_t, int64_t>> expected(all.begin(), all.begin() + wanted), taken(wanted);
-      HostExecutor(pool, wanted).for_each_group(1, TakeSmallest{keys, wanted, last_first, taken});
+      HostExecutor executor(pool, wanted);
+      if (last_first)
+        executor.for_each_group(1, TakeSmallest<LastFirst>{keys, wanted, taken});
+      else
+        executor.for_each_group(1, TakeSmallest<InRowOrder>{keys, wanted, taken});
       std::sort(taken.begin(), taken.end());
       std::sort(expected.begin(), expected.end());
       CHECK(taken == expected);

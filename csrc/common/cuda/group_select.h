@@ -19,14 +19,17 @@ struct KeyLimit {
 };
 
 // The limit of the `wanted` smallest of numbers. key_of(i, &key) gives the i-th of `count`, or false where that is
-// none; there are `wanted` at least, and that is at least 1.
+// none; there are `wanted` at least, and that is at least 1. None is above `largest`.
 template <typename Group, typename KeyOf>
-GLD_HOST_DEVICE KeyLimit limit_of_smallest(Group& group, int64_t count, int64_t wanted, const KeyOf& key_of) {
+GLD_HOST_DEVICE KeyLimit limit_of_smallest(Group& group, int64_t count, int64_t wanted, uint64_t largest,
+                                           const KeyOf& key_of) {
   constexpr int kDigitBits = 8;
   static_assert(kGroupThreads == 1 << kDigitBits, "a thread adds up the numbers of one digit");
   uint64_t* counts = reinterpret_cast<uint64_t*>(group.memory);
   uint64_t begin = 0;  // the limit's digits until now
-  for (int shift = 64 - kDigitBits;; shift -= kDigitBits) {
+  int shift = 64 - kDigitBits;
+  while (shift > 0 && largest >> shift == 0) shift -= kDigitBits;
+  for (;; shift -= kDigitBits) {
     group.each([&](int thread) { counts[thread] = 0; });
     group.each([&](int thread) {
       for (int64_t i = thread; i < count; i += kGroupThreads) {
@@ -55,20 +58,21 @@ GLD_HOST_DEVICE KeyLimit limit_of_smallest(Group& group, int64_t count, int64_t 
 }
 
 // store(slot, i, key) for each of the `wanted` smallest numbers, slots [0, wanted) in any order. Of equal numbers those
-// of the lowest tie_of(i), which no two have, come first.
-template <typename Group, typename KeyOf, typename TieOf, typename Store>
-GLD_HOST_DEVICE void take_smallest(Group& group, int64_t count, int64_t wanted, const KeyOf& key_of,
-                                   const TieOf& tie_of, const Store& store) {
-  const KeyLimit limit = limit_of_smallest(group, count, wanted, key_of);
-  uint64_t last_tie = ~uint64_t{0};
+// of the lowest tie.number(i), which no two have, come first; none is above tie.largest(count).
+template <typename Group, typename KeyOf, typename Tie, typename Store>
+GLD_HOST_DEVICE void take_smallest(Group& group, int64_t count, int64_t wanted, const KeyOf& key_of, const Tie& tie,
+                                   const Store& store) {
+  constexpr uint64_t kLargest = ~uint64_t{0};
+  const KeyLimit limit = limit_of_smallest(group, count, wanted, kLargest, key_of);
+  uint64_t last_tie = kLargest;
   if (limit.is_shared) {
-    const auto tie_at_limit = [&](int64_t i, uint64_t* tie) {
+    const auto tie_at_limit = [&](int64_t i, uint64_t* number) {
       uint64_t key;
       if (!key_of(i, &key) || key != limit.key) return false;
-      *tie = tie_of(i);
+      *number = tie.number(i);
       return true;
     };
-    last_tie = limit_of_smallest(group, count, limit.num_equal, tie_at_limit).key;
+    last_tie = limit_of_smallest(group, count, limit.num_equal, tie.largest(count), tie_at_limit).key;
   }
   uint64_t* num_taken = reinterpret_cast<uint64_t*>(group.memory);
   group.each([&](int thread) {
@@ -77,7 +81,7 @@ GLD_HOST_DEVICE void take_smallest(Group& group, int64_t count, int64_t wanted, 
   group.each([&](int thread) {
     for (int64_t i = thread; i < count; i += kGroupThreads) {
       uint64_t key;
-      if (!key_of(i, &key) || key > limit.key || (key == limit.key && tie_of(i) > last_tie)) continue;
+      if (!key_of(i, &key) || key > limit.key || (key == limit.key && tie.number(i) > last_tie)) continue;
       store(static_cast<int64_t>(atomic_add(num_taken, 1)), i, key);
     }
   });

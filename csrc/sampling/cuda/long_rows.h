@@ -41,7 +41,7 @@ struct PickSmallest {
           *key = key_of(i);
           return true;
         },
-        [&](int64_t i) { return tie.number(i); }, [&](int64_t slot, int64_t i, uint64_t) { positions[slot] = i; });
+        tie, [&](int64_t slot, int64_t i, uint64_t) { positions[slot] = i; });
     group.each([&](int thread) {
       if (thread == 0) sort_positions(positions, fanout, keys);
     });
@@ -91,7 +91,7 @@ struct LongRow<methods::Weighted> {
     take_smallest(
         group, from.count, num_winners,
         [&](int64_t i, uint64_t* clock) { return !is_picked(found, i) && find_clock(key, row, i, clock); },
-        [](int64_t i) { return InRowOrder{}.number(i); },
+        InRowOrder{},
         [&](int64_t slot, int64_t i, uint64_t clock) {
           positions[found + slot] = i;
           clocks[slot] = clock;
