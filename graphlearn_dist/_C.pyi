@@ -153,37 +153,6 @@ class DeviceBatchPlan:
         stream: int,
     ) -> None: ...
 
-class DeviceBook:
-    def __init__(self, book: PartitionBook, offsets: Any, owners: Any, rows: Any, device: int) -> None: ...
-    def scratch_bytes(self, num_ids: int) -> int: ...
-    def split(
-        self,
-        ids: Any,
-        out_ids: Any,
-        rows: Any,
-        positions: Any,
-        offsets: Any,
-        status: Any,
-        scratch: Any,
-        stream: int,
-    ) -> None: ...
-
-def stitch_shape(
-    positions: Any, offsets: Any, parts: Sequence[tuple[Any, Any, Any] | None], device: int
-) -> tuple[int, str, str | None, int]: ...
-def stitch_on_device(
-    positions: Any,
-    offsets: Any,
-    parts: Sequence[tuple[Any, Any, Any] | None],
-    counts: Any,
-    neighbors: Any,
-    edge_ids: Any,
-    status: Any,
-    scratch: Any,
-    device: int,
-    stream: int,
-) -> None: ...
-
 class DeviceInducedPlan:
     def __init__(
         self, num_nodes: Sequence[int], num_members: Sequence[int], edge_types: Sequence[tuple[int, int]]
@@ -424,7 +393,6 @@ class PartitionBook:
     @property
     def num_partitions(self) -> int: ...
     def size(self, partition: int) -> int: ...
-    def arrays(self) -> tuple[Capsule, Capsule | None, Capsule | None]: ...
     def locate(self, ids: Any, pool: ThreadPool | None = None) -> tuple[Capsule, Capsule]: ...
     def local_rows(self, ids: Any, partition: int, pool: ThreadPool | None = None) -> Capsule: ...
     def global_ids(self, partition: int, pool: ThreadPool | None = None) -> Capsule: ...

@@ -52,7 +52,6 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_ingest(m);
   gld::bind_feature(m);
   gld::bind_device(m);
-  gld::bind_device_routing(m);
   gld::bind_device_subgraph(m);
   gld::bind_codec(m);
   gld::bind_rpc(m);

@@ -14,7 +14,6 @@ void bind_subgraph(pybind11::module_& m);
 void bind_ingest(pybind11::module_& m);
 void bind_feature(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
-void bind_device_routing(pybind11::module_& m);
 void bind_device_subgraph(pybind11::module_& m);
 void bind_exchange(pybind11::module_& m);
 void bind_rpc(pybind11::module_& m);

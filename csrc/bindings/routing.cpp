@@ -163,13 +163,6 @@ void bind_routing(py::module_& m) {
       .def_property_readonly("num_ids", &PartitionBook::num_ids)
       .def_property_readonly("num_partitions", &PartitionBook::num_partitions)
       .def("size", &PartitionBook::size, py::arg("partition"))
-      .def(
-          "arrays",
-          [](const PartitionBook& self) {
-            BookArrays arrays = self.arrays();
-            return py::make_tuple(std::move(arrays.offsets), std::move(arrays.owners), std::move(arrays.rows));
-          },
-          "(offsets int64 [num_partitions + 1], owners, rows): what it is made of; no tables where it is a formula.")
       .def("locate", &locate, py::arg("ids"), py::arg("pool") = nullptr, "(owners int32, local rows int64)")
       .def("local_rows", &local_rows, py::arg("ids"), py::arg("partition"), py::arg("pool") = nullptr,
            "Local rows of ids that all belong to `partition`.")

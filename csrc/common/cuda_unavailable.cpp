@@ -2,7 +2,6 @@
 #include "common/cuda.h"
 #include "common/error.h"
 #include "feature/cuda/launch_gather.h"
-#include "routing/cuda/launch_route.h"
 #include "sampling/cuda/launch_batch.h"
 #include "sampling/cuda/launch_negative.h"
 #include "subgraph/cuda/launch_induced.h"
@@ -34,8 +33,6 @@ void launch_induced_write(const InducedShape&, const InducedLayout&, const Induc
 }
 void launch_negatives(const DrawNegatives&, CudaStream) { refuse(); }
 void launch_has_edges(const HasEdges&, CudaStream) { refuse(); }
-void launch_split(const BookView&, const Tensor&, const Split&, uint64_t*, char*, CudaStream) { refuse(); }
-void launch_stitch(const StitchInput&, const Neighbors&, StitchStatus*, char*, CudaStream) { refuse(); }
 void launch_copy(const WantedRows&, int64_t, CudaStream) { refuse(); }
 void launch_cast(const WantedRows&, int64_t, const CastElement&, CudaStream) { refuse(); }
 

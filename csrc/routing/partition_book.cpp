@@ -84,7 +84,6 @@ class PermutedBook final : public PartitionBook {
   PermutedBook(std::vector<int64_t> bounds, uint64_t key)
       : PartitionBook(std::move(bounds)), permutation_(num_ids(), key) {}
   const char* kind() const override { return "permuted"; }
-  const Permutation* permutation() const override { return &permutation_; }
 
  protected:
   void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
@@ -110,7 +109,6 @@ class TableBook final : public PartitionBook {
   TableBook(std::vector<int64_t> offsets, Tensor owners, Tensor rows)
       : PartitionBook(std::move(offsets)), owners_(std::move(owners)), rows_(std::move(rows)) {}
   const char* kind() const override { return "table"; }
-  BookArrays arrays() const override { return {PartitionBook::arrays().offsets, owners_, rows_}; }
 
  protected:
   void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
@@ -146,13 +144,6 @@ class ZoneBook final : public PartitionBook {
         zone_owners_(std::move(zone_owners)),
         first_rows_(std::move(first_rows)) {}
   const char* kind() const override { return "zones"; }
-  BookArrays arrays() const override {
-    BookArrays made{PartitionBook::arrays().offsets, empty({num_ids()}, kInt32), empty({num_ids()}, kInt64)};
-    int64_t* rows = made.rows.as<int64_t>();
-    std::iota(rows, rows + num_ids(), int64_t{0});  // ids, each replaced by its row
-    locate_block(rows, num_ids(), made.owners.as<int32_t>(), rows);
-    return made;
-  }
 
  protected:
   void locate_block(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const override {
@@ -326,12 +317,6 @@ std::shared_ptr<const PartitionBook> PartitionBook::zones(const Tensor& place, c
 void PartitionBook::check_partition(int partition) const {
   if (partition < 0 || partition >= num_partitions())
     throw InvalidArgument(message("partition: expected 0 <= partition < ", num_partitions(), ", got ", partition));
-}
-
-BookArrays PartitionBook::arrays() const {
-  BookArrays out{empty({static_cast<int64_t>(offsets_.size())}, kInt64), {}, {}};
-  std::copy(offsets_.begin(), offsets_.end(), out.offsets.as<int64_t>());
-  return out;
 }
 
 int64_t PartitionBook::size(int partition) const {

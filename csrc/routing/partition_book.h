@@ -15,12 +15,6 @@
 
 namespace gld {
 
-// What a book is made of, for who reads it elsewhere.
-struct BookArrays {
-  Tensor offsets;       // int64 [num_partitions + 1], how many ids the partitions before each own
-  Tensor owners, rows;  // as in PartitionBook::table(), which a book of zones makes anew; undefined in formulas
-};
-
 class PartitionBook {
  public:
   // Contiguous ranges: partition p owns [bounds[p], bounds[p + 1]), its rows in the order of the ids. `bounds` holds
@@ -44,9 +38,6 @@ class PartitionBook {
   virtual const char* kind() const = 0;
   int64_t num_ids() const { return offsets_.back(); }
   int num_partitions() const { return static_cast<int>(offsets_.size()) - 1; }
-  virtual BookArrays arrays() const;
-  // Of the ids, before they are divided into ranges; null where they are not permuted.
-  virtual const Permutation* permutation() const { return nullptr; }
   // Number of ids that `partition` owns.
   int64_t size(int partition) const;
 

@@ -11,7 +11,6 @@ from graphlearn_dist.data.unified_tensor import view_rows
 from graphlearn_dist.errors import BatchOverflowError, UnknownIdError
 from graphlearn_dist.loader import StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
-from graphlearn_dist.partition.device_routing import DeviceBook
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingType
 from graphlearn_dist.sampler.batches import make_plan
 from graphlearn_dist.sampler.local_graph import LocalGraph
@@ -31,7 +30,6 @@ from tests.support.device_batches import (
     sample,
     seeds_for,
 )
-from tests.support.device_routing import BOOKS, assert_routed_as_on_the_cpu, book_of
 from tests.support.gpu import GPU, needs_gpu
 from tests.support.graphs import make_dataset
 from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for
@@ -101,14 +99,6 @@ def test_negatives(kind: str, negatives: str, way: str) -> None:
     assert_same_batches(local, device, dataset, inputs, config)
     pairs = dataset.schema.edge_types.index(inputs.input_type), inputs.row.repeat(2), inputs.col.roll(1).repeat(2)
     assert torch.equal(run_local(device.has_edges(*pairs)), run_local(local.has_edges(*pairs)))
-
-
-@pytest.mark.parametrize("name", BOOKS)
-def test_routing(name: str) -> None:
-    book = book_of(name)
-    assert_routed_as_on_the_cpu(book, GPU)
-    with pytest.raises(UnknownIdError, match=r"ids\[1\]=1000"):
-        DeviceBook(book, GPU).split(torch.tensor([0, 1000], device=GPU))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 33])
