@@ -35,7 +35,9 @@ from ..data.topology import Topology
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..partition import CachedRows, PartitionBook, load_partition_layout
 from ..partition.partition_book import check_partition_idx
+from ..sampler.device_graph import device_of
 from ..typing import EdgeType, NodeType
+from ..utils.device import gpu_number
 from .partitions.dataset_handle import (
     DatasetHandle,
     EdgeHandle,
@@ -65,9 +67,8 @@ class MemoryPlace:
     device_groups: tuple[DeviceGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        usable = _C.cuda_device_count()
         for gpu in (device for group in self.device_groups for device in group.device_list):
-            device = torch.device(gpu)
+            usable, device = _C.cuda_device_count(), torch.device(gpu)  # asked for here: no fork may come after CUDA
             if device.type != "cuda" or (device.index or 0) >= usable:
                 raise InvalidArgumentError(f"device_group_list: expected GPUs, {usable} of them usable, got {device}")
 
@@ -79,7 +80,15 @@ class MemoryPlace:
     def feature(self, rows: torch.Tensor, book: PartitionBook) -> Feature:
         """Rows of the ids that a book gives to its partition, in this place."""
         groups = list(self.device_groups) or None
-        return Feature(rows, book.id2index, 0.0, groups, self.device, self.with_gpu, dtype=None)
+        # A GPU that gathers reads no object that maps ids to rows.
+        id2index = None if self.with_gpu and self.device is not None and is_trivial(book) else book.id2index
+        return Feature(rows, id2index, 0.0, groups, self.device, self.with_gpu, dtype=None)
+
+    @classmethod
+    def of_graphs(cls, graphs: Mapping[Any, Graph]) -> MemoryPlace:
+        """Where graphs lie, which are all in one place; features in host memory alone."""
+        graph = next(iter(graphs.values()), None)
+        return cls(with_gpu=False) if graph is None else cls(graph.mode, graph.device, with_gpu=False)
 
 
 class DistDataset(Dataset):
@@ -220,8 +229,20 @@ class DistDataset(Dataset):
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> DistDataset:
-        """The one partition of a data set that is held whole: a server for data in memory."""
-        whole = cls._of_parts(parts_of(dataset), dataset.edge_dir)
+        """The one partition of a data set that is held whole: a server for data in memory.
+
+        Graphs stay on the GPU that they were given, and features that a GPU gathers stay where they are, unless they
+        have an ``id2index``: the rows of those are brought into the order of ids, in host memory.
+
+        Raises:
+            InvalidArgumentError: graphs are on several devices, or only some are on one.
+        """
+        device_of(dataset)
+        whole = cls._of_parts(parts_of(dataset), dataset.edge_dir, MemoryPlace.of_graphs(dataset.graphs()))
+        for name in ("node_features", "edge_features"):
+            given, made = by_type(getattr(dataset, name)), by_type(getattr(whole, name))
+            on_gpu = {key: one for key, one in given.items() if one.gathers_on_gpu and one.id2index is None}
+            setattr(whole, name, bare({**made, **on_gpu}))
         whole.train_idx, whole.val_idx, whole.test_idx = dataset.train_idx, dataset.val_idx, dataset.test_idx
         return whole
 
@@ -436,6 +457,7 @@ class DistDataset(Dataset):
             self._move_to_shared_memory()
             held = self._held()
             named = zip(_SPLITS, (self.train_idx, self.val_idx, self.test_idx), strict=True)
+            place = MemoryPlace.of_graphs(held.graphs if self.is_whole else {})
             return DatasetHandle(
                 partition_idx=self.partition_idx,
                 edge_dir=self.edge_dir,
@@ -447,6 +469,8 @@ class DistDataset(Dataset):
                 constants=self.constants if with_splits else {},
                 table_columns=self.table_columns if with_splits else {},
                 node_orders=order_handles(self.node_orders) if with_splits else {},
+                graph_mode=place.graph_mode,
+                device=gpu_number(place.device),
             )
 
     def _move_to_shared_memory(self) -> None:
@@ -505,7 +529,8 @@ class DistDataset(Dataset):
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
         """Maps what ``share_ipc`` described."""
-        dataset = cls._of_parts(open_parts(ipc_handle), ipc_handle.edge_dir)
+        place = MemoryPlace(ipc_handle.graph_mode, ipc_handle.device, with_gpu=False)
+        dataset = cls._of_parts(open_parts(ipc_handle), ipc_handle.edge_dir, place)
         dataset._caches = open_copies(ipc_handle.caches)
         dataset._cached_graphs = tuple(map(cls.from_ipc_handle, ipc_handle.cached_graphs))
         dataset.graph_caching = bool(dataset._cached_graphs)

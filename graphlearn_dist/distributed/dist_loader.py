@@ -82,7 +82,8 @@ class DistLoader(EpochLoader):
         data: this worker's partition; None where servers sample.
         input_data: seeds, or where they are found; a list has one for each server, see ``DistNeighborLoader``.
         sampling_config: how to sample.
-        to_device: where batches go; None leaves them on the host. A batch that is there when the one before it is
+        to_device: where batches go; None leaves them where they are made, which is the GPU of a graph that this process
+            samples on one, and the host otherwise. A batch that is there when the one before it is
             given is copied to a GPU meanwhile, from pinned memory on a stream of its own; the caller's current stream
             waits for it.
         worker_options: where to sample, see ``DistNeighborLoader``.
@@ -114,13 +115,13 @@ class DistLoader(EpochLoader):
         self.batch_size, self.shuffle = sampling_config.batch_size, sampling_config.shuffle
         self.drop_last = sampling_config.drop_last
         self.num_workers: int = getattr(worker_options, "num_workers", 0)
-        self._copies = DeviceCopies(to_device)
         asked = isinstance(worker_options, MpDistSamplingWorkerOptions) and worker_options.pin_memory
         self._pin = asked and can_pin()
         self._closed = False
         self._producer = open_producer(data, input_data, sampling_config, worker_options)
         self._constants = self._producer.constants if sampling_config.collect_features else {}
         try:
+            self._copies = DeviceCopies(self._producer.device if to_device is None else to_device)
             self._transform = with_learned_rows(embeddings, self._producer.schema, transform)
         except BaseException:
             self._producer.close()

@@ -31,7 +31,7 @@ from .plan import Draw, SamplingPlan, build_plan
 from .strategies import STRATEGIES, TEMPORAL_STRATEGIES
 from .tasks import GraphAccess
 
-__all__ = ["LocalBatches", "make_plan", "make_schedule", "resolve_draws", "with_own_times"]
+__all__ = ["LocalBatches", "make_plan", "make_schedule", "resolve_draws", "whole_graph", "with_own_times"]
 
 
 def make_plan(dataset: Dataset, config: SamplingConfig) -> SamplingPlan:
@@ -108,9 +108,9 @@ def resolve_draws(dataset: Dataset, config: SamplingConfig) -> list[Draw]:
     ]
 
 
-def _graph_access(dataset: Dataset, config: SamplingConfig, num_threads: int) -> GraphAccess:
-    """The graph as it is sampled: on the GPU that its graphs are given, else on the CPU."""
-    plan, device = make_plan(dataset, config), device_of(dataset)
+def whole_graph(dataset: Dataset, plan: SamplingPlan, num_threads: int) -> GraphAccess:
+    """A graph that is held whole, as loaders sample it: on the GPU that its graphs are given, else on the CPU."""
+    device = device_of(dataset)
     if device is None:
         return LocalGraph(dataset, plan, num_threads)
     graphs = dataset.graphs()
@@ -155,7 +155,7 @@ class LocalBatches:
         config: SamplingConfig,
         num_threads: int = 1,
     ) -> None:
-        graph, device = _graph_access(dataset, config, num_threads), device_of(dataset)
+        graph, device = whole_graph(dataset, make_plan(dataset, config), num_threads), device_of(dataset)
         near = order_of_seeds(config, sampler_input, dataset)
         self.counts = BatchCounts()
         self._maker = BatchMaker(graph, dataset.schema, sampler_input, config, near, self.counts)
@@ -198,7 +198,9 @@ class LocalBatches:
     def _announce(self, timed: _Timed) -> Announced:
         wanted = wanted_rows(timed[0], self._store_names).items()
         found = ((self._stores[name], ids) for name, ids in wanted)
-        return Announced((store.disk_tier, store.rows_of(ids)) for store, ids in found if store.disk_tier is not None)
+        return Announced(
+            (store.disk_tier, store.rows_of(ids.cpu())) for store, ids in found if store.disk_tier is not None
+        )
 
     def _made(self, making: Coroutine[Any, Any, SampledBatch]) -> SampledBatch:
         return self._filled(_timed(making))

@@ -5,14 +5,29 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, UnknownIdError
 
+T = TypeVar("T")
+
 _NPY_MAGIC = b"\x93NUMPY"
+
+
+def on_host(value: T) -> T:
+    """A dataclass, or a tuple, with all tensors in it in host memory; those that are there are not copied."""
+    moved: Any = value
+    if isinstance(value, torch.Tensor):
+        moved = value.cpu()
+    elif isinstance(value, tuple):
+        moved = tuple(map(on_host, value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        moved = replace(value, **{field.name: on_host(getattr(value, field.name)) for field in fields(value)})
+    return moved  # type: ignore[no-any-return]
 
 
 def plain_tensor(value: torch.Tensor, name: str) -> torch.Tensor:

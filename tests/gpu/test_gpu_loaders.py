@@ -29,11 +29,11 @@ NUM_NODES = 4000
 SETTINGS: dict[str, Any] = {"batch_size": 100, "shuffle": True, "with_edge": True}
 
 
-def make_data() -> Dataset:
+def make_data(mode: str = "CPU", **features: Any) -> Dataset:
     dataset = Dataset()
     edges = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=torch.Generator().manual_seed(3))
-    dataset.init_graph(edges, num_nodes=NUM_NODES, graph_mode="CPU")
-    dataset.init_node_features(torch.randn(NUM_NODES, 200, generator=torch.Generator().manual_seed(4)))
+    dataset.init_graph(edges, num_nodes=NUM_NODES, graph_mode=mode, device=None if mode == "CPU" else 0)
+    dataset.init_node_features(torch.randn(NUM_NODES, 200, generator=torch.Generator().manual_seed(4)), **features)
     return dataset
 
 
@@ -146,3 +146,24 @@ def check_modes() -> None:
 
 def test_distributed_batches_arrive() -> None:
     run_processes([(f"{HERE}.check_modes", {})], DEADLINE_S)
+
+
+def check_modes_of_a_graph_on_the_gpu() -> None:
+    nodes = torch.arange(NUM_NODES)
+    for mode in ("CUDA", "ZERO_COPY"):
+        data = DistDataset.from_dataset(make_data(mode, split_ratio=0.3, hotness="degree"))
+        for options in (
+            CollocatedDistSamplingWorkerOptions(),
+            CollocatedDistSamplingWorkerOptions(prefetch_size=0),
+            MpDistSamplingWorkerOptions(num_workers=2),
+        ):
+            settings = {"collect_features": True, "worker_options": options, **SETTINGS}
+            if isinstance(options, MpDistSamplingWorkerOptions):  # whose batches come in host memory
+                settings["to_device"] = GPU
+            with DistNeighborLoader(data, [5, 3], nodes, **settings) as loader:
+                assert_epochs(loader)
+
+
+def test_distributed_loaders_sample_on_the_gpu() -> None:
+    """Processes too, in which CUDA begins after their fork."""
+    run_processes([(f"{HERE}.check_modes_of_a_graph_on_the_gpu", {})], DEADLINE_S)

@@ -93,6 +93,7 @@ class DatasetHandle:
     """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped.
 
     ``cached_graphs`` are the graphs of other partitions that it keeps at hand, ``node_orders`` the orders of all nodes.
+    ``graph_mode`` and ``device`` are those of the graphs of a whole data set, which a GPU may sample from.
     """
 
     partition_idx: int
@@ -105,6 +106,8 @@ class DatasetHandle:
     constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
     table_columns: dict[str, dict[Any, Any]] = field(default_factory=dict)
     node_orders: dict[Any, OrderHandle] = field(default_factory=dict)
+    graph_mode: str = "CPU"
+    device: int | None = None
 
 
 def rows_handle(feature: Feature | None) -> TensorHandle | None:

@@ -191,4 +191,4 @@ def _rows_by_id(feature: Feature) -> torch.Tensor:
     rows lie otherwise or where lookups cast."""
     if feature.id2index is None and feature.dtype == feature.feature_tensor.dtype:
         return feature.feature_tensor
-    return feature[torch.arange(feature.size(0) if feature.id2index is None else len(feature.id2index))]
+    return feature.cpu_get(torch.arange(feature.size(0) if feature.id2index is None else len(feature.id2index)))

@@ -12,6 +12,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError  # another one
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ...data.schema import GraphSchema
 from ...errors import ChannelClosedError, DeadlineExceededError, PeerLostError, ProducerGoneError
 from ...messages import EndOfEpoch, SampledBatch, SampledBatches
@@ -61,8 +63,10 @@ class BatchProducer(ABC):
         schema: the types of the data set.
         constants: attributes of the data set that have no rows, by type and name.
         num_batches: batches in the global list of an epoch, those of other shards too.
+        device: the GPU that batches lie on; None in host memory.
     """
 
+    device: torch.device | None = None
     schema: GraphSchema
     constants: Mapping[Any, Mapping[str, Any]]
     num_batches: int

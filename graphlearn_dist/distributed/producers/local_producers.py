@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 
 from ... import _C
+from ...data.device_copies import DeviceCopies
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded, release
@@ -25,12 +26,13 @@ from ...sampler.locality import order_of_seeds
 from ...sampler.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...utils.coroutines import run_local
+from ...utils.device import wait_for_stream
 from ..dist_context import get_context
 from ..dist_dataset import DistDataset
 from ..dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
 from ..event_loop import LoopThread
 from ..partitions.partition_input import resolve_among, resolve_here
-from ..sampling.batches import NoPeers, PartitionedBatches, place_in_pool
+from ..sampling.batches import NoPeers, PartitionedBatches, place_in_pool, tell_where_sampled
 from ..session.group_peers import find_holders, open_peers
 from ..workers.sampling_producer import SamplingProducer
 from ..workers.upcoming import Upcoming
@@ -81,6 +83,8 @@ class LocalProducer(BatchProducer):
 class CollocatedProducer(LocalProducer):
     """Samples in this process: ``prefetch_size`` batches ahead in a thread, or, with 0, when a batch is asked for.
 
+    A GPU that the graph lies on samples, and batches stay there; in a thread, on a stream of its own beside training.
+
     Args:
         dataset: this worker's partition.
         sampler_input: the loader's input.
@@ -104,9 +108,12 @@ class CollocatedProducer(LocalProducer):
         services, self._peers = open_peers(dataset, options, self._holders)
         config = with_own_times(config, self._input, dataset)
         self._batches = PartitionedBatches(
-            dataset, self._input, config, services, self._peers, options.num_threads, self._near
+            dataset, self._input, config, services, self._peers, options.num_threads, self._near, keeps_device=True
         )
         self._batches.trace_key = self.trace_key
+        self.device = self._batches.device
+        self._copies = DeviceCopies(self.device)
+        tell_where_sampled(dataset)
         self.num_batches = self._batches.schedule.num_batches
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         waits = not isinstance(self._peers, NoPeers) or self._batches.reads_disk
@@ -129,6 +136,8 @@ class CollocatedProducer(LocalProducer):
         if not self._is_synchronous:
             self._thread.start()
             self._end_upcoming()
+            if (enter := self._copies.beside_training(None)) is not None:
+                self._thread.run(_call(enter))
             self._upcoming = Upcoming(self._batches, run, epoch, BatchShare(indices).groups())
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
@@ -144,6 +153,7 @@ class CollocatedProducer(LocalProducer):
         try:
             named = request.epoch, indices, request.run
             ((batch, rows),) = await self._batches.make_in(*named, place_in_pool, upcoming.take(indices))
+            wait_for_stream(self.device)  # the reader's stream knows nothing of this thread's
             return with_rows(batch, rows)
         finally:
             upcoming.finish(indices)
@@ -269,6 +279,10 @@ class MpProducer(LocalProducer):
         await self._producer.close()
         if self._loans is not None:
             self._loans.close()
+
+
+async def _call(enter: Callable[[int], None]) -> None:
+    enter(0)
 
 
 def decode_here(encoded: Encoded, loans: Loans) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, NoReturn
@@ -15,17 +17,21 @@ from ...messages import SampledBatch
 from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
-from ...sampler.batches import make_plan
+from ...sampler.batches import make_plan, whole_graph
+from ...sampler.device_graph import device_of
 from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph
 from ...telemetry import BatchCounts
 from ...telemetry.trace import set_batches, trace_stages, tracer
+from ...utils.tensor import on_host
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
 from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
+
+logger = logging.getLogger(__name__)
 
 Rows = Mapping[str, torch.Tensor]
 # Given some batches with looked-up rows, and these by batch and store, still to be written: where each are wanted.
@@ -42,6 +48,33 @@ class NoPeers:
 
     def close(self) -> None:
         """There is nothing to end."""
+
+
+def sampling_device(dataset: DistDataset) -> torch.device | None:
+    """The GPU that loaders of a partition sample on: that of its graphs where it is the whole data set; else None.
+
+    Raises:
+        InvalidArgumentError: graphs are on several devices, or only some are on one.
+    """
+    return device_of(dataset) if dataset.is_whole else None
+
+
+def tell_where_sampled(dataset: DistDataset) -> None:
+    """Logs, once a process, that the CPU samples from graphs that were given a GPU, as they are one of several
+    partitions."""
+    if not dataset.is_whole and any(
+        graph.mode != "CPU" and graph.device is not None for graph in dataset.graphs().values()
+    ):
+        _tell_of_partitions(dataset.num_partitions)
+
+
+@functools.cache
+def _tell_of_partitions(num_partitions: int) -> None:
+    logger.warning(
+        "graph_mode, device: the CPU samples: a GPU samples from a graph that is held whole, and this is one of %d "
+        "partitions, whose answers lie in host memory",
+        num_partitions,
+    )
 
 
 def with_cached_graphs(
@@ -62,6 +95,8 @@ class PartitionedSampler:
         services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch; a batch does not depend on them.
+        device: the ``sampling_device`` of the data set, to sample there; None: the CPU samples.
+        keeps_device: what a GPU has sampled stays there, and its rows come there; else both are in host memory.
 
     Attributes:
         collector: looks up rows.
@@ -74,10 +109,15 @@ class PartitionedSampler:
         services: Sequence[PartitionService],
         peers: Peers,
         num_threads: int = 1,
+        *,
+        device: torch.device | None = None,
+        keeps_device: bool = False,
     ) -> None:
         self._dataset, self._services, self._peers, self._num_threads = dataset, services, peers, num_threads
         self._schema = dataset.schema
-        self._graph = self.graph_access(make_plan(dataset, config))
+        plan = make_plan(dataset, config)
+        self._graph = self.graph_access(plan) if device is None else whole_graph(dataset, plan, num_threads)
+        self._keeps_device = keeps_device and device is not None
         self.collector = FeatureCollector(dataset, services, peers, num_threads)
         names = self.collector.store_names
         labels = {store_name(NODE_LABEL, index) for index in range(len(self._schema.node_types))}
@@ -110,12 +150,17 @@ class PartitionedSampler:
 
     def announce(self, batch: SampledBatch) -> Announced:
         """Tells of the rows that ``look_up`` will want for a batch."""
-        wanted = wanted_rows(batch, self._stores)
+        wanted = {name: ids.cpu() for name, ids in wanted_rows(batch, self._stores).items()}
         return self.collector.announce(wanted, self.collector.places_in(batch.subgraph, wanted))
 
     async def look_up(self, batches: Sequence[SampledBatch], place: Place) -> Sequence[Rows]:
-        """The rows that are looked up for batches, by store, written once, where ``place`` says they are wanted."""
+        """The rows that are looked up for batches, by store, written once, where ``place`` says they are wanted.
+
+        Those of batches that stay on a GPU come as ``Feature.gather`` gives them.
+        """
         wanted = [wanted_rows(batch, self._stores) for batch in batches]
+        if self._keeps_device:
+            return list(map(self.collector.gather_each, wanted))
         places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
         lookup = self.collector.start(wanted, places)
         unwritten = lookup.unwritten()
@@ -138,8 +183,10 @@ class PartitionedBatches:
         num_threads: threads of one batch; a batch does not depend on them.
         near: see ``make_schedule``.
         counts: where batches are counted; this process's own memory unless given.
+        keeps_device: batches that a GPU samples stay there; else they are copied to host memory, to go elsewhere.
 
     Attributes:
+        device: where batches are sampled: the GPU of a data set that is whole; None on the CPU.
         schedule: which seeds are in which batch.
         counts: of the batches made.
         trace_key: what tells them from those of other loaders in a trace.
@@ -155,9 +202,15 @@ class PartitionedBatches:
         num_threads: int = 1,
         near: torch.Tensor | None = None,
         counts: BatchCounts | None = None,
+        *,
+        keeps_device: bool = False,
     ) -> None:
         self.counts = BatchCounts() if counts is None else counts
-        self._sampler = PartitionedSampler(dataset, config, services, peers, num_threads)
+        self.device = sampling_device(dataset)
+        self._is_moved = self.device is not None and not keeps_device
+        self._sampler = PartitionedSampler(
+            dataset, config, services, peers, num_threads, device=self.device, keeps_device=keeps_device
+        )
         self._maker = self._sampler.maker(sampler_input, config, near, self.counts)
         self.schedule = self._maker.schedule
         self._peers = peers
@@ -203,7 +256,8 @@ class PartitionedBatches:
     async def sample(self, epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
         """The same batches as of ``make``, without the rows that are looked up for them."""
         self._name_in_trace(epoch, indices)  # where they are sampled ahead, by a task of its own
-        return await self._maker.make_together(epoch, indices, run)
+        batches = await self._maker.make_together(epoch, indices, run)
+        return list(map(on_host, batches)) if self._is_moved else batches
 
     def _name_in_trace(self, epoch: int, indices: Sequence[int]) -> None:
         """What this task asks other partitions from now on is for these batches."""

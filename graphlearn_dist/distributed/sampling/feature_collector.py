@@ -67,6 +67,7 @@ class FeatureCollector:
         self.counts = torch.zeros(3, dtype=torch.int64)
         self._peers = peers
         self._pool = thread_pool(num_threads)
+        self._num_threads = num_threads
         self.store_names = frozenset(self._stores)
 
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
@@ -246,6 +247,15 @@ class FeatureCollector:
     def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
         """Writes the rows of ``ids`` in their order; only where this partition is the whole data set."""
         self._stores[name].unified.gather_all(out, ids)
+
+    def gather_each(self, wanted: Wanted) -> dict[str, torch.Tensor]:
+        """New tensors of rows by store: on a GPU those that it gathers, the others where the ids lie; likewise."""
+        found = {}
+        for name, ids in wanted.items():
+            store = self._stores[name]
+            rows = store if store.gathers_on_gpu else store.unified  # whose rows are in the order of ids
+            found[name] = rows.gather(ids, num_threads=self._num_threads)
+        return found
 
 
 @dataclass(frozen=True)

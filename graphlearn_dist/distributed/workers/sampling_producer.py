@@ -32,6 +32,7 @@ from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
+from ..sampling.batches import tell_where_sampled
 from .byte_credit import ByteCredit
 from .fork_server import hold_fork_server
 from .row_counts import RowCounts, SharedBatchCounts
@@ -78,6 +79,7 @@ class SamplingProducer:
         feature_memory: FeatureMemory | None = None,
     ) -> None:
         config = with_own_times(config, sampler_input, dataset)
+        tell_where_sampled(dataset)
         self.plan = make_plan(dataset, config)  # whatever is wrong with the config is said before a process starts
         self.schedule = make_schedule(sampler_input, config, near)
         self._name = name

@@ -1,0 +1,206 @@
+"""Distributed loaders of graphs on a device: its kernels sample, whatever the mode, and the batches are the oracle's.
+
+The device is the host, which runs the kernels' bodies; ``tests/gpu`` has the same on a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist import _C
+from graphlearn_dist.data import Dataset
+from graphlearn_dist.data.feature import Feature
+from graphlearn_dist.data.placed_rows import PlacedRows
+from graphlearn_dist.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+)
+from graphlearn_dist.distributed.sampling import batches as sampling_batches
+from graphlearn_dist.distributed.sampling.batches import tell_where_sampled
+from graphlearn_dist.distributed.workers.fork_server import hold_fork_server
+from graphlearn_dist.errors import InvalidArgumentError
+from tests.support.graphs import Direction, make_dataset
+from tests.support.oracle import SAMPLINGS, compare_epochs, graph_of, open_loader, oracle_epochs, orders_of
+from tests.support.processes import ROOT
+from tests.support.stand_in import HOST, kernels_sample
+
+DEADLINE_S = 60.0  # only ever reached by a hang
+COLLOCATED = [CollocatedDistSamplingWorkerOptions(prefetch_size=0), CollocatedDistSamplingWorkerOptions()]
+MP = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB")
+PROCESS_CASES = [
+    ("homogeneous", ("node", "uniform")),
+    ("typed", ("link", "uniform")),
+    ("typed", ("subgraph", "weighted")),
+    ("homogeneous", ("node", "as a matrix")),
+]
+CASES = [(name, sampling) for name in ("homogeneous", "typed") for sampling in sorted(SAMPLINGS)]
+
+
+def data_on_device(name: str, edge_dir: Direction, mode: str = "CUDA") -> DistDataset:
+    """One of the oracle's graphs, whole; where ``kernels_sample`` its kernels sample."""
+    graph = graph_of(name)
+    data = make_dataset(graph, edge_dir)
+    data.init_order(orders_of(graph))
+    for one in data.graphs().values():
+        one.mode = mode
+    return DistDataset.from_dataset(data)
+
+
+@pytest.mark.parametrize(("name", "sampling"), CASES, ids=str)
+def test_collocated_loaders_sample_where_the_graph_lies(
+    name: str, sampling: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge_dir: Direction = "in" if CASES.index((name, sampling)) % 2 else "out"
+    options = COLLOCATED[CASES.index((name, sampling)) // 2 % 2]
+    expected = oracle_epochs(name, edge_dir, sampling)
+    with (
+        kernels_sample(monkeypatch) as made,
+        open_loader(name, edge_dir, sampling, data_on_device(name, edge_dir), options) as loader,
+    ):
+        num_batches = compare_epochs(loader, expected)
+        assert loader._producer.device == HOST
+    assert len(set(made)) == num_batches
+
+
+def test_processes_sample_where_the_graph_lies(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    epochs = [oracle_epochs(name, "in", sampling) for name, sampling in PROCESS_CASES]
+    with kernels_sample(monkeypatch) as made, hold_fork_server():
+        for number, (name, sampling) in enumerate(PROCESS_CASES):
+            data = data_on_device(name, "in", ("CUDA", "ZERO_COPY")[number % 2])
+            with open_loader(name, "in", sampling, data, MP) as loader:
+                num_batches = compare_epochs(loader, epochs[number])
+                assert loader._producer.device is None  # they cross in host memory
+            assert made == []
+            assert capfd.readouterr().out.count("kernels sample") == num_batches
+
+
+def test_a_data_set_that_was_sent_is_sampled_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, sampling = data_on_device("homogeneous", "out", "ZERO_COPY"), ("node", "uniform")
+    received, expected = DistDataset.from_ipc_handle(data.share_ipc()), oracle_epochs("homogeneous", "out", sampling)
+    with (
+        kernels_sample(monkeypatch) as made,
+        open_loader("homogeneous", "out", sampling, received, COLLOCATED[0]) as loader,
+    ):
+        assert compare_epochs(loader, expected) == len(made)
+
+
+def test_rows_are_gathered_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the GPU that has some, where the batch stays in the process; its rows on the host otherwise."""
+    asked: list[int] = []
+
+    def gather(self: Feature, placed: PlacedRows, ids: torch.Tensor) -> torch.Tensor:
+        asked.append(len(ids))
+        return self.cpu_get(ids)
+
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
+    monkeypatch.setattr(Feature, "_gather_on_gpu", gather)
+    graph, sampling = graph_of("homogeneous"), ("node", "uniform")
+    data = make_dataset(graph, "in")
+    data.init_order(orders_of(graph))
+    data.init_node_features(data.node_features.feature_tensor, split_ratio=0.5, dtype=None)
+    data.graph.mode = "CUDA"
+    on_gpu = DistDataset.from_dataset(data)
+    assert on_gpu.node_features is data.node_features
+    expected = oracle_epochs("homogeneous", "in", sampling)
+    with (
+        kernels_sample(monkeypatch),
+        open_loader("homogeneous", "in", sampling, on_gpu, COLLOCATED[1]) as loader,
+    ):
+        num_batches = compare_epochs(loader, expected)
+    assert len(asked) == num_batches
+    asked.clear()
+    with kernels_sample(monkeypatch), open_loader("homogeneous", "in", sampling, on_gpu, MP) as loader:
+        compare_epochs(loader, expected)
+    assert asked == []
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Any:
+    """What was logged of where a graph is sampled."""
+    sampling_batches._tell_of_partitions.cache_clear()
+    with caplog.at_level(logging.WARNING, sampling_batches.__name__):
+        yield caplog
+    sampling_batches._tell_of_partitions.cache_clear()
+
+
+def test_a_partition_is_sampled_by_the_cpu_which_says_so_once(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
+    graph = graph_of("homogeneous")
+    owners = torch.arange(graph.num_nodes[None]) % 2
+    whole = make_dataset(graph, "out")
+    whole.graph.device, whole.graph.mode = 0, "ZERO_COPY"
+    part = DistDataset(2, 0, whole.graph, node_pb=owners, edge_dir="out")
+    assert sampling_batches.sampling_device(part) is None
+    assert part.share_ipc().device is None
+    for _ in range(2):
+        tell_where_sampled(part)
+    (record,) = told.records
+    assert "the CPU samples" in record.message
+    assert "this is one of 2 partitions" in record.message
+
+
+def test_nothing_is_said_of_what_is_as_asked(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
+    whole = make_dataset(graph_of("homogeneous"), "out")
+    for mode, device in (("CPU", None), ("ZERO_COPY", None), ("CUDA", 0)):
+        whole.graph.mode, whole.graph.device = mode, device
+        made = DistDataset.from_dataset(whole)
+        assert (made.graph.mode, made.graph.device) == (mode, device)
+        wanted = None if device is None else torch.device("cuda", device)
+        assert sampling_batches.sampling_device(made) == wanted
+        assert (made.share_ipc().graph_mode, made.share_ipc().device) == (mode, device)
+        tell_where_sampled(made)
+    assert told.records == []
+
+
+def test_graphs_on_different_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 2)
+    data: Dataset = make_dataset(graph_of("typed"), "out")
+    for number, one in enumerate(data.graphs().values()):
+        one.mode, one.device = "CUDA", number % 2
+    with pytest.raises(InvalidArgumentError, match="expected all graphs of a data set on one device"):
+        DistDataset.from_dataset(data)
+
+
+def test_a_device_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch's error is that of whoever sampled it, in this process as in others."""
+    data = data_on_device("homogeneous", "out")
+    data.graph.topo.indices[:] = 10**6
+    seeds = torch.arange(10)
+    with kernels_sample(monkeypatch):
+        for options in (COLLOCATED[1], MP):
+            with (
+                DistNeighborLoader(data, [2], seeds, 5, temporal_strategy=None, worker_options=options) as loader,
+                pytest.raises(Exception, match="a neighbor that is outside the graph"),
+            ):
+                next(iter(loader))
+
+
+_WATCHED = """
+import torch
+from graphlearn_dist import _C
+
+def refuse(*_):
+    raise AssertionError("CUDA was asked for before a fork")
+
+for name in [name for name in dir(_C) if name.startswith("cuda_")]:
+    setattr(_C, name, refuse)
+torch.cuda._lazy_init = torch.cuda.is_available = torch.cuda.device_count = refuse
+from graphlearn_dist.distributed.workers import fork_server_main
+assert not torch.cuda.is_initialized()
+"""
+
+
+def test_no_fork_comes_after_cuda() -> None:
+    """CUDA cannot be used in a fork of a process that has: the one that workers are forked from asks for none of it."""
+    subprocess.run([sys.executable, "-c", _WATCHED], cwd=ROOT, timeout=DEADLINE_S, check=True)
