@@ -97,6 +97,7 @@ class DeviceCsr:
         positive_counts: Any = None,
     ) -> None: ...
 
+DEVICE_CACHE_COUNTS: int
 BATCH_BAD_ROW: int
 BATCH_BAD_NEIGHBOR: int
 BATCH_OVERFLOW: int
@@ -213,7 +214,15 @@ def has_edges_on_device(
 
 class DeviceRowStore:
     def __init__(self, tensors: list[Any], device: int, row_of_id: Any = None) -> None: ...
-    def gather(self, ids: Any, positions: Any, out: Any, status: Any, stream: int) -> None: ...
+    def gather(
+        self,
+        ids: Any,
+        positions: Any,
+        out: Any,
+        status: Any,
+        stream: int,
+        cache: tuple[Any, Any, Any, Any, Any, int, int] | None = None,
+    ) -> None: ...
 
 class CsrPieces:
     def __init__(self, book: PartitionBook, pieces: Sequence[Csr]) -> None: ...

@@ -40,9 +40,21 @@ class PinnedRange {
   int device_;
 };
 
+using CacheTuple = std::tuple<py::object, py::object, py::object, py::object, py::object, int64_t, int64_t>;
 using EdgeTypeTuple = std::tuple<int, int, int64_t, int64_t, bool>;
 using SeedTuple = std::tuple<int, int64_t, bool>;
 using PaddingTuple = std::tuple<std::vector<int64_t>, std::vector<int64_t>>;
+
+DeviceRowCache row_cache(const CacheTuple& given, int device) {
+  const auto& [rows, uses, slot_rows, counts, answers, first_row, gather] = given;
+  return {from_python_on(rows, "rows", device),
+          from_python_on(uses, "uses", device),
+          from_python_on(slot_rows, "slot_rows", device),
+          from_python_on(counts, "counts", device),
+          from_python_on(answers, "answers", device),
+          first_row,
+          gather};
+}
 
 DeviceBatchPlan make_plan(std::vector<int64_t> num_nodes, const std::vector<EdgeTypeTuple>& edge_types,
                           const std::vector<SeedTuple>& seeds, std::vector<std::vector<int64_t>> fanouts,
@@ -96,6 +108,7 @@ void launch_padded(const DeviceBatchPlan& plan, const std::vector<const DeviceCs
 }
 
 void bind_batches(py::module_& m) {
+  m.attr("DEVICE_CACHE_COUNTS") = 2 * RowCacheView::kSpread;
   m.attr("BATCH_BAD_ROW") = bad_row_of(0);
   m.attr("BATCH_BAD_NEIGHBOR") = bad_neighbor_of(0);
   m.attr("BATCH_OVERFLOW") = overflow_of(0);
@@ -214,17 +227,22 @@ void bind_device(py::module_& m) {
       .def(
           "gather",
           [](const DeviceRowStore& self, py::object ids, py::object positions, py::object out, py::object status,
-             uint64_t stream) {
+             uint64_t stream, const std::optional<CacheTuple>& cache) {
             const Tensor wanted = from_python_on(ids, "ids", self.device),
                          places = from_python_optional_on(positions, "positions", self.device),
                          target = from_python_on(out, "out", self.device),
                          state = from_python_on(status, "status", self.device);
+            const DeviceRowCache cached = cache ? row_cache(*cache, self.device) : DeviceRowCache{};
             GilReleased nogil;  // as for batches
-            gather_on_device(self.store, self.row_of_id, wanted, places, target, state, {self.device, stream});
+            gather_on_device(self.store, self.row_of_id, wanted, places, target, state, {self.device, stream}, cached);
           },
           py::arg("ids"), py::arg("positions"), py::arg("out"), py::arg("status"), py::arg("stream"),
+          py::arg("cache") = py::none(),
           "out[positions[i]] = store[row_of_id[ids[i]]] (out[i] where positions is None), cast to the dtype of out, in "
-          "one launch on the stream. status int64 [1] holds -1, and afterwards the first i whose row does not exist, "
+          "one launch on the stream; three with a cache, (rows, uses, slot_rows, counts, answers, first_row, gather) "
+          "as "
+          "DeviceRowCache in feature/device_gather.h. status int64 [1] holds -1, and afterwards the first i whose row "
+          "does not exist, "
           "if "
           "any.");
 }

@@ -70,6 +70,20 @@ GLD_HOST_DEVICE GLD_INLINE void narrow(double value, To* out) {
 // Element types as kernels take them: a branch that is the same for all threads.
 enum class ElementType : uint8_t { kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kUInt8 };
 
+GLD_HOST_DEVICE inline int element_bytes(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat64:
+      return 8;
+    case ElementType::kFloat32:
+      return 4;
+    case ElementType::kFloat16:
+    case ElementType::kBfloat16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
 // Of a dtype that can_cast() knows.
 inline ElementType element_type_of(DType dtype) {
   if (dtype == kFloat16) return ElementType::kFloat16;

@@ -231,6 +231,7 @@ class Dataset(NamedColumns):
         num_threads: int = 1,
         out_dtype: torch.dtype | None = None,
         hotness: Any = None,
+        device_cache: int | str | Mapping[NodeType, int | str] | None = None,
         allow_nonfinite: bool = False,
     ) -> None:
         """Sets node features ``[num_nodes, dim]`` (or a dict by node type); see ``Feature`` for the arguments.
@@ -238,6 +239,7 @@ class Dataset(NamedColumns):
         A loader gathers with threads of its own; ``num_threads`` is for lookups by hand. Which rows GPUs hold is chosen
         by ``hotness``: ``"degree"`` (nodes with the most edges that lead to them, in the direction of sampling; the
         graph comes first), or how often each node is looked up, ``[num_nodes]`` (or a dict by node type of either).
+        ``device_cache`` is for each type, or a dict by node type.
 
         ``sort_func`` is GLT's way to it: ``sort_func(rows, split_ratio, topo)`` gives the rows in another order and
         the new row of each id, see ``data.reorder.sort_by_in_degree``. It is called where GPUs hold rows of a node
@@ -263,7 +265,7 @@ class Dataset(NamedColumns):
         make = functools.partial(
             self._feature_class, device_group_list=device_group_list, out_dtype=out_dtype, **settings
         )
-        self.node_features = self._features(features, rows, split_ratio, make, hot)
+        self.node_features = self._features(features, rows, split_ratio, make, hot, device_cache)
         if id2idx is None:
             self._cover({key: feature.size(0) for key, feature in by_type(self.node_features).items()})
 
@@ -279,6 +281,7 @@ class Dataset(NamedColumns):
         *,
         num_threads: int = 1,
         out_dtype: torch.dtype | None = None,
+        device_cache: int | str | Mapping[EdgeType, int | str] | None = None,
         allow_nonfinite: bool = False,
     ) -> None:
         """Sets edge features ``[num_edges, dim]`` by edge id (or a dict by edge type); see ``init_node_features``."""
@@ -288,13 +291,18 @@ class Dataset(NamedColumns):
         )
         given = convert_to_tensor(edge_feature_data, name="edge_feature_data")
         _check_numbers("edge_feature_data", given, allow_nonfinite)
-        self.edge_features = self._features(given, id2idx, split_ratio, make, {})
+        self.edge_features = self._features(given, id2idx, split_ratio, make, {}, device_cache)
 
     @staticmethod
     def _features(
-        data: Any, id2idx: Any, split_ratio: Any, make: Callable[..., Feature], hot: Mapping[Any, Any]
+        data: Any,
+        id2idx: Any,
+        split_ratio: Any,
+        make: Callable[..., Feature],
+        hot: Mapping[Any, Any],
+        device_cache: Any,
     ) -> Any:
-        tensors, rows, ratios = by_type(data), by_type(id2idx), by_type(split_ratio)
+        tensors, rows, ratios, caches = map(by_type, (data, id2idx, split_ratio, device_cache))
         _check_types("id2idx", rows, tensors, "type")
         features = {
             key: make(
@@ -302,6 +310,7 @@ class Dataset(NamedColumns):
                 id2index=rows.get(key),
                 split_ratio=ratios.get(key, ratios.get(None, 0.0)),
                 hotness=hot.get(key),
+                device_cache=caches.get(key, caches.get(None)),
             )
             for key, tensor in tensors.items()
         }

@@ -10,6 +10,7 @@ from .. import _C
 from ..errors import UnknownIdError
 from ..utils.device import device_number, stream_handle
 from ..utils.device_exchange import Reading, moved
+from .device_cache import DeviceCache
 from .pinned_memory import PinnedTensor, pin
 
 
@@ -21,13 +22,19 @@ class DeviceRows:
             memory where that cannot be.
         device: the GPU. On the CPU device pieces stay where they are and the host runs the kernels' bodies.
         row_of_id: int ``[num_ids]``, the row of each id, -1 for none; None: ids are rows.
+        cache_bytes: of the GPU's memory for a ``DeviceCache`` of the last piece; None makes none.
 
     Attributes:
         memories: by piece, where the GPU reads it.
+        cache: of the last piece, or None.
     """
 
     def __init__(
-        self, parts: Sequence[torch.Tensor], device: torch.device, row_of_id: torch.Tensor | None = None
+        self,
+        parts: Sequence[torch.Tensor],
+        device: torch.device,
+        row_of_id: torch.Tensor | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self.device = device
         self._row_shape = parts[0].shape[1:]
@@ -35,6 +42,9 @@ class DeviceRows:
         self._row_of_id = None if row_of_id is None else row_of_id.contiguous().to(device)
         self._pinned = [self._readable(part) for part in parts]
         self.memories = [_memory_of(pinned) for pinned in self._pinned]
+        self.cache: DeviceCache | None = None
+        if cache_bytes is not None:
+            self.cache = DeviceCache(parts[-1], self._num_rows - len(parts[-1]), cache_bytes, device)
         self._native = _C.DeviceRowStore(
             [pinned.tensor for pinned in self._pinned], device_number(device), self._row_of_id
         )
@@ -87,6 +97,8 @@ class DeviceRows:
         ``status``, int64 ``[1]``, is -1 beforehand, and afterwards the first i whose id, row or position does not
         exist, if there is one; rows that do not are zeros. All tensors must live until the stream has done it.
         """
+        if self.cache is not None:
+            return self.cache.gather(self._native, out, positions, ids, status)
         self._native.gather(ids, positions, out, status, stream_handle(self.device))
 
     def fault(self, wanted: int, place: int | None = None, num_places: int = 0) -> str:

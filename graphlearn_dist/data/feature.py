@@ -14,8 +14,10 @@ from .. import _C
 from ..core import check_index_tensor, check_index_vector
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..messages import TensorHandle
+from ..telemetry import DeviceCacheCounts
 from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
+from ..utils.units import parse_size
 from . import shared_memory
 from .device_rows import DeviceRows
 from .disk_tier import DiskTier, FeatureMemory, bytes_of_row
@@ -38,7 +40,7 @@ class DeviceGroup:
 
 
 # Arguments of ``Feature`` beside its rows and their dtype, which are kept under the same names.
-_SETTINGS = ("split_ratio", "device_group_list", "device", "with_gpu", "num_threads", "out_dtype")
+_SETTINGS = ("split_ratio", "device_group_list", "device", "with_gpu", "num_threads", "out_dtype", "device_cache")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -74,9 +76,12 @@ class Feature:
         hotness: ``[num_ids]``, how often each id is looked up, in any unit, such as ``NeighborSampler.sample_prob`` or
             ``loader.count_nodes`` gives: GPUs hold the rows of the highest. None: they hold the first rows. It never
             changes what a lookup gives. ``id2index`` is then a tensor or None.
+        device_cache: memory of each GPU that gathers, in bytes or as text such as ``"2GB"``, for a cache that learns
+            from lookups which of the rows in host memory to keep there; 8 bytes of it for each of those rows. It never
+            changes what a lookup gives. A GPU gathers then.
 
     Raises:
-        InvalidArgumentError: rows cannot be cast to ``out_dtype``.
+        InvalidArgumentError: rows cannot be cast to ``out_dtype``; ``device_cache`` is no size.
         InvalidArgumentError: GPU rows are asked for where there is no GPU, or the tensor has no rows dimension.
     """
 
@@ -93,14 +98,16 @@ class Feature:
         *,
         out_dtype: torch.dtype | None = None,
         hotness: torch.Tensor | None = None,
+        device_cache: int | str | None = None,
     ) -> None:
         if not 0.0 <= split_ratio <= 1.0:
             raise InvalidArgumentError(f"split_ratio: expected a share between 0 and 1, got {split_ratio}")
         gpu = gpu_number(device)
-        wants_gpu = with_gpu is not False and (split_ratio != 0.0 or gpu is not None)
+        wants_gpu = with_gpu is not False and (split_ratio != 0.0 or gpu is not None or device_cache is not None)
         if wants_gpu and (gpu or 0) >= _C.cuda_device_count():
             raise InvalidArgumentError(
-                f"split_ratio, device: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are usable"
+                f"split_ratio, device, device_cache: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are "
+                "usable"
             )
         tensor = convert_to_tensor(feature_tensor, dtype, "feature_tensor")
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 1:
@@ -116,6 +123,7 @@ class Feature:
         self.with_gpu = with_gpu
         self.num_threads = num_threads
         self.out_dtype = _checked_cast(self.feature_tensor.dtype, out_dtype)
+        self.device_cache = None if device_cache is None else parse_size(device_cache, name="device_cache")
         self._gathers_on_gpu = wants_gpu
         self._placement = place_rows(self.size(0), split_ratio, self._hotness_of_rows(hotness))
         self._unified: UnifiedTensor | None = None
@@ -192,7 +200,10 @@ class Feature:
 
         Raises:
             UnknownIdError: an id has no row.
+            InvalidArgumentError: there is a ``device_cache``: a captured gather, which is replayed, cannot use it.
         """
+        if self._gathers_on_gpu and self.device_cache is not None:
+            raise InvalidArgumentError("device_cache: expected None of features for batches of static shapes")
         if self.id2index is None and num_ids > self.size(0):
             raise UnknownIdError(f"ids: id {self.size(0)} has no feature row here")
         table = None if self.id2index is None else self.rows_of(torch.arange(num_ids))
@@ -228,7 +239,14 @@ class Feature:
         if not self._gathers_on_gpu:
             return None
         table = self.id2index if isinstance(self.id2index, torch.Tensor) else None
-        return PlacedRows(self.feature_tensor, self._placement, self._groups, table, received)
+        return PlacedRows(
+            self.feature_tensor, self._placement, self._groups, table, received, cache_bytes=self.device_cache
+        )
+
+    @property
+    def device_cache_counts(self) -> DeviceCacheCounts | None:
+        """What the caches of ``device_cache`` were asked in this process; waits for the GPUs. None without."""
+        return None if self._placed is None or self.device_cache is None else self._placed.cache_counts
 
     @property
     def _groups(self) -> list[list[int]]:
@@ -359,6 +377,12 @@ def divide_memory(features: Sequence[Feature], memory: FeatureMemory) -> None:
         )
     for feature, size, few in zip(in_files, sizes, least, strict=True):
         feature.limit_memory(few + left * size // total)
+
+
+def counts_of_caches(stores: Mapping[str, Feature]) -> DeviceCacheCounts | None:
+    """The sum of ``device_cache_counts`` of features; None where none has a cache. Waits for the GPUs."""
+    counts = [found for one in stores.values() if (found := one.device_cache_counts) is not None]
+    return sum(counts, DeviceCacheCounts()) if counts else None
 
 
 def rebuild_feature(ipc_handle: FeatureHandle) -> Feature:

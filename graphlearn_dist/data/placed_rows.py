@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from .. import _C
+from ..telemetry import DeviceCacheCounts
 from .device_rows import DeviceRows
 from .handles import GpuHandle
 from .row_placement import RowPlacement, group_of
@@ -30,6 +31,7 @@ class PlacedRows:
         id2index: int ``[num_ids]``, rows of ids, -1 for none; None where ids are rows.
         received: hot rows that another process has placed, by group.
         put: brings rows to a GPU; ``put_on_gpu`` unless given.
+        cache_bytes: of each GPU that gathers, for a ``DeviceCache`` of the rows in pinned memory; None makes none.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class PlacedRows:
         id2index: torch.Tensor | None = None,
         received: Mapping[tuple[int, ...], Sequence[GpuHandle]] | None = None,
         put: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self._rows = rows
         self._placement = placement
         self._groups = groups
         self._id2index = id2index
         self._put = put or put_on_gpu
+        self._cache_bytes = cache_bytes
         self._lock = threading.RLock()
         self._handles = {group: tuple(handles) for group, handles in (received or {}).items()}
         self._placed: dict[tuple[int, ...], list[torch.Tensor]] = {}
@@ -60,10 +64,20 @@ class PlacedRows:
         with self._lock:
             if device not in self._gathers:
                 group = group_of(device.index, self._groups, _C.cuda_can_access_peer)
-                self._gathers[device] = DeviceRows(
-                    self.parts(group), device, self._placement.row_of_id(len(group), self._id2index)
-                )
+                table = self._placement.row_of_id(len(group), self._id2index)
+                self._gathers[device] = DeviceRows(self.parts(group), device, table, self._cache_bytes_beside())
             return self._gathers[device]
+
+    def _cache_bytes_beside(self) -> int | None:
+        """Of a cache, where rows lie in pinned memory."""
+        return None if self._placement.num_hot == self._placement.num_rows else self._cache_bytes
+
+    @property
+    def cache_counts(self) -> DeviceCacheCounts:
+        """Of the caches of all GPUs that gather; waits for them."""
+        with self._lock:
+            gathers = list(self._gathers.values())
+        return sum((rows.cache.counts for rows in gathers if rows.cache is not None), DeviceCacheCounts())
 
     def move(self, rows: torch.Tensor) -> None:
         """Goes on with the same rows elsewhere in host memory; what lies on GPUs stays there."""

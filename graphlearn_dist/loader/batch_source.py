@@ -12,7 +12,7 @@ from ..data.dataset import Dataset
 from ..sampler.base import SamplingConfig
 from ..sampler.batches import LocalBatches
 from ..sampler.convert import to_pyg_v1
-from ..telemetry import BatchCounts
+from ..telemetry import BatchCounts, DeviceCacheCounts
 from .transform import to_pyg
 
 Named = Callable[[int], tuple[torch.Tensor, tuple[int, int]]]
@@ -28,6 +28,10 @@ class BatchSource(Protocol):
 
     runs_others: bool
     counts: BatchCounts
+
+    @property
+    def device_cache(self) -> DeviceCacheCounts | None:
+        """What caches of the rows that it looks up were asked; None without such. Waits for the GPUs."""
 
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """What is drawn for the seeds at some positions of the input, with the draws of a batch (epoch, index)."""
@@ -73,6 +77,11 @@ class DatasetSource:
         self._schema = data.schema
         self._constants = data.constants if config.collect_features else {}
         self._as_pyg_v1 = as_pyg_v1
+
+    @property
+    def device_cache(self) -> DeviceCacheCounts | None:
+        """See ``BatchSource``."""
+        return self._batches.device_cache
 
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """See ``BatchSource``: the sampled batch with its rows."""

@@ -208,7 +208,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             "workers": "more prefetch or num_threads may help, as far as there are cores",
             "ahead": "a larger prefetch may help",
         }
-        return MadeStats(self._where, self._source.counts.sums(), self._prefetch, options=options)
+        sums, cache = self._source.counts.sums(), self._source.device_cache
+        return MadeStats(self._where, sums, self._prefetch, options=options, device_cache=cache)
 
     @property
     def _num_background_threads(self) -> int:

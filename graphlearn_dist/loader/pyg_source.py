@@ -96,6 +96,7 @@ class PygSource:
         from ..distributed.pyg_sampler import PyGSampler
 
         self.counts = BatchCounts()
+        self.device_cache = None
         self._data = data
         self._sampler = sampler
         self._is_ours = isinstance(sampler, PyGSampler)

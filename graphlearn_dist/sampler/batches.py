@@ -13,11 +13,11 @@ from ..data.dataset import Dataset
 from ..data.deferred_gathers import DeferredGathers
 from ..data.device_rows import DeviceRows
 from ..data.disk_tier import Announced
-from ..data.feature import Feature
+from ..data.feature import Feature, counts_of_caches
 from ..data.schema import NODE_LABEL
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
-from ..telemetry import BatchCounts
+from ..telemetry import BatchCounts, DeviceCacheCounts
 from ..telemetry.trace import trace_stages
 from ..utils.coroutines import run_local
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
@@ -189,6 +189,11 @@ class LocalBatches:
         return SampledAhead(
             lambda place: _timed(self._maker.make_of(*named(place))), self._announce, self._filled, count
         )
+
+    @property
+    def device_cache(self) -> DeviceCacheCounts | None:
+        """Of the rows that it looks up; None without such caches. Waits for the GPUs."""
+        return counts_of_caches(self._stores)
 
     @property
     def reads_disk(self) -> bool:

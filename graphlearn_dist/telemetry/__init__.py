@@ -6,12 +6,13 @@ Prometheus's format.
 
 from .batch_counts import BatchCounts, BatchSums
 from .exporter import MetricsServer, start_metrics_server
-from .loader_stats import LoaderStats, MadeStats
+from .loader_stats import DeviceCacheCounts, LoaderStats, MadeStats
 from .samples import Metric, collect, register_source
 
 __all__ = [
     "BatchCounts",
     "BatchSums",
+    "DeviceCacheCounts",
     "LoaderStats",
     "MadeStats",
     "Metric",

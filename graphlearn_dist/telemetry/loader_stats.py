@@ -19,6 +19,36 @@ _log = logging.getLogger("graphlearn_dist.loader")
 
 @register_message
 @dataclass(frozen=True)
+class DeviceCacheCounts:
+    """What caches of rows in the memory of GPUs were asked until now.
+
+    Attributes:
+        hits: rows that it had.
+        misses: rows that were read from host memory, each as often as it was asked for.
+        bytes_saved: of the rows that it had, which were not read from host memory.
+        num_slots: rows that it has room for.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    bytes_saved: int = 0
+    num_slots: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the rows that it had, 0 to 1."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+    def __add__(self, other: DeviceCacheCounts) -> DeviceCacheCounts:
+        return DeviceCacheCounts(
+            self.hits + other.hits,
+            self.misses + other.misses,
+            self.bytes_saved + other.bytes_saved,
+            self.num_slots + other.num_slots,
+        )
+
+
+@dataclass(frozen=True)
 class MadeStats:
     """What makes a loader's batches, and what it made.
 
@@ -27,6 +57,8 @@ class MadeStats:
         sums: of the batches made, those ahead of the reader included.
         num_workers: threads or processes that make them; 0 where the reader does.
         restarts: worker processes that died and were started again.
+        device_cache: of rows of features that a GPU gathers for it, in all; None without such caches. They may be other
+            loaders' too.
         options: by what could be the trouble (``"workers"``, ``"ahead"``, ``"peers"``, ``"credit"``), what to change.
     """
 
@@ -35,6 +67,7 @@ class MadeStats:
     num_workers: int = 0
     restarts: int = 0
     options: dict[str, str] = field(default_factory=dict)
+    device_cache: DeviceCacheCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +125,9 @@ class LoaderStats:
             f"  made by      {self.made.where}{restarts}: {sums.batches} batches",
             f"  a batch      {sizes}{rows}",
         ]
+        if (cache := self.made.device_cache) is not None:
+            saved = f"{cache.bytes_saved / 1e6:,.0f} MB not read from host memory"
+            lines.append(f"  device cache {cache.hit_rate:6.1%} of {cache.hits + cache.misses:,} rows, {saved}")
         lines += [f"  {name:<16} {ms:8.2f} ms" for name, ms in self.stages_ms.items()]
         return "\n".join(lines)
 

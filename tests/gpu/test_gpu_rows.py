@@ -83,6 +83,39 @@ def test_peers_hold_a_share_each() -> None:
         assert torch.equal(found.cpu(), rows[ids])
 
 
+@pytest.mark.parametrize("split_ratio", [0.0, 0.25])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_cache_changes_no_lookup(split_ratio: float, dtype: torch.dtype) -> None:
+    """By several streams in turn, on one of which is work that keeps it busy, and cast."""
+    rows = make_rows()
+    feature = Feature(
+        rows, split_ratio=split_ratio, device=0, hotness=HOTNESS, out_dtype=dtype, device_cache=512 * WIDTH * 4
+    )
+    weights = torch.ones(2000, 2000, device="cuda")
+    streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for number in range(60):
+        ids = (torch.rand(3000, generator=torch.Generator().manual_seed(number)) ** 4 * NUM_ROWS).long()
+        with torch.cuda.stream(streams[number % 2]):
+            weights = (weights @ weights).clamp(max=1.0)
+            found.append((ids, feature[ids]))
+    torch.cuda.synchronize()
+    assert all(torch.equal(got.cpu(), rows[ids].to(dtype)) for ids, got in found)
+    counts = feature.device_cache_counts
+    assert counts is not None
+    assert counts.hits > counts.misses
+
+
+def test_a_cache_takes_the_memory_that_it_was_given() -> None:
+    rows = torch.zeros(1 << 20, 128)  # 512 MiB
+    Feature(rows[:10], split_ratio=1.0, device=0)[torch.tensor([0])]  # what the context and the first launch take
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    feature = Feature(rows, device=0, device_cache="100MB")
+    feature.lazy_init_with_ipc_handle()
+    assert 0.95 * 100e6 <= torch.cuda.memory_allocated() - before <= 100e6 * 1.05
+
+
 def test_memory_taken_is_memory_promised() -> None:
     """Rows on the GPU take what they hold, to 5 %, with the words that say where each row lies."""
     rows = torch.zeros(1 << 22, 128)  # 2 GiB

@@ -6,6 +6,7 @@
 #include "common/atomics.h"
 #include "common/host_device.h"
 #include "feature/cast_element.h"
+#include "feature/cuda/row_cache.h"
 #include "sampling/candidates.h"
 
 namespace gld {
@@ -26,6 +27,12 @@ struct DeviceRows {
   }
 };
 
+// Where a wanted row is read and where it goes: to the output, and to the slot of a cache that takes it, if one does.
+struct FoundRow {
+  const char* from;
+  char *to, *slot;
+};
+
 // Which rows are wanted, and where they go: out[positions[i]] = store[row_of_id(ids[i])], or out[i] where positions is
 // null.
 struct WantedRows {
@@ -38,16 +45,31 @@ struct WantedRows {
   char* out;
   int64_t out_bytes;  // of a row
   uint64_t* status;   // lowered to the first i whose id, row or position does not exist
+  RowCacheView cache{};
+
+  GLD_HOST_DEVICE int64_t place(int64_t i) const { return positions == nullptr ? i : positions[i]; }
+  GLD_HOST_DEVICE bool has_place(int64_t i) const { return place(i) >= 0 && place(i) < num_out; }
+  // The i-th row; -1 where it or its place does not exist.
+  GLD_HOST_DEVICE int64_t row(int64_t i) const {
+    const int64_t id = ids(i);
+    const int64_t row = id >= 0 && id < num_ids ? row_of_id(id) : -1;
+    return row < store.num_rows() && has_place(i) ? row : -1;
+  }
+  // Its number among the cached rows; negative where it is none.
+  GLD_HOST_DEVICE int64_t cached_row(int64_t i) const { return row(i) - cache.first_row; }
 
   // Finds the i-th row and its place. No row is null: zeros are written. False where there is no place.
-  GLD_HOST_DEVICE bool find(int64_t i, const char** from, char** to) const {
-    const int64_t id = ids(i), place = positions == nullptr ? i : positions[i];
-    const int64_t row = id >= 0 && id < num_ids ? row_of_id(id) : -1;
-    const bool has_row = row >= 0 && row < store.num_rows(), has_place = place >= 0 && place < num_out;
-    if (!has_row || !has_place) atomic_lower(status, static_cast<uint64_t>(i));
-    *from = has_row ? store.address(row) : nullptr;
-    *to = out + place * out_bytes;
-    return has_place;
+  GLD_HOST_DEVICE bool find(int64_t i, FoundRow* found) const {
+    char* to = out + place(i) * out_bytes;
+    const int64_t wanted = row(i);
+    if (wanted < 0) {
+      atomic_lower(status, static_cast<uint64_t>(i));
+      *found = {nullptr, to, nullptr};
+      return has_place(i);
+    }
+    const int32_t answer = cache.rows == nullptr ? RowCacheView::kMissed : cache.answers[i];
+    *found = {answer >= 0 ? cache.address(answer) : store.address(wanted), to, cache.slot_to_fill(answer)};
+    return true;
   }
 };
 
@@ -82,7 +104,7 @@ void dispatch_word(int64_t bytes, Body&& body) {
 }
 
 // A thread per part of a row, so that neighboring threads read neighboring memory: copy(from, to, part) makes a part of
-// a row at `to` of that of the row at `from`.
+// a row at `to` of that of the row at `from`, and copy.keep(from, to, part) the same part, as it is stored.
 template <typename Copy>
 struct GatherParts {
   WantedRows wanted;
@@ -93,12 +115,15 @@ struct GatherParts {
   GLD_HOST_DEVICE void operator()(int64_t i) const {
     int64_t part;
     const int64_t row = divide(i, parts_per_row, &part);
-    const char* from;
-    char* to;
-    if (!wanted.find(row, &from, &to)) return;
-    if (from != nullptr) return copy(from, to, part);
-    const int64_t part_bytes = wanted.out_bytes / parts_per_row;
-    for (int64_t byte = part * part_bytes; byte < (part + 1) * part_bytes; ++byte) to[byte] = 0;
+    FoundRow found;
+    if (!wanted.find(row, &found)) return;
+    if (found.from == nullptr) {
+      const int64_t part_bytes = wanted.out_bytes / parts_per_row;
+      for (int64_t byte = part * part_bytes; byte < (part + 1) * part_bytes; ++byte) found.to[byte] = 0;
+      return;
+    }
+    copy(found.from, found.to, part);
+    if (found.slot != nullptr) copy.keep(found.from, found.slot, part);
   }
 };
 
@@ -107,6 +132,7 @@ struct CopyWord {
   GLD_HOST_DEVICE void operator()(const char* from, char* to, int64_t word) const {
     reinterpret_cast<Word*>(to)[word] = reinterpret_cast<const Word*>(from)[word];
   }
+  GLD_HOST_DEVICE void keep(const char* from, char* to, int64_t word) const { (*this)(from, to, word); }
 };
 
 // A row copied word by word so that neighboring threads share lines of memory, of kLineBytes, wherever the row begins:
@@ -126,14 +152,17 @@ struct GatherLines {
   GLD_HOST_DEVICE void operator()(int64_t i) const {
     int64_t place;
     const int64_t row = divide(i, lines_per_row() * kWordsPerLine, &place);
-    const char* from;
-    char* to;
-    if (!wanted.find(row, &from, &to)) return;
-    const int64_t before = static_cast<int64_t>(reinterpret_cast<uintptr_t>(from) % kLineBytes / sizeof(Word));
+    FoundRow found;
+    if (!wanted.find(row, &found)) return;
+    const int64_t before = static_cast<int64_t>(reinterpret_cast<uintptr_t>(found.from) % kLineBytes / sizeof(Word));
     const int64_t word = place - before;
     if (word < 0 || word >= wanted.out_bytes / static_cast<int64_t>(sizeof(Word))) return;
-    if (from != nullptr) return CopyWord<Word>{}(from, to, word);
-    reinterpret_cast<Word*>(to)[word] = Word{};
+    if (found.from == nullptr) {
+      reinterpret_cast<Word*>(found.to)[word] = Word{};
+      return;
+    }
+    CopyWord<Word>{}(found.from, found.to, word);
+    if (found.slot != nullptr) CopyWord<Word>{}(found.from, found.slot, word);
   }
 };
 
@@ -143,6 +172,18 @@ struct CastElement {
 
   GLD_HOST_DEVICE void operator()(const char* from, char* to, int64_t column) const {
     cast_element(from, from_type, to, to_type, column);
+  }
+  GLD_HOST_DEVICE void keep(const char* from, char* to, int64_t column) const {
+    switch (element_bytes(from_type)) {
+      case 1:
+        return CopyWord<uint8_t>{}(from, to, column);
+      case 2:
+        return CopyWord<uint16_t>{}(from, to, column);
+      case 4:
+        return CopyWord<uint32_t>{}(from, to, column);
+      default:
+        return CopyWord<uint64_t>{}(from, to, column);
+    }
   }
 };
 

@@ -130,7 +130,8 @@ class CollocatedProducer(LocalProducer):
             "ahead": "prefetch_size= of the worker options",
             "peers": "prefetch_size= of the worker options, or a partitioner that cuts fewer edges",
         }
-        return MadeStats(self.where, self._batches.counts.sums(), int(self._limit > 0), options=options)
+        sums, cache = self._batches.counts.sums(), self._batches.device_cache
+        return MadeStats(self.where, sums, int(self._limit > 0), options=options, device_cache=cache)
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:

@@ -22,7 +22,7 @@ from ...sampler.device_graph import device_of
 from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph
-from ...telemetry import BatchCounts
+from ...telemetry import BatchCounts, DeviceCacheCounts
 from ...telemetry.trace import set_batches, trace_stages, tracer
 from ...utils.tensor import on_host
 from ..dist_dataset import DistDataset
@@ -267,6 +267,11 @@ class PartitionedBatches:
     def announce(self, batch: SampledBatch) -> Announced:
         """Tells of the rows that ``make_in`` will want for a batch."""
         return self._sampler.announce(batch)
+
+    @property
+    def device_cache(self) -> DeviceCacheCounts | None:
+        """Of rows that a GPU gathers for its batches; None without such caches. Waits for the GPU."""
+        return self._sampler.collector.device_cache
 
     @property
     def reads_disk(self) -> bool:

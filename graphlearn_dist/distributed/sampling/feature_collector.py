@@ -11,10 +11,12 @@ import torch
 from ... import _C
 from ...core import thread_pool, to_tensor
 from ...data.disk_tier import Announced
+from ...data.feature import counts_of_caches
 from ...data.unified_tensor import UnifiedTensor, gather_located
 from ...errors import UnknownIdError
 from ...messages import Subgraph
 from ...partition import CachedRows, OwnedEdgesBook
+from ...telemetry import DeviceCacheCounts
 from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
@@ -171,6 +173,11 @@ class FeatureCollector:
         (found,) = lookup.unwritten()
         run_local(lookup.fill([found]))
         return found
+
+    @property
+    def device_cache(self) -> DeviceCacheCounts | None:
+        """Of rows that a GPU gathers (``gather_each``); None without such caches. Waits for the GPU."""
+        return counts_of_caches(self._stores)
 
     @property
     def reads_disk(self) -> bool:
