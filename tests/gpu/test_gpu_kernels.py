@@ -101,6 +101,25 @@ def test_negatives(kind: str, negatives: str, way: str) -> None:
     assert torch.equal(run_local(device.has_edges(*pairs)), run_local(local.has_edges(*pairs)))
 
 
+@pytest.mark.parametrize("width", [1, 8, 33])
+@pytest.mark.parametrize("wanted", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("num_slots", [1, 20])
+def test_gathering_by_way_of_a_cache(width: int, wanted: torch.dtype, num_slots: int) -> None:
+    """Many threads look for the same slots, some for the same row."""
+    rows = torch.randint(0, 200, (300, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    cached = DeviceRows([rows], GPU, cache_bytes=8 * len(rows) + num_slots * (width + 8))
+    assert cached.cache is not None
+    for seed in range(10):
+        ids = torch.randint(0, 300, (400,), generator=torch.Generator().manual_seed(seed)) // (1 + seed % 3)
+        assert torch.equal(cached.gather(ids, wanted).cpu(), view_rows(rows).gather(ids, dtype=wanted))
+    held = [row for row in cached.cache._slot_rows.tolist() if row >= 0]
+    assert len(held) == len(set(held))
+    assert held
+    assert (cached.cache._rows[cached.cache._slot_rows >= 0].cpu() == rows[held]).all()
+    counts = cached.cache.counts
+    assert counts.hits + counts.misses == 10 * 400
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 33])
 @pytest.mark.parametrize("wanted", [torch.uint8, torch.float16, torch.float32])
 def test_gathering(width: int, wanted: torch.dtype) -> None:
