@@ -48,6 +48,7 @@ class DeviceCacheCounts:
         )
 
 
+@register_message
 @dataclass(frozen=True)
 class MadeStats:
     """What makes a loader's batches, and what it made.
