@@ -19,7 +19,7 @@ from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.fingerprint import Settings, config_settings
 from ..sampler.locality import warn_of_locality
 from ..sampler.schedule import BatchIndices
-from ..telemetry import MadeStats
+from ..telemetry import DeviceCacheCounts, MadeStats
 from ..utils.device import can_pin
 from .dist_dataset import DistDataset
 from .dist_options import (
@@ -155,6 +155,9 @@ class DistLoader(EpochLoader):
 
     def _made_here(self) -> MadeStats | None:
         return None if self._closed else self._producer.made_here
+
+    def _device_cache(self) -> DeviceCacheCounts | None:
+        return self._producer.device_cache
 
     @property
     def _num_ready(self) -> int | None:

@@ -8,6 +8,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +17,7 @@ from ..errors import GraphLearnError, InvalidArgumentError
 from ..rpc.peers.identity import boot_id
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
-from ..telemetry import LoaderStats, MadeStats, Metric, register_source
+from ..telemetry import DeviceCacheCounts, LoaderStats, MadeStats, Metric, register_source
 from ..telemetry.loader_stats import LoopTimes, made_metrics
 from ..telemetry.process_status import LoaderStatus
 from ..telemetry.trace import start_tracing, tracer
@@ -80,6 +81,10 @@ class EpochLoader(ABC):
         """The same where nobody need be asked; else None."""
         return self._made()
 
+    def _device_cache(self) -> DeviceCacheCounts | None:
+        """See ``MadeStats``. Apart from it, as it waits for a GPU: metrics are asked for at any moment."""
+        return None
+
     @property
     def _num_ready(self) -> int | None:
         """Finished batches that the loop has not asked for; None where nobody counts them. From any thread."""
@@ -101,7 +106,7 @@ class EpochLoader(ABC):
             self.num_remaining,
             times.wait_ns / 1e9,
             times.compute_ns / 1e9,
-            self._made(),
+            replace(self._made(), device_cache=self._device_cache()),
             times.start_ns / 1e9,
             times.convert_ns / 1e9,
         )

@@ -23,7 +23,7 @@ from ..sampler.locality import warn_of_locality
 from ..sampler.padding import StaticShapes
 from ..sampler.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.static_batches import StaticBatches, ask, make_static_batches, new_request
-from ..telemetry import MadeStats
+from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
 from .batch_source import BatchSource, DatasetSource
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
@@ -208,8 +208,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             "workers": "more prefetch or num_threads may help, as far as there are cores",
             "ahead": "a larger prefetch may help",
         }
-        sums, cache = self._source.counts.sums(), self._source.device_cache
-        return MadeStats(self._where, sums, self._prefetch, options=options, device_cache=cache)
+        return MadeStats(self._where, self._source.counts.sums(), self._prefetch, options=options)
+
+    def _device_cache(self) -> DeviceCacheCounts | None:
+        return self._source.device_cache
 
     @property
     def _num_background_threads(self) -> int:

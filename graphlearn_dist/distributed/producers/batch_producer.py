@@ -19,7 +19,7 @@ from ...errors import ChannelClosedError, DeadlineExceededError, PeerLostError, 
 from ...messages import EndOfEpoch, SampledBatch, SampledBatches
 from ...sampler.fingerprint import Settings
 from ...sampler.schedule import BatchIndices
-from ...telemetry import MadeStats
+from ...telemetry import DeviceCacheCounts, MadeStats
 from ...utils.lifetime import Home
 from ..session.launcher_messages import raise_alarm
 from ..workers.worker_failure import failure_error
@@ -108,6 +108,11 @@ class BatchProducer(ABC):
         Raises:
             PeerLostError: a server is gone.
         """
+
+    @property
+    def device_cache(self) -> DeviceCacheCounts | None:
+        """Of rows that a GPU gathers for its batches; None without such caches. Waits for the GPU."""
+        return None
 
     @property
     def trace_key(self) -> int:

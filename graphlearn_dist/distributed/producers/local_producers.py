@@ -24,7 +24,7 @@ from ...sampler.batches import with_own_times
 from ...sampler.fingerprint import Settings, input_settings
 from ...sampler.locality import order_of_seeds
 from ...sampler.schedule import BatchIndices, BatchShare
-from ...telemetry import MadeStats
+from ...telemetry import DeviceCacheCounts, MadeStats
 from ...utils.coroutines import run_local
 from ...utils.device import wait_for_stream
 from ..dist_context import get_context
@@ -130,8 +130,11 @@ class CollocatedProducer(LocalProducer):
             "ahead": "prefetch_size= of the worker options",
             "peers": "prefetch_size= of the worker options, or a partitioner that cuts fewer edges",
         }
-        sums, cache = self._batches.counts.sums(), self._batches.device_cache
-        return MadeStats(self.where, sums, int(self._limit > 0), options=options, device_cache=cache)
+        return MadeStats(self.where, self._batches.counts.sums(), int(self._limit > 0), options=options)
+
+    @property
+    def device_cache(self) -> DeviceCacheCounts | None:
+        return self._batches.device_cache
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:
