@@ -23,6 +23,7 @@ struct DeviceRowStore {
   RowStore store;
   Tensor row_of_id;
   int device;
+  bool is_over_link;
 };
 
 // Host memory that is locked while this lives.
@@ -213,15 +214,27 @@ void bind_device(py::module_& m) {
            }),
            py::arg("tensor"), py::arg("read_only"), py::arg("device"));
 
+  m.def(
+      "can_gpu_read",
+      [](py::object tensor, int device) {
+        const Tensor memory = from_python(tensor, "tensor");
+        return open_to_gpu(memory.data, memory.nbytes(), device);
+      },
+      py::arg("tensor"), py::arg("device"),
+      "Whether a tensor on the host, of at least one byte, lies in memory that the GPU reads: pinned, at both ends.");
   py::class_<DeviceRowStore>(
       m, "DeviceRowStore",
       "As RowStore, of memory that a GPU can read; at most 16 pieces. row_of_id: the row of each "
       "id, -1 for none; None: ids are rows.")
       .def(py::init([](const py::list& tensors, int device, py::object row_of_id) {
              std::vector<Tensor> parts;
-             for (const py::handle& tensor : tensors) parts.push_back(from_python_on(tensor, "tensors", device));
+             bool is_over_link = false;
+             for (const py::handle& tensor : tensors) {
+               parts.push_back(from_python_on(tensor, "tensors", device));
+               is_over_link |= !lies_on(tensor, device);
+             }
              return DeviceRowStore{make_row_store(std::move(parts)),
-                                   from_python_optional_on(row_of_id, "row_of_id", device), device};
+                                   from_python_optional_on(row_of_id, "row_of_id", device), device, is_over_link};
            }),
            py::arg("tensors"), py::arg("device"), py::arg("row_of_id") = py::none())
       .def(
@@ -234,7 +247,8 @@ void bind_device(py::module_& m) {
                          state = from_python_on(status, "status", self.device);
             const DeviceRowCache cached = cache ? row_cache(*cache, self.device) : DeviceRowCache{};
             GilReleased nogil;  // as for batches
-            gather_on_device(self.store, self.row_of_id, wanted, places, target, state, {self.device, stream}, cached);
+            gather_on_device(self.store, self.row_of_id, wanted, places, target, state, {self.device, stream}, cached,
+                             self.is_over_link);
           },
           py::arg("ids"), py::arg("positions"), py::arg("out"), py::arg("status"), py::arg("stream"),
           py::arg("cache") = py::none(),

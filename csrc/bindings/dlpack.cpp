@@ -117,6 +117,11 @@ Borrowed borrow(const py::object& capsule, const char* name) {
   return {std::move(tensor), source.device};
 }
 
+DLDevice device_of(const py::handle& object) {
+  const py::tuple device = object.attr("__dlpack_device__")();
+  return {py::cast<int32_t>(py::int_(device[0])), py::cast<int32_t>(py::int_(device[1]))};
+}
+
 // Of a tensor in the memory of a GPU, which may be another than the current one. No stream is waited for.
 py::object capsule_on_device(const py::handle& object) {
   using namespace py::literals;
@@ -136,11 +141,16 @@ Tensor from_python(const py::handle& object, const char* name) {
   return std::move(borrowed.tensor);
 }
 
+bool lies_on(const py::handle& object, int device) {
+  const DLDevice found = device_of(object);
+  return found.device_type == kDLCUDA && found.device_id == device;
+}
+
 Tensor from_python_on(const py::handle& object, const char* name, int device) {
   if (device == kHost) return from_python(object, name);
   check_is_tensor(object, name);
-  const bool on_host = is_host(py::cast<int32_t>(py::int_(py::tuple(object.attr("__dlpack_device__")())[0])));
-  Borrowed borrowed = borrow(on_host ? host_capsule(object, name) : capsule_on_device(object), name);
+  Borrowed borrowed =
+      borrow(is_host(device_of(object).device_type) ? host_capsule(object, name) : capsule_on_device(object), name);
   const Tensor& tensor = borrowed.tensor;
   const int32_t type = borrowed.device.device_type;
   if (!is_host(type) && type != kDLCUDA && type != kDLCUDAManaged)

@@ -21,6 +21,9 @@ Tensor from_python_optional(const pybind11::handle& object, const char* name);
 Tensor from_python_on(const pybind11::handle& object, const char* name, int device);
 Tensor from_python_optional_on(const pybind11::handle& object, const char* name, int device);
 
+// Whether a tensor says that it lies in the GPU's own memory.
+bool lies_on(const pybind11::handle& object, int device);
+
 // A DLPack capsule over the tensor's memory; `torch.from_dlpack(capsule)` makes a tensor that keeps it alive. None for
 // an undefined tensor.
 pybind11::object to_python(Tensor tensor);

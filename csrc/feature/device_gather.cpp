@@ -76,7 +76,8 @@ RowCacheView view_of(const DeviceRowCache& cache, const RowStore& store, int64_t
 }  // namespace
 
 void gather_on_device(const RowStore& store, const Tensor& row_of_id, const Tensor& ids, const Tensor& positions,
-                      const Tensor& out, const Tensor& status, CudaStream stream, const DeviceRowCache& cache) {
+                      const Tensor& out, const Tensor& status, CudaStream stream, const DeviceRowCache& cache,
+                      bool is_over_link) {
   check_index_vector(ids, "ids");
   if (row_of_id.defined()) check_index_vector(row_of_id, "row_of_id");
   check_int64_vector(status, 1, "status");
@@ -93,7 +94,8 @@ void gather_on_device(const RowStore& store, const Tensor& row_of_id, const Tens
                           out.as<char>(),
                           columns * static_cast<int64_t>(out.dtype.size()),
                           status.as<uint64_t>(),
-                          view_of(cache, store, ids.shape[0])};
+                          view_of(cache, store, ids.shape[0]),
+                          is_over_link};
   if (columns == 0) return;
   if (out.dtype == store.dtype()) return copy(wanted, common_word(wanted), stream);
   cast(wanted, columns, {element_type_of(store.dtype()), element_type_of(out.dtype)}, stream);

@@ -30,6 +30,7 @@ struct DeviceRowCache {
 // cache there are two launches more, rows that it has are read there, and those that it takes are put there. Throws
 // InvalidArgument where shapes or dtypes do not fit together, CudaError where the launch fails.
 void gather_on_device(const RowStore& store, const Tensor& row_of_id, const Tensor& ids, const Tensor& positions,
-                      const Tensor& out, const Tensor& status, CudaStream stream, const DeviceRowCache& cache = {});
+                      const Tensor& out, const Tensor& status, CudaStream stream, const DeviceRowCache& cache = {},
+                      bool is_over_link = true);
 
 }  // namespace gld

@@ -122,7 +122,8 @@ class DeviceCopies:
         if self._stream is None:
             return Copy(batch.to(self.device))
         made_on, stream = torch.cuda.current_stream(self.device), self._stream
-        if any(tensor.is_cuda for tensor in _tensors(batch)):
+        sources = _tensors(batch)  # PyG puts the copies in their place, in the batch that was given
+        if any(tensor.is_cuda for tensor in sources):
             stream.wait_stream(made_on)
         with torch.cuda.stream(stream):
             try:
@@ -130,7 +131,7 @@ class DeviceCopies:
             finally:  # some copies have begun, too, where one could not
                 done = stream.record_event()
                 # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
-                self._sources.hold(batch, done)
+                self._sources.hold(sources, done)
         return Copy(moved, done)
 
     def finish(self, copy: Copy) -> Any:

@@ -216,14 +216,21 @@ class Feature:
 
         Args:
             device: that GPU. On the CPU device the host runs the kernels' bodies.
-            pin: read them from pinned memory where the host gathers otherwise.
+            pin: where the host gathers otherwise, have the GPU read them: a copy in its memory where they take at most
+                a hundredth of it, else pinned memory.
         """
         if not self._has_table:
             return None
         if self._placed is None:
-            return DeviceRows([self.feature_tensor], device, self.id2index) if pin else None
+            return DeviceRows([self._few_rows_on(device)], device, self.id2index) if pin else None
         is_there = self.device is None or torch.device("cuda", self.device) == device
         return self._placed.on(device) if is_there else None
+
+    def _few_rows_on(self, device: torch.device) -> torch.Tensor:
+        rows = self.feature_tensor
+        if device.type == "cuda" and 100 * rows.nbytes <= torch.cuda.get_device_properties(device).total_memory:
+            return rows.to(device)
+        return rows
 
     @property
     def gathers_on_gpu(self) -> bool:

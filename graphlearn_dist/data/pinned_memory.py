@@ -61,7 +61,8 @@ def pin(
 ) -> PinnedTensor:
     """Locks the pages of a tensor where they lie, in private memory, shared memory or a mapped file; else a copy.
 
-    Shared memory stays shared. Pages of files cannot be locked on every system, and those of small tensors are not.
+    Shared memory stays shared. Pages of files cannot be locked on every system; those of files that are mapped for all
+    to share (``MAP_SHARED``), and of small tensors, are not.
 
     Args:
         tensor: contiguous, in host memory.
@@ -82,12 +83,15 @@ def _pin(
     place = (tensor.data_ptr(), tensor.nbytes)
     if (shared := _locks.get(place)) is not None:
         return PinnedTensor(tensor, shared)
-    if tensor.numel() == 0 or (tensor.is_pinned() and tensor.view(-1)[-1:].is_pinned()):
+    # Torch's `is_pinned` is about the first byte of the storage, of which this may be another part.
+    if tensor.numel() == 0 or _C.can_gpu_read(tensor, device):
         return PinnedTensor(tensor)
     if tensor.nbytes < _SMALLEST:
         return PinnedTensor(copy(tensor, device), is_copy=True)
     writable = shared_memory.map_writable(tensor)
     is_file = writable is None and shared_memory.is_mapped(tensor)
+    if is_file and shared_memory.is_shared_file(tensor):  # CUDA locks its pages, and refuses to copy from them
+        return PinnedTensor(copy(tensor, device), is_copy=True)
     where = tensor if writable is None else writable
     try:
         locked = lock(where, is_file, device)

@@ -150,6 +150,15 @@ def is_file(tensor: torch.Tensor) -> bool:
     return place is not None and not place[0].startswith(("/proc/", "/memfd:"))
 
 
+def is_shared_file(tensor: torch.Tensor) -> bool:
+    """Whether that file is mapped for all processes to share, as numpy maps one that is only read."""
+    if not is_file(tensor):
+        return False
+    with open("/proc/self/maps") as maps:
+        found = _fields_at(tensor.data_ptr(), maps)
+    return found is not None and found[0][1].endswith("s")
+
+
 def is_written(tensor: torch.Tensor) -> bool:
     """Whether this process has written to the mapping of a file that a tensor lies in: such pages are its own."""
     begin = tensor.data_ptr()

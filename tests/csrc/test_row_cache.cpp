@@ -57,23 +57,24 @@ struct Cached {
             cache};
   }
 
-  // Gathers, and checks what came and what is held now. Ids that do not exist get no row.
+  // Gathers, by lines and by rows in turn, and checks what came and what is held now. Ids that do not exist get zeros.
   void gather(const std::vector<int64_t>& numbers, ThreadPool& pool) {
     const Tensor wanted_ids = ids(numbers);
     std::vector<char> out(numbers.size() * row_bytes, 0x55), expected = out;
     std::vector<int32_t> answers(numbers.size(), 12345);
     uint64_t status = ~uint64_t{0}, bad = status;
     HostExecutor executor(pool, num_executors++);
-    const WantedRows rows = wanted(wanted_ids, {}, out, row_bytes, answers, &status);
+    WantedRows rows = wanted(wanted_ids, {}, out, row_bytes, answers, &status);
+    rows.is_over_link = num_executors % 2 == 0;
     run_cache(executor, rows);
     int64_t word = 16;
     while (row_bytes % word != 0) word /= 2;
     run_copy(executor, rows, word);
     for (size_t i = 0; i < numbers.size(); ++i) {
-      if (numbers[i] < 0 || numbers[i] >= kNumRows)
-        bad = std::min<uint64_t>(bad, i);
-      else
-        std::memcpy(expected.data() + i * row_bytes, table.data() + numbers[i] * row_bytes, row_bytes);
+      const bool is_there = numbers[i] >= 0 && numbers[i] < kNumRows;
+      if (!is_there) bad = std::min<uint64_t>(bad, i);
+      char* row = expected.data() + i * row_bytes;
+      is_there ? std::memcpy(row, table.data() + numbers[i] * row_bytes, row_bytes) : std::memset(row, 0, row_bytes);
     }
     CHECK(out == expected);
     CHECK_EQUAL(status, bad);

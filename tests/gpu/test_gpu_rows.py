@@ -63,7 +63,7 @@ def test_host_memory_is_pinned_where_it_lies() -> None:
     for tensor in (private, shared, received, private[3:]):
         pinned = pin(tensor.clone() if tensor is private else tensor, 0)
         assert not pinned.is_copy
-        assert pinned.tensor.is_pinned()
+        assert _C.can_gpu_read(pinned.tensor, 0)
         assert torch.equal(pinned.tensor.to("cuda", non_blocking=True).cpu(), tensor)
     tensor = UnifiedTensor(0)
     tensor.init_from([private[:100], shared[100:]], [0, -1])
@@ -103,7 +103,8 @@ def test_a_cache_changes_no_lookup(split_ratio: float, dtype: torch.dtype) -> No
     assert all(torch.equal(got.cpu(), rows[ids].to(dtype)) for ids, got in found)
     counts = feature.device_cache_counts
     assert counts is not None
-    assert counts.hits > counts.misses
+    # 248 rows are cached. Of all lookups, 42 % are of the 248 rows that are looked up most.
+    assert counts.hits > 0.3 * (counts.hits + counts.misses)
 
 
 def test_a_cache_takes_the_memory_that_it_was_given() -> None:
@@ -198,7 +199,8 @@ def test_a_handle_is_good_in_the_process_that_made_it() -> None:
     feature = Feature(make_rows(), split_ratio=0.5, device=0, hotness=HOTNESS)
     received = Feature.from_ipc_handle(feature.share_ipc())
     assert torch.equal(received[make_ids()].cpu(), make_rows()[make_ids()])
-    data = Dataset.from_ipc_handle(make_data("CUDA").share_ipc())
+    sender = make_data("CUDA")
+    data = Dataset.from_ipc_handle(sender.share_ipc())
     for one, other in zip(first_batches(data), first_batches(make_data("CPU")), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -210,6 +212,7 @@ def test_running_out_of_memory_is_an_error_and_nothing_else() -> None:
     first_batches(dataset)  # graph and rows are in place
     too_much = Feature(torch.zeros(1 << 18, 128), split_ratio=1.0, device=0)  # 128 MiB
     too_large = NeighborLoader(dataset, [1000], torch.arange(NUM_ROWS), batch_size=NUM_ROWS, replace=True)  # 8 M edges
+    gc.collect()  # what other tests left in cycles
     torch.cuda.empty_cache()
     held, limit = torch.cuda.memory_allocated(), torch.cuda.memory_reserved() + 64 * MIB
     torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)

@@ -175,20 +175,25 @@ def fork_on_request(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in _IMPORTS:
         importlib.import_module(module)
-    if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError("an import has started a thread: a process with threads cannot be forked safely")
+    has_threads = len(os.listdir("/proc/self/task")) > 1  # of some package that PyG imports where it finds it
     gc.collect()
     gc.freeze()  # a collection in a fork would write to all pages
     requests = socket.socket(fileno=number)
     requests.set_inheritable(False)
-    _Forks(requests).serve()
+    _Forks(requests, execute=has_threads).serve()
 
 
 class _Forks:
-    """Those of a ``WarmInterpreter``, by a pidfd of each, with the socket on which its exit code is told."""
+    """Those of a ``WarmInterpreter``, by a pidfd of each, with the socket on which its exit code is told.
 
-    def __init__(self, requests: socket.socket) -> None:
+    Args:
+        requests: the socket.
+        execute: replaces each fork by an interpreter that begins anew: a fork of a process with threads can do no more.
+    """
+
+    def __init__(self, requests: socket.socket, *, execute: bool = False) -> None:
         self._requests = requests
+        self._execute = execute
         self._poll = select.poll()
         self._poll.register(requests, select.POLLIN)
         self._running: dict[int, tuple[int, socket.socket]] = {}
@@ -214,6 +219,9 @@ class _Forks:
             for other in (status, self._requests, *(other for _, other in self._running.values())):
                 other.close()
             _become(request, received)
+            if self._execute:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.execve(sys.executable, [sys.executable, *request["argv"]], os.environ)
             _run(request["argv"], finalizes=request["finalizes"])
         for descriptor in received:
             os.close(descriptor)

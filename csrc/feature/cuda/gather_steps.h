@@ -46,6 +46,7 @@ struct WantedRows {
   int64_t out_bytes;  // of a row
   uint64_t* status;   // lowered to the first i whose id, row or position does not exist
   RowCacheView cache{};
+  bool is_over_link = true;  // some rows are read from the memory of the host or of another GPU
 
   GLD_HOST_DEVICE int64_t place(int64_t i) const { return positions == nullptr ? i : positions[i]; }
   GLD_HOST_DEVICE bool has_place(int64_t i) const { return place(i) >= 0 && place(i) < num_out; }
@@ -136,9 +137,10 @@ struct CopyWord {
 };
 
 // A row copied word by word so that neighboring threads share lines of memory, of kLineBytes, wherever the row begins:
-// thread 0 stands for the first word of the line in which the row begins. What is read over a link or from memory comes
-// in such lines, and of rows that are no whole number of them nearly every group of threads would touch one more (Min
-// et al., "Large graph convolutional network training with GPU-oriented data communication architecture", VLDB 2021).
+// thread 0 stands for the first word of the line in which the row begins. What is read over a link comes in such lines,
+// and of rows that are no whole number of them nearly every group of threads would touch one more (Min et al., "Large
+// graph convolutional network training with GPU-oriented data communication architecture", VLDB 2021). A GPU's own
+// memory comes in quarters of them, and there the threads that have no word cost more.
 template <typename Word>
 struct GatherLines {
   static constexpr int64_t kLineBytes = 128, kWordsPerLine = kLineBytes / static_cast<int64_t>(sizeof(Word));
@@ -193,7 +195,7 @@ void run_copy(Executor& executor, const WantedRows& wanted, int64_t word_bytes) 
   dispatch_word(word_bytes, [&](auto word) {
     using Word = decltype(word);
     using Lines = GatherLines<Word>;
-    if (wanted.out_bytes > Lines::kLineBytes && wanted.out_bytes % Lines::kLineBytes != 0) {
+    if (wanted.is_over_link && wanted.out_bytes > Lines::kLineBytes && wanted.out_bytes % Lines::kLineBytes != 0) {
       const Lines lines{wanted};
       return executor.for_each(lines.count(), lines);
     }

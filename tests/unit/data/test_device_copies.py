@@ -88,6 +88,22 @@ def test_what_is_copied_from_is_held_until_the_copy_is_done() -> None:
     assert len(held) == 2
 
 
+def test_a_batch_that_is_copied_holds_what_it_is_copied_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what PyG puts in its place, in the same batch: the memory is used again as soon as nobody holds it."""
+    event = SimpleNamespace(query=lambda: False, synchronize=lambda: None)
+    stream = SimpleNamespace(record_event=lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(device_copies, "_pinned", torch.clone)  # a copy of the host stands for that of a GPU
+    copies, batch = DeviceCopies("cpu"), make_batch()
+    monkeypatch.setattr(copies, "_stream", stream)
+    sources = [weakref.ref(tensor) for tensor in device_copies._tensors(batch)]
+    places = {tensor.data_ptr() for tensor in device_copies._tensors(batch)}
+    moved = copies.begin(batch).batch
+    assert not places & {tensor.data_ptr() for tensor in device_copies._tensors(moved)}
+    assert all(source() is not None for source in sources)
+
+
 class CopyUnderWay:
     """An event that tells when it was waited for, and whether a source was alive then."""
 

@@ -314,6 +314,18 @@ def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
     assert pinned.lock == "lock"
 
 
+def test_a_file_that_is_mapped_to_be_shared_is_copied(tmp_path: Path) -> None:
+    file, locks = tmp_path / "rows", Locks()
+    file.write_bytes(torch.arange(LARGE, dtype=torch.float32).numpy().tobytes())
+    mapped = torch.from_file(str(file), shared=True, size=LARGE)
+    assert shared_memory.is_shared_file(mapped)
+    assert not shared_memory.is_shared_file(torch.from_file(str(file), shared=False, size=LARGE))
+    pinned = pin(mapped, 0, locks, copied)
+    assert pinned.is_copy
+    assert torch.equal(pinned.tensor, mapped)
+    assert locks.locked == []
+
+
 def test_memory_stays_locked_while_one_of_its_readers_lives() -> None:
     tensor, locks = torch.ones(LARGE), Locks()
     one, other = (pin(view, 0, locks, copied) for view in (tensor, tensor.view(-1, 2)))
