@@ -265,7 +265,9 @@ def test_values_of_subclasses_arrive_as_those_of_the_class(value: Any, expected:
     assert same(round_trip(value), expected)
 
 
-@pytest.mark.parametrize("value", [[Name("a"), object()], (Name("a"), {1}), {Name("a"): np.int64(1)}], ids=str)
+@pytest.mark.parametrize(
+    "value", [[Name("a"), object()], (Name("a"), {1}), {Name("a"): np.int64(1)}], ids=["list", "tuple", "dict"]
+)
 def test_values_beside_those_of_subclasses_that_cannot_travel(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"obj: a (builtins\.|numpy\.)\w+ cannot travel"):
         encode(value)
