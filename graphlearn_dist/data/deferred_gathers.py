@@ -37,9 +37,9 @@ class _Gathered:
 class DeferredGathers:
     """Gathers the rows of batches on the caller's current stream, without waiting. Thread-safe.
 
-    A row that is not there comes as zeros, and as an error with the first batch that is asked for when the GPU is past
-    it, or from ``check``. Each error is raised once, and names its batch. The ids of a batch, and so the memory that
-    they lie in, are held until then.
+    A row that is not there comes as zeros, and as an error from ``check``, which whoever reads the batches calls:
+    batches may be made ahead by threads whose errors nobody takes any more. Each error is raised once, and names its
+    batch. The ids of a batch, and so the memory that they lie in, are held until then.
 
     Args:
         rows: by store, with the dtype that they are given in; on ``device``.
@@ -58,11 +58,7 @@ class DeferredGathers:
         Args:
             wanted: by store ids (int ``[n]``) on the device.
             batch: its name in errors.
-
-        Raises:
-            UnknownIdError: an earlier batch has asked for an id without a row.
         """
-        self._raise_faults(wait=False)
         asked = {name: (self._rows[name][0], ids) for name, ids in wanted.items() if name in self._rows}
         if not asked:
             return {}
@@ -75,15 +71,12 @@ class DeferredGathers:
             self._open.append(_Gathered(batch, asked, Reading(status)))
         return found
 
-    def check(self) -> None:
-        """Waits for all of them.
+    def check(self, *, wait: bool = True) -> None:
+        """Looks at what the GPU is past; waits for all of them, where it is to.
 
         Raises:
-            UnknownIdError: as ``gather``.
+            UnknownIdError: a batch has asked for an id without a row.
         """
-        self._raise_faults(wait=True)
-
-    def _raise_faults(self, *, wait: bool) -> None:
         while True:
             with self._lock:
                 if not self._open or not (wait or self._open[0].status.is_there()):

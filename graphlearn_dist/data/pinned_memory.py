@@ -81,8 +81,9 @@ def _pin(
     copy: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> PinnedTensor:
     place = (tensor.data_ptr(), tensor.nbytes)
-    if (shared := _locks.get(place)) is not None:
-        return PinnedTensor(tensor, shared)
+    for (start, nbytes), shared in list(_locks.items()):
+        if start <= place[0] and sum(place) <= start + nbytes:
+            return PinnedTensor(tensor, shared)
     # Torch's `is_pinned` is about the first byte of the storage, of which this may be another part.
     if tensor.numel() == 0 or _C.can_gpu_read(tensor, device):
         return PinnedTensor(tensor)

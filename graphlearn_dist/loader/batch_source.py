@@ -42,8 +42,8 @@ class BatchSource(Protocol):
     def cut(self, sampled: Any) -> Any:
         """The batch of it, as a program gets it."""
 
-    def check(self) -> None:
-        """Waits for what a GPU has been asked for; raises what was wrong with a batch that was made since."""
+    def check(self, *, wait: bool = True) -> None:
+        """Raises what was wrong with a batch that a GPU made; waits for all that it was asked for, where it is to."""
 
 
 @contextmanager
@@ -101,6 +101,6 @@ class DatasetSource:
         """See ``BatchSource``."""
         return to_pyg_v1(sampled) if self._as_pyg_v1 else to_pyg(sampled, self._schema, self._constants)
 
-    def check(self) -> None:
+    def check(self, *, wait: bool = True) -> None:
         """See ``BatchSource``."""
-        self._batches.check()
+        self._batches.check(wait=wait)

@@ -255,6 +255,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             )
             with contextlib.closing(made):
                 for index, batch in zip(indices, made, strict=True):
+                    self._source.check(wait=False)
                     yield index, self._finish(batch)
         self.check()
 
@@ -262,7 +263,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """Waits for batches that a GPU makes; at the end of an epoch the loader does so itself.
 
         What is wrong with rows of a batch, or with one of static shapes, the host hears later: with a batch that is
-        made after it, or here. A loop that is left half-way may leave some of it to the next one, or to a call of this.
+        read after it, or here. A loop that is left half-way may leave some of it to the next one, or to a call of this.
 
         Raises:
             UnknownIdError: a node or edge of a batch has no row; zeros stood in for it. It is told once.

@@ -147,7 +147,7 @@ class PygSource:
         self.counts.add_times(rows_ns=perf_counter_ns() - begun)
         return batch
 
-    def check(self) -> None:
+    def check(self, *, wait: bool = True) -> None:
         """See ``BatchSource``: no GPU makes these batches."""
 
     def settings(self) -> Settings:

@@ -228,11 +228,14 @@ class LocalBatches:
                 found[name] = self._stores[name].gather(ids, num_threads=self._num_threads)
         return found
 
-    def check(self) -> None:
-        """Waits for the rows of batches that a GPU makes, of which the host hears later whether they are there.
+    def check(self, *, wait: bool = True) -> None:
+        """Raises what is wrong with rows of batches that a GPU makes, of which the host hears later.
+
+        Args:
+            wait: for all of them; else only what the GPU is past is looked at.
 
         Raises:
             UnknownIdError: a node or edge of a batch has no row. It is told once.
         """
         if self._gathers is not None:
-            self._gathers.check()
+            self._gathers.check(wait=wait)

@@ -39,7 +39,8 @@ class SharedPartition:
 
 def describe_partition(dataset: DatasetHandle) -> SharedPartition:
     """What others need to map a partition that this process holds; not the graphs of others that it keeps at hand."""
-    dataset = replace(dataset, cached_graphs=(), splits=())
+    # Others may see other GPUs, or none, and sample from it on the CPU in any case.
+    dataset = replace(dataset, cached_graphs=(), splits=(), graph_mode="CPU", device=None)
     paths = sorted({handle.path for handle in _tensor_handles(dataset) if handle.path})
     return SharedPartition(dataset, tuple(_identify(path) for path in paths))
 

@@ -260,8 +260,10 @@ class FeatureCollector:
         found = {}
         for name, ids in wanted.items():
             store = self._stores[name]
-            rows = store if store.gathers_on_gpu else store.unified  # whose rows are in the order of ids
-            found[name] = rows.gather(ids, num_threads=self._num_threads)
+            if store.gathers_on_gpu:
+                found[name] = store.gather(ids, num_threads=self._num_threads)
+            else:  # rows are in the order of ids
+                found[name] = store.unified.gather(ids, dtype=store.out_dtype, num_threads=self._num_threads)
         return found
 
 

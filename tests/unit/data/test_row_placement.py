@@ -300,7 +300,7 @@ def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
     file.write_bytes(private.numpy().tobytes())
     mapped = torch.from_file(str(file), shared=False, size=LARGE)
     locks = Locks()
-    for tensor, is_file in ((private, False), (shared, False), (shared[10:], False), (mapped, True)):
+    for tensor, is_file in ((private, False), (shared[10:], False), (shared, False), (mapped, True)):
         pinned = pin(tensor, 0, locks, copied)
         assert pinned.tensor.data_ptr() == tensor.data_ptr()
         assert locks.locked[-1] == (tensor.data_ptr(), is_file)
@@ -324,6 +324,16 @@ def test_a_file_that_is_mapped_to_be_shared_is_copied(tmp_path: Path) -> None:
     assert pinned.is_copy
     assert torch.equal(pinned.tensor, mapped)
     assert locks.locked == []
+
+
+def test_a_part_of_locked_memory_keeps_it_locked() -> None:
+    tensor, locks = torch.ones(2 * LARGE), Locks()
+    whole = pin(tensor[:LARGE], 0, locks, copied)
+    part = pin(tensor[7 : LARGE - 7], 0, locks, copied)
+    assert part.lock is whole.lock
+    beyond = pin(tensor[7 : LARGE + 1], 0, locks, copied)
+    assert beyond.lock is not whole.lock
+    assert len(locks.locked) == 2
 
 
 def test_memory_stays_locked_while_one_of_its_readers_lives() -> None:

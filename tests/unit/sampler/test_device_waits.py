@@ -112,14 +112,16 @@ def ids(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers)
 
 
-def test_an_error_comes_with_the_next_batch_and_names_its_own() -> None:
+def test_an_error_waits_for_who_reads_and_names_its_batch() -> None:
+    """Who makes batches ahead is not told: nobody may take what is made there."""
     deferred = gathers()
     found = deferred.gather({"x": ids(1, 2), "y": ids(2, 1, 3), "z": ids(1)}, "batch 7 of epoch 2")
     assert found.keys() == {"x", "y"}  # others are not gathered here
     assert torch.equal(found["x"], ROWS[1:3])
     assert torch.equal(found["y"], torch.stack([ROWS[0], torch.zeros(2), ROWS[9]]))
+    assert torch.equal(deferred.gather({"x": ids(1)}, "batch 8 of epoch 2")["x"], ROWS[1:2])
     with pytest.raises(UnknownIdError, match=r"batch 7 of epoch 2: y: ids\[1\]: id 1 has no feature row here"):
-        deferred.gather({"x": ids(1)}, "batch 8 of epoch 2")
+        deferred.check(wait=False)
     assert torch.equal(deferred.gather({"x": ids(1)}, "batch 9 of epoch 2")["x"], ROWS[1:2])
     deferred.check()
 
