@@ -48,6 +48,7 @@ from .partitions.dataset_handle import (
     open_copies,
     open_parts,
     open_split,
+    out_dtype_name,
     rows_handle,
     split_handles,
 )
@@ -77,12 +78,12 @@ class MemoryPlace:
         book = None if is_trivial(row_book) else row_book
         return Graph(topology, self.graph_mode, self.device, row_book=book)
 
-    def feature(self, rows: torch.Tensor, book: PartitionBook) -> Feature:
+    def feature(self, rows: torch.Tensor, book: PartitionBook, out_dtype: torch.dtype | None) -> Feature:
         """Rows of the ids that a book gives to its partition, in this place."""
         groups = list(self.device_groups) or None
         # A GPU that gathers reads no object that maps ids to rows.
         id2index = None if self.with_gpu and self.device is not None and is_trivial(book) else book.id2index
-        return Feature(rows, id2index, 0.0, groups, self.device, self.with_gpu, dtype=None)
+        return Feature(rows, id2index, 0.0, groups, self.device, self.with_gpu, dtype=None, out_dtype=out_dtype)
 
     @classmethod
     def of_graphs(cls, graphs: Mapping[Any, Graph]) -> MemoryPlace:
@@ -267,10 +268,16 @@ class DistDataset(Dataset):
         rows = {edge_type: edge_ends(edge_type, self.edge_dir)[0] for edge_type in parts.graphs}
         self.graph = bare({key: place.graph(topology, node_books[rows[key]]) for key, topology in parts.graphs.items()})
         self.node_features = bare(
-            {key: place.feature(rows, feature_books[key]) for key, rows in parts.node_features.items()}
+            {
+                key: place.feature(rows, feature_books[key], parts.node_out_dtypes.get(key))
+                for key, rows in parts.node_features.items()
+            }
         )
         self.edge_features = bare(
-            {key: place.feature(rows, edge_books[key]) for key, rows in parts.edge_features.items()}
+            {
+                key: place.feature(rows, edge_books[key], parts.edge_out_dtypes.get(key))
+                for key, rows in parts.edge_features.items()
+            }
         )
         self.node_labels = bare({**parts.node_labels, **parts.whole_labels})
         self._label_rows = {key: node_books[key].id2index for key in parts.node_labels}
@@ -519,13 +526,15 @@ class DistDataset(Dataset):
             self.earliest_nodes.get(node_type),
             handles_of(self.node_attrs.get(node_type)),
             has_all_labels=held.label_books.get(node_type, book) is not book,
+            out_dtype=out_dtype_name(held.node_features.get(node_type)),
         )
 
     def _edge_handle(self, held: HeldPartition, edge_type: EdgeType | None) -> EdgeHandle:
         topology, features = held.graphs[edge_type].topo, held.edge_features.get(edge_type)
         attrs = handles_of(self.edge_attrs.get(edge_type))
         book = edge_book_handle(held.edge_books[edge_type], with_ids=features is not None or bool(attrs))
-        return EdgeHandle(edge_type, topology.to_handle(), book, rows_handle(features), attrs)
+        graph, rows = topology.to_handle(), rows_handle(features)
+        return EdgeHandle(edge_type, graph, book, rows, attrs, out_dtype=out_dtype_name(features))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is made of the rest; partitions held in another order are made again."""

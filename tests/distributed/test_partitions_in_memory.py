@@ -211,6 +211,25 @@ def test_one_partition_in_a_loader() -> None:
             assert compare_epochs(loader, oracle_epochs("typed", "out", ("node", "uniform"))) > 0
 
 
+def test_rows_are_cast_as_the_features_say_in_every_process() -> None:
+    dataset = DistDataset(1, 0, node_pb=torch.zeros(6, dtype=torch.int64), edge_dir="out")
+    dataset.init_graph(torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]]), graph_mode="CPU")
+    rows = torch.arange(12, dtype=torch.int8).view(6, 2)
+    dataset.node_features = Feature(rows, dtype=None, out_dtype=torch.float32)
+    dataset.edge_features = Feature(rows, dtype=None, out_dtype=torch.float16)
+    received = DistDataset.from_ipc_handle(dataset.share_ipc())
+    assert (received.node_features.dtype, received.edge_features.dtype) == (torch.float32, torch.float16)
+    with hold_fork_server():
+        for options in (CollocatedDistSamplingWorkerOptions(), MpDistSamplingWorkerOptions()):
+            settings = {"batch_size": 3, "collect_features": True, "with_edge": True, "worker_options": options}
+            with DistNeighborLoader(dataset, [2], torch.arange(6), edge_dir="out", **settings) as loader:
+                for batch in loader:
+                    assert batch.x.dtype == torch.float32
+                    assert batch.edge_attr.dtype == torch.float16
+                    assert torch.equal(batch.x, rows[batch.n_id].float())
+                    assert torch.equal(batch.edge_attr, rows[batch.edge].half())
+
+
 @pytest.mark.parametrize("name", sorted(GRAPHS))
 @pytest.mark.parametrize("way", WAYS)
 def test_a_handle_is_good_while_the_data_set_lives(name: str, way: str) -> None:

@@ -36,6 +36,7 @@ class BookHandle:
 class NodeHandle:
     """What one partition holds of one node type; ``labels`` by the rows of ``book``, ``features`` of ``feature_book``.
 
+    Lookups give features in ``out_dtype``; None: as they are stored.
     ``feature_book`` is None where features lie with their nodes. With ``has_all_labels``, the labels are those of all
     nodes, by id.
     """
@@ -50,12 +51,13 @@ class NodeHandle:
     earliest: int | None = None
     attrs: dict[str, TensorHandle] = field(default_factory=dict)
     has_all_labels: bool = False
+    out_dtype: str | None = None
 
 
 @register_message
 @dataclass(frozen=True)
 class EdgeHandle:
-    """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``.
+    """What one partition holds of one edge type; ``features`` by the rows of ``feature_book``, ``out_dtype`` as above.
 
     Where that says that features lie with their edges, its one table are the ids of those, ascending.
     """
@@ -65,6 +67,7 @@ class EdgeHandle:
     feature_book: BookHandle
     features: TensorHandle | None
     attrs: dict[str, TensorHandle] = field(default_factory=dict)
+    out_dtype: str | None = None
 
 
 @register_message
@@ -113,6 +116,17 @@ class DatasetHandle:
 def rows_handle(feature: Feature | None) -> TensorHandle | None:
     """Where the rows of a store lie, moved to shared memory if they are not; None stays None."""
     return None if feature is None else shared_memory.to_handle(feature.share_memory_().feature_tensor)
+
+
+def out_dtype_name(feature: Feature | None) -> str | None:
+    """The dtype that lookups cast to, by name; None where they do not."""
+    if feature is None or feature.dtype == feature.feature_tensor.dtype:
+        return None
+    return str(feature.dtype).removeprefix("torch.")
+
+
+def _out_dtypes(handles: Iterable[NodeHandle] | Iterable[EdgeHandle], key: str) -> dict[Any, torch.dtype]:
+    return {getattr(one, key): getattr(torch, one.out_dtype) for one in handles if one.out_dtype is not None}
 
 
 def book_handle(book: PartitionBook) -> BookHandle:
@@ -204,6 +218,8 @@ def open_parts(handle: DatasetHandle) -> PartitionParts:
         constants=handle.constants,
         table_columns=handle.table_columns,
         node_orders=open_orders(handle.node_orders),
+        node_out_dtypes=_out_dtypes(nodes, "node_type"),
+        edge_out_dtypes=_out_dtypes(edges, "edge_type"),
     )
 
 

@@ -41,6 +41,8 @@ class PartitionParts:
         constants: by type and name, what has no rows.
         table_columns: of nodes and edges by type, what is known of the tables that the data set was built from.
         node_orders: the orders of all nodes.
+        node_out_dtypes: the dtype that lookups of node features give, where that is not theirs.
+        edge_out_dtypes: likewise of edge features.
     """
 
     partition_idx: int
@@ -60,6 +62,8 @@ class PartitionParts:
     constants: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     table_columns: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     node_orders: Mapping[Any, ZoneOrder] = field(default_factory=dict)
+    node_out_dtypes: Mapping[Any, torch.dtype] = field(default_factory=dict)
+    edge_out_dtypes: Mapping[Any, torch.dtype] = field(default_factory=dict)
 
     def graphs_of(self, partition_idx: int, graphs: Mapping[Any, Topology]) -> PartitionParts:
         """Another partition of the same data set: its graphs, and no rows of features, labels or times."""
