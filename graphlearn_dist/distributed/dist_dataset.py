@@ -233,8 +233,7 @@ class DistDataset(Dataset):
         """The one partition of a data set that is held whole: a server for data in memory.
 
         Graphs stay on the GPU that they were given, and features that a GPU gathers stay where they are, unless they
-        have an ``id2index`` or an ``out_dtype`` of their own: the rows of those are brought into the order of ids, and
-        cast, in host memory.
+        have an ``id2index``: the rows of those are brought into the order of ids, in host memory.
 
         Raises:
             InvalidArgumentError: graphs are on several devices, or only some are on one.
@@ -243,11 +242,7 @@ class DistDataset(Dataset):
         whole = cls._of_parts(parts_of(dataset), dataset.edge_dir, MemoryPlace.of_graphs(dataset.graphs()))
         for name in ("node_features", "edge_features"):
             given, made = by_type(getattr(dataset, name)), by_type(getattr(whole, name))
-            on_gpu = {
-                key: one
-                for key, one in given.items()
-                if one.gathers_on_gpu and one.id2index is None and one.out_dtype == one.feature_tensor.dtype
-            }
+            on_gpu = {key: one for key, one in given.items() if one.gathers_on_gpu and one.id2index is None}
             setattr(whole, name, bare({**made, **on_gpu}))
         whole.train_idx, whole.val_idx, whole.test_idx = dataset.train_idx, dataset.val_idx, dataset.test_idx
         return whole
