@@ -209,9 +209,12 @@ def to_link_input(
     row, col = (check_index_tensor(ids, "edge_label_index", what="node id").to(torch.int64) for ids in index)
     sampling = negatives_of(neg_sampling)
     if edge_label is not None:
+        if isinstance(edge_label, np.ndarray):
+            edge_label = from_array(edge_label, "edge_label")
         if not isinstance(edge_label, torch.Tensor) or edge_label.dim() < 1 or edge_label.size(0) != row.numel():
             got = tuple(edge_label.shape) if isinstance(edge_label, torch.Tensor) else type(edge_label).__name__
-            raise InvalidArgumentError(f"edge_label: expected one label for each of {row.numel()} links, got {got}")
+            wanted = f"a tensor or array with a label for each of {row.numel()} links"
+            raise InvalidArgumentError(f"edge_label: expected {wanted}, got {got}")
         edge_label = plain_tensor(edge_label, "edge_label").contiguous()
         if sampling is not None and sampling.is_triplet():
             raise InvalidArgumentError("edge_label: expected None with triplet negatives, which have no labels")

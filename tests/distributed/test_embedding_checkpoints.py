@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from graphlearn_dist import DistEmbedding, SparseAdam
 from graphlearn_dist.distributed import init_client, shutdown_client
+from graphlearn_dist.distributed.embeddings import checkpoint
 from graphlearn_dist.distributed.embeddings.checkpoint import Checkpoint
 from graphlearn_dist.errors import (
     DeadlineExceededError,
@@ -23,6 +26,7 @@ from graphlearn_dist.errors import (
     PeerLostError,
     StorageError,
 )
+from graphlearn_dist.partition.storage import ArrayFile, check_size
 from tests.distributed.test_embeddings import ALL, DIM, gradients
 from tests.support.jobs import NUM_NODES, Job, make_partitions, running_servers
 from tests.support.processes import TestProcess, run_processes, start
@@ -86,6 +90,52 @@ def test_a_checkpoint_goes_on_with_the_same_bits_on_any_number_of_servers(tmp_pa
         DistEmbedding(NUM_NODES, 4, name="b").load(saved)
 
 
+def load_what_is_replaced(rank: int, port: int, before: str, saved: str) -> tuple[int, list[list[float]]]:
+    """A trainer of two; the second one had read the directory when it still had what is in ``before``."""
+    init_client(2, 2, rank, "127.0.0.1", port)
+    embedding = DistEmbedding(NUM_NODES, DIM, name="a", timeout_s=DEADLINE_S)
+    read = Checkpoint.read
+    with pytest.MonkeyPatch.context() as patched:
+        if rank == 1:
+            early = iter([replace(read(Path(before)), folder=Path(saved))])
+            patched.setattr(Checkpoint, "read", lambda *args: next(early, None) or read(*args))
+        embedding.load(saved)
+    found = embedding.step, rows_of(embedding)
+    shutdown_client()
+    return found
+
+
+def test_a_checkpoint_that_is_replaced_while_trainers_read_it(tmp_path: Path) -> None:
+    directory, saved, before = make_partitions(tmp_path / "data", 2), tmp_path / "saved", tmp_path / "before"
+    rows_after(directory, 2, until=3, save=str(saved))
+    shutil.copytree(saved, before)
+    expected = rows_after(directory, 2, until=6, save=str(saved))
+    with running_servers(directory, directory, num_clients=2) as job:
+        arguments = {"port": job.port, "before": str(before), "saved": str(saved)}
+        found = run_processes(
+            [(f"{HERE}.load_what_is_replaced", {"rank": rank, **arguments}) for rank in range(2)], DEADLINE_S
+        )
+    assert found == [[6, expected]] * 2
+
+
+def test_a_file_that_goes_while_its_checkpoint_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader of a checkpoint that another one replaces meanwhile has the new one."""
+    embedding = DistEmbedding(NUM_NODES, DIM, name="a")
+    embedding.save(tmp_path)
+
+    def check_late(folder: Path, file: ArrayFile) -> None:
+        monkeypatch.undo()
+        take_steps(embedding, SparseAdam([embedding], lr=0.1), 0, 1)
+        embedding.save(tmp_path)
+        check_size(folder, file)
+
+    monkeypatch.setattr(checkpoint, "check_size", check_late)
+    assert Checkpoint.read(tmp_path).step == 1
+    next(tmp_path.glob("*.npy")).unlink()
+    with pytest.raises(StorageError):
+        Checkpoint.read(tmp_path)
+
+
 # --- deaths ----------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +168,9 @@ def wait_for(path: Path, *processes: TestProcess) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not path.exists():
         assert time.monotonic() < deadline, path
-        assert all(process.poll() is None for process in processes)
+        for process in processes:
+            if process.poll() is not None:
+                pytest.fail(f"a trainer gave {process.wait(DEADLINE_S)} before it had got to {path.name}")
         time.sleep(0.002)
 
 

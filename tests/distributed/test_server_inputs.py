@@ -104,7 +104,7 @@ def test_all_edges_that_do_not_fit(job: Job) -> None:
         DistLinkNeighborLoader(None, [3], edge_label_index=("a", "b", "c"), **FAR)
     with pytest.raises(InvalidArgumentError, match="edge_label_index: unknown edge type None"):
         DistLinkNeighborLoader(None, [3], **FAR)
-    with pytest.raises(InvalidArgumentError, match=f"edge_label: expected one label for each of {NUM_EDGES} links"):
+    with pytest.raises(InvalidArgumentError, match=f"edge_label: expected .* for each of {NUM_EDGES} links"):
         DistLinkNeighborLoader(None, [3], edge_label_index=EDGE_TYPE, edge_label=torch.arange(3), **FAR)
     both = [RemoteAllEdgesSamplerInput(EDGE_TYPE)] * 2
     with pytest.raises(InvalidArgumentError, match="all edges of a type are one input"):

@@ -63,11 +63,10 @@ class Checkpoint:
             InvalidArgumentError: it is that of another table.
         """
         path = folder / META_FILE
+        text = _text_of(path)
         try:
-            meta = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise StorageError(f"{path}: there is no checkpoint") from None
-        except (OSError, ValueError) as error:
+            meta = json.loads(text)
+        except ValueError as error:
             raise PartitionFormatError(f"{path}: cannot be read: {error}") from error
         if not isinstance(meta, dict) or (meta.get("format"), meta.get("version")) != (_FORMAT, _VERSION):
             raise PartitionFormatError(f"{path}: expected a checkpoint of an embedding, version {_VERSION}")
@@ -87,8 +86,13 @@ class Checkpoint:
                     f"directory: expected a checkpoint of {field} {getattr(settings, field)!r}, {folder} has "
                     f"{getattr(own, field)!r}"
                 )
-        for file in [file for part in parts for file in part]:
-            check_size(folder, file)
+        try:
+            for file in [file for part in parts for file in part]:
+                check_size(folder, file)
+        except StorageError:
+            if _text_of(path) == text:
+                raise
+            return cls.read(folder, settings)  # another one was saved in its place meanwhile
         return found
 
     def state_of(
@@ -126,6 +130,16 @@ class Checkpoint:
                 f"{int(ids[(~seen).nonzero()[0, 0]])}"
             )
         return RowState(arrays[0], self.optimizer, arrays[1:], self.step)
+
+
+def _text_of(path: Path) -> str:
+    """A manifest's."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise StorageError(f"{path}: there is no checkpoint") from None
+    except (OSError, ValueError) as error:
+        raise PartitionFormatError(f"{path}: cannot be read: {error}") from error
 
 
 def _checksum(meta: Mapping[str, Any]) -> int:

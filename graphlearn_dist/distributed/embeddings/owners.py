@@ -25,6 +25,8 @@ from .service import EmbeddingService
 from .settings import DTYPES, EmbeddingSettings, OptimizerSettings
 from .table import EmbeddingTable
 
+_MAX_READS = 5  # of a checkpoint that all trainers load, and that is replaced each time before all have read it
+
 
 class Owners(Protocol):
     """All rows of a table."""
@@ -154,9 +156,17 @@ class ServedRows:
 
     def load(self, folder: Path) -> None:
         """See ``Owners``."""
-        found = Checkpoint.read(folder, self._settings)
-        how = self._settings, self._rank, self._trainers, str(folder), found.tag
-        attempt = f"{found.tag}-{self._owners[0].ask(EmbeddingService.meet_to_load, *how).result()}"
+        for _ in range(_MAX_READS):
+            found = Checkpoint.read(folder, self._settings)
+            how = self._settings, self._rank, self._trainers, str(folder), found.tag
+            met = self._owners[0].ask(EmbeddingService.meet_to_load, *how).result()
+            if met is not None:
+                break
+        else:
+            raise InvalidArgumentError(
+                f"directory: expected the same checkpoint for all trainers, which share {folder}"
+            )
+        attempt = f"{found.tag}-{met}"
         asked = [owner.ask(EmbeddingService.load_embedding, *how, attempt) for owner in self._owners]
         wait(asked)
         for answer in asked:

@@ -45,7 +45,7 @@ class _Served:
     applied: asyncio.Future[None] | None = None
     gone: dict[int, PeerLostError] = field(default_factory=dict)
     loads: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank, the directory and tag that it loads
-    met: asyncio.Future[str] | None = None  # when all have said so
+    met: asyncio.Future[str | None] | None = None  # when all have said so
 
     def end_step(self, error: Exception | None) -> None:
         """Tells all who pushed that the step is taken, or why it is not."""
@@ -203,14 +203,17 @@ class EmbeddingService:
     @remote
     async def meet_to_load(
         self, settings: EmbeddingSettings, rank: int, num_trainers: int, directory: str, tag: str
-    ) -> str:
+    ) -> str | None:
         """Returns when all trainers load the same checkpoint; gives a name to this attempt. Asked of one owner alone.
+
+        None where they have read different ones in one directory: another was saved between two reads, and all shall
+        read again.
 
         Trainers that met at each owner apart could be told by one that all is done, and by another to come again.
         Steps that were begun are off. A trainer that is not there yet is waited for.
 
         Raises:
-            InvalidArgumentError: trainers load different checkpoints.
+            InvalidArgumentError: trainers load from different directories.
         """
         served = await self._open(settings, rank, num_trainers)
         served.loads[rank] = directory, tag
@@ -220,10 +223,13 @@ class EmbeddingService:
         met = served.met
         if len(served.loads) == num_trainers:
             wanted, served.met, served.loads = {*served.loads.values()}, None, {}
-            if len(wanted) == 1:
-                met.set_result(secrets.token_hex(4))
+            directories = {each for each, _ in wanted}
+            if len(directories) > 1:
+                met.set_exception(
+                    InvalidArgumentError(f"directory: expected the same of all trainers, got {sorted(directories)}")
+                )
             else:
-                met.set_exception(InvalidArgumentError(f"directory: trainers load different checkpoints: {wanted}"))
+                met.set_result(secrets.token_hex(4) if len(wanted) == 1 else None)
         try:
             return await asyncio.shield(met)
         except asyncio.CancelledError:

@@ -428,6 +428,9 @@ def test_links_in_an_array(edge_type: Any) -> None:
     for bad in (links.astype(np.float32), np.array([["a"], ["b"]]), links[0]):
         with pytest.raises(InvalidArgumentError, match="edge_label_index: expected"):
             LinkNeighborLoader(dataset, [1], None, bad if edge_type is None else (edge_type, bad))
+    (batch,) = LinkNeighborLoader(dataset, [1], None, given, np.array([3.0, 1.0, 2.0]), batch_size=3)
+    labels = (batch if edge_type is None else batch[edge_type]).edge_label
+    assert labels.equal(torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64))
 
 
 LINKS = torch.tensor([[0, 1], [1, 2]])
@@ -438,7 +441,10 @@ REFUSED: dict[str, tuple[type[Exception], dict[str, Any]]] = {
     "edge_label_index: expected dtype": (InvalidArgumentError, {"edge_label_index": LINKS.float()}),
     "edge_label_index: node id 6 is outside": (UnknownIdError, {"edge_label_index": LINKS + 4}),
     "edge_label_index: node id -1 is outside": (UnknownIdError, {"edge_label_index": LINKS - 1}),
-    "edge_label: expected one label for each of 2 links": (InvalidArgumentError, {"edge_label": torch.ones(3)}),
+    "edge_label: expected a tensor or array with a label for each of 2 links": (
+        InvalidArgumentError,
+        {"edge_label": torch.ones(3)},
+    ),
     "edge_label: expected None with triplet": (
         InvalidArgumentError,
         {"edge_label": torch.ones(2), "neg_sampling": "triplet"},
