@@ -13,7 +13,7 @@
 # make gpu     build with CUDA, run the GPU tests (also under compute-sanitizer) and benchmarks, or say what is missing
 # make clean   remove what was built, and .venv
 #
-# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (2), DEMO_ARGS,
+# Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (3), DEMO_ARGS,
 # PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED, VERSIONS.
 
 SHELL := /bin/bash
@@ -25,8 +25,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Ray takes 240 MB; without it the tests that need it are skipped.
 TEST_RAY ?= on
-# Test files that run at the same time; many tests wait for processes more than they compute. 0 for one process.
-TEST_WORKERS ?= 2
+# Test files that run at the same time, one more than there are cores: many tests wait for processes. 0 for one process.
+TEST_WORKERS ?= 3
 PY := $(VENV)/bin/python
 # The venv's cmake and ninja, whatever the machine has.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
