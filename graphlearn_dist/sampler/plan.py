@@ -94,10 +94,6 @@ class SamplingPlan:
         """``draws`` for the core."""
         return [draw.native for draw in self.draws]
 
-    def key(self, epoch: int, batch: int, hop: int, edge_type: int) -> int:
-        """The key of all draws of one hop along one edge type in one batch."""
-        return int(_C.draw_key(self.seed, epoch, batch, hop, edge_type))
-
 
 def build_plan(
     schema: GraphSchema,

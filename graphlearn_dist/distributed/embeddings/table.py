@@ -117,8 +117,10 @@ class EmbeddingTable:
             _C.sgd_step(state.rows, at, grads, optimizer.lr)
         elif optimizer.kind == "adagrad":
             _C.adagrad_step(state.rows, state.optimizer_state[0], at, grads, optimizer.lr, optimizer.eps)
-        else:
+        elif optimizer.kind == "adam":
             means, squares = state.optimizer_state
             how = optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.eps, state.step + 1
             _C.adam_step(state.rows, means, squares, at, grads, *how)
+        else:
+            raise NotImplementedError(f"optimizer: {optimizer.kind!r} has no step")
         state.step += 1
