@@ -69,7 +69,7 @@ def main() -> None:
         hosts = stack.enter_context(open_hosts(HOSTS, args))
         ours = Job(hosts, HOSTS, "one type", Graphs(root, args), root, args, num_others=0)
         jobs: dict[str, Readers] = {"graphlearn_dist": stack.enter_context(ours)}
-        for peer in find_peers(args.peer_python):
+        for peer in find_peers(args.peer_python, ["DistDGL"]):  # GLT has no rows that are learned
             jobs[peer.version] = stack.enter_context(PeerJob(peer, hosts, HOSTS, root, args))
         turns = measure(jobs, args)
     report(turns, args)

@@ -12,7 +12,7 @@ many answers, cost two bare sockets in the same turn, from one small block of me
 that would be left if nothing else cost anything.
 
     python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--rate 1gbit] [--row-cache 0.1] [--quick]
-        [--peer-python /path/to/dgl-env/bin/python]
+        [--peer-python /path/to/dgl-env/bin/python] [--peer-python /path/to/glt-env/bin/python]
 """
 
 from __future__ import annotations

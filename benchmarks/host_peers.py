@@ -22,11 +22,13 @@ from host_jobs import DEADLINE_S, Hosts, Readers, start_program
 from line_programs import LineProgram, WorkerLost
 
 HERE = Path(__file__).parent
-PROGRAMS = {"DistDGL": "dist_dgl.py"}
-# Freed memory stays with the process, which is best for them; gloo is told its device, as hosts have no names.
+PROGRAMS = {"DistDGL": "dist_dgl.py", "GLT": "dist_glt.py"}
+# Freed memory stays with the process, which is best for them; gloo and torch's RPC are told their device, as hosts have
+# no names; files of peers/ are not taken for libraries of the same name, and OpenMP's threads do not spin.
 ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "34359738368", "OMP_NUM_THREADS": "1",
-    "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(HERE), "DGLBACKEND": "pytorch",
+    "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(HERE),
+    "PYTHONSAFEPATH": "1", "OMP_WAIT_POLICY": "PASSIVE", "DGLBACKEND": "pytorch",
 }  # fmt: skip
 
 
@@ -43,10 +45,10 @@ class Peer:
         return [self.python, str(HERE / "peers" / PROGRAMS[self.name]), json.dumps(job)]
 
 
-def find_peers(pythons: Sequence[str]) -> list[Peer]:
-    """The peers that these interpreters can import."""
+def find_peers(pythons: Sequence[str], names: Sequence[str] = tuple(PROGRAMS)) -> list[Peer]:
+    """Those of the peers that these interpreters can import."""
     found = []
-    for name in PROGRAMS:
+    for name in names:
         for python in pythons:
             peer = Peer(name, python, "")
             with contextlib.suppress(WorkerLost), _start(peer, {"role": "can"}, subprocess.DEVNULL) as program:
