@@ -29,7 +29,7 @@ from .options import RESULT_DTYPES, InferenceOptions
 from .pieces import PieceSize
 from .results import Results, check_free, finish_results, is_complete, open_results, write_files
 from .rows import LayerAlone, LayerResult, LayerRows, Rows
-from .source import Block, GraphSource
+from .source import Block, BlockSource
 from .steady import SteadyRows
 from .together import LayerTogether
 
@@ -73,7 +73,7 @@ def infer(
         DeadlineExceededError, PeerLostError: a server did not answer, or was not back in time. With ``out``, ``resume``
             goes on from there.
     """
-    source = GraphSource(
+    source = BlockSource(
         data,
         options.fanout,
         options.seed,
@@ -107,13 +107,13 @@ def infer(
     return open_results(out)
 
 
-def _by_name(source: GraphSource, result: LayerResult) -> dict[Any, Rows]:
+def _by_name(source: BlockSource, result: LayerResult) -> dict[Any, Rows]:
     return {source.schema.node_types[i]: rows for i, rows in result.rows().items()}
 
 
 def _write(
     folder: Path,
-    source: GraphSource,
+    source: BlockSource,
     options: InferenceOptions,
     id_maps: Path | None,
     fingerprint: dict[str, Any],
@@ -132,7 +132,7 @@ def _write(
     source.meet()
 
 
-def _check(source: GraphSource, layers: list[Layer], options: InferenceOptions, out: str | Path | None) -> None:
+def _check(source: BlockSource, layers: list[Layer], options: InferenceOptions, out: str | Path | None) -> None:
     if source.without_features():
         raise InvalidArgumentError(
             f"data: expected features of all node types, or embeddings of them, got none of {source.without_features()}"
@@ -148,7 +148,7 @@ def _check(source: GraphSource, layers: list[Layer], options: InferenceOptions, 
         source.schema.node_type_index(node_type, "node_types")
 
 
-def _id_maps(source: GraphSource, options: InferenceOptions, out: str | Path | None) -> Path | None:
+def _id_maps(source: BlockSource, options: InferenceOptions, out: str | Path | None) -> Path | None:
     """The partition directory that has the original ids of nodes, seen to have them before anything is computed."""
     directory = source.directory if options.id_maps is None else Path(options.id_maps)
     if out is None or options.format != "parquet":
@@ -165,7 +165,7 @@ def _id_maps(source: GraphSource, options: InferenceOptions, out: str | Path | N
     return directory
 
 
-def _check_id_map(directory: Path, node_type: Any, source: GraphSource) -> None:
+def _check_id_map(directory: Path, node_type: Any, source: BlockSource) -> None:
     from ..tables import IdMap
 
     found = IdMap(directory, node_type).num_nodes
@@ -177,7 +177,7 @@ def _check_id_map(directory: Path, node_type: Any, source: GraphSource) -> None:
         )
 
 
-def _fingerprint(model: Any, source: GraphSource, options: InferenceOptions, num_layers: int) -> dict[str, Any]:
+def _fingerprint(model: Any, source: BlockSource, options: InferenceOptions, num_layers: int) -> dict[str, Any]:
     """Whatever the rows, or their blocks, depend on."""
     crc = 0
     for module in modules_of(model):
@@ -199,7 +199,7 @@ def _fingerprint(model: Any, source: GraphSource, options: InferenceOptions, num
     }
 
 
-def _begin(out: Path, source: GraphSource, fingerprint: dict[str, Any], *, resume: bool) -> Path:
+def _begin(out: Path, source: BlockSource, fingerprint: dict[str, Any], *, resume: bool) -> Path:
     """The folder of this process's rows on the way."""
     group = source.group
     if group is None:
@@ -265,7 +265,7 @@ class _Run:
 
     def __init__(
         self,
-        source: GraphSource,
+        source: BlockSource,
         layers: list[Layer],
         options: InferenceOptions,
         work: Path | None,

@@ -67,7 +67,7 @@ class BlockEdges:
     weights: torch.Tensor | None
 
 
-class GraphSource:
+class BlockSource:
     """Reads a data set for inference. Thread-safe.
 
     Args:
@@ -125,7 +125,7 @@ class GraphSource:
             self._open_graph(self._plan(node_type, fanout, seed)) for node_type in range(len(self.schema.node_types))
         ]
 
-    def __enter__(self) -> GraphSource:
+    def __enter__(self) -> BlockSource:
         return self
 
     def __exit__(self, *_: object) -> None:

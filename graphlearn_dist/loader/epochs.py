@@ -22,7 +22,7 @@ from ..telemetry.loader_stats import LoopTimes, made_metrics
 from ..telemetry.process_status import LoaderStatus
 from ..telemetry.trace import start_tracing, tracer
 from ..utils.lifetime import Home, threads
-from .resume import EpochPass, Place, Shard, to_place, to_state
+from .resume import EpochPass, EpochPlace, Shard, to_place, to_state
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -50,7 +50,7 @@ class EpochLoader(ABC):
         self.epoch = -1
         self._run = 0  # iterations that have begun
         self._shard = shard
-        self._next = Place()  # where the next iteration begins
+        self._next = EpochPlace()  # where the next iteration begins
         self._pass: EpochPass | None = None  # the one that began last, unless a state was loaded since
         self._latest: weakref.ref[LoaderIterator] | None = None  # weak: a loop that is left ends its threads
         self._own: LoaderIterator | None = None
@@ -190,7 +190,7 @@ class EpochLoader(ABC):
         begun = EpochPass(self._next, self._num_batches, self._shard)
         self._run += 1
         batches = self._start(self._run, begun.epoch, begun.indices)
-        self.epoch, self._pass, self._next = begun.epoch, begun, Place(begun.epoch + 1)
+        self.epoch, self._pass, self._next = begun.epoch, begun, EpochPlace(begun.epoch + 1)
         return begun, batches
 
     def set_epoch(self, epoch: int) -> None:
@@ -204,7 +204,7 @@ class EpochLoader(ABC):
         if not isinstance(epoch, int) or epoch < 0:
             raise InvalidArgumentError(f"epoch: expected an integer of at least 0, got {epoch!r}")
         if self._next.epoch != epoch:
-            self._next, self._pass = Place(epoch), None
+            self._next, self._pass = EpochPlace(epoch), None
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader is: after the last batch that it gave, whatever it has made ahead.

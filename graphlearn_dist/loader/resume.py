@@ -34,7 +34,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Place:
+class EpochPlace:
     """What has been delivered, by all shards of a job together: earlier epochs, and some batches of one.
 
     Attributes:
@@ -53,11 +53,11 @@ class Place:
         left = (index for index in range(self.next_batch, end) if not self.ahead >> (index - self.next_batch) & 1)
         return BatchIndices(end, num_batches, 1, tuple(left))
 
-    def after(self, rest: BatchIndices) -> Place:
+    def after(self, rest: BatchIndices) -> EpochPlace:
         """The place at which only this rest of the epoch is left; where nothing is, the next epoch's begin."""
         if not rest:
-            return Place(self.epoch + 1)
-        return Place(self.epoch, rest[0], self.ahead >> (rest[0] - self.next_batch))
+            return EpochPlace(self.epoch + 1)
+        return EpochPlace(self.epoch, rest[0], self.ahead >> (rest[0] - self.next_batch))
 
 
 class EpochPass:
@@ -68,7 +68,7 @@ class EpochPass:
         indices: the shard's batches, in the order in which they are delivered.
     """
 
-    def __init__(self, start: Place, num_batches: int, shard: Shard) -> None:
+    def __init__(self, start: EpochPlace, num_batches: int, shard: Shard) -> None:
         self.epoch = start.epoch
         self._start = start
         self._rest = start.rest(num_batches)
@@ -91,14 +91,14 @@ class EpochPass:
         return None if self._ended else len(self.indices) - self._num_delivered
 
     @property
-    def place(self) -> Place:
+    def place(self) -> EpochPlace:
         """Where the job is if all its shards have taken as many steps as this one."""
         if self._ended:
-            return Place(self.epoch + 1)
+            return EpochPlace(self.epoch + 1)
         return self._start.after(self._rest[self._num_delivered * self._shard.count :])
 
 
-def to_state(place: Place, shard: Shard, settings: Settings) -> dict[str, Any]:
+def to_state(place: EpochPlace, shard: Shard, settings: Settings) -> dict[str, Any]:
     """A state of strings and integers, below 1 KB where ``place.ahead`` is 0."""
     return {
         "version": _VERSION,
@@ -111,7 +111,7 @@ def to_state(place: Place, shard: Shard, settings: Settings) -> dict[str, Any]:
     }
 
 
-def to_place(state: Mapping[str, Any], settings: Settings) -> Place:
+def to_place(state: Mapping[str, Any], settings: Settings) -> EpochPlace:
     """The place that a state names.
 
     Raises:
@@ -128,7 +128,7 @@ def to_place(state: Mapping[str, Any], settings: Settings) -> Place:
         other_seed = saved.get("seed") != settings.get("seed")
         hint = "; give it the seed of the state, or the state of its own trainer" if other_seed else ""
         raise InvalidArgumentError(f"state_dict: it was saved by a loader of other batches: {'; '.join(changed)}{hint}")
-    place = Place(state["epoch"], state["next_batch"], int(state["ahead"], 16))
+    place = EpochPlace(state["epoch"], state["next_batch"], int(state["ahead"], 16))
     num_batches = _num_batches(settings)
     if place.next_batch + place.ahead.bit_length() > num_batches:
         raise InvalidArgumentError(f"state_dict: expected a place in an epoch of {num_batches} batches, got {place}")
@@ -156,7 +156,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if {(shard.index, shard.count) for shard in shards} != {(index, len(shards)) for index in range(len(shards))}:
         raise InvalidArgumentError(f"states: expected one of each shard of a job, got those of {shards}")
     epoch = min(place.epoch for place in places)
-    if any(place.epoch > epoch and place != Place(epoch + 1) for place in places):
+    if any(place.epoch > epoch and place != EpochPlace(epoch + 1) for place in places):
         raise InvalidArgumentError(f"states: expected at most one epoch in progress, got {places}")
     num_batches = _num_batches(settings)
     left: set[int] = set()
@@ -166,14 +166,14 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return to_state(_place_before(epoch, left, num_batches), Shard(), settings)
 
 
-def _place_before(epoch: int, left: set[int], num_batches: int) -> Place:
+def _place_before(epoch: int, left: set[int], num_batches: int) -> EpochPlace:
     if not left:
-        return Place(epoch + 1)
+        return EpochPlace(epoch + 1)
     first = min(left)
     ahead = 0
     for index in set(range(first, num_batches)) - left:
         ahead |= 1 << (index - first)
-    return Place(epoch, first, ahead)
+    return EpochPlace(epoch, first, ahead)
 
 
 def _num_batches(settings: Settings) -> int:

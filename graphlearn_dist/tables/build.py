@@ -31,7 +31,7 @@ from ..utils.units import parse_size
 from .buckets import Budget
 from .columns import CheckedChunk, id_kind
 from .config import EdgeTable, NodeTable, SourceSpec, TablesConfig
-from .edges import EdgeStage, Graph
+from .edges import EdgeStage, GraphCut
 from .extra import open_duckdb, quoted
 from .ids import IdRows, IdSpace, NodeIds, id_rows
 from .nodes import NodeStage, earliest_of, times_by_node
@@ -228,7 +228,7 @@ class _Build:
         if self.options["kind"] in ORDERERS:  # before anything is written
             check_num_parts(self.options["num_parts"], shape_of(sum(space.count for space in self.spaces.values()))[1])
         node_entries = [self._nodes(spec, nodes.get(spec.key), dropped[spec.key]) for spec in self.config.nodes]
-        graph = Graph(self.spaces, self.books, self.options["edge_dir"], self._times_of)
+        graph = GraphCut(self.spaces, self.books, self.options["edge_dir"], self._times_of)
         edge_entries = [entry for spec in self.config.edges for entry in self._edges(spec, graph)]
         for spec in self.config.nodes:
             if spec.degree is not None:
@@ -386,7 +386,7 @@ class _Build:
 
     # --- edges -------------------------------------------------------------------------------------------------
 
-    def _edges(self, spec: EdgeTable, graph: Graph) -> list[dict[str, Any]]:
+    def _edges(self, spec: EdgeTable, graph: GraphCut) -> list[dict[str, Any]]:
         """Everything about the edges of a table; the entries of META.json."""
         name, scratch = spec.label_name, self._scratch(spec.label_name)
         stage = EdgeStage(spec, self.tables[name], graph)
@@ -417,7 +417,7 @@ class _Build:
 
     # --- degrees -----------------------------------------------------------------------------------------------
 
-    def _degree(self, spec: NodeTable, graph: Graph) -> None:
+    def _degree(self, spec: NodeTable, graph: GraphCut) -> None:
         """Writes how many neighbors each node has, over all edge types whose rows are of its type."""
         keys = [key for edge in self.config.edges for key in edge.keys if graph.ends(key)[0] == spec.key]
 

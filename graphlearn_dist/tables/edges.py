@@ -41,7 +41,7 @@ _AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphCut:
     """What edges are cut by: counts, books and times of nodes by type, and the direction."""
 
     spaces: Mapping[NodeKey, IdSpace]
@@ -63,7 +63,7 @@ class EdgeStage:
         graph: the nodes.
     """
 
-    def __init__(self, spec: EdgeTable, table: Table, graph: Graph) -> None:
+    def __init__(self, spec: EdgeTable, table: Table, graph: GraphCut) -> None:
         self.spec, self.table, self.graph = spec, table, graph
         self.arrays: list[FeatureArray] = feature_arrays(table, spec.features)
         named = zip((spec.source_column, spec.target_column), spec.ends, strict=True)

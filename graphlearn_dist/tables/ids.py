@@ -25,7 +25,7 @@ from ..partition.layout import NodeKey, array_path, load_partition_layout
 from .buckets import Budget
 from .columns import Array, CheckedChunk, Ids, as_ids, id_kind, native_ids, one_array
 from .extra import open_duckdb
-from .sources import Place, table_errors
+from .sources import ChunkPlace, table_errors
 
 # What is read to give one id back: so many rows, fewer where their texts are longer than so many bytes.
 _MAP_GROUP, _MAP_GROUP_BYTES = 1 << 18, 16 << 20
@@ -62,7 +62,7 @@ class IdRows:
 
     ids: Ids
     positions: Array
-    place: Place
+    place: ChunkPlace
     kept: Array | None
 
 
@@ -151,7 +151,7 @@ class NodeIds:
 
     def _by_sorting(self, path: Path, scratch: Path, budget: Budget) -> _Map:
         """Sorts ids on disk, by DuckDB, and writes the distinct ones."""
-        starts: list[tuple[int, Place, Array | None]] = []
+        starts: list[tuple[int, ChunkPlace, Array | None]] = []
         failed: list[BaseException] = []
         length = self._mean_length()
         is_text = id_kind(self._type) == "text"
@@ -200,7 +200,7 @@ class NodeIds:
                 return 0.0 if isinstance(rows.ids, np.ndarray) else rows.ids.nbytes / len(rows.ids)
         return 0.0
 
-    def _without_doubles(self, ordered: Any, starts: list[tuple[int, Place, Array | None]]) -> Iterator[Any]:
+    def _without_doubles(self, ordered: Any, starts: list[tuple[int, ChunkPlace, Array | None]]) -> Iterator[Any]:
         last = None
         for batch in ordered:
             ids = batch.column(0)
@@ -219,7 +219,7 @@ class NodeIds:
                 ids = ids.filter(pa.array(~again))
             yield ids
 
-    def _place_of(self, position: int, starts: list[tuple[int, Place, Array | None]]) -> str:
+    def _place_of(self, position: int, starts: list[tuple[int, ChunkPlace, Array | None]]) -> str:
         first, place, kept = starts[bisect.bisect_right(starts, position, key=lambda start: start[0]) - 1]
         row = position - first
         return place.of(row if kept is None else int(np.flatnonzero(kept)[row]), self._column)

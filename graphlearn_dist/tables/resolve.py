@@ -16,7 +16,7 @@ from ..errors import TableError
 from .buckets import Budget
 from .columns import Array, CheckedChunk, id_kind, native_ids
 from .ids import IdSpace, map_parts, open_part
-from .sources import Chunk, Place, Table, ahead
+from .sources import Chunk, ChunkPlace, Table, ahead
 
 UNKNOWN, NULL = -1, -2  # in the place of a node's number
 _BARE_ROWS = 1 << 18
@@ -118,7 +118,7 @@ class NodeNumbers:
         first, place = 0, ", ".join(self._table.files[:1])
         while left > 0:
             count = min(left, _BARE_ROWS)
-            yield Chunk({}, count, Place(place, None, first))
+            yield Chunk({}, count, ChunkPlace(place, None, first))
             first, left = first + count, left - count
 
     def numbers(self, chunks: Iterator[CheckedChunk]) -> Iterator[tuple[CheckedChunk, dict[str, Array]]]:

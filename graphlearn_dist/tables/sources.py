@@ -30,7 +30,7 @@ _GROUP_WORDS = {"parquet": "row group", "orc": "stripe", "arrow": "record batch"
 
 
 @dataclass(frozen=True)
-class Place:
+class ChunkPlace:
     """Where a chunk lies: a file, the row group in it (None: it has none), and the chunk's first row, from 0."""
 
     file: str
@@ -49,7 +49,7 @@ class Chunk:
 
     columns: Mapping[str, Any]
     num_rows: int
-    place: Place
+    place: ChunkPlace
 
 
 @contextmanager
@@ -260,7 +260,7 @@ class Table:
             self._row_bytes = max(self._row_bytes, batch.nbytes // batch.num_rows)
             self._measured.update(columns)
         name = None if group is None else f"{_GROUP_WORDS[self.spec.format]} {group}"
-        found, place = {}, Place(file, name, first_row)
+        found, place = {}, ChunkPlace(file, name, first_row)
         for column in columns:
             found[column] = _plain(batch.column(column), self.types[column])
             _check_text(found[column], place, column)
@@ -348,7 +348,7 @@ def _plain(column: Any, expected: Any) -> Any:
     return column if column.type == expected else column.cast(expected)
 
 
-def _check_text(array: Any, place: Place, column: str) -> None:
+def _check_text(array: Any, place: ChunkPlace, column: str) -> None:
     """TableError where a text is no UTF-8, which most readers do not look at."""
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         return

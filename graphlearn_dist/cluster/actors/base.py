@@ -343,7 +343,7 @@ class ActorBackend(ABC):
         """Ends the process at once and waits until its name is free. Idempotent."""
 
     @abstractmethod
-    def handle(self, actor: Callable[[], Actor]) -> WorkerHandle:
+    def handle(self, actor: Callable[[], Actor]) -> GroupWorkerHandle:
         """What callers get of an actor, or of whatever process serves a rank at the moment."""
 
     @abstractmethod
@@ -372,7 +372,7 @@ class ActorBackend(ABC):
         """Whether a call has no answer because its process is gone or cannot be reached; ``Actor.ended`` says which."""
 
 
-class WorkerHandle:
+class GroupWorkerHandle:
     """A worker, as a caller holds it: ``handle.method.remote(…)`` gives a reference; stays good over restarts.
 
     What it is sent to gets Ray's own handle of the worker's process of then, which has the same methods.
@@ -392,7 +392,7 @@ class WorkerHandle:
         return RemoteMethod(self._actor(), name)
 
     def __repr__(self) -> str:
-        return f"WorkerHandle({self._actor().spec.name or 'worker'})"
+        return f"GroupWorkerHandle({self._actor().spec.name or 'worker'})"
 
     def __reduce__(self) -> Any:
         raise InvalidArgumentError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import InvalidArgumentError
 from .base import ActorBackend, Reservation
-from .local import LocalBackend
+from .local import LocalActors
 
 BACKENDS = ("auto", "local", "ray")
 
@@ -31,12 +31,12 @@ def choose_backend(name: str = "auto") -> ActorBackend:
         connected = ray is not None and ray.is_initialized()
         name = "ray" if connected or "RAY_ADDRESS" in os.environ else "local"
     if name == "local":
-        return LocalBackend()
+        return LocalActors()
     require_ray()
-    from .ray_engine import RayBackend, init_ray
+    from .ray_engine import RayActors, init_ray
 
     init_ray()
-    return RayBackend()
+    return RayActors()
 
 
 def reservation_of(held: Any) -> Reservation:
@@ -49,9 +49,9 @@ def reservation_of(held: Any) -> Reservation:
         return held
     ray_module = sys.modules.get("ray.util.placement_group")
     if ray_module is not None and isinstance(held, ray_module.PlacementGroup):
-        from .ray_engine import RayBackend
+        from .ray_engine import RayActors
 
-        return RayBackend().adopt(held)
+        return RayActors().adopt(held)
     raise InvalidArgumentError(
         f"placement_group: expected Ray's, or one of RayVirtualCluster.get_placement_groups(), got {held!r}"
     )

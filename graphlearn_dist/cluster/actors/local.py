@@ -34,13 +34,13 @@ from .base import (
     ActorBackend,
     ActorProfile,
     ActorSpec,
+    GroupWorkerHandle,
     NodePort,
     NodeResources,
     Promise,
     Ref,
     Reservation,
     ReservationRequest,
-    WorkerHandle,
     ports_given,
 )
 from .environ import WITHHELD, forwarded_environ
@@ -79,7 +79,7 @@ class LocalPromise(Promise):
         self.ref = LocalRef()
 
     def keep(self, worker: Actor) -> None:
-        self.ref.future().set_result(WorkerHandle(lambda: worker))
+        self.ref.future().set_result(GroupWorkerHandle(lambda: worker))
 
     def fail(self, error: BaseException) -> None:
         self.ref.future().set_exception(error)
@@ -307,7 +307,7 @@ class LocalActor(Actor):
             _fail(waiter, error)
 
 
-class LocalBackend(ActorBackend):
+class LocalActors(ActorBackend):
     """Processes of this machine. Processors are not counted: the operating system shares them out."""
 
     name = "local"
@@ -380,8 +380,8 @@ class LocalBackend(ActorBackend):
             raise InvalidArgumentError(f"actor: expected one of local processes, got {actor!r}")
         actor.kill()
 
-    def handle(self, actor: Callable[[], Actor]) -> WorkerHandle:
-        return WorkerHandle(actor)
+    def handle(self, actor: Callable[[], Actor]) -> GroupWorkerHandle:
+        return GroupWorkerHandle(actor)
 
     def promise(self, keeper: Actor) -> Promise:
         return LocalPromise()

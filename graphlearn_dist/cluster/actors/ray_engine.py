@@ -24,6 +24,7 @@ from .base import (
     ActorBackend,
     ActorProfile,
     ActorSpec,
+    GroupWorkerHandle,
     MethodProfile,
     NodePort,
     NodeResources,
@@ -31,7 +32,6 @@ from .base import (
     Ref,
     Reservation,
     ReservationRequest,
-    WorkerHandle,
     ports_given,
 )
 from .shell import Shell, ShellSetup
@@ -71,12 +71,12 @@ def init_ray(log_dir: str | None = None, *, address: str | None = None, **option
 
 
 @contextlib.contextmanager
-def connected(**options: Any) -> Iterator[RayBackend]:
+def connected(**options: Any) -> Iterator[RayActors]:
     """Ray for a scope: connects as ``init_ray`` does where this process is not connected, and disconnects again."""
     was_connected = ray.is_initialized()
     init_ray(**options)
     try:
-        yield RayBackend()
+        yield RayActors()
     finally:
         if not was_connected:
             ray.shutdown()
@@ -216,7 +216,7 @@ class RayActor(Actor):
         return self.handle.gld_control.options(concurrency_group="control").remote(operation)
 
 
-class RayWorkerHandle(WorkerHandle, ActorHandle):  # type: ignore[misc]  # Ray's class is not known to mypy
+class RayWorkerHandle(GroupWorkerHandle, ActorHandle):  # type: ignore[misc]  # Ray's class is not known to mypy
     """A worker of Ray, for ``ray.kill`` too. What it is sent to gets Ray's own handle, which has the same methods."""
 
     _ray_weak_ref = True  # what it stands for is counted where that is held
@@ -275,7 +275,7 @@ def end(actor: RayActor) -> None:
         raise DeadlineExceededError(f"{actor.spec.name}: expected to end within {_KILL_WAIT_S:g} s of being killed")
 
 
-class RayBackend(ActorBackend):
+class RayActors(ActorBackend):
     """Ray, which must be connected already; see ``init_ray``."""
 
     name = "ray"
@@ -399,7 +399,7 @@ class RayBackend(ActorBackend):
             raise InvalidArgumentError(f"actor: expected one of Ray, got {actor!r}")
         end(actor)
 
-    def handle(self, actor: Callable[[], Actor]) -> WorkerHandle:
+    def handle(self, actor: Callable[[], Actor]) -> GroupWorkerHandle:
         return RayWorkerHandle(actor)
 
     def promise(self, keeper: Actor) -> Promise:

@@ -13,7 +13,16 @@ from typing import Any
 
 from ...config import nsight_worker_patterns
 from ...errors import DeadlineExceededError, InvalidArgumentError, UnknownIdError
-from ..actors.base import START_TIMEOUT_S, Actor, ActorBackend, ActorSpec, MethodProfile, Ref, Reservation, WorkerHandle
+from ..actors.base import (
+    START_TIMEOUT_S,
+    Actor,
+    ActorBackend,
+    ActorSpec,
+    GroupWorkerHandle,
+    MethodProfile,
+    Ref,
+    Reservation,
+)
 from ..actors.choose import reservation_of
 from ..actors.shell import import_name, load_class, profile_methods
 
@@ -180,7 +189,9 @@ class RayWorkerBuilder:
             self.ray_actor_class_fqn = ray_actor_class_fqn
             self.init_args = init_args
             self.init_kwargs = init_kwargs
-            self._outcome: queue.SimpleQueue[tuple[WorkerHandle | None, Sequence[BaseException]]] = queue.SimpleQueue()
+            self._outcome: queue.SimpleQueue[tuple[GroupWorkerHandle | None, Sequence[BaseException]]] = (
+                queue.SimpleQueue()
+            )
 
         def describe(self, requests: Sequence[ConfigurationRequest], num_gpus_per_node: int) -> ClassDescription:
             """See ``describe_class``."""
@@ -195,7 +206,7 @@ class RayWorkerBuilder:
             *,
             start_timeout_s: float = START_TIMEOUT_S,
             **extra_options: Any,
-        ) -> WorkerHandle:
+        ) -> GroupWorkerHandle:
             """Starts one worker as a child of this process, and waits for it; arguments as of ``RayWorkerBuilder``."""
             builder = RayWorkerBuilder(self.ray_actor_class_fqn, *self.init_args, **self.init_kwargs)
             start = _WorkerStart.parse(
@@ -204,11 +215,11 @@ class RayWorkerBuilder:
             actor = start.run(builder, self.describe([start.request], 0))
             return start.reservation.engine.handle(lambda: actor)
 
-        def hand_over(self, worker: WorkerHandle | None, errors: Sequence[BaseException]) -> None:
+        def hand_over(self, worker: GroupWorkerHandle | None, errors: Sequence[BaseException]) -> None:
             """Tells who waits for a worker what has become of it: it is there, or one error says why not."""
             self._outcome.put((worker, errors))
 
-        def wait_for_worker(self) -> WorkerHandle | None:
+        def wait_for_worker(self) -> GroupWorkerHandle | None:
             """The worker that is handed over; raises the error that is."""
             worker, errors = self._outcome.get()
             for error in errors:
@@ -241,7 +252,7 @@ class RayWorkerBuilder:
         *,
         start_timeout_s: float = START_TIMEOUT_S,
         **extra_options: Any,
-    ) -> tuple[Ref, WorkerHandle]:
+    ) -> tuple[Ref, GroupWorkerHandle]:
         """Starts one worker in a bundle.
 
         Args:
@@ -289,7 +300,7 @@ class RayWorkerBuilder:
         *,
         start_timeout_s: float = START_TIMEOUT_S,
         **extra_options: Any,
-    ) -> WorkerHandle:
+    ) -> GroupWorkerHandle:
         """The same, and waits for the worker; raises what the reference does."""
         start = _WorkerStart.parse(
             placement_group, placement_group_bundle_index, num_gpus, bundle_indices, start_timeout_s, extra_options
@@ -418,8 +429,8 @@ def _without_env(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
+    "GroupWorkerHandle",
     "RayWorkerBuilder",
-    "WorkerHandle",
     "get_nsight_config_if_pattern_matches",
     "recursive_merge_options",
 ]

@@ -20,7 +20,7 @@ from ...errors import (
     WorkerLateError,
 )
 from ...utils.lifetime import Home
-from ..actors.base import START_TIMEOUT_S, Ref, ResourceUsage, WorkerHandle
+from ..actors.base import START_TIMEOUT_S, GroupWorkerHandle, Ref, ResourceUsage
 from ..data.named_sharding import NamedSharding
 from ..machines.virtual_cluster import RayVirtualCluster
 from .balance import Balancer, Load
@@ -256,7 +256,7 @@ class RayWorkerGroup:
     # --- what it consists of ------------------------------------------------------------------------------------
 
     @property
-    def workers(self) -> list[WorkerHandle]:
+    def workers(self) -> list[GroupWorkerHandle]:
         """The workers by rank; empty after ``shutdown``. Handles stay good over restarts."""
         return [slot.handle for slot in self._slots]
 

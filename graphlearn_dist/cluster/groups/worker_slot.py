@@ -16,11 +16,11 @@ from ..actors.base import (
     ActorBackend,
     ActorProfile,
     ActorSpec,
+    GroupWorkerHandle,
     MethodProfile,
     Ref,
     ResourceUsage,
     RunningCall,
-    WorkerHandle,
     find_method,
 )
 from .balance import Load, LoadMeter
@@ -157,7 +157,7 @@ class WorkerSlot:
             return self._incarnation
 
     @property
-    def handle(self) -> WorkerHandle:
+    def handle(self) -> GroupWorkerHandle:
         """For callers; follows restarts."""
         return self._backend.handle(lambda: self.actor)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ...config import virtual_cluster_max_retries
 from ...errors import InvalidArgumentError, ResourceInsufficientError, UnknownIdError
 from ...utils.lifetime import Home
-from ..actors.base import ActorBackend, NodePort, Reservation, ResourceUsage, WorkerHandle
+from ..actors.base import ActorBackend, GroupWorkerHandle, NodePort, Reservation, ResourceUsage
 from ..actors.choose import choose_backend, require_ray
 from .bundle_placement import ClusterShape, GpuIds, bundles_by_machine, gpu_of_unified, parse_gpu_ids, place
 from .ray_actor_environment_registry import PY_EXECUTABLES
@@ -27,7 +27,7 @@ class AttachedGroup(Protocol):
     name_prefix: str
 
     @property
-    def workers(self) -> Sequence[WorkerHandle]:
+    def workers(self) -> Sequence[GroupWorkerHandle]:
         """Empty once it was shut down."""
 
     def get_resource_usage(self, timeout_s: float = ...) -> dict[int, ResourceUsage]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from graphlearn_dist.cluster.actors.base import ActorBackend
-from graphlearn_dist.cluster.actors.local import LocalBackend
+from graphlearn_dist.cluster.actors.local import LocalActors
 from tests.support.ray_nodes import RayNodes, running_nodes
 
 CPUS = 8
@@ -49,8 +49,8 @@ def ray_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
 def backend(request: pytest.FixtureRequest) -> ActorBackend:
     """Each engine in turn."""
     if request.param == "local":
-        return LocalBackend()
+        return LocalActors()
     request.getfixturevalue("ray_nodes")
-    from graphlearn_dist.cluster.actors.ray_engine import RayBackend
+    from graphlearn_dist.cluster.actors.ray_engine import RayActors
 
-    return RayBackend()
+    return RayActors()

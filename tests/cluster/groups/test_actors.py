@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from graphlearn_dist.cluster.actors.base import Actor, ActorBackend, ActorSpec, ReservationRequest, WorkerHandle
+from graphlearn_dist.cluster.actors.base import Actor, ActorBackend, ActorSpec, GroupWorkerHandle, ReservationRequest
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, WorkerLateError, WorkerNameTakenError
 from tests.support.cluster_workers import Broken, Hanging, Worker
 from tests.support.jobs import wait_ended
@@ -98,7 +98,7 @@ def test_a_constructor_that_hangs_is_killed(backend: ActorBackend, create: Creat
     actor = create(Hanging, name="late", env={"RANK": "3"}, reservation=reservation, start_timeout_s=1.0)
     pending = actor.call("add", 1)
     with pytest.raises(WorkerLateError, match=r"late \(rank 3, node .*\): .* within 1 s; it was killed") as caught:
-        WorkerHandle(lambda: actor).add.remote(1)  # waits for what the class has
+        GroupWorkerHandle(lambda: actor).add.remote(1)  # waits for what the class has
     assert any(f"node {node.node_id})" in str(caught.value) for node in backend.nodes())
     ended = actor.ended.exception(DEADLINE_S)
     assert backend.is_death(ended)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster import RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup
-from graphlearn_dist.cluster.actors.local import LocalBackend
+from graphlearn_dist.cluster.actors.local import LocalActors
 from graphlearn_dist.errors import InvalidArgumentError
 from tests.support.cluster_workers import Broken, Hanging, Worker
 from tests.support.ray_nodes import RayNodes
@@ -115,7 +115,7 @@ def test_handles_go_to_tasks_and_can_be_killed(cluster: RayVirtualCluster) -> No
         task = ray.remote(num_cpus=0)(add)
         told = ray.get(task.remote(group.workers[0], 5, group.workers), timeout=DEADLINE_S)
         assert told == (15, [10, 11, 11, 11])
-        assert repr(group.workers[1]) == "WorkerHandle(sent-0-1)"
+        assert repr(group.workers[1]) == "GroupWorkerHandle(sent-0-1)"
         assert {"add", "echo"} <= set(dir(group.workers[0]))
         slot = group._slots[0]
         ray.kill(group.workers[0])
@@ -124,14 +124,12 @@ def test_handles_go_to_tasks_and_can_be_killed(cluster: RayVirtualCluster) -> No
 
 
 def test_what_is_local_says_that_it_cannot_be_sent() -> None:
-    with RayVirtualCluster([1], use_gpus=False, backend=LocalBackend()) as cluster:
+    with RayVirtualCluster([1], use_gpus=False, backend=LocalActors()) as cluster:
         builder = RayWorkerBuilder(NAME, 7)
         ref, _ = builder.create_worker_async(cluster.get_placement_groups()[0], 0, 0.0, name="local")
         handle = ref.future().result(DEADLINE_S)
         for send in (pickle.dumps, copy.deepcopy):
-            with pytest.raises(
-                InvalidArgumentError, match=r"WorkerHandle\(local\): expected .* on Ray .* local worker"
-            ):
+            with pytest.raises(InvalidArgumentError, match=r"Handle\(local\): expected .* on Ray .* local worker"):
                 send(handle)
             with pytest.raises(InvalidArgumentError, match="expected one of Ray to be sent"):
                 send(handle.add.remote(1))

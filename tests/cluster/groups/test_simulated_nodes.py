@@ -17,9 +17,9 @@ DEADLINE_S = 60.0  # only ever reached by a hang
 
 
 def ray_backend() -> ActorBackend:
-    from graphlearn_dist.cluster.actors.ray_engine import RayBackend
+    from graphlearn_dist.cluster.actors.ray_engine import RayActors
 
-    return RayBackend()
+    return RayActors()
 
 
 def nodes_of(group: RayWorkerGroup) -> list[str]:

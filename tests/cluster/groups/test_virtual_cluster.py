@@ -75,11 +75,11 @@ def test_what_was_held_is_given_back_where_a_name_is_taken(ray_nodes: RayNodes) 
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
 
-    from graphlearn_dist.cluster.actors.ray_engine import RayBackend
+    from graphlearn_dist.cluster.actors.ray_engine import RayActors
 
     taken = placement_group([{"CPU": 1}], name="y-node1")
     try:
-        with cluster_of([1, 1], RayBackend(), name="y") as cluster:
+        with cluster_of([1, 1], RayActors(), name="y") as cluster:
             with pytest.raises(InvalidArgumentError, match=r"name: expected one that no placement group .* 'y-node1'"):
                 cluster.get_placement_groups()
             held = {one["name"]: one["state"] for one in ray.util.placement_group_table().values()}

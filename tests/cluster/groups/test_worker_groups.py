@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.cluster import NamedSharding, RayVirtualCluster, RayWorkerBuilder, RayWorkerGroup
-from graphlearn_dist.cluster.actors.base import ActorBackend, ActorSpec, WorkerHandle
+from graphlearn_dist.cluster.actors.base import ActorBackend, ActorSpec, GroupWorkerHandle
 from graphlearn_dist.cluster.groups.worker_groups import MultiWorkerFuture
 from graphlearn_dist.cluster.machines.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 from graphlearn_dist.errors import (
@@ -376,7 +376,7 @@ def test_a_worker_of_a_builder_alone(cluster: RayVirtualCluster) -> None:
     backend = cluster.backend
     assert backend.get([handle.add.remote(1), handle.environ.remote("GLD_TEST")], DEADLINE_S) == [8, ["alone"]]
     again = builder(bundles, 0, 0.0, name="again")
-    assert isinstance(again, WorkerHandle)
+    assert isinstance(again, GroupWorkerHandle)
     assert backend.get([again.add.remote(2)], DEADLINE_S) == [9]
     backend.kill(again.actor)
     with pytest.raises(InvalidArgumentError, match="NoClass"):

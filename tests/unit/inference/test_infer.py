@@ -23,7 +23,7 @@ from graphlearn_dist.data import Dataset
 from graphlearn_dist.errors import InvalidArgumentError, StorageError
 from graphlearn_dist.inference import InferenceOptions, infer, infer_by_batches, open_results, score_pairs
 from graphlearn_dist.inference import source as source_module
-from graphlearn_dist.inference.source import GraphSource
+from graphlearn_dist.inference.source import BlockSource
 from graphlearn_dist.inference.steady import SteadyRows
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.graphs import random_graph, typed_graph, with_weights
@@ -288,7 +288,7 @@ def test_features_larger_than_memory(num_parts: int, tmp_path: Path, monkeypatch
     graph, model = random_graph(1000, 5000, 4), basic(GraphSAGE)
     directory = partitions_of(graph, tmp_path, "range", num_parts)
     monkeypatch.setenv("GLD_FEATURE_MEMORY", "40kB")  # of 48
-    source = GraphSource(directory, -1, 0)
+    source = BlockSource(directory, -1, 0)
     features = [feature for part in source._parts.values() for feature in part.features_in_use()]
     assert len(features) == num_parts
     assert all(feature.disk_tier is not None for feature in features)
@@ -301,7 +301,7 @@ def test_features_larger_than_memory(num_parts: int, tmp_path: Path, monkeypatch
     monkeypatch.delenv("GLD_FEATURE_MEMORY")
     for memory, is_limited in ((48_000 * 2, False), (48_000 * 2 - 1, True)):  # half of the memory
         monkeypatch.setattr(source_module, "memory_left_bytes", lambda memory=memory: memory)
-        opened = GraphSource(directory, -1, 0)
+        opened = BlockSource(directory, -1, 0)
         features = [feature for part in opened._parts.values() for feature in part.features_in_use()]
         assert all((feature.disk_tier is not None) == is_limited for feature in features)
 

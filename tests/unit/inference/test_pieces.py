@@ -14,7 +14,7 @@ from graphlearn_dist.inference import InferenceOptions, infer
 from graphlearn_dist.inference import pieces as pieces_module
 from graphlearn_dist.inference import run as run_module
 from graphlearn_dist.inference.pieces import PieceSize
-from graphlearn_dist.inference.source import GraphSource
+from graphlearn_dist.inference.source import BlockSource
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_weights
 from tests.support.inference import WIDTH, basic, dataset_of, partitions_of, pyg_of, typed_layers
 
@@ -109,7 +109,7 @@ def test_sizes_of_pieces() -> None:
 @pytest.mark.parametrize("num_parts", [1, 2])
 def test_edges_are_known_before_they_are_sampled(num_parts: int, tmp_path: Path) -> None:
     graph = typed_graph(130, 70, 900, 2)
-    source = GraphSource(partitions_of(graph, tmp_path, "random", num_parts), -1, 0)
+    source = BlockSource(partitions_of(graph, tmp_path, "random", num_parts), -1, 0)
     for node_type in range(2):
         found = 0
         for block in source.blocks(node_type, 7):
