@@ -104,7 +104,7 @@ def main() -> None:
                 hosts = stack.enter_context(open_hosts(count, args))
                 local = stack.enter_context(InProcess(graph, graphs, root, args))
                 job = stack.enter_context(Job(hosts, count, graph, graphs, root, args))
-                wire = stack.enter_context(Wire(hosts))
+                wire = stack.enter_context(Wire(hosts, count))
                 there = peers if graph == "one type" and isinstance(hosts, Namespaces) else []
                 others = [stack.enter_context(PeerJob(peer, hosts, count, root, args)) for peer in there]
                 for work, features in itertools.product(args.works, args.rows):

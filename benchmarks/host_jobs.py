@@ -348,21 +348,27 @@ class Job(Readers):
 
 
 class Wire:
-    """Two programs that move bytes from host 0 to host 1, and nothing else: what the network alone costs."""
+    """Two programs that move bytes from host 0 to host 1, and nothing else: what the network alone costs.
 
-    def __init__(self, hosts: Hosts) -> None:
+    Where there is but one host, both are there, and have nothing to do.
+    """
+
+    def __init__(self, hosts: Hosts, count: int) -> None:
         job = {"role": "wire", "boot_id": "", "address": hosts.address(0)}
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         with ExitStack() as undo:
             self._ends = []
             for rank in (0, 1):
-                end = start_program(hosts.command(rank, program({**job, "rank": rank})), f"wire {rank}", environment)
+                command = hosts.command(min(rank, count - 1), program({**job, "rank": rank}))
+                end = start_program(command, f"wire {rank}", environment)
                 self._ends.append(undo.enter_context(end))
                 job |= end.answer(DEADLINE_S, "start")
             self._stack = undo.pop_all()
 
     def cpu_ms(self, num_bytes: float, rounds: float) -> float:
         """CPU milliseconds of both ends for so many bytes in so many answers, each asked for when the last is there."""
+        if rounds == 0:
+            return 0.0
         each, count = round(num_bytes / rounds), max(100, round(1e9 / max(num_bytes, 1e6)))
         for end in self._ends:
             end.tell(op="move", bytes=each, rounds=count)
