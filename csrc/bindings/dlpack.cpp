@@ -4,7 +4,6 @@
 
 #include "bindings/gil.h"
 #include "common/cuda.h"
-#include "common/cuda_stream.h"
 
 namespace py = pybind11;
 
@@ -173,7 +172,7 @@ Tensor from_python_optional(const py::handle& object, const char* name) {
   return object.is_none() ? Tensor{} : from_python(object, name);
 }
 
-py::object to_python(Tensor tensor) {
+py::object to_python(Tensor tensor, int device) {
   if (!tensor.defined()) return py::none();
   auto* exported = new Exported{std::move(tensor), {}, {}};
   const Tensor& source = exported->tensor;
@@ -184,7 +183,7 @@ py::object to_python(Tensor tensor) {
     stride *= source.shape[i];
   }
   exported->managed.dl_tensor = {source.data,
-                                 {kDLCPU, 0},
+                                 device == kHost ? DLDevice{kDLCPU, 0} : DLDevice{kDLCUDA, device},
                                  static_cast<int32_t>(source.shape.size()),
                                  {static_cast<uint8_t>(source.dtype.kind), source.dtype.bits, 1},
                                  exported->tensor.shape.data(),

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/cuda_stream.h"
 #include "common/tensor.h"
 
 namespace gld {
@@ -25,8 +26,8 @@ Tensor from_python_optional_on(const pybind11::handle& object, const char* name,
 bool lies_on(const pybind11::handle& object, int device);
 
 // A DLPack capsule over the tensor's memory; `torch.from_dlpack(capsule)` makes a tensor that keeps it alive. None for
-// an undefined tensor.
-pybind11::object to_python(Tensor tensor);
+// an undefined tensor. `device` is the GPU whose memory it is for those who use it, or kHost.
+pybind11::object to_python(Tensor tensor, int device = kHost);
 
 }  // namespace gld
 

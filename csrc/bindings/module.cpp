@@ -53,6 +53,7 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_feature(m);
   gld::bind_device(m);
   gld::bind_device_subgraph(m);
+  gld::bind_spread_memory(m);
   gld::bind_codec(m);
   gld::bind_rpc(m);
   gld::bind_exchange(m);

@@ -15,6 +15,7 @@ void bind_ingest(pybind11::module_& m);
 void bind_feature(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_device_subgraph(pybind11::module_& m);
+void bind_spread_memory(pybind11::module_& m);
 void bind_exchange(pybind11::module_& m);
 void bind_rpc(pybind11::module_& m);
 void bind_exchange_asking(pybind11::module_& m);

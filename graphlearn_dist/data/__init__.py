@@ -1,7 +1,8 @@
 """Graphs, features and data sets in memory."""
 
 from .dataset import Dataset
-from .feature import DeviceGroup, Feature
+from .device_group import DeviceGroup
+from .feature import Feature
 from .graph import Graph
 from .random_split import random_split
 from .reorder import sort_by_in_degree

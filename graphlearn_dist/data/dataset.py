@@ -7,7 +7,7 @@ attributes and getters, which take and give bare objects for homogeneous data, a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..utils.units import parse_size
 from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of
 from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
+from .device_group import DeviceGroup
 from .disk_tier import FeatureMemory
 from .feature import Feature, divide_memory
 from .graph import Graph
@@ -122,6 +123,7 @@ class Dataset(NamedColumns):
         *,
         edge_times: Any = None,
         node_times: Any = None,
+        device_group_list: Sequence[DeviceGroup] | None = None,
     ) -> None:
         """Builds the graph from edges; see ``Topology`` for shapes. ``directed`` changes nothing: edges are as given.
 
@@ -137,6 +139,7 @@ class Dataset(NamedColumns):
             edge_times: times of the edges, in any unit; a typed graph may have them for some types only.
             node_times: int ``[num_nodes]``, or a dict by node type: when each node came to be. An edge gets the time of
                 its neighbor, the end that sampling reaches.
+            device_group_list: see ``Graph``.
 
         Raises:
             InvalidArgumentError: a wrong shape or dtype, an unknown type, an edge id that comes twice, a weight that is
@@ -165,7 +168,7 @@ class Dataset(NamedColumns):
                 counts,
                 edge_times=self._edge_times(edge_type, pair, form, times.get(edge_type)),
             )
-            graphs[edge_type] = self._graph_class(topology, graph_mode, device)
+            graphs[edge_type] = self._graph_class(topology, graph_mode, device, device_group_list=device_group_list)
         self.graph = bare(graphs)
 
     @staticmethod
@@ -499,6 +502,24 @@ class Dataset(NamedColumns):
         return getattr(self, key, None)
 
     # --- sharing -----------------------------------------------------------------------------------------------
+
+    def sample_on(self, device: torch.device | str | int) -> None:
+        """Has a GPU sample and gather from now on, in the place of the one that graphs and features were given.
+
+        Each process does so that was sent the data set of another and has a GPU of its own. What a group of GPUs holds
+        (``device_group_list``) is there once, whichever of them reads it. Loaders that were made before stay on theirs.
+
+        Raises:
+            InvalidArgumentError: there is no such GPU, or it is not of the groups; nothing of the data set is on one.
+        """
+        graphs = [graph for graph in self.graphs().values() if graph.device is not None]
+        features = (*by_type(self.node_features).values(), *by_type(self.edge_features).values())
+        if not graphs and not any(feature.gathers_on_gpu for feature in features):
+            raise InvalidArgumentError("device: expected a data set with graphs or features on a GPU, got one without")
+        for graph in graphs:
+            graph.sample_on(device)
+        for feature in features:
+            feature.gather_on(device)
 
     def share_ipc(self) -> Any:
         """A handle with which another process of this host maps the same memory while this data set lives.

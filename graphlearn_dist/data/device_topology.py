@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -12,11 +12,14 @@ from .. import _C
 from ..utils.device import device_number
 from .handles import GpuHandle
 from .pinned_memory import PinnedTensor, pin
+from .spread_tensor import SpreadHandle, SpreadTensor, spread
 
 if TYPE_CHECKING:
     from .topology import Topology
 
 Placement = Literal["CUDA", "ZERO_COPY"]
+# What the memory of GPUs holds, for other processes.
+OnGpu = GpuHandle | SpreadHandle
 
 
 class DeviceTopology:
@@ -27,7 +30,12 @@ class DeviceTopology:
         placement: ``"CUDA"`` copies the arrays to the memory of the GPU; ``"ZERO_COPY"`` pins them in host memory,
             which the GPU reads over its link.
         device: the GPU. On the CPU device the arrays stay where they are and the host runs the kernels' bodies.
-        received: by name, arrays that another process has in the memory of this GPU.
+        received: by name, arrays that the memory of this GPU or of its group holds already.
+        group: GPUs that hold an equal share of each array, where it is ``"CUDA"`` and they are several; ``device``
+            reads them all, as memory of its own. Those of the CPU device are in as many pieces.
+
+    Raises:
+        InvalidArgumentError: the GPU cannot read the memory of another of its group.
     """
 
     def __init__(
@@ -35,16 +43,18 @@ class DeviceTopology:
         topo: Topology,
         placement: Placement,
         device: torch.device,
-        received: Mapping[str, GpuHandle] | None = None,
+        received: Mapping[str, OnGpu] | None = None,
+        group: Sequence[int] = (),
     ) -> None:
         self.device = device
+        self.group = tuple(group)
         self.edge_count = topo.edge_count
         self.max_degree = topo.max_degree
         self._topo = topo
         self._placement = placement
         self._lock = threading.Lock()
         self._received = dict(received or {})
-        self._placed: dict[str, PinnedTensor] = {}
+        self._placed: dict[str, PinnedTensor | SpreadTensor] = {}
         self._handlers: dict[bool, _C.DeviceCsr] = {}
 
     def handler(self, *, weighted: bool) -> _C.DeviceCsr:
@@ -59,11 +69,11 @@ class DeviceTopology:
         """Edge ids are below this."""
         return int(self._topo.edge_ids.max()) + 1 if self.edge_count else 0
 
-    def share(self) -> dict[str, GpuHandle]:
-        """Handles of the arrays that have been brought to the memory of the GPU, by name."""
+    def share(self) -> dict[str, OnGpu]:
+        """Handles of the arrays that have been brought to the memory of the GPU, or of its group, by name."""
         with self._lock:
-            own = {name: placed.tensor for name, placed in self._placed.items() if placed.tensor.is_cuda}
-            return {name: GpuHandle(tensor) for name, tensor in own.items()} | self._received
+            own = {name: _handle_of(placed) for name, placed in self._placed.items() if name not in self._received}
+        return {name: handle for name, handle in own.items() if handle is not None} | self._received
 
     def _make(self, *, weighted: bool) -> _C.DeviceCsr:
         topo, sums = self._topo, self._topo.weight_sums if weighted else None
@@ -87,11 +97,25 @@ class DeviceTopology:
             self._placed[name] = self._readable(name, array)
         return self._placed[name].tensor
 
-    def _readable(self, name: str, array: torch.Tensor) -> PinnedTensor:
-        if self.device.type == "cpu" or array.numel() == 0:
+    def _readable(self, name: str, array: torch.Tensor) -> PinnedTensor | SpreadTensor:
+        if array.numel() == 0:
             return PinnedTensor(array)
-        if name in self._received:
-            return PinnedTensor(self._received[name].open())
+        match self._received.get(name):
+            case SpreadHandle() as pieces:
+                return pieces.open(self.device)
+            case GpuHandle() as whole:
+                return PinnedTensor(whole.open())
+        if len(self.group) > 1 and self._placement == "CUDA":
+            return spread(array, self.group, self.device)
+        if self.device.type == "cpu":
+            return PinnedTensor(array)
         if self._placement == "CUDA":
             return PinnedTensor(array.to(self.device))
         return pin(array, device_number(self.device))
+
+
+def _handle_of(placed: PinnedTensor | SpreadTensor) -> OnGpu | None:
+    """For another process; None of what lies in host memory."""
+    if isinstance(placed, SpreadTensor):
+        return SpreadHandle.of(placed)
+    return GpuHandle(placed.tensor) if placed.tensor.is_cuda else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -19,25 +19,13 @@ from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
 from ..utils.units import parse_size
 from . import shared_memory
+from .device_group import DeviceGroup, gpus_by_group, usable_gpu
 from .device_rows import DeviceRows
 from .disk_tier import DiskTier, FeatureMemory, bytes_of_row
 from .handles import FeatureHandle, GpuHandle
 from .placed_rows import PlacedRows
 from .row_placement import place_rows
 from .unified_tensor import UnifiedTensor
-
-
-@dataclass(frozen=True)
-class DeviceGroup:
-    """GPUs that hold one copy of the hot rows between them, and read each other's memory."""
-
-    group_id: int
-    device_list: list[torch.device]
-
-    @property
-    def size(self) -> int:
-        return len(self.device_list)
-
 
 # Arguments of ``Feature`` beside its rows and their dtype, which are kept under the same names.
 _SETTINGS = ("split_ratio", "device_group_list", "device", "with_gpu", "num_threads", "out_dtype", "device_cache")
@@ -232,6 +220,15 @@ class Feature:
             return rows.to(device)
         return rows
 
+    def gather_on(self, device: torch.device | str | int) -> None:
+        """Has a GPU gather from now on, in the place of the one that was given; nothing where the host gathers.
+
+        Raises:
+            InvalidArgumentError: there is no such GPU.
+        """
+        if self._gathers_on_gpu:
+            self.device = usable_gpu(device)
+
     @property
     def gathers_on_gpu(self) -> bool:
         """Whether lookups run on a GPU and give tensors there."""
@@ -247,18 +244,18 @@ class Feature:
             return None
         table = self.id2index if isinstance(self.id2index, torch.Tensor) else None
         return PlacedRows(
-            self.feature_tensor, self._placement, self._groups, table, received, cache_bytes=self.device_cache
+            self.feature_tensor,
+            self._placement,
+            gpus_by_group(self.device_group_list),
+            table,
+            received,
+            cache_bytes=self.device_cache,
         )
 
     @property
     def device_cache_counts(self) -> DeviceCacheCounts | None:
         """What the caches of ``device_cache`` were asked in this process; waits for the GPUs. None without."""
         return None if self._placed is None or self.device_cache is None else self._placed.cache_counts
-
-    @property
-    def _groups(self) -> list[list[int]]:
-        groups = self.device_group_list or []
-        return [[torch.device(device).index or 0 for device in group.device_list] for group in groups]
 
     @property
     def unified(self) -> UnifiedTensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
@@ -12,8 +12,9 @@ from .. import _C
 from ..errors import InvalidArgumentError
 from ..utils.device import gpu_number
 from . import shared_memory
-from .device_topology import DeviceTopology, Placement
-from .handles import GpuHandle, GraphHandle
+from .device_group import DeviceGroup, check_usable, gpus_by_group, group_of, usable_gpu
+from .device_topology import DeviceTopology, OnGpu, Placement
+from .handles import GraphHandle
 from .topology import Topology as Topology
 
 
@@ -36,6 +37,11 @@ class RowBook(Protocol):
         """Rows of ids, by indexing."""
 
 
+def named_gpu(number: int) -> torch.device:
+    """A GPU as torch names it."""
+    return torch.device("cuda", number)
+
+
 class Graph:
     """A topology ready to be sampled.
 
@@ -45,6 +51,13 @@ class Graph:
             Without a device all of them live in host memory, and the CPU samples.
         device: the GPU that local loaders sample on, in builds with CUDA: its number, or as torch names it.
         row_book: which nodes' rows these are, in a partition; None where row *v* is that of node *v*.
+        device_group_list: GPUs by group, for edges of mode ``"CUDA"`` that one GPU has no room for: each group holds
+            the edges once, an equal share on each of its GPUs, and ``device`` reads those of the others over NVLink
+            or PCIe. Without groups ``device`` holds them all.
+
+    Raises:
+        InvalidArgumentError: there is no such mode or GPU; ``device`` is of none of the groups, or cannot read the
+            memory of one in its own.
     """
 
     def __init__(
@@ -54,6 +67,7 @@ class Graph:
         device: torch.device | str | int | None = None,
         *,
         row_book: RowBook | None = None,
+        device_group_list: Sequence[DeviceGroup] | None = None,
     ) -> None:
         if mode not in ("CPU", "ZERO_COPY", "CUDA"):
             raise InvalidArgumentError(f"mode: expected 'CPU', 'ZERO_COPY' or 'CUDA', got {mode!r}")
@@ -64,17 +78,34 @@ class Graph:
         self.mode = mode
         self.device = gpu
         self.row_book = row_book
+        self.device_group_list = tuple(device_group_list or ())
+        self._check_groups()
         self._native: _C.Csr | None = None
         self._native_weighted: _C.Csr | None = None
-        self._on_device: DeviceTopology | None = None
-        self._received: Mapping[str, GpuHandle] = {}
+        self._on_gpus: dict[int, DeviceTopology] = {}
+        self._received: Mapping[tuple[int, ...], Mapping[str, OnGpu]] = {}
+
+    def _check_groups(self) -> None:
+        if not self.device_group_list:
+            return
+        if self.mode != "CUDA" or self.device is None:
+            raise InvalidArgumentError(
+                "device_group_list: expected mode 'CUDA' and a device, which samples, "
+                f"got mode {self.mode!r} and device {self.device}"
+            )
+        check_usable(self.device_group_list)
+        self._group_of(self.device)
+
+    def _group_of(self, gpu: int) -> tuple[int, ...]:
+        """The GPUs that hold the edges which one of them reads."""
+        return group_of(gpu, gpus_by_group(self.device_group_list), _C.cuda_can_access_peer)
 
     @property
     def sampling_device(self) -> torch.device | None:
         """The GPU that samples from this graph; None where the CPU does."""
         if self.mode == "CPU" or self.device is None or self.row_book is not None:
             return None
-        return torch.device("cuda", self.device)
+        return named_gpu(self.device)
 
     def on_device(self) -> DeviceTopology:
         """The edges where the GPU reads them; they are copied when this is first asked for.
@@ -82,13 +113,35 @@ class Graph:
         Raises:
             InvalidArgumentError: the CPU samples from this graph.
         """
-        if self._on_device is None:
-            device = self.sampling_device
-            if device is None:
-                raise InvalidArgumentError("device: expected a graph of mode 'CUDA' or 'ZERO_COPY' with a device")
+        device = self.sampling_device
+        if device is None:
+            raise InvalidArgumentError("device: expected a graph of mode 'CUDA' or 'ZERO_COPY' with a device")
+        return self._read_by(self.device or 0, device)
+
+    def _read_by(self, gpu: int, device: torch.device) -> DeviceTopology:
+        if gpu not in self._on_gpus:
             placement: Placement = "CUDA" if self.mode == "CUDA" else "ZERO_COPY"
-            self._on_device = DeviceTopology(self.topo, placement, device, self._received)
-        return self._on_device
+            group = self._group_of(gpu)
+            self._on_gpus[gpu] = DeviceTopology(self.topo, placement, device, self._held_by(group), group)
+        return self._on_gpus[gpu]
+
+    def _held_by(self, group: tuple[int, ...]) -> dict[str, OnGpu]:
+        """What the GPUs of a group hold already, for whichever of them, in this process or in another."""
+        held = dict(self._received.get(group, {}))
+        for topology in self._on_gpus.values():
+            if topology.group == group:
+                held |= topology.share()
+        return held
+
+    def sample_on(self, device: torch.device | str | int) -> None:
+        """Has another GPU sample from now on; loaders that were made before stay on theirs. See ``Dataset.sample_on``.
+
+        Raises:
+            InvalidArgumentError: there is no such GPU, or it is of none of the groups.
+        """
+        gpu = usable_gpu(device)
+        self._group_of(gpu)
+        self.device = gpu
 
     def lazy_init(self) -> None:
         """Makes the native view, if it was not made yet."""
@@ -148,8 +201,8 @@ class Graph:
             weight_sums=topo._weight_sums,
             folder=topo._folder,
         )
-        self._native = self._native_weighted = self._on_device = None
-        self._received = {}
+        self._native = self._native_weighted = None
+        self._on_gpus, self._received = {}, {}
 
     def check_held_whole(self, name: str) -> None:
         """InvalidArgumentError, about ``name``, unless row *v* is that of node *v*, as it is where a graph is whole."""
@@ -191,28 +244,37 @@ class Graph:
     def share_ipc(self) -> GraphHandle:
         """A handle with which another process of this host maps the same edges while this graph lives.
 
-        In mode ``"CUDA"`` that goes for what lies in the GPU's memory too, which is brought there now.
+        In mode ``"CUDA"`` that goes for what lies in the memory of GPUs too, which is brought there now, to each group.
         """
-        on_gpu: Mapping[str, GpuHandle] = {}
         with shared_memory.moving:
             before, topology = self.topo.indptr, self.topo.to_handle()
             if self.mode == "ZERO_COPY" and self.topo.indptr is not before:
-                self._on_device = None  # it pinned memory that the edges have left
-            if self.mode == "CUDA" and self.sampling_device is not None:
-                self.on_device().handler(weighted=self.topo.edge_weights is not None)
-                on_gpu = self.on_device().share()
-        return GraphHandle(topology, self.mode, self.device, self.row_book, on_gpu)
+                self._on_gpus = {}  # they pinned memory that the edges have left
+            on_gpu = self._share_by_group()
+        return GraphHandle(topology, self.mode, self.device, self.row_book, self.device_group_list, on_gpu)
+
+    def _share_by_group(self) -> dict[tuple[int, ...], dict[str, OnGpu]]:
+        if self.mode != "CUDA" or self.device is None or self.sampling_device is None:
+            return {}
+        own, found = self._group_of(self.device), dict[tuple[int, ...], dict[str, OnGpu]]()
+        for group in gpus_by_group(self.device_group_list) or [own]:
+            reader = self.device if group == own else group[0]
+            placed = self._read_by(reader, named_gpu(reader))
+            placed.handler(weighted=self.topo.edge_weights is not None)
+            found[group] = placed.share()
+        return found
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: GraphHandle) -> Graph:
         """The graph that ``share_ipc`` described, over the same memory."""
         topology = Topology.from_handle(ipc_handle.topology)
-        graph = cls(topology, ipc_handle.mode, ipc_handle.device, row_book=ipc_handle.row_book)
+        book, groups = ipc_handle.row_book, ipc_handle.device_group_list
+        graph = cls(topology, ipc_handle.mode, ipc_handle.device, row_book=book, device_group_list=groups)
         graph._received = ipc_handle.on_gpu
         return graph
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_native": None, "_native_weighted": None, "_on_device": None, "_received": {}}
+        return {**self.__dict__, "_native": None, "_native_weighted": None, "_on_gpus": {}, "_received": {}}
 
     @property
     def row_count(self) -> int:

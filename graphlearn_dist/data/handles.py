@@ -5,7 +5,7 @@ A handle is good while the objects that it describes live in their process. It n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,9 @@ from torch.multiprocessing.reductions import reduce_tensor
 from ..messages import TensorHandle
 from ..utils.message_types import register_message
 from . import shared_memory
+from .device_group import DeviceGroup
 from .schema import EdgeDirection, by_type
+from .spread_tensor import SpreadHandle
 from .zone_order import ZoneOrder
 
 
@@ -91,13 +93,19 @@ class TopologyHandle:
 
 @dataclass(frozen=True)
 class GraphHandle:
-    """A ``Graph``: its edges, the arguments it was made with, and by name those arrays that are in a GPU's memory."""
+    """A ``Graph``.
+
+    Attributes:
+        topology: its edges.
+        on_gpu: by group of GPUs, and by name, those arrays that they hold.
+    """
 
     topology: TopologyHandle
     mode: str
     device: int | None
     row_book: Any | None
-    on_gpu: Mapping[str, GpuHandle] = field(default_factory=dict)
+    device_group_list: Sequence[DeviceGroup] = ()
+    on_gpu: Mapping[tuple[int, ...], Mapping[str, GpuHandle | SpreadHandle]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

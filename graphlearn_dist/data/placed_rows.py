@@ -9,9 +9,10 @@ import torch
 
 from .. import _C
 from ..telemetry import DeviceCacheCounts
+from .device_group import group_of
 from .device_rows import DeviceRows
 from .handles import GpuHandle
-from .row_placement import RowPlacement, group_of
+from .row_placement import RowPlacement
 
 
 def put_on_gpu(rows: torch.Tensor, gpu: int) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,28 +81,3 @@ def place_rows(num_rows: int, split_ratio: float, hotness: torch.Tensor | None =
     if tuple(hotness.shape) != (num_rows,) or not bool(torch.isfinite(hotness).all()):
         raise InvalidArgumentError(f"hotness: expected finite numbers [{num_rows}], got {list(hotness.shape)}")
     return RowPlacement(num_rows, num_hot, hotness.argsort(descending=True, stable=True)[:num_hot].clone())
-
-
-def group_of(
-    gpu: int, groups: Sequence[Sequence[int]], can_access: Callable[[int, int], bool] | None = None
-) -> tuple[int, ...]:
-    """The GPUs that hold the hot rows for one of them: its group, or itself alone where there are no groups.
-
-    Args:
-        gpu: who gathers.
-        groups: GPUs of each group.
-        can_access: whether one GPU can read the memory of another.
-
-    Raises:
-        InvalidArgumentError: it is in none of the groups, or cannot read the memory of one in its group.
-    """
-    if not groups:
-        return (gpu,)
-    for group in groups:
-        if gpu not in group:
-            continue
-        blocked = [peer for peer in group if can_access is not None and not can_access(gpu, peer)]
-        if blocked:
-            raise InvalidArgumentError(f"device_group_list: GPU {gpu} cannot read the memory of {blocked} of its group")
-        return tuple(group)
-    raise InvalidArgumentError(f"device_group_list: GPU {gpu} gathers, and is in none of {[list(g) for g in groups]}")

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import torch
 
-from .. import _C
 from ..core import available_cores, thread_pool
 from ..data import shared_memory
 from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store
 from ..data.dataset import Dataset
-from ..data.feature import DeviceGroup, Feature
+from ..data.device_group import DeviceGroup, check_usable, gpus_by_group, groups_of_gpus
+from ..data.feature import Feature
 from ..data.graph import Graph
 from ..data.handles import handles_of, order_handles
 from ..data.random_split import random_split as split_range
@@ -68,15 +68,13 @@ class MemoryPlace:
     device_groups: tuple[DeviceGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        for gpu in (device for group in self.device_groups for device in group.device_list):
-            usable, device = _C.cuda_device_count(), torch.device(gpu)  # asked for here: no fork may come after CUDA
-            if device.type != "cuda" or (device.index or 0) >= usable:
-                raise InvalidArgumentError(f"device_group_list: expected GPUs, {usable} of them usable, got {device}")
+        check_usable(self.device_groups)
 
     def graph(self, topology: Topology, row_book: PartitionBook) -> Graph:
         """Edges of the nodes that a book gives to its partition, in this place."""
         book = None if is_trivial(row_book) else row_book
-        return Graph(topology, self.graph_mode, self.device, row_book=book)
+        groups = self.device_groups if self.graph_mode == "CUDA" and self.device is not None else ()
+        return Graph(topology, self.graph_mode, self.device, row_book=book, device_group_list=groups)
 
     def feature(self, rows: torch.Tensor, book: PartitionBook, out_dtype: torch.dtype | None) -> Feature:
         """Rows of the ids that a book gives to its partition, in this place."""
@@ -89,7 +87,9 @@ class MemoryPlace:
     def of_graphs(cls, graphs: Mapping[Any, Graph]) -> MemoryPlace:
         """Where graphs lie, which are all in one place; features in host memory alone."""
         graph = next(iter(graphs.values()), None)
-        return cls(with_gpu=False) if graph is None else cls(graph.mode, graph.device, with_gpu=False)
+        if graph is None:
+            return cls(with_gpu=False)
+        return cls(graph.mode, graph.device, with_gpu=False, device_groups=graph.device_group_list)
 
 
 class DistDataset(Dataset):
@@ -187,8 +187,9 @@ class DistDataset(Dataset):
             feature_with_gpu: use a GPU if there is one.
             graph_caching: map the graphs of all partitions, whose ``part<i>/graph`` must be on this machine: sampling
                 then asks nobody. Features are still those of one partition.
-            device_group_list: GPUs by group, which have to be usable. The rows of a partition stay in host memory
-                all the same; to place some on GPUs make a ``Feature`` of them with a ``split_ratio``.
+            device_group_list: GPUs by group, which have to be usable. Edges of mode ``"CUDA"`` lie on those of
+                ``device``'s group, see ``Graph``. The rows of a partition stay in host memory all the same; to place
+                some on GPUs make a ``Feature`` of them with a ``split_ratio``.
             whole_node_label_file: labels of all nodes, in place of those in the directory: a ``.npy`` or ``.pt`` file
                 of a tensor ``[num_nodes, ...]``, or a dict of such by node type. ``node_labels`` then has those of all
                 nodes, by id.
@@ -478,6 +479,7 @@ class DistDataset(Dataset):
                 node_orders=order_handles(self.node_orders) if with_splits else {},
                 graph_mode=place.graph_mode,
                 device=gpu_number(place.device),
+                device_groups=tuple(gpus_by_group(place.device_groups)),
             )
 
     def _move_to_shared_memory(self) -> None:
@@ -538,7 +540,8 @@ class DistDataset(Dataset):
     @classmethod
     def from_ipc_handle(cls, ipc_handle: DatasetHandle) -> DistDataset:
         """Maps what ``share_ipc`` described."""
-        place = MemoryPlace(ipc_handle.graph_mode, ipc_handle.device, with_gpu=False)
+        groups = groups_of_gpus(ipc_handle.device_groups)
+        place = MemoryPlace(ipc_handle.graph_mode, ipc_handle.device, with_gpu=False, device_groups=groups)
         dataset = cls._of_parts(open_parts(ipc_handle), ipc_handle.edge_dir, place)
         dataset._caches = open_copies(ipc_handle.caches)
         dataset._cached_graphs = tuple(map(cls.from_ipc_handle, ipc_handle.cached_graphs))

@@ -6,6 +6,7 @@
 #include "check.h"
 #include "host_executor.h"
 #include "sampling/cuda/batch_chain.h"
+#include "spread.h"
 #include "typed_graph.h"
 
 namespace gld::test {
@@ -247,6 +248,22 @@ TEST("device batches: frontiers and edges of many tiles") {
   ThreadPool pool(3);
   const Typed graph = typed_graph({}, pool);
   check_request(graph, {{{0, ids(random_numbers(3 * kScanTile + 17, kUsers, 72))}}, {{6, 6}, {1, 1}}, {{}, {}}});
+}
+
+// Pieces end within rows: 5 to 24 pages of numbers of 4 or 8 bytes hold rows of any length, one of 3,000 edges.
+TEST("device batches: graphs in pieces, for every method") {
+  ThreadPool pool(3);
+  for (TimeRule times : {TimeRule::kIgnore, TimeRule::kBefore})
+    for (const DrawMethod& how : every_method(times)) {
+      const Typed graph = typed_graph(how, pool);
+      Request request{{{0, ids(random_numbers(100, kUsers, 67))}}, three_hops(3), {how, how}, true};
+      if (times != TimeRule::kIgnore) request.times = ids(random_numbers(100, kTimes, 68));
+      const Batch expected = from_builder(graph, request, pool);
+      for (int num_pieces : {2, 5}) {
+        const Typed pieces{spread(graph.likes, num_pieces), spread(graph.knows, num_pieces)};
+        check_equal_batches(DeviceBatch(pieces, request, pool, 31).read(), expected);
+      }
+    }
 }
 
 // Two users whose rows a thread does not read alone, one of them just longer than that, and the others' short ones.

@@ -78,10 +78,18 @@ def config_for(
     return SamplingConfig(sampling_type=sampling_type, num_neighbors=fanouts, **settings)
 
 
-def on_device(dataset: Dataset, config: SamplingConfig, device: torch.device, placement: Any = "CUDA") -> DeviceGraph:
-    """The data set as kernels sample it; the host runs their bodies where the device is the CPU."""
+def on_device(
+    dataset: Dataset,
+    config: SamplingConfig,
+    device: torch.device,
+    placement: Any = "CUDA",
+    group: tuple[int, ...] = (),
+) -> DeviceGraph:
+    """The data set as kernels sample it, in a piece for each GPU of a group; the host runs their bodies where the
+    device is the CPU."""
     plan, graphs = make_plan(dataset, config), by_type(dataset.graph)
-    placed = [DeviceTopology(graphs[edge_type].topo, placement, device) for edge_type in plan.schema.edge_types]
+    topologies = [graphs[edge_type].topo for edge_type in plan.schema.edge_types]
+    placed = [DeviceTopology(topology, placement, device, group=group) for topology in topologies]
     return DeviceGraph(plan, placed, device, dataset.node_times)
 
 

@@ -96,7 +96,8 @@ class DatasetHandle:
     """A ``DistDataset`` for another process of the same host: nothing is copied, only mapped.
 
     ``cached_graphs`` are the graphs of other partitions that it keeps at hand, ``node_orders`` the orders of all nodes.
-    ``graph_mode`` and ``device`` are those of the graphs of a whole data set, which a GPU may sample from.
+    ``graph_mode``, ``device`` and ``device_groups`` (numbers of GPUs) are those of the graphs of a whole data set,
+    which a GPU may sample from.
     """
 
     partition_idx: int
@@ -111,6 +112,7 @@ class DatasetHandle:
     node_orders: dict[Any, OrderHandle] = field(default_factory=dict)
     graph_mode: str = "CPU"
     device: int | None = None
+    device_groups: tuple[tuple[int, ...], ...] = ()
 
 
 def rows_handle(feature: Feature | None) -> TensorHandle | None:

@@ -354,7 +354,8 @@ def _own_graph(graph: Graph, row_book: PartitionBook, col_book: PartitionBook, e
         graph.cover(row_book.num_ids, col_book.num_ids)
         return graph
     topology = own_topology(graph.topo, row_book, col_book, edge_dir)
-    return Graph(topology, graph.mode, graph.device, row_book=None if is_trivial(row_book) else row_book)
+    book = None if is_trivial(row_book) else row_book
+    return Graph(topology, graph.mode, graph.device, row_book=book, device_group_list=graph.device_group_list)
 
 
 def _check_extent(topology: Topology, row_book: PartitionBook, col_book: PartitionBook) -> None:

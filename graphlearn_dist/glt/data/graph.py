@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal
 
 import torch
 
 from ...data import graph, topology
+from ...data.device_group import DeviceGroup
 
 
 class Topology(topology.Topology):
@@ -56,9 +58,11 @@ class Graph(graph.Graph):
         device: torch.device | str | int | None = None,
         *,
         row_book: Any = None,
+        device_group_list: Sequence[DeviceGroup] | None = None,
     ) -> None:
         mode = mode.upper()
-        super().__init__(topo, mode, None if mode == "CPU" else device, row_book=row_book)
+        gpu = None if mode == "CPU" else device
+        super().__init__(topo, mode, gpu, row_book=row_book, device_group_list=device_group_list)
 
 
 def rebuild_graph(ipc_handle: Any) -> Graph:

@@ -13,12 +13,13 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor, placed_rows, shared_memory
+from graphlearn_dist.data.device_group import group_of
 from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.data.pinned_memory import pin
 from graphlearn_dist.data.placed_rows import PlacedRows
 from graphlearn_dist.data.reorder import count_neighbors, resolve_hotness, sort_by_in_degree, sort_rows
-from graphlearn_dist.data.row_placement import group_of, place_rows
+from graphlearn_dist.data.row_placement import place_rows
 from graphlearn_dist.errors import CudaError, InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader, count_nodes
 from tests.support.graphs import analytic_edges
@@ -101,7 +102,7 @@ def test_groups_are_those_that_can_read_each_other() -> None:
     assert group_of(3, [[0, 1], [2, 3]], can_access) == (2, 3)
     with pytest.raises(InvalidArgumentError, match=r"GPU 1 cannot read the memory of \[2\]"):
         group_of(1, [[0], [1, 2]], can_access)
-    with pytest.raises(InvalidArgumentError, match="GPU 3 gathers, and is in none of"):
+    with pytest.raises(InvalidArgumentError, match="GPU 3 reads, and is in none of"):
         group_of(3, [[0, 1]], can_access)
 
 
@@ -263,7 +264,7 @@ def test_features_are_sent_with_their_pieces(
     copied = copy.deepcopy(feature)  # takes rows of its own
     assert torch.equal(copied[ids], ROWS[ids])
     assert len(imagined_gpus) == (6 if grouped else 2)
-    with pytest.raises(InvalidArgumentError, match="GPU 0 gathers, and is in none of"):
+    with pytest.raises(InvalidArgumentError, match="GPU 0 reads, and is in none of"):
         _ = Feature(ROWS, None, 0.3, groups[1:], 0)[ids]
 
 
