@@ -20,6 +20,7 @@ import torch
 from harness import power_law_edges, print_table, write_json
 
 from graphlearn_dist.data import Dataset
+from graphlearn_dist.data.device_cache import DeviceCache
 from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, count_nodes
 from graphlearn_dist.loader.local_loader import LocalLoader
@@ -49,7 +50,7 @@ def nodes_of(loader: LocalLoader, num_epochs: int, most: int) -> Iterator[torch.
 def hit_rate_of_cache(batches: list[torch.Tensor], num_skipped: int, num_rows: int, num_slots: int) -> float:
     """Share of the rows that a cache had, of batches behind the first."""
     rows = torch.zeros(num_rows, 1, dtype=torch.uint8)
-    gathering = DeviceRows([rows], HOST, cache_bytes=8 * num_rows + 9 * num_slots)
+    gathering = DeviceRows([rows], HOST, cache=DeviceCache(rows, 0, 8 * num_rows + 9 * num_slots, HOST))
     assert gathering.cache is not None
     for ids in batches[:num_skipped]:
         gathering.gather(ids, torch.uint8)

@@ -10,7 +10,7 @@ import torch
 from .. import _C
 from ..errors import InvalidArgumentError
 from ..telemetry import DeviceCacheCounts
-from ..utils.device import stream_handle
+from .stream_uses import StreamUses
 
 _WORD_BYTES = 8  # of a row: how often it was used, and where it is; of a slot: which row it has
 _MOST_SLOTS = (1 << 31) - 2
@@ -47,12 +47,13 @@ class DeviceCache:
         self.device = device
         self._first_row = first_row
         self._rows = torch.empty((self.num_slots, *rows.shape[1:]), dtype=rows.dtype, device=device)
-        self._uses = torch.zeros(len(rows), dtype=torch.int64, device=device)
+        self._use_counts = torch.zeros(len(rows), dtype=torch.int64, device=device)
         self._slot_rows = torch.full((self.num_slots,), -1, dtype=torch.int64, device=device)
         self._counts = torch.zeros(_C.DEVICE_CACHE_COUNTS, dtype=torch.int64, device=device)
         self._lock = threading.Lock()
         self._done = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._num_gathers = 0
+        self._uses = StreamUses(self, device, [self._rows, self._use_counts, self._slot_rows, self._counts])
         if self._done is not None:
             self._done.record(torch.cuda.current_stream(device))
 
@@ -70,19 +71,19 @@ class DeviceCache:
             InvalidArgumentError: a CUDA graph is captured, whose replays other gathers could not follow.
         """
         if self.num_slots == 0:
-            return store.gather(ids, positions, out, status, stream_handle(self.device))
+            return store.gather(ids, positions, out, status, self._uses.note())
         if self._done is not None and torch.cuda.is_current_stream_capturing():
             raise InvalidArgumentError("device_cache: expected None of features that a captured step gathers")
         answers = torch.empty(ids.numel(), dtype=torch.int32, device=self.device)
         with self._lock:
             self._follow()
             self._num_gathers += 1
-            arrays = self._rows, self._uses, self._slot_rows, self._counts, answers
+            arrays = self._rows, self._use_counts, self._slot_rows, self._counts, answers
             cache = (*arrays, self._first_row, self._num_gathers)
             try:
-                store.gather(ids, positions, out, status, stream_handle(self.device), cache)
+                store.gather(ids, positions, out, status, self._uses.note(), cache)
             except BaseException:  # slots may have been given to rows that were not put there
-                self._uses.zero_()
+                self._use_counts.zero_()
                 self._slot_rows.fill_(-1)
                 raise
             finally:

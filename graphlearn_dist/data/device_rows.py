@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import torch
 
 from .. import _C
 from ..errors import UnknownIdError
-from ..utils.device import device_number, stream_handle
+from ..utils.device import device_number
 from ..utils.device_exchange import Reading, moved
 from .device_cache import DeviceCache
 from .pinned_memory import PinnedTensor, pin
+from .stream_uses import StreamUses
+
+
+class FollowedCopy:
+    """Rows in host memory, copied to a GPU, and copied again where they were changed in place. Thread-safe.
+
+    Changes are those that torch counts (``Tensor._version``): not those by way of numpy, or of another process.
+
+    Args:
+        rows: in host memory.
+        device: where the copy is.
+
+    Attributes:
+        copy: the copy.
+    """
+
+    def __init__(self, rows: torch.Tensor, device: torch.device) -> None:
+        self._rows = rows
+        self._lock = threading.Lock()
+        self._version = self._version_now()
+        self.copy = rows.to(device, copy=True)
+
+    def _version_now(self) -> int:
+        return 0 if self._rows.is_inference() else self._rows._version
+
+    def follow(self) -> None:
+        """Brings the copy up to date, and waits for that; does nothing where no row was changed."""
+        if self._version_now() == self._version:
+            return
+        with self._lock:  # others wait for a copy under way
+            version = self._version_now()  # before the copy: what changes meanwhile is copied once more
+            if version != self._version:
+                self.copy.copy_(self._rows)
+                self._version = version
 
 
 class DeviceRows:
@@ -22,11 +57,12 @@ class DeviceRows:
             memory where that cannot be.
         device: the GPU. On the CPU device pieces stay where they are and the host runs the kernels' bodies.
         row_of_id: int ``[num_ids]``, the row of each id, -1 for none; None: ids are rows.
-        cache_bytes: of the GPU's memory for a ``DeviceCache`` of the last piece; None makes none.
+        cache: of the last piece, on the GPU; None has none.
+        followed: what pieces are copies by, whose sources are looked at before each gather.
 
     Attributes:
         memories: by piece, where the GPU reads it.
-        cache: of the last piece, or None.
+        cache: as given.
     """
 
     def __init__(
@@ -34,17 +70,19 @@ class DeviceRows:
         parts: Sequence[torch.Tensor],
         device: torch.device,
         row_of_id: torch.Tensor | None = None,
-        cache_bytes: int | None = None,
+        cache: DeviceCache | None = None,
+        followed: Sequence[FollowedCopy] = (),
     ) -> None:
         self.device = device
+        self.cache = cache
+        self._followed = followed
         self._row_shape = parts[0].shape[1:]
         self._num_rows = sum(part.size(0) for part in parts)
         self._row_of_id = None if row_of_id is None else row_of_id.contiguous().to(device)
         self._pinned = [self._readable(part) for part in parts]
         self.memories = [_memory_of(pinned) for pinned in self._pinned]
-        self.cache: DeviceCache | None = None
-        if cache_bytes is not None:
-            self.cache = DeviceCache(parts[-1], self._num_rows - len(parts[-1]), cache_bytes, device)
+        read = [pinned.tensor for pinned in self._pinned if pinned.tensor.numel()]
+        self._uses = StreamUses(self, device, read if self._row_of_id is None else [*read, self._row_of_id])
         self._native = _C.DeviceRowStore(
             [pinned.tensor for pinned in self._pinned], device_number(device), self._row_of_id
         )
@@ -97,9 +135,12 @@ class DeviceRows:
         ``status``, int64 ``[1]``, is -1 beforehand, and afterwards the first i whose id, row or position does not
         exist, if there is one; rows that do not are zeros. All tensors must live until the stream has done it.
         """
+        for copy in self._followed:
+            copy.follow()
+        stream = self._uses.note()
         if self.cache is not None:
             return self.cache.gather(self._native, out, positions, ids, status)
-        self._native.gather(ids, positions, out, status, stream_handle(self.device))
+        self._native.gather(ids, positions, out, status, stream)
 
     def fault(self, wanted: int, place: int | None = None, num_places: int = 0) -> str:
         """What is wrong with an id that has no row, or with its place."""

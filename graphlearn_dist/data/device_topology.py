@@ -65,6 +65,12 @@ class DeviceTopology:
             return self._handlers[weighted]
 
     @property
+    def memory(self) -> list[torch.Tensor]:
+        """The arrays, where handlers that were made until now read them."""
+        with self._lock:
+            return [placed.tensor for placed in self._placed.values() if placed.tensor.numel()]
+
+    @property
     def num_edge_ids(self) -> int:
         """Edge ids are below this."""
         return int(self._topo.edge_ids.max()) + 1 if self.edge_count else 0

@@ -20,7 +20,7 @@ from ..utils.tensor import convert_to_tensor
 from ..utils.units import parse_size
 from . import shared_memory
 from .device_group import DeviceGroup, gpus_by_group, usable_gpu
-from .device_rows import DeviceRows
+from .device_rows import DeviceRows, FollowedCopy
 from .disk_tier import DiskTier, FeatureMemory, bytes_of_row
 from .handles import FeatureHandle, GpuHandle
 from .placed_rows import PlacedRows
@@ -205,20 +205,21 @@ class Feature:
         Args:
             device: that GPU. On the CPU device the host runs the kernels' bodies.
             pin: where the host gathers otherwise, have the GPU read them: a copy in its memory where they take at most
-                a hundredth of it, else pinned memory.
+                a hundredth of it, which follows changes of the rows in place, else pinned memory.
         """
         if not self._has_table:
             return None
         if self._placed is None:
-            return DeviceRows([self._few_rows_on(device)], device, self.id2index) if pin else None
+            return self._pinned_for(device) if pin else None
         is_there = self.device is None or torch.device("cuda", self.device) == device
         return self._placed.on(device) if is_there else None
 
-    def _few_rows_on(self, device: torch.device) -> torch.Tensor:
+    def _pinned_for(self, device: torch.device) -> DeviceRows:
         rows = self.feature_tensor
         if device.type == "cuda" and 100 * rows.nbytes <= torch.cuda.get_device_properties(device).total_memory:
-            return rows.to(device)
-        return rows
+            few = FollowedCopy(rows, device)
+            return DeviceRows([few.copy], device, self.id2index, followed=[few])
+        return DeviceRows([rows], device, self.id2index)
 
     def gather_on(self, device: torch.device | str | int) -> None:
         """Has a GPU gather from now on, in the place of the one that was given; nothing where the host gathers.

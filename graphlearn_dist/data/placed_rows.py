@@ -9,6 +9,7 @@ import torch
 
 from .. import _C
 from ..telemetry import DeviceCacheCounts
+from .device_cache import DeviceCache
 from .device_group import group_of
 from .device_rows import DeviceRows
 from .handles import GpuHandle
@@ -55,6 +56,7 @@ class PlacedRows:
         self._handles = {group: tuple(handles) for group, handles in (received or {}).items()}
         self._placed: dict[tuple[int, ...], list[torch.Tensor]] = {}
         self._gathers: dict[torch.device, DeviceRows] = {}
+        self._caches: dict[torch.device, DeviceCache] = {}
 
     def on(self, device: torch.device) -> DeviceRows:
         """The rows as a GPU gathers them, by id.
@@ -66,22 +68,28 @@ class PlacedRows:
             if device not in self._gathers:
                 group = group_of(device.index, self._groups, _C.cuda_can_access_peer)
                 table = self._placement.row_of_id(len(group), self._id2index)
-                self._gathers[device] = DeviceRows(self.parts(group), device, table, self._cache_bytes_beside())
+                parts = self.parts(group)
+                self._gathers[device] = DeviceRows(parts, device, table, self._cache_on(device, parts))
             return self._gathers[device]
 
-    def _cache_bytes_beside(self) -> int | None:
-        """Of a cache, where rows lie in pinned memory."""
-        return None if self._placement.num_hot == self._placement.num_rows else self._cache_bytes
+    def _cache_on(self, device: torch.device, parts: Sequence[torch.Tensor]) -> DeviceCache | None:
+        """Of the rows in pinned memory: one for each GPU, wherever these rows move."""
+        if self._cache_bytes is None or self._placement.num_hot == self._placement.num_rows:
+            return None
+        if device not in self._caches:
+            first_row = sum(map(len, parts[:-1]))
+            self._caches[device] = DeviceCache(parts[-1], first_row, self._cache_bytes, device)
+        return self._caches[device]
 
     @property
     def cache_counts(self) -> DeviceCacheCounts:
         """Of the caches of all GPUs that gather; waits for them."""
         with self._lock:
-            gathers = list(self._gathers.values())
-        return sum((rows.cache.counts for rows in gathers if rows.cache is not None), DeviceCacheCounts())
+            caches = list(self._caches.values())
+        return sum((cache.counts for cache in caches), DeviceCacheCounts())
 
     def move(self, rows: torch.Tensor) -> None:
-        """Goes on with the same rows elsewhere in host memory; what lies on GPUs stays there."""
+        """Goes on with the same rows elsewhere in host memory; what lies on GPUs stays there, caches too."""
         with self._lock:
             if rows is not self._rows:
                 self._rows = rows

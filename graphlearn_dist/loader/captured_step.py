@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.stream_uses import wait_at_drop
 from ..errors import InvalidArgumentError
 from ..sampler.fingerprint import Settings
 from ..sampler.schedule import BatchIndices
@@ -58,6 +59,7 @@ class CapturedStep(EpochLoader):
         self._request = new_request(loader.config.seed, batches.device)
         on_gpu = batches.device.type == "cuda"
         self._stream = torch.cuda.Stream(batches.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._replays = wait_at_drop(self, batches.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: Any = None
 
@@ -71,6 +73,7 @@ class CapturedStep(EpochLoader):
             return self._make_on(self._stream)
         if self._graph is None:
             self._graph = self._capture(self._stream)
+        self._replays.note()
         self._graph.replay()
         return self._outputs
 

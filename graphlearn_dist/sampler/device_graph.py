@@ -14,10 +14,11 @@ from .. import _C
 from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
 from ..data.schema import GraphSchema, earliest
+from ..data.stream_uses import StreamUses
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..messages import Subgraph
 from ..typing import NodeType
-from ..utils.device import device_number, stream_handle
+from ..utils.device import device_number
 from ..utils.device_exchange import Reading, sent
 from .device_induced import induced_on_device
 from .device_negatives import DeviceNegatives
@@ -57,7 +58,8 @@ class DeviceGraph:
         self._earliest_nodes = [
             None if times is None or times.numel() == 0 else earliest(times) for times in self._node_times
         ]
-        self._negatives = DeviceNegatives(self._graphs, plan.schema, self._node_times, device)
+        self._uses = StreamUses(self, device, memory_of(topologies))
+        self._negatives = DeviceNegatives(self._graphs, plan.schema, self._node_times, device, self._uses)
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[int, int, bool], ...], _C.DeviceBatchPlan] = {}
 
@@ -87,7 +89,7 @@ class DeviceGraph:
             result,
             self._empty(native.num_scratch_bytes),
             device_number(self.device),
-            stream_handle(self.device),
+            self._uses.note(),
         )
         # The one time that the host waits.
         *counters, bad_seed = Reading(result[: native.num_counters + 1]).wait()
@@ -160,8 +162,10 @@ class DeviceGraph:
 
     async def induced(self, nodes: tuple[torch.Tensor, ...]) -> tuple[InducedEdges, ...]:
         """See ``GraphAccess``; the tensors lie on the device."""
-        plan = self.plan
-        return induced_on_device(self._graphs, plan.schema, nodes, self.device, with_edge_ids=plan.with_edge_ids)
+        plan, stream = self.plan, self._uses.note()
+        return induced_on_device(
+            self._graphs, plan.schema, nodes, self.device, stream, with_edge_ids=plan.with_edge_ids
+        )
 
 
 def check_graph_status(status: int, schema: GraphSchema) -> None:
@@ -198,6 +202,11 @@ def native_graphs(plan: SamplingPlan, topologies: Sequence[DeviceTopology]) -> l
     return [
         topology.handler(weighted=draw.reads_weights) for topology, draw in zip(topologies, plan.draws, strict=True)
     ]
+
+
+def memory_of(topologies: Sequence[DeviceTopology]) -> list[torch.Tensor]:
+    """The arrays that the native graphs of topologies read."""
+    return [array for topology in topologies for array in topology.memory]
 
 
 def native_edge_types(plan: SamplingPlan, edges: Sequence[EdgeCounts]) -> list[tuple[int, int, int, int, bool]]:

@@ -9,7 +9,7 @@ import torch
 from .. import _C
 from ..data.schema import GraphSchema
 from ..errors import UnknownIdError
-from ..utils.device import device_number, stream_handle
+from ..utils.device import device_number
 from ..utils.device_exchange import Reading
 from .tasks import InducedEdges
 
@@ -19,10 +19,11 @@ def induced_on_device(
     schema: GraphSchema,
     nodes: Sequence[torch.Tensor],
     device: torch.device,
+    stream: int,
     *,
     with_edge_ids: bool,
 ) -> tuple[InducedEdges, ...]:
-    """By edge type, all edges between nodes, on the caller's current stream.
+    """By edge type, all edges between nodes.
 
     The host waits once, for the numbers of edges, and makes room for those alone.
 
@@ -31,6 +32,7 @@ def induced_on_device(
         schema: types and counts of the graph.
         nodes: by node type int ``[n]``, global ids, on the device; of those that repeat the first stands for all.
         device: the GPU. On the CPU device the host runs the kernels' bodies, one after the other.
+        stream: handle of the caller's current stream, on which all is done; 0 on the host.
         with_edge_ids: give edge ids.
 
     Raises:
@@ -43,7 +45,7 @@ def induced_on_device(
 
     result, scratch = empty(plan.num_bytes // 8), empty(plan.num_scratch_bytes // 8)
     inputs = (list(graphs), list(nodes), result, scratch)
-    where = (device_number(device), stream_handle(device))
+    where = (device_number(device), stream)
     plan.count(*inputs, *where)
     found = Reading(result[: len(graphs) + len(nodes)]).wait()
     totals, bad = found[: len(graphs)], found[len(graphs) :]

@@ -9,8 +9,9 @@ import torch
 
 from .. import _C
 from ..data.schema import GraphSchema
+from ..data.stream_uses import StreamUses
 from ..errors import UnknownIdError
-from ..utils.device import device_number, stream_handle
+from ..utils.device import device_number
 from ..utils.device_exchange import Reading
 from .negative_slots import DrawnEnd, FilledSlots, NegativeSlots
 
@@ -23,6 +24,7 @@ class DeviceNegatives:
         schema: types and counts of the graph.
         node_times: by node type int64 ``[num_nodes]``, or None; copied to the device when they are first needed.
         device: the GPU. On the CPU device the host runs the kernels' bodies, one after the other.
+        uses: of whoever holds this object and the graphs: is told the streams that read them, and what is copied.
     """
 
     def __init__(
@@ -31,8 +33,10 @@ class DeviceNegatives:
         schema: GraphSchema,
         node_times: Sequence[torch.Tensor | None],
         device: torch.device,
+        uses: StreamUses,
     ) -> None:
         self._graphs = graphs
+        self._uses = uses
         self._schema = schema
         self._node_times = node_times
         self._device = device
@@ -57,7 +61,7 @@ class DeviceNegatives:
                 slots.trials,
                 is_open,
                 device_number(self._device),
-                stream_handle(self._device),
+                self._uses.note(),
             )
         open_slots = is_open.nonzero().view(-1) if slots.strict else self._empty(0)
         return FilledSlots(sources, targets, open_slots)
@@ -74,7 +78,7 @@ class DeviceNegatives:
             found,
             status,
             device_number(self._device),
-            stream_handle(self._device),
+            self._uses.note(),
         )
         (bad,) = Reading(status).wait()
         if bad >= 0:
@@ -110,6 +114,7 @@ class DeviceNegatives:
         with self._lock:
             if id(values) not in self._copies:
                 self._copies[id(values)] = values, values.to(self._device)
+                self._uses.add(self._copies[id(values)][1])
             return self._copies[id(values)][1]
 
     def _empty(self, count: int) -> torch.Tensor:

@@ -18,13 +18,14 @@ from ..data.dataset import Dataset
 from ..data.device_topology import DeviceTopology
 from ..data.feature import Feature
 from ..data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
+from ..data.stream_uses import StreamUses
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch, Subgraph
-from ..utils.device import device_number, stream_handle
+from ..utils.device import device_number
 from .base import NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import wanted_rows, with_rows
 from .batches import LocalBatches, make_plan
-from .device_graph import check_graph_status, device_of, native_edge_types, native_graphs
+from .device_graph import check_graph_status, device_of, memory_of, native_edge_types, native_graphs
 from .padding import BatchSizes, PaddedBatch, StaticShapes, overflow_error, pad_batch, padded_plan
 from .plan import SamplingPlan
 from .schedule import SeedSchedule
@@ -141,6 +142,8 @@ class DeviceStaticBatches:
             if name in stores
         }
         self._failure = torch.full((3,), _NO_FAILURE, dtype=torch.int64, device=device)
+        given = (self._inputs, self._input_id, self._times, self._failure)
+        self._uses = StreamUses(self, device, [*memory_of(topologies), *(one for one in given if one is not None)])
         self._hops = _HopCounters(self._native, device)
 
     def sample(self, request: torch.Tensor) -> PaddedBatch:
@@ -158,7 +161,7 @@ class DeviceStaticBatches:
             result,
             self._empty(native.num_scratch_bytes),
             device_number(self.device),
-            stream_handle(self.device),
+            self._uses.note(),
         )
         padded = self._view(result)
         wanted = wanted_rows(padded.batch, frozenset(self._rows))

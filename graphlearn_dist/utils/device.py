@@ -70,8 +70,3 @@ def wait_for_stream(device: torch.device | None) -> None:
     """Waits until a GPU has done what the caller's current stream was given; at once without one."""
     if device is not None and device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
-
-
-def stream_handle(device: torch.device) -> int:
-    """The handle of the caller's current stream; 0 on the host."""
-    return 0 if device.type == "cpu" else int(torch.cuda.current_stream(device).cuda_stream)

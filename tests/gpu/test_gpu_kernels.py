@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from graphlearn_dist.data.device_cache import DeviceCache
 from graphlearn_dist.data.device_rows import DeviceRows
 from graphlearn_dist.data.row_placement import place_rows
 from graphlearn_dist.data.unified_tensor import view_rows
@@ -107,16 +108,16 @@ def test_negatives(kind: str, negatives: str, way: str) -> None:
 def test_gathering_by_way_of_a_cache(width: int, wanted: torch.dtype, num_slots: int) -> None:
     """Many threads look for the same slots, some for the same row."""
     rows = torch.randint(0, 200, (300, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    cached = DeviceRows([rows], GPU, cache_bytes=8 * len(rows) + num_slots * (width + 8))
-    assert cached.cache is not None
+    cache = DeviceCache(rows, 0, 8 * len(rows) + num_slots * (width + 8), GPU)
+    cached = DeviceRows([rows], GPU, cache=cache)
     for seed in range(10):
         ids = torch.randint(0, 300, (400,), generator=torch.Generator().manual_seed(seed)) // (1 + seed % 3)
         assert torch.equal(cached.gather(ids, wanted).cpu(), view_rows(rows).gather(ids, dtype=wanted))
-    held = [row for row in cached.cache._slot_rows.tolist() if row >= 0]
+    held = [row for row in cache._slot_rows.tolist() if row >= 0]
     assert len(held) == len(set(held))
     assert held
-    assert (cached.cache._rows[cached.cache._slot_rows >= 0].cpu() == rows[held]).all()
-    counts = cached.cache.counts
+    assert (cache._rows[cache._slot_rows >= 0].cpu() == rows[held]).all()
+    counts = cache.counts
     assert counts.hits + counts.misses == 10 * 400
 
 

@@ -36,12 +36,17 @@ def bytes_for(num_slots: int, rows: torch.Tensor) -> int:
     return 8 * len(rows) + num_slots * (rows[0].nbytes + 8)
 
 
+def cached_rows(parts: list[torch.Tensor], nbytes: int) -> DeviceRows:
+    """Rows with a cache of so many bytes of the last piece."""
+    return DeviceRows(parts, HOST, cache=DeviceCache(parts[-1], sum(map(len, parts[:-1])), nbytes, HOST))
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 3, 16, 33, 301])
 @pytest.mark.parametrize("num_slots", [1, 20, NUM_ROWS])
 def test_lookups_are_the_same(dtype: torch.dtype, width: int, num_slots: int) -> None:
     rows = torch.randint(0, 100, (NUM_ROWS, width), generator=torch.Generator().manual_seed(2)).to(dtype)
-    cached = DeviceRows([rows], HOST, cache_bytes=bytes_for(num_slots, rows))
+    cached = cached_rows([rows], bytes_for(num_slots, rows))
     assert cached.cache is not None
     assert cached.cache.num_slots == num_slots
     for seed in range(8):
@@ -62,7 +67,7 @@ def test_lookups_are_the_same(dtype: torch.dtype, width: int, num_slots: int) ->
 def test_ids_that_do_not_exist_are_refused_and_nothing_is_kept_of_them() -> None:
     rows, table = torch.randn(NUM_ROWS, 5), torch.arange(NUM_ROWS).flip(0)
     table[7] = -1
-    cached = DeviceRows([rows], HOST, table, bytes_for(100, rows))
+    cached = DeviceRows([rows], HOST, table, DeviceCache(rows, 0, bytes_for(100, rows), HOST))
     with pytest.raises(UnknownIdError, match="id 7 has no feature row here"):
         cached.gather(torch.tensor([3, 7, 4]), torch.float32)
     with pytest.raises(UnknownIdError, match="row 300 is outside"):
@@ -77,7 +82,7 @@ def test_ids_that_do_not_exist_are_refused_and_nothing_is_kept_of_them() -> None
 
 def test_rows_of_the_gpu_are_not_cached_again() -> None:
     rows = torch.randn(NUM_ROWS, 4)
-    cached = DeviceRows([rows[:100], rows[100:]], HOST, cache_bytes=bytes_for(10, rows[100:]))
+    cached = cached_rows([rows[:100], rows[100:]], bytes_for(10, rows[100:]))
     for seed in range(5):
         ids = skewed(100, seed)
         assert torch.equal(cached.gather(ids, torch.float32), rows[ids])
@@ -89,7 +94,7 @@ def test_rows_of_the_gpu_are_not_cached_again() -> None:
 
 def test_it_learns_what_is_looked_up_most_and_forgets_it() -> None:
     rows = torch.randn(NUM_ROWS, 4)
-    cached = DeviceRows([rows], HOST, cache_bytes=bytes_for(32, rows))
+    cached = cached_rows([rows], bytes_for(32, rows))
     assert cached.cache is not None
 
     def hit_rate(flipped: bool) -> float:
@@ -110,15 +115,15 @@ def test_it_learns_what_is_looked_up_most_and_forgets_it() -> None:
 def test_sizes() -> None:
     rows = torch.randn(NUM_ROWS, 4)
     with pytest.raises(InvalidArgumentError, match=r"device_cache: expected at least 2424 bytes .* got 2423"):
-        DeviceRows([rows], HOST, cache_bytes=bytes_for(1, rows) - 1)
+        cached_rows([rows], bytes_for(1, rows) - 1)
     assert DeviceCache(rows, 0, 1 << 20, HOST).num_slots == NUM_ROWS  # no more than there are
-    nothing = DeviceRows([rows[:0]], HOST, cache_bytes=100)
+    nothing = cached_rows([rows[:0]], 100)
     assert len(nothing.gather(torch.empty(0, dtype=torch.int64), torch.float32)) == 0
 
 
 def test_what_a_failed_launch_left_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, ids = torch.randn(NUM_ROWS, 4), torch.arange(20)
-    cached = DeviceRows([rows], HOST, cache_bytes=bytes_for(50, rows))
+    cached = cached_rows([rows], bytes_for(50, rows))
     assert cached.cache is not None
     cached.gather(ids, torch.float32)
     with pytest.raises(InvalidArgumentError):
@@ -129,7 +134,7 @@ def test_what_a_failed_launch_left_is_dropped(monkeypatch: pytest.MonkeyPatch) -
 
 def test_threads_gather_at_once() -> None:
     rows = torch.randn(NUM_ROWS, 9)
-    cached = DeviceRows([rows], HOST, cache_bytes=bytes_for(40, rows))
+    cached = cached_rows([rows], bytes_for(40, rows))
 
     def gather(seed: int) -> bool:
         ids = skewed(150, seed)
@@ -144,6 +149,7 @@ def imagined_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPU 0, whose memory is the host's."""
     make = placed_rows.DeviceRows
     monkeypatch.setattr(placed_rows, "DeviceRows", lambda parts, _, *more: make(parts, HOST, *more))
+    monkeypatch.setattr(placed_rows, "DeviceCache", lambda *sizes: DeviceCache(*sizes[:3], HOST))
     monkeypatch.setattr(placed_rows, "put_on_gpu", lambda rows, _: rows.clone())
     monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -168,6 +174,26 @@ def test_features_have_it_beside_hot_rows(split_ratio: float, hotness: Any) -> N
     assert Feature(rows).device_cache_counts is None
     with pytest.raises(InvalidArgumentError, match="device_cache"):
         Feature(rows, device_cache="much")
+
+
+@pytest.mark.usefixtures("imagined_gpu")
+def test_there_is_one_cache_wherever_the_rows_move() -> None:
+    """Loaders hold what they gather by: rows that moved, and were given a second cache, would take its memory twice."""
+    rows = torch.randn(NUM_ROWS, 6)
+    feature = Feature(rows, device_cache="4KB")
+    ids = skewed(100, 1)
+    assert torch.equal(feature[ids], rows[ids])
+    assert feature._placed is not None
+    before, counts = feature._placed.on(torch.device("cuda", 0)), feature.device_cache_counts
+    feature.share_memory_()
+    after = feature._placed.on(torch.device("cuda", 0))
+    assert before is not after
+    assert before.cache is after.cache is not None
+    assert torch.equal(feature[ids], rows[ids])
+    assert torch.equal(before.gather(ids, torch.float32), rows[ids])
+    assert counts is not None
+    assert counts.hits < feature.device_cache_counts.hits  # type: ignore[union-attr]
+    assert counts.misses > feature.device_cache_counts.misses - counts.misses  # type: ignore[union-attr]
 
 
 def make_data(cache: Any) -> Dataset:

@@ -1,0 +1,70 @@
+"""Memory that streams still read when its owner is dropped."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+
+class UsedMemory(Protocol):
+    """What is asked of a tensor."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it lies on a GPU."""
+
+    def record_stream(self, stream: Any) -> None:
+        """Has torch give its memory to nobody before the stream has done what it was given until then."""
+
+
+class StreamUses:
+    """The streams that read what one object holds; when it is dropped, they are done before others have its memory.
+
+    Torch gives the memory of a tensor that dies to the next one of the stream that it was made on, and page-locked
+    memory to anybody, whatever other streams still have to do. Memory of a GPU is kept from others by torch then, and
+    nobody waits. For page-locked memory, which torch knows nothing of, the host waits for the streams: at the drop of
+    what is large and dropped rarely, and not for each batch.
+
+    Args:
+        owner: whose drop it is about; nothing that holds it may be among ``memory``.
+        device: where the streams are. On the CPU device nothing is noted.
+        memory: the tensors.
+    """
+
+    def __init__(self, owner: object, device: torch.device, memory: Iterable[UsedMemory] = ()) -> None:
+        self._device = device
+        self._streams: dict[int, torch.cuda.Stream] = {}  # by handle; single operations on a dict are atomic
+        self._memory = list(memory)
+        # At exit all memory goes with the process.
+        weakref.finalize(owner, _leave, self._streams, self._memory).atexit = False
+
+    def note(self) -> int:
+        """Notes the caller's current stream, which uses the memory from now on; gives its handle, 0 on the host."""
+        if self._device.type == "cpu":
+            return 0
+        stream = torch.cuda.current_stream(self._device)
+        handle = int(stream.cuda_stream)
+        self._streams[handle] = stream
+        return handle
+
+    def add(self, *memory: UsedMemory) -> None:
+        """Takes more tensors, which streams that were noted may use as well."""
+        self._memory.extend(memory)
+
+
+def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory]) -> None:
+    if not all(tensor.is_cuda for tensor in memory):
+        for stream in streams.values():
+            stream.synchronize()
+        return
+    for tensor in memory:
+        for stream in streams.values():
+            tensor.record_stream(stream)
+
+
+def wait_at_drop(owner: object, device: torch.device) -> StreamUses:
+    """As ``StreamUses``, of memory that nothing is known of, as that of a captured graph: the host waits."""
+    return StreamUses(owner, device, [torch.empty(0)])

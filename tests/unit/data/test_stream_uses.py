@@ -1,0 +1,218 @@
+"""What streams still read when its owner is dropped, with streams that only note what they are asked; ``tests/gpu``
+has real ones. And copies of rows on a GPU that follow changes of the rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from graphlearn_dist.data import Feature, feature
+from graphlearn_dist.data.device_cache import DeviceCache
+from graphlearn_dist.data.device_rows import DeviceRows, FollowedCopy
+from graphlearn_dist.data.stream_uses import StreamUses, wait_at_drop
+from graphlearn_dist.sampler import SamplingType
+from graphlearn_dist.sampler.batch_maker import BatchMaker
+from graphlearn_dist.sampler.padding import StaticShapes
+from graphlearn_dist.sampler.static_batches import ask, new_request
+from graphlearn_dist.utils.coroutines import run_local
+from tests.support.device_batches import HOST, config_for, link_graph, links_for, on_device, sample, seeds_for
+from tests.support.graphs import make_dataset
+from tests.support.static_batches import batches_of_kernels, loader_for
+
+GPU = torch.device("cuda", 0)
+
+
+class Stream:
+    """A stream that counts who waited for it."""
+
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream = handle
+        self.num_waits = 0
+
+    def synchronize(self) -> None:
+        self.num_waits += 1
+
+
+class Memory:
+    """A tensor that notes which streams it was told of."""
+
+    def __init__(self, *, is_cuda: bool = True) -> None:
+        self.is_cuda = is_cuda
+        self.streams: list[Any] = []
+
+    def record_stream(self, stream: Any) -> None:
+        self.streams.append(stream)
+
+
+class Owner:
+    """Whoever holds memory."""
+
+
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The current stream, to be changed."""
+    found = SimpleNamespace(stream=Stream(7))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: found.stream)
+    return found
+
+
+def test_torch_keeps_the_memory_of_a_gpu_until_the_streams_are_done(current: SimpleNamespace) -> None:
+    owner, memory, later = Owner(), [Memory(), Memory()], Memory()
+    uses, first, second = StreamUses(owner, GPU, memory), current.stream, Stream(8)
+    assert [uses.note(), uses.note()] == [7, 7]
+    uses.add(later)
+    current.stream = second
+    assert uses.note() == 8
+    assert not any(one.streams for one in (*memory, later))
+    del owner
+    assert all(one.streams == [first, second] for one in (*memory, later))
+    assert first.num_waits == second.num_waits == 0
+
+
+def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
+    owner = Owner()
+    StreamUses(owner, GPU, [Memory(), Memory(is_cuda=False)]).note()
+    del owner
+    assert current.stream.num_waits == 1
+    other = Owner()
+    wait_at_drop(other, GPU).note()
+    del other
+    assert current.stream.num_waits == 2
+
+
+def test_nobody_waits_for_what_was_not_used(current: SimpleNamespace) -> None:
+    owner, memory = Owner(), Memory()
+    StreamUses(owner, GPU, [memory])
+    wait_at_drop(owner, HOST).note()
+    del owner
+    assert memory.streams == []
+    assert current.stream.num_waits == 0
+
+
+# --- who notes -----------------------------------------------------------------------------------------------------
+
+
+class Noted:
+    """Stands for ``StreamUses``: by owner, what it holds, and how often it was used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.memory: dict[str, list[torch.Tensor]] = {}
+        self.count: dict[str, int] = {}
+        make, note, add = StreamUses.__init__, StreamUses.note, StreamUses.add
+
+        def made(uses: Any, owner: object, device: torch.device, memory: Any = ()) -> None:
+            uses.owner = type(owner).__name__
+            self.memory.setdefault(uses.owner, []).extend(memory := list(memory))
+            make(uses, owner, device, memory)
+
+        def noted(uses: Any) -> int:
+            self.count[uses.owner] = self.count.get(uses.owner, 0) + 1
+            return note(uses)
+
+        def added(uses: Any, *memory: Any) -> None:
+            self.memory[uses.owner].extend(memory)
+            add(uses, *memory)
+
+        monkeypatch.setattr(StreamUses, "__init__", made)
+        monkeypatch.setattr(StreamUses, "note", noted)
+        monkeypatch.setattr(StreamUses, "add", added)
+
+    def holds(self, owner: str, *tensors: torch.Tensor) -> bool:
+        held = {tensor.data_ptr() for tensor in self.memory[owner]}
+        return all(tensor.data_ptr() in held for tensor in tensors)
+
+
+def test_gathers_note_their_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, rows, table = Noted(monkeypatch), torch.randn(50, 3), torch.arange(50)
+    cache = DeviceCache(rows, 0, 8 * 50 + 10 * 20, HOST)
+    gathered = DeviceRows([rows], HOST, table, cache)
+    for count in (1, 2):
+        gathered.gather(torch.tensor([1, 2]), torch.float32)
+        assert noted.count == {"DeviceRows": count, "DeviceCache": count}
+    assert noted.holds("DeviceRows", rows, table)
+    assert noted.holds("DeviceCache", cache._rows, cache._use_counts, cache._slot_rows, cache._counts)
+
+
+def test_batches_note_their_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, graph = Noted(monkeypatch), link_graph("homogeneous", {})
+    dataset, inputs = make_dataset(graph), links_for(graph, "triplet-weighted", {})
+    config = config_for([3], {"with_neg": True}, SamplingType.LINK)
+    device = on_device(dataset, config, HOST)
+    sample(device, seeds_for(graph, {}), 0)
+    assert noted.count == {"DeviceGraph": 1}
+    assert noted.holds("DeviceGraph", dataset.graph.topo.indptr, dataset.graph.topo.indices)
+    run_local(BatchMaker(device, dataset.schema, inputs, config).make(0, 0))
+    assert noted.count["DeviceGraph"] > 2  # negatives, and the batch
+    assert inputs.neg_sampling is not None
+    assert len(noted.memory["DeviceGraph"]) > 3  # weights of negatives came there
+    before = noted.count["DeviceGraph"]
+    run_local(device.induced((torch.arange(9),)))
+    assert noted.count["DeviceGraph"] == before + 1
+
+
+def test_padded_batches_note_their_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, loader = Noted(monkeypatch), loader_for("homogeneous", static_shapes=True)
+    kernels, request = batches_of_kernels(loader, StaticShapes(), HOST), new_request(5, HOST)
+    ask(request, 0, 0)
+    kernels.sample(request)
+    assert noted.count["DeviceStaticBatches"] == 1
+    assert noted.holds("DeviceStaticBatches", kernels._inputs, kernels._failure)
+    assert noted.count["DeviceRows"] >= 1
+
+
+# --- copies that follow --------------------------------------------------------------------------------------------
+
+
+def test_a_copy_follows_changes_in_place() -> None:
+    rows = torch.arange(12.0).view(6, 2)
+    copied = FollowedCopy(rows, HOST)
+    gathered, ids = DeviceRows([copied.copy], HOST, followed=[copied]), torch.tensor([5, 0])
+    assert copied.copy.data_ptr() != rows.data_ptr()
+    assert torch.equal(gathered.gather(ids, torch.float32), rows[ids])
+    place = copied.copy.data_ptr()
+    for change in (lambda: rows[5].fill_(-1), lambda: rows.view(-1).mul_(2), lambda: rows.copy_(torch.ones(6, 2))):
+        change()
+        assert torch.equal(gathered.gather(ids, torch.float32), rows[ids])
+    assert copied.copy.data_ptr() == place  # who gathers holds it
+    rows.numpy()[0] = 9  # not by way of torch
+    assert not torch.equal(gathered.gather(ids, torch.float32), rows[ids])
+
+
+def test_what_did_not_change_is_not_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = FollowedCopy(torch.zeros(3, 2), HOST)
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: pytest.fail("nothing has changed"))
+    copied.follow()
+    with torch.inference_mode():
+        fixed = torch.zeros(3)
+    FollowedCopy(fixed, HOST).follow()  # such tensors count no changes
+
+
+def test_a_copy_is_up_to_date_when_it_was_made() -> None:
+    """And not before: another thread would gather from it meanwhile."""
+    rows = torch.zeros(3, 2)
+    copied = FollowedCopy(rows, HOST)
+    rows[0] = 1
+    seen: list[bool] = []
+    copied.copy = SimpleNamespace(copy_=lambda _: seen.append(copied._version == rows._version))  # type: ignore[assignment]
+    for _ in range(2):
+        copied.follow()
+    assert seen == [False]
+    assert copied._version == rows._version
+
+
+def test_labels_on_a_gpu_follow_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are few are copied there; here the copy is the host's too."""
+    labels = Feature(torch.arange(6), dtype=None)
+    properties = SimpleNamespace(total_memory=100 * labels.feature_tensor.nbytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    made: list[Any] = []
+    monkeypatch.setattr(feature, "FollowedCopy", lambda rows, device: made.append(FollowedCopy(rows, HOST)) or made[0])
+    monkeypatch.setattr(feature, "DeviceRows", lambda parts, _, table, **more: DeviceRows(parts, HOST, table, **more))
+    rows = labels.for_batches_on(GPU, pin=True)
+    assert rows is not None
+    labels.feature_tensor[3] = 33
+    assert rows.gather(torch.tensor([3]), torch.int64).tolist() == [33]
+    assert len(made) == 1
