@@ -50,11 +50,29 @@ struct Bodies {
 
 // Row y of the grid runs the y-th functor.
 template <typename Body, int kSize>
-__global__ void run_each(const __grid_constant__ Bodies<Body, kSize> bodies) {
+__device__ void each_of(const Bodies<Body, kSize>& bodies) {
   const Body& body = bodies[kSize == 1 ? 0 : static_cast<int>(blockIdx.y)];
   const int64_t count = body.count(), stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) body(i);
 }
+
+template <typename Body, int kSize>
+__global__ void run_each(const __grid_constant__ Bodies<Body, kSize> bodies) {
+  each_of(bodies);
+}
+
+// The same of a functor that says for how many groups a multiprocessor is to have room, by the registers of each. Any
+// bound at all has the compiler take other numbers of them, so that no other functor has one.
+template <typename Body, int kSize>
+__global__ void __launch_bounds__(kGroupThreads, Body::kRoomForGroups)
+    run_each_in_room(const __grid_constant__ Bodies<Body, kSize> bodies) {
+  each_of(bodies);
+}
+
+template <typename Body, typename = void>
+constexpr bool kSaysRoom = false;
+template <typename Body>
+constexpr bool kSaysRoom<Body, std::void_t<decltype(Body::kRoomForGroups)>> = true;
 
 template <typename Body, int kSize>
 __global__ void run_groups(const __grid_constant__ Bodies<Body, kSize> bodies) {
@@ -105,9 +123,9 @@ class CudaExecutor {
     if (most == 0) return;
     const dim3 grid = grid_of((most + kGroupThreads - 1) / kGroupThreads, list.size());
     if (list.size() == 1)
-      cuda::run_each<<<grid, kGroupThreads, 0, stream_>>>(cuda::Bodies<Body, 1>(list));
+      launch_each(grid, cuda::Bodies<Body, 1>(list));
     else
-      cuda::run_each<<<grid, kGroupThreads, 0, stream_>>>(cuda::Bodies<Body, kMaxTogether>(list));
+      launch_each(grid, cuda::Bodies<Body, kMaxTogether>(list));
     check_cuda(cudaGetLastError(), "launch of a kernel");
   }
 
@@ -139,6 +157,14 @@ class CudaExecutor {
   static dim3 grid_of(int64_t wanted, size_t num_bodies) {
     const auto rows = static_cast<unsigned>(num_bodies);
     return {static_cast<unsigned>(std::min(wanted, kMaxBlocks / static_cast<int64_t>(rows))), rows};
+  }
+
+  template <typename Body, int kSize>
+  void launch_each(dim3 grid, const cuda::Bodies<Body, kSize>& bodies) {
+    if constexpr (cuda::kSaysRoom<Body>)
+      cuda::run_each_in_room<<<grid, kGroupThreads, 0, stream_>>>(bodies);
+    else
+      cuda::run_each<<<grid, kGroupThreads, 0, stream_>>>(bodies);
   }
 
   DeviceScope device_;

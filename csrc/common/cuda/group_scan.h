@@ -20,7 +20,9 @@
 namespace gld {
 
 constexpr int kGroupThreads = 256;
-constexpr int kScanPerThread = 8;
+// So few that a hop of 700,000 edges has tiles for all that an H200 runs at once: threads wait for memory, and their
+// number is what hides it.
+constexpr int kScanPerThread = 4;
 constexpr int64_t kScanTile = int64_t{kGroupThreads} * kScanPerThread;
 constexpr int kGroupMemory = 2 * kGroupThreads;  // int64, per group
 

@@ -104,7 +104,8 @@ struct AddNewNodes {
     const Arrivals& arrivals = source_of(&i);
     ids[local] = arrivals.id(i);
     if (arrivals.disjoint) trees[local] = arrivals.tree(i);
-    if (arrivals.came_first(i)) arrivals.table.set_local_id(arrivals.slots[i], local);
+    // What is kept whatever came before is all that is new without having come first.
+    if (!arrivals.keep_all || arrivals.came_first(i)) arrivals.table.set_local_id(arrivals.slots[i], local);
     if (arrivals.keep_all) arrivals.id(i) = local;
   }
   GLD_HOST_DEVICE void finish(int64_t total) const { *after = *before + room.admit(*before, total); }
@@ -221,6 +222,10 @@ struct PickFromLongRows {
 
 // A thread per edge: makes the picks that are left, and enters the neighbor that is found there.
 struct EnterNeighbors {
+  // Its threads wait for memory: with 48 registers in the place of 64, and one spilled at most, a multiprocessor has
+  // room for five groups in the place of four; for six more would be.
+  static constexpr int kRoomForGroups = 5;
+
   HopPicks hop;
   Arrivals arrivals;
   IdReader edge_id_at;
