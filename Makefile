@@ -10,11 +10,13 @@
 # make wheels  manylinux wheels for the CPython versions that are here, VERSIONS (3.10 3.11 3.12 3.13), in dist
 # make docs    the site, in build/site
 # make test-release  a wheel in a fresh environment without a compiler (downloads torch), the site, tutorials as printed
-# make gpu     build with CUDA, run the GPU tests (also under compute-sanitizer) and benchmarks, or say what is missing
+# make gpu     build with CUDA, run the GPU tests (also under compute-sanitizer) and benchmarks, or say what is missing;
+#              GPU_STEPS="tests ncu" for some of its steps, which `python -m tests.gpu.run --list` shows
 # make clean   remove what was built, and .venv
 #
 # Variables: PYTHON (which makes .venv), WITH_CUDA (auto, on, off), TEST_RAY (on, off), TEST_WORKERS (3), DEMO_ARGS,
-# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH, TORCH_INDEX, GPU_PYTHON, SECONDS, CASES, JOBS, N, SEED, VERSIONS.
+# PYTEST_ARGS, PEER_PYTHONS, BENCH_ARGS, TORCH, TORCH_INDEX, GPU_PYTHON, GPU_STEPS, SECONDS, CASES, JOBS, N, SEED,
+# VERSIONS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -195,13 +197,7 @@ gpu: $(if $(GPU_PYTHON),,$(DEV))
 	$$python -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else \
 	'make gpu: torch ' + torch.__version__ + ' cannot use the GPU: install a CUDA build of torch')"; \
 	WITH_CUDA=on $$python setup.py -q build_ext --inplace; \
-	$$python -m pytest -m gpu $(PYTEST_ARGS); \
-	if command -v compute-sanitizer >/dev/null; then \
-	  for tool in memcheck racecheck; do echo "--- compute-sanitizer --tool $$tool tests/gpu/test_gpu_kernels.py"; \
-	    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --kernel-name kns=gld --error-exitcode 1 \
-	      $$python -m pytest -q -m gpu tests/gpu/test_gpu_kernels.py; done; \
-	else echo "--- compute-sanitizer is not on this machine: kernels were not run under memcheck and racecheck"; fi; \
-	for file in $(wildcard benchmarks/bench_*_gpu.py); do echo "--- $$file"; $$python $$file; done
+	$$python -m tests.gpu.run $(if $(PYTEST_ARGS),--pytest-args="$(PYTEST_ARGS)") $(GPU_STEPS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

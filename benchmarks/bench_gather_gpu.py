@@ -2,7 +2,8 @@
 
     python benchmarks/bench_gather_gpu.py
 
-Needs a GPU and a build with CUDA; `make gpu` runs it. Rows are random ones of a tensor much larger than the caches; a
+Needs a GPU and a build with CUDA; `make gpu` runs it. Where there is a second GPU that it can read, its memory is
+read, too. Rows are random ones of a tensor much larger than the caches; a
 rate counts the bytes of the rows that are written, for a gather as for a copy. The memory that features take on the GPU
 is compared with what they should.
 """
@@ -13,26 +14,38 @@ import argparse
 from typing import Any
 
 import torch
-from gpu import GPU, describe, require_gpu, seconds
+from gpu import GPU, describe, has_peer, require_gpu, seconds
 from harness import median, print_table, spread, write_json
 
-from graphlearn_dist.data import Feature
+from graphlearn_dist.data import Feature, UnifiedTensor
 
 GOAL, GOAL_FROM = 0.8, 256  # share of a copy's rate, for rows of so many bytes and more
-WHERE = {"GPU memory": 1.0, "pinned memory": 0.0}
+WHERE = ("GPU memory", "pinned memory", "memory of a peer")
+
+
+def make_store(where: str, rows: torch.Tensor) -> Feature | UnifiedTensor:
+    """The rows where GPU 0 is to read them."""
+    if where == "memory of a peer":
+        tensor = UnifiedTensor(0, rows.dtype)
+        tensor.append_device_tensor(rows, 1)
+        return tensor
+    return Feature(rows, split_ratio=1.0 if where == "GPU memory" else 0.0, device=0, dtype=None)
 
 
 def measure_gather(where: str, width: int, args: argparse.Namespace) -> dict[str, Any]:
     """Bytes written per second by a gather of rows of ``width`` bytes, and by a copy of as many in one piece."""
     rows = torch.zeros((args.bytes // width, width), dtype=torch.uint8)
     rows[:, 0] = torch.arange(rows.size(0)).to(torch.uint8)
-    feature = Feature(rows, split_ratio=WHERE[where], device=0, dtype=None)
+    feature = make_store(where, rows)
     ids = torch.randint(0, rows.size(0), (args.out_bytes // width,), device=GPU)
     if not torch.equal(feature[ids][:, 0], ids.to(torch.uint8)):
         raise SystemExit(f"rows of {width} bytes in {where}: the gather is wrong")
     out = torch.empty((ids.numel(), width), dtype=torch.uint8, device=GPU)
-    is_on_gpu = where == "GPU memory"
-    source = out.clone() if is_on_gpu else torch.empty_like(out, device="cpu", pin_memory=True)
+    source = {
+        "GPU memory": out.clone,
+        "pinned memory": lambda: torch.empty_like(out, device="cpu", pin_memory=True),
+        "memory of a peer": lambda: torch.empty_like(out, device=torch.device("cuda", 1)),
+    }[where]()
     found: dict[str, list[float]] = {"gather": [], "copy": []}
     for number in range(args.repeats + 1):
         took = {"gather": seconds(lambda: feature[ids]), "copy": seconds(lambda: out.copy_(source))}
@@ -60,7 +73,7 @@ def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 400, 512, 1024, 4096])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 400, 512, 1024, 2048, 4096])
     parser.add_argument("--bytes", type=int, default=1 << 32, help="of the rows that gathers read from")
     parser.add_argument("--out-bytes", type=int, default=1 << 31, help="of the rows of one gather")
     parser.add_argument("--repeats", type=int, default=7)
@@ -70,7 +83,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     require_gpu()
-    gathers = [measure_gather(where, width, args) for where in WHERE for width in args.widths]
+    places = WHERE if has_peer() else WHERE[:2]
+    gathers = [measure_gather(where, width, args) for where in places for width in args.widths]
     memory = measure_memory(args)
     rows = [
         [

@@ -17,6 +17,15 @@ def require_gpu() -> None:
         raise SystemExit("this benchmark needs a GPU, and torch sees none")
 
 
+def has_peer() -> bool:
+    """Whether there is a GPU 1 whose memory GPU 0 can read; a message says so where there is none."""
+    count = torch.cuda.device_count()
+    if count > 1 and torch.cuda.can_device_access_peer(0, 1):
+        return True
+    print(f"{count} GPUs, of which number 0 reads the memory of no other: peers are not measured")
+    return False
+
+
 def describe() -> dict[str, Any]:
     """The GPU, for the head of a result."""
     found = torch.cuda.get_device_properties(GPU)

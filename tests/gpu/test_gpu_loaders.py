@@ -98,12 +98,14 @@ def test_matrices_arrive(graph_mode: str) -> None:
         torch.testing.assert_close(product.cpu(), expected.adj_t @ expected.x, rtol=1e-4, atol=1e-4)
 
 
-def sampled_on_gpu(table: torch.Tensor | None = None) -> Dataset:
-    """All of the data on the GPU, and labels; rows of features by a table."""
+def sampled_on_gpu(table: torch.Tensor | None = None, *, gpu: bool = True) -> Dataset:
+    """All of the data on the GPU, and labels; rows of features by a table. The same on the host without ``gpu``."""
     dataset, draw = Dataset(), torch.Generator().manual_seed(3)
     edges = torch.randint(0, NUM_NODES, (2, 20 * NUM_NODES), generator=draw)
-    dataset.init_graph(edges, num_nodes=NUM_NODES, graph_mode="CUDA", device=0)
-    dataset.init_node_features(torch.randn(NUM_NODES, 20, generator=draw), table, split_ratio=0.5, device=0)
+    place: dict[str, Any] = {"graph_mode": "CUDA", "device": 0} if gpu else {"graph_mode": "CPU"}
+    dataset.init_graph(edges, num_nodes=NUM_NODES, **place)
+    hot: dict[str, Any] = {"split_ratio": 0.5, "device": 0} if gpu else {}
+    dataset.init_node_features(torch.randn(NUM_NODES, 20, generator=draw), table, **hot)
     dataset.init_node_labels(torch.arange(NUM_NODES))
     return dataset
 
@@ -120,6 +122,34 @@ def test_nobody_waits_for_a_batch_but_for_its_counters() -> None:
             next(epoch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def checksum(batch: Any) -> torch.Tensor:
+    """Numbers that change with every node, edge and bit of a row of a batch, int64 ``[3]``, where it lies."""
+    places = torch.arange(1, batch.n_id.numel() + 1, device=batch.n_id.device)
+    sources, targets = batch.edge_index
+    edges = torch.arange(1, sources.numel() + 1, device=sources.device)
+    rows = batch.x.view(torch.int32).long().sum(dim=1)
+    sums = (batch.n_id * places).sum(), ((sources * 31 + targets * 17) * edges).sum(), (rows * places).sum()
+    return torch.stack(sums)
+
+
+def test_ten_thousand_batches_have_the_checksums_of_the_cpu() -> None:
+    """Read on another stream than they are made on, beside other work, while the host runs ahead."""
+    settings = {"batch_size": 64, "shuffle": True, "seed": 6}
+    nodes, found, weights = torch.arange(NUM_NODES), [], torch.ones(500, 500, device=GPU)
+    device = NeighborLoader(sampled_on_gpu(), [4, 3], nodes, prefetch=2, **settings)
+    host = NeighborLoader(sampled_on_gpu(gpu=False), [4, 3], nodes, prefetch=2, **settings)
+    num_epochs = -(-10_000 // len(device))
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        for _ in range(num_epochs):
+            for batch in device:
+                weights = (weights @ weights).clamp(max=1.0)
+                found.append(checksum(batch))
+    expected = torch.stack([checksum(batch) for _ in range(num_epochs) for batch in host])
+    torch.cuda.synchronize()
+    assert len(expected) >= 10_000
+    assert torch.equal(torch.stack(found).cpu(), expected)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

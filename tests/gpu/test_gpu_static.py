@@ -97,6 +97,34 @@ def test_a_thousand_batches_of_one_captured_graph_without_a_wait() -> None:
     assert torch.equal(found.cpu(), expected)
 
 
+def test_ten_thousand_replays_of_which_some_overflow() -> None:
+    """Each is the batch of its name, or padding alone where that does not fit: the flag of one is not another's."""
+    host = loader_on(None)
+    names = [divmod(number, len(host)) for number in range(10_000)]
+    batches = ((int(made.node_mask.sum()), digest(made)) for made in (host.batch(*name) for name in names))
+    sizes, digests = zip(*batches, strict=True)
+    num_nodes = torch.tensor(sizes)
+    most = int(num_nodes.float().quantile(0.9))
+    fits = num_nodes <= most
+    assert 0 < int((~fits).sum()) < 2000
+    expected = torch.stack(digests) * fits[:, None]
+    found = torch.zeros((len(names), 4), dtype=torch.int64, device=GPU)
+    place = torch.zeros(1, dtype=torch.int64, device=GPU)
+
+    def step(batch: Any) -> None:
+        found.index_copy_(0, place, digest(batch)[None])
+        place.add_(1)
+
+    steps = CapturedStep(loader_on(GPU, StaticShapes(max_nodes=most + 1)), step)  # one is padding
+    for epoch, index in names:
+        steps(epoch, index)
+    epoch, index = names[int((~fits).nonzero()[0])]
+    with pytest.raises(BatchOverflowError, match=f"batch {index} of epoch {epoch} has more than the {most} nodes"):
+        steps.check()
+    steps.check()  # told once
+    assert torch.equal(found.cpu(), expected)
+
+
 class TwoLayers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
