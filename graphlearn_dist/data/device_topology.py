@@ -55,6 +55,7 @@ class DeviceTopology:
         self._lock = threading.Lock()
         self._received = dict(received or {})
         self._placed: dict[str, PinnedTensor | SpreadTensor] = {}
+        self._handles: dict[str, OnGpu] = {}  # own ones that were told: descriptors are open while the arrays are here
         self._handlers: dict[bool, _C.DeviceCsr] = {}
 
     def handler(self, *, weighted: bool) -> _C.DeviceCsr:
@@ -76,10 +77,18 @@ class DeviceTopology:
         return int(self._topo.edge_ids.max()) + 1 if self.edge_count else 0
 
     def share(self) -> dict[str, OnGpu]:
-        """Handles of the arrays that have been brought to the memory of the GPU, or of its group, by name."""
+        """Handles of the arrays that have been brought to the memory of the GPU, or of its group, by name.
+
+        They are the same each time: a process that is being spawned gets descriptors after all is pickled, when nobody
+        else has the handles any more.
+        """
         with self._lock:
-            own = {name: _handle_of(placed) for name, placed in self._placed.items() if name not in self._received}
-        return {name: handle for name, handle in own.items() if handle is not None} | self._received
+            for name, placed in self._placed.items():
+                if name not in self._received and name not in self._handles:
+                    handle = _handle_of(placed)
+                    if handle is not None:
+                        self._handles[name] = handle
+            return self._handles | self._received
 
     def _make(self, *, weighted: bool) -> _C.DeviceCsr:
         topo, sums = self._topo, self._topo.weight_sums if weighted else None

@@ -58,7 +58,8 @@ def _viewed(raw: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 class SpreadHandle:
     """A ``SpreadTensor`` for another process of the host, which maps the same pieces while the sender's lives.
 
-    It travels through ``multiprocessing``, which takes descriptors along, and is good for any number of processes.
+    It travels through ``multiprocessing``, which takes descriptors along, and is good for any number of processes. As
+    an argument of a process it has to live until that has been started.
 
     Args:
         descriptors: of the pieces; closed with this object.

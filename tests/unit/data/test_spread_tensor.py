@@ -328,3 +328,41 @@ def share_with_a_child() -> None:
 
 def test_another_process_reads_the_same_pieces() -> None:
     run_processes([(f"{HERE}.share_with_a_child", {})], DEADLINE_S)
+
+
+class Imagined:
+    """An argument of a process, at the receipt of which that imagines the GPUs, before later ones arrive."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _imagine, (setattr,)
+
+
+def use_given(_: Any, dataset: Dataset, outbox: Any) -> None:
+    """A child, whose GPU is number 1, started with the data set as an argument."""
+    dataset.sample_on(1)
+    outbox.put([tuple(part.numpy() for part in batch) for batch in batches_of(dataset)])
+    assert len(dataset.graph.on_device()._placed["edge_ids"].memory.pieces) == 2
+
+
+def start_a_child_with_it(method: str) -> None:
+    _imagine(setattr)
+    context: Any = mp.get_context(method)
+    outbox, dataset = context.Queue(), dataset_of("homogeneous")
+    expected = batches_of(dataset)
+    for _ in range(2):  # the same data set once more
+        child = context.Process(target=use_given, args=(Imagined(), dataset, outbox), daemon=True)
+        child.start()
+        try:
+            for one, other in zip(outbox.get(timeout=DEADLINE_S), expected, strict=True):
+                assert all((a == b.numpy()).all() for a, b in zip(one, other, strict=True))
+            child.join(DEADLINE_S)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+            child.join(DEADLINE_S)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_is_started_with_them(method: str) -> None:
+    """As ``torch.multiprocessing.spawn`` does: descriptors are handed over after all arguments were pickled."""
+    run_processes([(f"{HERE}.start_a_child_with_it", {"method": method})], DEADLINE_S)
