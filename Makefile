@@ -188,6 +188,7 @@ test-release: install $(DEV) docs
 	$(PY) -m pytest tests/release $(PYTEST_ARGS)
 
 # GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, pybind11, cmake, ninja and pytest.
+gpu: export PYTEST_ARGS := $(PYTEST_ARGS)
 gpu: $(if $(GPU_PYTHON),,$(DEV))
 	@gpus=$$(nvidia-smi -L 2>/dev/null || true); \
 	[ -n "$$gpus" ] || { echo "make gpu: no GPU found (nvidia-smi lists none): nothing was built or run"; exit 1; }; \
@@ -197,7 +198,7 @@ gpu: $(if $(GPU_PYTHON),,$(DEV))
 	$$python -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else \
 	'make gpu: torch ' + torch.__version__ + ' cannot use the GPU: install a CUDA build of torch')"; \
 	WITH_CUDA=on $$python setup.py -q build_ext --inplace; \
-	$$python -m tests.gpu.run $(if $(PYTEST_ARGS),--pytest-args="$(PYTEST_ARGS)") $(GPU_STEPS)
+	$$python -m tests.gpu.run $(GPU_STEPS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
 """All that there is to check and to measure with a GPU, in one command: ``python -m tests.gpu.run`` (``make gpu``).
 
 Each step runs to its end whatever became of those before it; what each needs and does not find is said. A table at the
-end has all of them. ``--list`` shows the steps, names of steps run these alone.
+end has all of them. ``--list`` shows the steps, names of steps run these alone. ``PYTEST_ARGS`` of the environment are
+further arguments of the step ``tests``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from graphlearn_dist import _C
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "gpu"
@@ -154,13 +157,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP", help="run these alone")
     parser.add_argument("--list", action="store_true", help="show the steps, and run none")
-    parser.add_argument("--pytest-args", default="", help="further arguments of the step `tests`")
     args = parser.parse_args(arguments)
-    steps = choose(make_steps(shlex.split(args.pytest_args)), args.steps)
+    steps = choose(make_steps(shlex.split(os.environ.get("PYTEST_ARGS", ""))), args.steps)
     if args.list:
         for step in steps:
             print(f"{step.name}: {step.shows}\n    {shlex.join(step.command)}")
         return 0
+    if not _C.cuda_is_built() or _C.cuda_device_count() == 0:  # every test would be skipped, and that is no failure
+        what = "no GPU is usable" if _C.cuda_is_built() else "the core was built without CUDA"
+        raise SystemExit(f"{what}: nothing was run")
     LOGS.mkdir(parents=True, exist_ok=True)
     return report([run_step(step, LOGS) for step in steps])
 

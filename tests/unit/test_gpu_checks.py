@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +46,40 @@ def test_steps_are_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None
         choose(steps, ["nothing"])
     assert main(["--list", "initcheck"]) == 0
     assert "--tool initcheck" in capsys.readouterr().out
+
+
+def test_arguments_of_pytest_are_those_of_make(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quotes and all: they come by the environment, past the shell."""
+    wanted = '-k "one or other" -x'
+    made = subprocess.run(
+        [
+            "make",
+            "--no-print-directory",
+            "-n",
+            "gpu",
+            "GPU_PYTHON=python",
+            f"PYTEST_ARGS={wanted}",
+            "GPU_STEPS=tests ncu",
+        ],
+        cwd=run.ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert made.rstrip().endswith("$python -m tests.gpu.run tests ncu")
+    monkeypatch.setenv("PYTEST_ARGS", wanted)
+    assert main(["--list", "tests"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("-k 'one or other' -x")
+
+
+def test_where_there_is_no_gpu_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "run_step", lambda *_: pytest.fail("a step was run"))
+    for is_built, match in ((True, "no GPU is usable: nothing was run"), (False, "the core was built without CUDA")):
+        monkeypatch.setattr(run, "_C", SimpleNamespace(cuda_is_built=lambda: is_built, cuda_device_count=lambda: 0))
+        with pytest.raises(SystemExit, match=match):
+            main([])
 
 
 def test_steps_run_what_is_there() -> None:
