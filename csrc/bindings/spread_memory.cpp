@@ -29,12 +29,27 @@ std::shared_ptr<const PieceMapper> mapper_for(int reader) {
   return reader == kHost ? make_host_mapper() : make_gpu_mapper(reader);
 }
 
+// The memory, whose end waits for a GPU: without the GIL, as what runs there may wait for what other threads of Python
+// have yet to launch. Torch drops tensors with it.
+template <typename... Arguments>
+std::shared_ptr<SpreadMemory> make_memory(Arguments&&... arguments) {
+  auto made = std::make_unique<SpreadMemory>(std::forward<Arguments>(arguments)...);
+  return {made.release(), [](SpreadMemory* dying) {
+            if (Py_IsInitialized() && PyGILState_Check() != 0) {
+              const GilReleased nogil;
+              delete dying;
+            } else {
+              delete dying;
+            }
+          }};
+}
+
 Spread take(const std::vector<int>& places, size_t num_bytes, int reader) {
   if (places.empty() || num_bytes == 0)
     throw InvalidArgument(message("places, num_bytes: expected some of both, got ", places.size(), " and ", num_bytes));
   return as_os_error([&] {
     GilReleased nogil;  // taking memory is slow
-    return Spread{std::make_shared<SpreadMemory>(mapper_for(reader), places, num_bytes), reader};
+    return Spread{make_memory(mapper_for(reader), places, num_bytes), reader};
   });
 }
 
@@ -44,7 +59,7 @@ Spread receive(const std::vector<PieceTuple>& described, const std::vector<int>&
   for (const auto& [place, num_bytes] : described) pieces.push_back({place, num_bytes});
   return as_os_error([&] {
     GilReleased nogil;  // as above
-    return Spread{std::make_shared<SpreadMemory>(mapper_for(reader), std::move(pieces), descriptors), reader};
+    return Spread{make_memory(mapper_for(reader), std::move(pieces), descriptors), reader};
   });
 }
 

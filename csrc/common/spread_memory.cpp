@@ -46,7 +46,7 @@ class HostMapper : public PieceMapper {
   }
   void unmap(char*, size_t) const noexcept override {}  // release() does
   void release(char* at, size_t num_bytes) const noexcept override { munmap(at, num_bytes); }
-  void wait() const noexcept override {}
+  bool wait() const noexcept override { return true; }
 
  private:
   static int again(int descriptor) {
@@ -106,7 +106,7 @@ void SpreadMemory::map_all() {
 
 SpreadMemory::~SpreadMemory() {
   if (process_ != getpid()) return;
-  if (num_mapped_ > 0) mapper_->wait();
+  if (num_mapped_ > 0 && !mapper_->wait()) return;
   size_t offset = 0;
   for (size_t number = 0; number < num_mapped_; ++number) {
     mapper_->unmap(begin_ + offset, pieces_[number].num_bytes);

@@ -29,8 +29,8 @@ class PieceMapper {
   virtual void map(char* at, size_t num_bytes, uint64_t piece) const = 0;
   virtual void unmap(char* at, size_t num_bytes) const noexcept = 0;
   virtual void release(char* at, size_t num_bytes) const noexcept = 0;
-  // Waits for what the reader was given to do until now.
-  virtual void wait() const noexcept = 0;
+  // Waits for what the reader was given to do until now. False: that could not be learned.
+  virtual bool wait() const noexcept = 0;
 };
 
 // Pieces in host memory, whatever their places are: what tests map, where there are no GPUs.
@@ -53,7 +53,8 @@ class SpreadMemory {
   SpreadMemory(std::shared_ptr<const PieceMapper> mapper, std::vector<MemoryPiece> pieces,
                const std::vector<int>& descriptors);
   // Waits for the reader. A piece goes when it is mapped nowhere any more. In a fork nothing is given back: all of it
-  // is the parent's.
+  // is the parent's. Nor is it where the wait fails, as while a CUDA graph is captured: a page that is taken from under
+  // a kernel would end the process's use of the GPU.
   ~SpreadMemory();
   SpreadMemory(const SpreadMemory&) = delete;
   SpreadMemory& operator=(const SpreadMemory&) = delete;

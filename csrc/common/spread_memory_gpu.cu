@@ -143,11 +143,13 @@ class GpuMapper : public PieceMapper {
   void unmap(char* at, size_t num_bytes) const noexcept override { (void)driver().unmap(address(at), num_bytes); }
   void release(char* at, size_t num_bytes) const noexcept override { (void)driver().release(address(at), num_bytes); }
 
-  void wait() const noexcept override {
+  bool wait() const noexcept override {
     try {
       const DeviceScope scope(reader_);
-      if (cudaDeviceSynchronize() != cudaSuccess) cudaGetLastError();
+      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      return true;
     } catch (const CudaError&) {
+      return false;
     }
   }
 

@@ -94,11 +94,15 @@ class FailingMapper : public PieceMapper {
   }
   void unmap(char* at, size_t) const noexcept override { mapped.erase(mapped.lower_bound({at, 0})); }
   void release(char*, size_t) const noexcept override { is_reserved = false; }
-  void wait() const noexcept override { was_waited_for = !mapped.empty(); }
+  bool wait() const noexcept override {
+    was_waited_for = !mapped.empty();
+    return can_wait;
+  }
 
   mutable std::set<uint64_t> pieces;
   mutable std::set<std::pair<char*, uint64_t>> mapped;
   mutable bool is_reserved = false, was_waited_for = false;
+  bool can_wait = true;
 
  private:
   void step() const {
@@ -126,6 +130,14 @@ TEST("spread memory: nothing is left where a step fails, and what was mapped is 
     CHECK(mapper->pieces.empty() && mapper->mapped.empty() && !mapper->is_reserved);
     CHECK(mapper->was_waited_for == (fails_at > 4));
   }
+}
+
+TEST("spread memory: what may still be read stays where it is") {
+  const auto mapper = std::make_shared<FailingMapper>(-1);
+  mapper->can_wait = false;
+  { const SpreadMemory memory(mapper, {0, 1}, 2 * kPage); }
+  CHECK(mapper->was_waited_for);
+  CHECK(mapper->pieces.size() == 2 && mapper->mapped.size() == 2 && mapper->is_reserved);
 }
 
 TEST("spread memory: a fork gives back nothing of its parent's") {
