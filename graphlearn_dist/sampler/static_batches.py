@@ -142,9 +142,9 @@ class DeviceStaticBatches:
             if name in stores
         }
         self._failure = torch.full((3,), _NO_FAILURE, dtype=torch.int64, device=device)
-        given = (self._inputs, self._input_id, self._times, self._failure)
-        self._uses = StreamUses(self, device, [*memory_of(topologies), *(one for one in given if one is not None)])
         self._hops = _HopCounters(self._native, device)
+        given = (self._inputs, self._input_id, self._times, self._failure, *self._hops.memory)
+        self._uses = StreamUses(self, device, [*memory_of(topologies), *(one for one in given if one is not None)])
 
     def sample(self, request: torch.Tensor) -> PaddedBatch:
         """See ``StaticBatches``."""
@@ -248,6 +248,7 @@ class _HopCounters:
         before = [number for counters in node_counters + edge_counters for number in counters[:-1]]
         after = [number for counters in node_counters + edge_counters for number in counters[1:]]
         self._before, self._after = torch.tensor(before, device=device), torch.tensor(after, device=device)
+        self.memory = self._before, self._after
 
     def differences(self, counters: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """By node type int64 ``[num_hops + 1]``, by edge type ``[num_hops]``."""

@@ -159,7 +159,7 @@ def test_padded_batches_note_their_streams(monkeypatch: pytest.MonkeyPatch) -> N
     ask(request, 0, 0)
     kernels.sample(request)
     assert noted.count["DeviceStaticBatches"] == 1
-    assert noted.holds("DeviceStaticBatches", kernels._inputs, kernels._failure)
+    assert noted.holds("DeviceStaticBatches", kernels._inputs, kernels._failure, *kernels._hops.memory)
     assert noted.count["DeviceRows"] >= 1
 
 
