@@ -135,7 +135,9 @@ TEST("spread memory: nothing is left where a step fails, and what was mapped is 
 TEST("spread memory: what may still be read stays where it is") {
   const auto mapper = std::make_shared<FailingMapper>(-1);
   mapper->can_wait = false;
-  { const SpreadMemory memory(mapper, {0, 1}, 2 * kPage); }
+  {
+    const SpreadMemory memory(mapper, {0, 1}, 2 * kPage);
+  }
   CHECK(mapper->was_waited_for);
   CHECK(mapper->pieces.size() == 2 && mapper->mapped.size() == 2 && mapper->is_reserved);
 }

@@ -74,12 +74,14 @@ def test_arguments_of_pytest_are_those_of_make(
     assert capsys.readouterr().out.rstrip().endswith("-k 'one or other' -x")
 
 
-def test_where_there_is_no_gpu_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("is_built", "match"), [(True, "no GPU is usable: nothing was run"), (False, "the core was built without CUDA")]
+)
+def test_where_there_is_no_gpu_nothing_passes(monkeypatch: pytest.MonkeyPatch, is_built: bool, match: str) -> None:
     monkeypatch.setattr(run, "run_step", lambda *_: pytest.fail("a step was run"))
-    for is_built, match in ((True, "no GPU is usable: nothing was run"), (False, "the core was built without CUDA")):
-        monkeypatch.setattr(run, "_C", SimpleNamespace(cuda_is_built=lambda: is_built, cuda_device_count=lambda: 0))
-        with pytest.raises(SystemExit, match=match):
-            main([])
+    monkeypatch.setattr(run, "_C", SimpleNamespace(cuda_is_built=lambda: is_built, cuda_device_count=lambda: 0))
+    with pytest.raises(SystemExit, match=match):
+        main([])
 
 
 def test_steps_run_what_is_there() -> None:
