@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,9 +36,13 @@ def usable_gpu(device: torch.device | str | int) -> int:
     return gpu
 
 
+def _named(gpu: torch.device | str | int) -> torch.device:
+    return torch.device("cuda", gpu) if isinstance(gpu, int) else torch.device(gpu)
+
+
 def gpus_by_group(groups: Sequence[DeviceGroup] | None) -> list[tuple[int, ...]]:
     """Numbers of the GPUs of each group."""
-    return [tuple(torch.device(device).index or 0 for device in group.device_list) for group in groups or ()]
+    return [tuple(_named(device).index or 0 for device in group.device_list) for group in groups or ()]
 
 
 def groups_of_gpus(gpus: Sequence[Sequence[int]]) -> tuple[DeviceGroup, ...]:
@@ -46,16 +50,36 @@ def groups_of_gpus(gpus: Sequence[Sequence[int]]) -> tuple[DeviceGroup, ...]:
     return tuple(DeviceGroup(i, [torch.device("cuda", gpu) for gpu in group]) for i, group in enumerate(gpus))
 
 
-def check_usable(groups: Sequence[DeviceGroup]) -> None:
-    """InvalidArgumentError unless all members of groups are GPUs that this process may use, no group has one twice."""
-    for group in groups:
-        for gpu in group.device_list:
-            usable, device = _C.cuda_device_count(), torch.device(gpu)  # asked for here: no fork may come after CUDA
-            if device.type != "cuda" or (device.index or 0) >= usable:
-                raise InvalidArgumentError(f"device_group_list: expected GPUs, {usable} of them usable, got {device}")
-    for gpus in gpus_by_group(groups):
-        if len(set(gpus)) < len(gpus):
-            raise InvalidArgumentError(f"device_group_list: expected each GPU of a group once, got {list(gpus)}")
+def usable_groups(groups: Iterable[DeviceGroup] | None) -> tuple[DeviceGroup, ...]:
+    """The groups as they were given; none for None.
+
+    Raises:
+        InvalidArgumentError: they are no groups of GPUs that this process may use, or a GPU is in one twice, or in two.
+    """
+    if groups is not None and not isinstance(groups, Iterable):
+        raise InvalidArgumentError(f"device_group_list: expected a list of DeviceGroup, got {groups!r}")
+    found = tuple(groups or ())
+    for group in found:
+        _check_usable(group)
+    gpus = [gpu for group in gpus_by_group(found) for gpu in group]
+    if len(set(gpus)) < len(gpus):
+        raise InvalidArgumentError(f"device_group_list: expected each GPU once, got {gpus_by_group(found)}")
+    return found
+
+
+def _check_usable(group: DeviceGroup) -> None:
+    if not isinstance(group, DeviceGroup) or isinstance(group.device_list, str) or not group.device_list:
+        raise InvalidArgumentError(f"device_group_list: expected DeviceGroups, each with a list of GPUs, got {group!r}")
+    for gpu in group.device_list:
+        usable = _C.cuda_device_count()  # asked for here: no fork may come after CUDA
+        try:
+            device = _named(gpu)
+        except (RuntimeError, TypeError):
+            device = None
+        if device is None or device.type != "cuda" or (device.index or 0) >= usable:
+            raise InvalidArgumentError(
+                f"device_group_list: expected GPUs, {usable} of them usable, got {device or gpu}"
+            )
 
 
 def group_of(

@@ -19,7 +19,7 @@ from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
 from ..utils.units import parse_size
 from . import shared_memory
-from .device_group import DeviceGroup, gpus_by_group, usable_gpu
+from .device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu
 from .device_rows import DeviceRows, FollowedCopy
 from .disk_tier import DiskTier, FeatureMemory, bytes_of_row
 from .handles import FeatureHandle, GpuHandle
@@ -225,10 +225,12 @@ class Feature:
         """Has a GPU gather from now on, in the place of the one that was given; nothing where the host gathers.
 
         Raises:
-            InvalidArgumentError: there is no such GPU.
+            InvalidArgumentError: there is no such GPU, or it is of none of the groups.
         """
         if self._gathers_on_gpu:
-            self.device = usable_gpu(device)
+            gpu = usable_gpu(device)
+            group_of(gpu, gpus_by_group(self.device_group_list))
+            self.device = gpu
 
     @property
     def gathers_on_gpu(self) -> bool:

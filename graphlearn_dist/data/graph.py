@@ -12,7 +12,7 @@ from .. import _C
 from ..errors import InvalidArgumentError
 from ..utils.device import gpu_number
 from . import shared_memory
-from .device_group import DeviceGroup, check_usable, gpus_by_group, group_of, usable_gpu
+from .device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu, usable_groups
 from .device_topology import DeviceTopology, OnGpu, Placement
 from .handles import GraphHandle
 from .topology import Topology as Topology
@@ -56,8 +56,8 @@ class Graph:
             or PCIe. Without groups ``device`` holds them all.
 
     Raises:
-        InvalidArgumentError: there is no such mode or GPU; ``device`` is of none of the groups, or cannot read the
-            memory of one in its own.
+        InvalidArgumentError: there is no such mode or GPU; the groups are no groups of GPUs, or share one; ``device``
+            is of none of the groups, or cannot read the memory of one in its own.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Graph:
         self.mode = mode
         self.device = gpu
         self.row_book = row_book
-        self.device_group_list = tuple(device_group_list or ())
+        self.device_group_list = usable_groups(device_group_list)
         self._check_groups()
         self._native: _C.Csr | None = None
         self._native_weighted: _C.Csr | None = None
@@ -93,7 +93,6 @@ class Graph:
                 "device_group_list: expected mode 'CUDA' and a device, which samples, "
                 f"got mode {self.mode!r} and device {self.device}"
             )
-        check_usable(self.device_group_list)
         self._group_of(self.device)
 
     def _group_of(self, gpu: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from ..core import available_cores, thread_pool
 from ..data import shared_memory
 from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store
 from ..data.dataset import Dataset
-from ..data.device_group import DeviceGroup, check_usable, gpus_by_group, groups_of_gpus
+from ..data.device_group import DeviceGroup, gpus_by_group, groups_of_gpus, usable_groups
 from ..data.feature import Feature
 from ..data.graph import Graph
 from ..data.handles import handles_of, order_handles
@@ -68,7 +68,7 @@ class MemoryPlace:
     device_groups: tuple[DeviceGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        check_usable(self.device_groups)
+        usable_groups(self.device_groups)
 
     def graph(self, topology: Topology, row_book: PartitionBook) -> Graph:
         """Edges of the nodes that a book gives to its partition, in this place."""
@@ -205,7 +205,7 @@ class DistDataset(Dataset):
         arrays = layout.open_partition(partition_idx, verify=verify)
         self.edge_dir = layout.edge_dir  # type: ignore[assignment]  # checked on reading META.json
         parts = parts_in(layout, arrays, partition_idx).with_labels_of(whole_node_label_file)
-        place = MemoryPlace(graph_mode, device, feature_with_gpu, tuple(device_group_list or ()))
+        place = MemoryPlace(graph_mode, device, feature_with_gpu, usable_groups(device_group_list))
         self._set(parts, place)
         self.graph_caching = graph_caching
         others = set(range(layout.num_parts)) - {partition_idx} if graph_caching else set()

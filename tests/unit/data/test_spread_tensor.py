@@ -220,7 +220,15 @@ def test_groups_that_do_not_fit_are_refused() -> None:
     refused("device_group_list: GPU 0 reads, and is in none of", GROUPS[1:])
     refused("device_group_list: expected GPUs, 4 of them usable, got cuda:4", [DeviceGroup(0, ["cuda:0", "cuda:4"])])
     refused("device_group_list: expected GPUs, .* got cpu", [DeviceGroup(0, ["cuda:0", "cpu"])])
-    refused(r"device_group_list: expected each GPU of a group once, got \[0, 0\]", [DeviceGroup(0, ["cuda:0"] * 2)])
+    refused(r"device_group_list: expected each GPU once, got \[\(0, 0\)\]", [DeviceGroup(0, ["cuda:0"] * 2)])
+    refused("expected each GPU once", [DeviceGroup(0, ["cuda:0", "cuda:1"]), DeviceGroup(1, ["cuda:1"])])
+    for wrong in (5, DeviceGroup(0, ["cuda:0"])):
+        refused("device_group_list: expected a list of DeviceGroup, got", wrong)
+    for wrong in ("cuda:0", [[0, 1]], [*GROUPS, DeviceGroup(2, [])], [DeviceGroup(0, "cuda:0")]):
+        refused("device_group_list: expected DeviceGroups, each with a list of GPUs, got", wrong)
+    for gpu in ("nonsense", None, -1):
+        refused(f"device_group_list: expected GPUs, 4 of them usable, got {gpu}", [DeviceGroup(0, ["cuda:0", gpu])])
+    assert Graph(topology, "CUDA", 0, device_group_list=[DeviceGroup(0, [0, 1])])._group_of(1) == (0, 1)
     refused(
         r"device_group_list: GPU 0 cannot read the memory of \[2\] of its group", [DeviceGroup(0, ["cuda:0", "cuda:2"])]
     )
@@ -262,6 +270,10 @@ def test_features_alone_are_gathered_by_another_gpu() -> None:
     dataset.sample_on(3)
     assert dataset.node_features.device == 3
     assert dataset.graph.device is None
+    dataset.node_features = Feature(torch.zeros(300, 2), None, 0.5, GROUPS[:1], 0)
+    with pytest.raises(InvalidArgumentError, match="device_group_list: GPU 3 reads, and is in none of"):
+        dataset.sample_on(3)
+    assert dataset.node_features.device == 0
 
 
 @pytest.mark.usefixtures("imagined_gpus")
