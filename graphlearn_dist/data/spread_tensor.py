@@ -14,6 +14,7 @@ import torch
 
 from .. import _C
 from ..core import to_tensor
+from ..errors import CudaError
 from ..utils.device import device_number
 
 
@@ -42,13 +43,21 @@ def spread(values: torch.Tensor, gpus: Sequence[int], reader: torch.device) -> S
         InvalidArgumentError: the reader cannot read the memory of another GPU.
         CudaError: a GPU has no room.
     """
-    memory = _C.SpreadMemory(list(gpus), values.nbytes, device_number(reader))
+    memory = _take(gpus, values.nbytes, reader)
     raw, source = to_tensor(memory.tensor()), values.contiguous().view(-1).view(torch.uint8)
     ends = accumulate((num_bytes for _, num_bytes in memory.pieces), initial=0)
     for begin, end in pairwise(ends):  # a copy each, as each is a GPU's
         part = source[begin:end]
         raw[begin : begin + part.numel()].copy_(part)
     return SpreadTensor(_viewed(raw, values.dtype, tuple(values.shape)), memory)
+
+
+def _take(gpus: Sequence[int], num_bytes: int, reader: torch.device) -> _C.SpreadMemory:
+    try:
+        return _C.SpreadMemory(list(gpus), num_bytes, device_number(reader))
+    except CudaError:  # room that torch keeps for tensors to come is taken then, as by a tensor
+        torch.cuda.empty_cache()
+        return _C.SpreadMemory(list(gpus), num_bytes, device_number(reader))
 
 
 def _viewed(raw: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

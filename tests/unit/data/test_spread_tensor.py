@@ -16,7 +16,7 @@ from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset, DeviceGroup, Feature, Graph, Topology, graph
 from graphlearn_dist.data.spread_tensor import SpreadHandle, spread
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.errors import CudaError, InvalidArgumentError
 from graphlearn_dist.loader import NeighborLoader, StaticShapes, SubGraphLoader
 from graphlearn_dist.rpc import decode, encode
 from graphlearn_dist.sampler import SamplingType
@@ -85,6 +85,21 @@ def test_pieces_live_while_somebody_reads_them() -> None:
     del handle, tensor, opened
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_room_that_torch_keeps_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, tried = _C.SpreadMemory, list[str]()
+
+    def made(*wanted: Any) -> Any:
+        tried.append("taken")
+        if "emptied" not in tried:
+            raise CudaError("GPU 0 has no room")
+        return make(*wanted)
+
+    monkeypatch.setattr(_C, "SpreadMemory", made)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: tried.append("emptied"))
+    assert torch.equal(spread(torch.arange(9), GROUP, HOST).tensor, torch.arange(9))
+    assert tried == ["taken", "emptied", "taken"]
 
 
 def test_no_memory_and_no_places() -> None:
