@@ -91,7 +91,9 @@ def test_the_exit_code_is_the_programs_own(programs: Programs, tmp_path: Path, m
         assert errors == ""
 
 
-@pytest.mark.parametrize(("mode", "ending"), [("collocated", "break"), ("mp", "daemon")])
+@pytest.mark.parametrize(
+    ("mode", "ending"), [("collocated", "break"), pytest.param("mp", "daemon", marks=pytest.mark.thorough)]
+)
 def test_a_program_of_an_interpreter_started_for_it(directory: Path, mode: str, ending: str) -> None:
     """The same of a program that was not forked."""
     program = (

@@ -99,6 +99,7 @@ def test_a_program_that_does_not_know_its_interpreter(
         DistNeighborLoader(load(whole), [3], torch.arange(9), worker_options=MpDistSamplingWorkerOptions(1))
 
 
+@pytest.mark.thorough
 def test_no_working_directory_no_standard_output_and_flags(whole: Path, tmp_path: Path) -> None:
     """The directory was removed; descriptor 1 is a file that no worker may write to; ``-I`` holds for all processes."""
     there, report, program, other = (

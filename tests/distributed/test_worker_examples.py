@@ -39,6 +39,7 @@ def test_tables_are_built_trained_on_and_gone_on_with(tmp_path: Path) -> None:
     assert re.search(r"test accuracy \d+\.\d+%", printed)
 
 
+@pytest.mark.thorough
 def test_rows_are_inferred_beside_training(tmp_path: Path) -> None:
     """On the same servers, with the weights of each epoch."""
     printed = run_program_of_a_job("inference.py", "--smoke", "--workdir", str(tmp_path))

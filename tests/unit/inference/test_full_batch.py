@@ -81,7 +81,9 @@ def one_type(name: str) -> Data:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", ["cora", "tolokers", "debian"])
+@pytest.mark.parametrize(
+    "name", ["cora", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("tolokers", "debian"))]
+)
 def test_homogeneous(name: str, weighted: bool) -> None:
     data = one_type(name)
     arguments = [data.x, data.edge_index]

@@ -145,6 +145,7 @@ def test_original_ids(named: Path, tmp_path: Path) -> None:
     assert torch.cat([rows for _, rows in batches]).flatten().tolist() == list(range(119, -1, -1))
 
 
+@pytest.mark.thorough
 def test_original_ids_together(named: Path, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def make():\n    return [lambda x, edges: x]\n")
     done = launch(named, tmp_path, "--format", "parquet")
