@@ -15,8 +15,9 @@ PROGRAMS = [program for name in ("from_glt.md", "from_pyg.md", "from_dgl.md", "l
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: f"{program.document}:{program.line}")
 def test_program(program: Program, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(program.text)
-    ran = run_program("program.py", directory=tmp_path, timeout_s=DEADLINE_S)
+    path = tmp_path / "program.py"  # in full: what the program spawns is told the path, and not where it is
+    path.write_text(program.text)
+    ran = run_program(str(path), directory=tmp_path, timeout_s=DEADLINE_S)
     assert ran.returncode == 0, ran.stderr
     assert program.printed
     assert ran.stdout.splitlines() == program.printed
