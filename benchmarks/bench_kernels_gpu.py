@@ -12,14 +12,12 @@ import argparse
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from bench_captured_gpu import loader_of, shapes_and_edges
 from bench_sampling_gpu import make_dataset
-from gpu import describe, require_gpu
-from graphs import default_cache
+from gpu import describe, graph_arguments, require_gpu
 from harness import print_table, write_json
 
 from graphlearn_dist.loader import CapturedStep
@@ -48,15 +46,9 @@ def kernel_times(make: Callable[[int, int], Any], num_batches: int) -> dict[str,
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=2_449_029)
-    parser.add_argument("--edges", type=int, default=123_718_280)
-    parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser = graph_arguments(__doc__)
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--plain", action="store_true", help="make batches one by one, and measure nothing")
-    parser.add_argument("--cache", type=Path, default=default_cache())
     return parser.parse_args()
 
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from bench_sampling_gpu import make_dataset
-from gpu import GPU, describe, require_gpu, seconds
-from graphs import default_cache
+from gpu import GPU, describe, graph_arguments, require_gpu, seconds
 from harness import median, print_table, write_json
 from torch_geometric.nn import GraphSAGE
 
@@ -92,15 +90,9 @@ def measure(dataset: Dataset, args: argparse.Namespace, prefetch: int) -> dict[s
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=2_449_029)
-    parser.add_argument("--edges", type=int, default=123_718_280)
-    parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser = graph_arguments(__doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cache", type=Path, default=default_cache())
     return parser.parse_args()
 
 

@@ -10,12 +10,11 @@ Needs a GPU and a build with CUDA; `make gpu` runs it. Batches of both are compa
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
-from gpu import describe, has_peer, require_gpu, seconds
-from graphs import PowerLaw, default_cache, make_graph
+from gpu import describe, graph_arguments, has_peer, require_gpu, seconds
+from graphs import PowerLaw, make_graph
 from harness import median, print_table, spread, write_json
 
 from graphlearn_dist.core import available_cores
@@ -84,16 +83,10 @@ def check_batches(gpu: NeighborLoader, cpu: NeighborLoader) -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=2_449_029)
-    parser.add_argument("--edges", type=int, default=123_718_280)
-    parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser = graph_arguments(__doc__)
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=available_cores(), help="of the CPU's batches")
-    parser.add_argument("--cache", type=Path, default=default_cache())
     return parser.parse_args()
 
 

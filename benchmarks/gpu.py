@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from graphs import default_cache
 
 GPU = torch.device("cuda", 0)
 
@@ -24,6 +27,18 @@ def has_peer() -> bool:
         return True
     print(f"{count} GPUs, of which number 0 reads the memory of no other: peers are not measured")
     return False
+
+
+def graph_arguments(description: str | None) -> argparse.ArgumentParser:
+    """A command line with those of the graph and of its batches."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=2_449_029)
+    parser.add_argument("--edges", type=int, default=123_718_280)
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    return parser
 
 
 def describe() -> dict[str, Any]:

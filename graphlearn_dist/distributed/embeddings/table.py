@@ -122,5 +122,5 @@ class EmbeddingTable:
             how = optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.eps, state.step + 1
             _C.adam_step(state.rows, means, squares, at, grads, *how)
         else:
-            raise NotImplementedError(f"optimizer: {optimizer.kind!r} has no step")
+            raise InvalidArgumentError(f"optimizer: expected 'sgd', 'adagrad' or 'adam', got {optimizer.kind!r}")
         state.step += 1
