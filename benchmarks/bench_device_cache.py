@@ -20,8 +20,8 @@ import torch
 from harness import power_law_edges, print_table, write_json
 
 from graphlearn_dist.data import Dataset
-from graphlearn_dist.data.device_cache import DeviceCache
-from graphlearn_dist.data.device_rows import DeviceRows
+from graphlearn_dist.data.device.device_cache import DeviceCache
+from graphlearn_dist.data.device.device_rows import DeviceRows
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, count_nodes
 from graphlearn_dist.loader.local_loader import LocalLoader
 

@@ -30,7 +30,7 @@ from harness import print_table, write_json
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.partition import RangePartitioner
-from graphlearn_dist.sampler.foresight import WINDOW
+from graphlearn_dist.sampler.epochs.foresight import WINDOW
 from graphlearn_dist.utils.units import parse_size
 
 SHARES = (0.05, 0.1, 0.2)

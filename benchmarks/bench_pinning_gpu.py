@@ -23,8 +23,8 @@ from harness import median, print_table, write_json
 from graphlearn_dist import _C
 from graphlearn_dist.core import pooled_empty
 from graphlearn_dist.data import shared_memory
-from graphlearn_dist.data.device_rows import DeviceRows
-from graphlearn_dist.data.pinned_memory import pin
+from graphlearn_dist.data.device.device_rows import DeviceRows
+from graphlearn_dist.data.device.pinned_memory import pin
 
 WIDTH = 128  # float32
 

@@ -26,8 +26,8 @@ from .errors import GraphLearnError, InvalidArgumentError, LaunchError, PeerLost
 if TYPE_CHECKING:
     from .cluster import Host
     from .inference import InferenceOptions, Results
-    from .utils.job_file import JobAddress
     from .utils.progress import StageProgress
+    from .utils.system.job_file import JobAddress
 
 
 def _launch(args: argparse.Namespace) -> int:
@@ -129,7 +129,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _job_address(text: str) -> JobAddress:
-    from .utils.job_file import JobAddress, read_job_file
+    from .utils.system.job_file import JobAddress, read_job_file
 
     if os.path.exists(text) or not text.rpartition(":")[2].isdecimal():
         return read_job_file(text)

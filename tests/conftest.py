@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 
 # No example fails for what it takes on a machine that is busy.
 settings.register_profile("untimed", deadline=None)

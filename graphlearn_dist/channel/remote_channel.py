@@ -11,7 +11,7 @@ from ..distributed import rpc
 from ..distributed.dist_server import DistServer
 from ..errors import ChannelClosedError, ChannelError, InvalidArgumentError
 from ..rpc.calls.remote import Remote
-from ..utils.lifetime import Home
+from ..utils.system.lifetime import Home
 from .base import ChannelBase
 
 

@@ -1,7 +1,7 @@
 """Graphs, features and data sets in memory."""
 
 from .dataset import Dataset
-from .device_group import DeviceGroup
+from .device.device_group import DeviceGroup
 from .feature import Feature
 from .graph import Graph
 from .random_split import random_split

@@ -21,7 +21,7 @@ from ..utils.units import parse_size
 from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of
 from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
-from .device_group import DeviceGroup
+from .device.device_group import DeviceGroup
 from .disk_tier import FeatureMemory
 from .feature import Feature, divide_memory
 from .graph import Graph

@@ -19,12 +19,12 @@ from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
 from ..utils.units import parse_size
 from . import shared_memory
-from .device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu
-from .device_rows import DeviceRows, FollowedCopy
+from .device.device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu
+from .device.device_rows import DeviceRows, FollowedCopy
+from .device.placed_rows import PlacedRows
+from .device.row_placement import place_rows
 from .disk_tier import DiskTier, FeatureMemory, bytes_of_row
 from .handles import FeatureHandle, GpuHandle
-from .placed_rows import PlacedRows
-from .row_placement import place_rows
 from .unified_tensor import UnifiedTensor
 
 # Arguments of ``Feature`` beside its rows and their dtype, which are kept under the same names.

@@ -12,8 +12,8 @@ from .. import _C
 from ..errors import InvalidArgumentError
 from ..utils.device import gpu_number
 from . import shared_memory
-from .device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu, usable_groups
-from .device_topology import DeviceTopology, OnGpu, Placement
+from .device.device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu, usable_groups
+from .device.device_topology import DeviceTopology, OnGpu, Placement
 from .handles import GraphHandle
 from .topology import Topology as Topology
 

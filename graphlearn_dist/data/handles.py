@@ -15,9 +15,9 @@ from torch.multiprocessing.reductions import reduce_tensor
 from ..messages import TensorHandle
 from ..utils.message_types import register_message
 from . import shared_memory
-from .device_group import DeviceGroup
+from .device.device_group import DeviceGroup
+from .device.spread_tensor import SpreadHandle
 from .schema import EdgeDirection, by_type
-from .spread_tensor import SpreadHandle
 from .zone_order import ZoneOrder
 
 

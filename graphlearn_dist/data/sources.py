@@ -12,7 +12,7 @@ import torch
 
 from ..errors import InvalidArgumentError, StorageError
 from .dataset import Dataset
-from .pyg_levels import Levels, read_levels
+from .pyg.pyg_levels import Levels, read_levels
 from .schema import EdgeDirection, bare
 
 if TYPE_CHECKING:

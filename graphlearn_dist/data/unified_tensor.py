@@ -15,7 +15,7 @@ from ..messages import TensorHandle
 from ..utils.device_exchange import moved
 from ..utils.tensor import plain_tensor
 from . import shared_memory
-from .device_rows import DeviceRows
+from .device.device_rows import DeviceRows
 from .disk_tier import DiskTier
 from .handles import GpuHandle
 

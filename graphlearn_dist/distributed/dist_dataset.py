@@ -14,7 +14,7 @@ from ..core import available_cores, thread_pool
 from ..data import shared_memory
 from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store
 from ..data.dataset import Dataset
-from ..data.device_group import DeviceGroup, gpus_by_group, groups_of_gpus, usable_groups
+from ..data.device.device_group import DeviceGroup, gpus_by_group, groups_of_gpus, usable_groups
 from ..data.feature import Feature
 from ..data.graph import Graph
 from ..data.handles import handles_of, order_handles
@@ -35,7 +35,7 @@ from ..data.topology import Topology
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..partition import CachedRows, PartitionBook, load_partition_layout
 from ..partition.partition_book import check_partition_idx
-from ..sampler.device_graph import device_of
+from ..sampler.device.device_graph import device_of
 from ..typing import EdgeType, NodeType
 from ..utils.device import gpu_number
 from .partitions.dataset_handle import (

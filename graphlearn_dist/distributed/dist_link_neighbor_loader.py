@@ -18,8 +18,8 @@ from ..sampler.base import (
     is_induced,
     time_settings,
 )
-from ..sampler.exclusion import ReverseIds, ReverseTypes
 from ..sampler.inputs import has_exclusion, has_negatives, has_times, to_remote_link_input
+from ..sampler.links.exclusion import ReverseIds, ReverseTypes
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dist_loader import DistLoader

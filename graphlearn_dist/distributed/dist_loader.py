@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.device_copies import Copy, DeviceCopies, OneAhead, pinned
+from ..data.device.device_copies import Copy, DeviceCopies, OneAhead, pinned
 from ..errors import ChannelClosedError, InvalidArgumentError
 from ..loader.epochs import EpochLoader, LoaderIterator
 from ..loader.learned_rows import Embeddings, with_learned_rows
@@ -16,9 +16,9 @@ from ..loader.resume import Shard
 from ..loader.transform import allow_matrices, to_pyg
 from ..messages import EndOfEpoch
 from ..sampler.base import SamplerInput, SamplingConfig
-from ..sampler.fingerprint import Settings, config_settings
-from ..sampler.locality import warn_of_locality
-from ..sampler.schedule import BatchIndices
+from ..sampler.epochs.fingerprint import Settings, config_settings
+from ..sampler.epochs.locality import warn_of_locality
+from ..sampler.epochs.schedule import BatchIndices
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..utils.device import can_pin
 from .dist_dataset import DistDataset

@@ -11,7 +11,7 @@ import torch
 
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
-from ..sampler.fingerprint import Settings
+from ..sampler.epochs.fingerprint import Settings
 from ..utils.device import can_pin
 from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect

@@ -12,7 +12,7 @@ from ..channel.output_channel import SEND_WAIT_S, send_for
 from ..errors import ChannelClosedError, ChannelTimeoutError, InvalidArgumentError, NotInitializedError
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
-from ..sampler.schedule import BatchIndices
+from ..sampler.epochs.schedule import BatchIndices
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 from .producers.local_producers import CollocatedProducer, MpProducer

@@ -30,17 +30,17 @@ from ..rpc.calls.remote import remote, remote_functions, sent_as_it_is
 from ..rpc.engine.threads import post
 from ..rpc.peers.identity import Member, Peer, current_peer
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
-from ..sampler.fingerprint import input_settings
+from ..sampler.epochs.fingerprint import input_settings
+from ..sampler.epochs.locality import order_of_seeds, place_nodes
+from ..sampler.epochs.schedule import BatchShare
 from ..sampler.inputs import edge_type_index
-from ..sampler.locality import order_of_seeds, place_nodes
-from ..sampler.schedule import BatchShare
 from ..telemetry import MadeStats, Metric, register_source
 from ..telemetry.loader_stats import made_metrics
 from ..telemetry.process_status import Budget, ServedStatus
 from ..telemetry.trace import tracer
 from ..typing import EdgeType, NodeType
-from ..utils.garbage import permanent_heap
-from ..utils.lifetime import Home
+from ..utils.system.garbage import permanent_heap
+from ..utils.system.lifetime import Home
 from . import rpc
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import DeadlineExceededError, InvalidArgumentError, NotInitializedError, SystemLimitError
 from ..rpc.engine.threads import LoopExecutor, post, run_loop
-from ..utils.lifetime import Home, start_thread
+from ..utils.system.lifetime import Home, start_thread
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import torch
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from ..data.pyg_graphs import is_pyg_data
+from ..data.pyg.pyg_graphs import is_pyg_data
 from ..data.schema import EdgeDirection, GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
@@ -23,11 +23,11 @@ from ..sampler.base import (
 )
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
-from ..sampler.exclusion import with_excluded
+from ..sampler.epochs.schedule import batch_index
 from ..sampler.inputs import check_input
-from ..sampler.negative_sampling import negatives_of
+from ..sampler.links.exclusion import with_excluded
+from ..sampler.links.negative_sampling import negatives_of
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
-from ..sampler.schedule import batch_index
 from ..sampler.tasks import GraphAccess
 from ..utils.coroutines import run_local
 from .pyg_stores import ServerGraphStore

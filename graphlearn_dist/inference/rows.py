@@ -12,7 +12,7 @@ import torch
 from .. import _C
 from ..data.unified_tensor import view_rows
 from ..errors import InvalidArgumentError
-from ..utils.disk import map_new_array
+from ..utils.system.disk import map_new_array
 
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 

@@ -21,9 +21,9 @@ import torch
 from ..errors import InvalidArgumentError
 from ..loader.learned_rows import Embeddings
 from ..partition.layout import type_folder
-from ..utils.disk import disk_errors
-from ..utils.memory import memory_left_bytes
 from ..utils.progress import Progress, StageProgress
+from ..utils.system.disk import disk_errors
+from ..utils.system.memory import memory_left_bytes
 from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of, sparse_rows
 from .options import RESULT_DTYPES, InferenceOptions
 from .pieces import PieceSize

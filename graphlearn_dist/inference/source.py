@@ -14,7 +14,7 @@ from ..config import feature_memory
 from ..data.dataset import Dataset
 from ..data.disk_tier import FeatureMemory
 from ..data.feature import Feature, divide_memory
-from ..data.pyg_graphs import is_pyg_data
+from ..data.pyg.pyg_graphs import is_pyg_data
 from ..data.schema import NODE_FEATURE, edge_ends, store_name
 from ..data.topology import Topology
 from ..distributed import DistDataset, ServedDataset, rpc
@@ -34,7 +34,7 @@ from ..sampler.local_graph import LocalGraph
 from ..sampler.plan import SamplingPlan, build_plan
 from ..sampler.tasks import GraphAccess, SeedList
 from ..utils.coroutines import run_local
-from ..utils.memory import memory_left_bytes
+from ..utils.system.memory import memory_left_bytes
 from ..utils.units import parse_size
 from .lost_servers import Answer, LostServers
 from .together import Group, join_group

@@ -1,6 +1,6 @@
 """What a training loop holds: PyG objects out."""
 
-from ..sampler.padding import StaticShapes
+from ..sampler.device.padding import StaticShapes
 from .captured_step import CapturedStep
 from .hotness import count_nodes
 from .link_loader import LinkLoader, get_edge_label_index

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.stream_uses import wait_at_drop
+from ..data.device.stream_uses import wait_at_drop
 from ..errors import InvalidArgumentError
-from ..sampler.fingerprint import Settings
-from ..sampler.schedule import BatchIndices
-from ..sampler.static_batches import ask, new_request
+from ..sampler.device.static_batches import ask, new_request
+from ..sampler.epochs.fingerprint import Settings
+from ..sampler.epochs.schedule import BatchIndices
 from ..telemetry import MadeStats
 from .epochs import EpochLoader
 from .local_loader import LocalLoader

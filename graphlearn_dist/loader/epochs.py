@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..config import trace_setting
 from ..errors import GraphLearnError, InvalidArgumentError
 from ..rpc.peers.identity import boot_id
-from ..sampler.fingerprint import Settings
-from ..sampler.schedule import BatchIndices
+from ..sampler.epochs.fingerprint import Settings
+from ..sampler.epochs.schedule import BatchIndices
 from ..telemetry import DeviceCacheCounts, LoaderStats, MadeStats, Metric, register_source
 from ..telemetry.loader_stats import LoopTimes, made_metrics
 from ..telemetry.process_status import LoaderStatus
 from ..telemetry.trace import start_tracing, tracer
-from ..utils.lifetime import Home, threads
+from ..utils.system.lifetime import Home, threads
 from .resume import EpochPass, EpochPlace, Shard, to_place, to_state
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
-from ..sampler.exclusion import ReverseIds, ReverseTypes
+from ..sampler.links.exclusion import ReverseIds, ReverseTypes
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors

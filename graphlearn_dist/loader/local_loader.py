@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.dataset import Dataset
-from ..data.device_copies import Copy, DeviceCopies, pinned
+from ..data.device.device_copies import Copy, DeviceCopies, pinned
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.batches import LocalBatches, with_own_times
-from ..sampler.device_graph import device_of
-from ..sampler.fingerprint import Settings, config_settings, input_settings
+from ..sampler.device.device_graph import device_of
+from ..sampler.device.padding import StaticShapes
+from ..sampler.device.static_batches import StaticBatches, ask, make_static_batches, new_request
+from ..sampler.epochs.fingerprint import Settings, config_settings, input_settings
+from ..sampler.epochs.locality import warn_of_locality
+from ..sampler.epochs.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.inputs import resolve_input
-from ..sampler.locality import warn_of_locality
-from ..sampler.padding import StaticShapes
-from ..sampler.schedule import BatchIndices, SeedSchedule, batch_index
-from ..sampler.static_batches import StaticBatches, ask, make_static_batches, new_request
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
 from .batch_source import BatchSource, DatasetSource
@@ -281,7 +281,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return self._finish(made)
 
     def batch_of(self, request: torch.Tensor) -> Data | HeteroData:
-        """The batch of static shapes that a request on its device names; see ``sampler.static_batches``."""
+        """The batch of static shapes that a request on its device names; see ``sampler.device.static_batches``."""
         batch = self._make_static(request)
         is_there = self._copies.device in (None, batch.edge_stores[0].edge_index.device)
         return self._finish(Copy(batch) if is_there else self._copies.begin(batch))

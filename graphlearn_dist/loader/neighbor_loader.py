@@ -8,8 +8,8 @@ import torch
 
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
+from ..sampler.device.padding import StaticShapes
 from ..sampler.neighbor_sampler import NeighborSampler
-from ..sampler.padding import StaticShapes
 from ..sampler.plan import check_num_neighbors
 from ..typing import NumNeighbors
 from .dataloader_keywords import drawn_seed

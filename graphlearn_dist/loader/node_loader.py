@@ -9,9 +9,9 @@ import torch
 from ..data.dataset import Dataset
 from ..errors import InvalidArgumentError
 from ..sampler.base import BaseSampler, NodeSamplerInput, SamplingType
+from ..sampler.device.padding import StaticShapes
 from ..sampler.inputs import to_sampler_input
 from ..sampler.neighbor_sampler import NeighborSampler
-from ..sampler.padding import StaticShapes
 from .dataloader_keywords import check_keywords, drawn_seed
 from .learned_rows import Embeddings
 from .local_loader import LocalLoader, Transform

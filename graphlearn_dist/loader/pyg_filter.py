@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ..core import stack_pair
-from ..data.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
-from ..data.pyg_graphs import is_pyg_stores
+from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
+from ..data.pyg.pyg_graphs import is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
 from ..utils.tensor import from_array
 

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from ..data.pyg_adjacency import edges_of
-from ..data.pyg_graphs import is_pyg_data, is_pyg_stores
+from ..data.pyg.pyg_adjacency import edges_of
+from ..data.pyg.pyg_graphs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
-from ..sampler.exclusion import Exclusion, with_excluded
-from ..sampler.fingerprint import Settings, config_settings, input_settings
+from ..sampler.epochs.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import to_link_input
+from ..sampler.links.exclusion import Exclusion, with_excluded
 from ..telemetry import BatchCounts
 from .batch_source import Named, sampled_in_turn
 from .pyg_filter import PygFilter, set_links, set_seeds
@@ -395,7 +395,7 @@ def cast_negatives(neg_sampling: Any, ratio: float | None) -> tuple[Any, bool]:
     """
     from torch_geometric.sampler import NegativeSampling as PygNegatives
 
-    from ..sampler.negative_sampling import NegativeSampling
+    from ..sampler.links.negative_sampling import NegativeSampling
 
     if ratio is not None and ratio != 0.0:
         neg_sampling = ("binary", ratio)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from ..sampler.fingerprint import Settings
-from ..sampler.schedule import BatchIndices, SeedSchedule
+from ..sampler.epochs.fingerprint import Settings
+from ..sampler.epochs.schedule import BatchIndices, SeedSchedule
 
 # What a seed draws is part of a state's meaning: whoever changes draws or shuffles raises this, and refuses old states.
 # 2: weighted draws are exact, small epochs are shuffled by Fisher and Yates, LABOR breaks ties at random.

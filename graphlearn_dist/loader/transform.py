@@ -15,8 +15,8 @@ from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store, columns_among
 from ..data.schema import GraphSchema
 from ..messages import Adjacency, LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
+from ..sampler.device.padding import PaddedBatch
 from ..sampler.outputs import HeteroSamplerOutput, SamplerOutput
-from ..sampler.padding import PaddedBatch
 from ..typing import EdgeType, NodeType
 
 if TYPE_CHECKING:  # importing it takes as long as importing torch, and sampling workers never need it

@@ -12,7 +12,7 @@ import torch
 from .. import _C
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, StorageError
-from ..utils.disk import map_new_array
+from ..utils.system.disk import map_new_array
 from ..utils.values import check_distinct, label_of
 from .edge_book import EdgeBook, OwnedEdgesBook
 from .layout import AnyBook, EdgeKey, NodeKey, array_path, table_paths

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..utils.directory_lock import locked_directory
+from ..utils.system.directory_lock import locked_directory
 from .layout import META_FILE, EdgeKey, NodeKey
 from .storage import ArrayFile, open_array, write_tensor
 

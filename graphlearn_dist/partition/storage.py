@@ -17,8 +17,8 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
-from ..utils.disk import disk_errors
-from ..utils.scratch import scratch_folder
+from ..utils.system.disk import disk_errors
+from ..utils.system.scratch import scratch_folder
 
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already

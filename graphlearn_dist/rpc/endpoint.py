@@ -16,7 +16,7 @@ from .._C import Answerer, RpcEngine, RpcStream
 from ..config import RpcSettings
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError, SystemLimitError
 from ..telemetry import register_source
-from ..utils.lifetime import Home, start_thread
+from ..utils.system.lifetime import Home, start_thread
 from .calls.call import Answer, Call, OutcomeType, Reply
 from .calls.callees import Callees
 from .calls.deadlines import Deadlines

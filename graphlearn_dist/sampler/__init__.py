@@ -12,13 +12,13 @@ from .base import (
     SamplingConfig,
     SamplingType,
 )
+from .epochs.schedule import SeedSchedule
 from .importance import ImportanceSettings
 from .negative_sampler import RandomNegativeSampler
 from .neighbor_sampler import NeighborSampler
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .plan import SamplingPlan, build_plan
 from .ppr import personalized_pagerank
-from .schedule import SeedSchedule
 from .walks import WalkSettings
 
 __all__ = [

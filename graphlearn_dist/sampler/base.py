@@ -18,7 +18,7 @@ from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor, plain_tensor
 from ..utils.values import check_seed
-from .negative_sampling import NegativeSampling, NegativeSamplingMode
+from .links.negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .strategies import TEMPORAL_STRATEGIES, check_strategy
 

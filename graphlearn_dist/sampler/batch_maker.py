@@ -17,7 +17,7 @@ from ..telemetry import BatchCounts
 from ..utils.coroutines import gather_all
 from .adjacency import with_adjacency
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
-from .schedule import SeedSchedule
+from .epochs.schedule import SeedSchedule
 from .tasks import GraphAccess, TaskResult, make_task
 
 T = TypeVar("T")

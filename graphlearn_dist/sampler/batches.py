@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ..data.dataset import Dataset
-from ..data.deferred_gathers import DeferredGathers
-from ..data.device_rows import DeviceRows
+from ..data.device.deferred_gathers import DeferredGathers
+from ..data.device.device_rows import DeviceRows
 from ..data.disk_tier import Announced
 from ..data.feature import Feature, counts_of_caches
 from ..data.schema import NODE_LABEL
@@ -22,11 +22,11 @@ from ..telemetry.trace import trace_stages
 from ..utils.coroutines import run_local
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from .batch_maker import BatchMaker, make_schedule, wanted_rows, with_rows
-from .device_graph import DeviceGraph, device_of
-from .foresight import SampledAhead
+from .device.device_graph import DeviceGraph, device_of
+from .epochs.foresight import SampledAhead
+from .epochs.locality import order_of_seeds
 from .inputs import check_direction
 from .local_graph import LocalGraph
-from .locality import order_of_seeds
 from .plan import Draw, SamplingPlan, build_plan
 from .strategies import STRATEGIES, TEMPORAL_STRATEGIES
 from .tasks import GraphAccess

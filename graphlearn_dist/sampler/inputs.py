@@ -27,8 +27,8 @@ from .base import (
     RemoteSamplerInput,
     SamplerInput,
 )
-from .exclusion import Exclusion, check_edge_ids, to_exclusion
-from .negative_sampling import negatives_of
+from .links.exclusion import Exclusion, check_edge_ids, to_exclusion
+from .links.negative_sampling import negatives_of
 
 _FILE_SUFFIXES = (".npy", ".pt")
 

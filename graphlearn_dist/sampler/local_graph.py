@@ -15,7 +15,7 @@ from ..data.dataset import Dataset
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import Subgraph
-from .negative_slots import FilledSlots, NegativeSlots, fill_by_asking
+from .links.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from .plan import SamplingPlan
 from .tasks import InducedEdges, NamedSeeds, Sampled, SeedList
 

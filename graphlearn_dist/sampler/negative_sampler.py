@@ -11,7 +11,7 @@ from .. import _C
 from ..core import thread_pool, to_tensor
 from ..data.graph import Graph
 from ..errors import InvalidArgumentError
-from .negative_pool import HasEdge, NegativePool, negative_key
+from .links.negative_pool import HasEdge, NegativePool, negative_key
 
 
 def local_has_edge(graph: Graph, edge_dir: Literal["in", "out"], num_threads: int = 1) -> HasEdge:

@@ -18,10 +18,10 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
-from .exclusion import without_edges
 from .inputs import edge_type_index
-from .negative_pool import NegativePool, negative_key
-from .negative_slots import FilledSlots, NegativeSlots, TimeLimit
+from .links.exclusion import without_edges
+from .links.negative_pool import NegativePool, negative_key
+from .links.negative_slots import FilledSlots, NegativeSlots, TimeLimit
 from .plan import SamplingPlan
 
 _HARD_HOP = (1 << 31) - 3  # the draws of hard negatives have a key of their own: no hop has this number

@@ -24,9 +24,9 @@ from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
 from ..partition.sources import Kind
 from ..partition.storage import ArrayFile, ArrayWriter, checksum_of, new_directory, put_in_place
-from ..utils.directory_lock import locked_directory
-from ..utils.disk import disk_errors
 from ..utils.progress import Progress, Report
+from ..utils.system.directory_lock import locked_directory
+from ..utils.system.disk import disk_errors
 from ..utils.units import parse_size
 from .buckets import Budget
 from .columns import CheckedChunk, id_kind

@@ -17,8 +17,8 @@ from ..errors import StorageError, TableError
 from ..partition.attributes import attr_path
 from ..partition.layout import AnyBook, array_path
 from ..partition.storage import ArrayFile, ArrayWriter
-from ..utils.disk import map_new_array
 from ..utils.progress import Report
+from ..utils.system.disk import map_new_array
 from .arrays import FeatureArray, Scales, feature_arrays, scales_by_array
 from .buckets import Bucket, BucketWriter, Budget, Fields, buckets_of, choose_shift, fields_of
 from .columns import Array, CheckedChunk, id_kind, is_time

@@ -11,8 +11,8 @@ from typing import Any
 
 from .. import _C
 from ..errors import InvalidArgumentError, StorageError
-from ..utils.disk import disk_errors
 from ..utils.progress import Progress, Report, told
+from ..utils.system.disk import disk_errors
 
 _STATE_FILE = "STATE.json"
 RESUME = "; --resume goes on when it can"

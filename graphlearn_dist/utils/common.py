@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .ports import free_port
+from .system.ports import free_port
 
 
 def ensure_dir(dir_path: str) -> None:

@@ -15,8 +15,8 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset
+from graphlearn_dist.data.device.placed_rows import PlacedRows
 from graphlearn_dist.data.feature import Feature
-from graphlearn_dist.data.placed_rows import PlacedRows
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,

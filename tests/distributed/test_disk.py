@@ -25,7 +25,7 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.errors import GraphLearnError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.partition import RandomPartitioner
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.support.jobs import load
 from tests.support.oracle import assert_same, pyg_tensors
 from tests.support.processes import assert_nothing_left, start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.multiprocessing
 
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.support import glt_memory_programs as program
 from tests.support.processes import run_processes
 

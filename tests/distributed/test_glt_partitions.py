@@ -11,7 +11,7 @@ import torch
 
 import graphlearn_dist.glt as glt
 from graphlearn_dist.distributed import DistDataset
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.distributed.test_partitions_in_memory import check_batches_of
 from tests.support import glt_partition_programs as programs
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_weights

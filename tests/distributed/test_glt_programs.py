@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.support.glt_programs import NUM_NODES, partition
 from tests.support.graphs import analytic_edges
 from tests.support.jobs import wait_ended

@@ -46,7 +46,7 @@ from graphlearn_dist.rpc.wire.encoded import Encoded
 from graphlearn_dist.sampler import NodeSamplerInput
 from graphlearn_dist.sampler.plan import build_plan
 from graphlearn_dist.sampler.probability import sampling_probability
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.support.graphs import Direction, make_dataset, random_graph
 from tests.support.jobs import load
 from tests.support.oracle import (

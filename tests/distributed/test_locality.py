@@ -25,7 +25,7 @@ from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.partition import save_node_order
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
-from graphlearn_dist.sampler.locality import order_of_seeds
+from graphlearn_dist.sampler.epochs.locality import order_of_seeds
 from tests.distributed.test_oracle import make_all
 from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import make_dataset, random_graph

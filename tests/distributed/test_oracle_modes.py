@@ -34,7 +34,7 @@ from graphlearn_dist.distributed import (
     wait_and_shutdown_server,
 )
 from graphlearn_dist.distributed.workers.fork_server import hold_fork_server
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.support.graphs import Direction
 from tests.support.jobs import load
 from tests.support.oracle import (

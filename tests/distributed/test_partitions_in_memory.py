@@ -39,7 +39,7 @@ from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from graphlearn_dist.utils import id2idx
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.distributed.test_oracle import make_all
 from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import Direction, TestGraph, make_dataset

@@ -34,7 +34,7 @@ from graphlearn_dist.sampler.base import (
     SamplingConfig,
     SamplingType,
 )
-from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare
+from graphlearn_dist.sampler.epochs.schedule import BatchIndices, BatchShare
 from graphlearn_dist.telemetry import MadeStats
 from graphlearn_dist.typing import Split
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, make_partitions, running_servers, workers_of

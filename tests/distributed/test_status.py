@@ -27,7 +27,7 @@ from graphlearn_dist.errors import AuthenticationError, ChannelClosedError, Peer
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.telemetry import BatchSums, collect
 from graphlearn_dist.telemetry.process_status import process_status
-from graphlearn_dist.utils.job_file import JobAddress
+from graphlearn_dist.utils.system.job_file import JobAddress
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, Job, load, make_partitions, running_servers
 
 IDS = torch.arange(NUM_NODES)

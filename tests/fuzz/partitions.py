@@ -35,8 +35,8 @@ from graphlearn_dist.partition import (
 from graphlearn_dist.partition.ordering import zone_graph
 from graphlearn_dist.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batch_maker import BatchMaker
+from graphlearn_dist.sampler.epochs.locality import order_of_seeds
 from graphlearn_dist.sampler.inputs import resolve_input
-from graphlearn_dist.sampler.locality import order_of_seeds
 from graphlearn_dist.sampler.ppr import personalized_pagerank
 from graphlearn_dist.sampler.strategies import STRATEGIES
 from graphlearn_dist.utils.coroutines import run_local

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.glt import planted
 from tests.support.processes import ROOT, warm_interpreter
 from tests.support.warm import ForkedProcess

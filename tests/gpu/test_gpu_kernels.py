@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphlearn_dist.data.device_cache import DeviceCache
-from graphlearn_dist.data.device_rows import DeviceRows
-from graphlearn_dist.data.row_placement import place_rows
+from graphlearn_dist.data.device.device_cache import DeviceCache
+from graphlearn_dist.data.device.device_rows import DeviceRows
+from graphlearn_dist.data.device.row_placement import place_rows
 from graphlearn_dist.data.unified_tensor import view_rows
 from graphlearn_dist.errors import BatchOverflowError, UnknownIdError
 from graphlearn_dist.loader import StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingType
 from graphlearn_dist.sampler.batches import make_plan
+from graphlearn_dist.sampler.device.static_batches import ask, new_request
 from graphlearn_dist.sampler.local_graph import LocalGraph
-from graphlearn_dist.sampler.static_batches import ask, new_request
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import (
     LINK_WAYS,

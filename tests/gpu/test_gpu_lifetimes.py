@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from graphlearn_dist.core import pooled_empty
 from graphlearn_dist.data import Feature
-from graphlearn_dist.data.device_copies import DeviceCopies
+from graphlearn_dist.data.device.device_copies import DeviceCopies
 from graphlearn_dist.loader import NeighborLoader
 from tests.gpu.test_gpu_loaders import NUM_NODES, SETTINGS, make_data, sampled_on_gpu
 from tests.support.gpu import GPU, busy, needs_gpu

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from graphlearn_dist.core import pooled_empty
 from graphlearn_dist.data import Dataset
-from graphlearn_dist.data.device_copies import DeviceCopies
+from graphlearn_dist.data.device.device_copies import DeviceCopies
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,

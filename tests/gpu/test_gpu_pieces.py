@@ -11,12 +11,12 @@ import torch.multiprocessing as mp
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset, DeviceGroup
-from graphlearn_dist.data.device_topology import DeviceTopology
-from graphlearn_dist.data.spread_tensor import SpreadHandle, spread
+from graphlearn_dist.data.device.device_topology import DeviceTopology
+from graphlearn_dist.data.device.spread_tensor import SpreadHandle, spread
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.sampler.batches import make_plan
-from graphlearn_dist.sampler.device_graph import DeviceGraph
+from graphlearn_dist.sampler.device.device_graph import DeviceGraph
 from graphlearn_dist.sampler.local_graph import LocalGraph
 from tests.support.device_batches import WAYS, assert_same, config_for, on_device, sample, seeds_for
 from tests.support.gpu import GPU, busy, needs_gpu

@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor, shared_memory
-from graphlearn_dist.data.pinned_memory import pin
+from graphlearn_dist.data.device.pinned_memory import pin
 from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.gpu import needs_gpu

@@ -13,7 +13,7 @@ from torch_geometric.nn import SAGEConv
 from graphlearn_dist.errors import BatchOverflowError
 from graphlearn_dist.loader import CapturedStep, NeighborLoader, StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
-from graphlearn_dist.sampler.static_batches import ask, new_request
+from graphlearn_dist.sampler.device.static_batches import ask, new_request
 from tests.support.device_batches import WAYS
 from tests.support.gpu import GPU, needs_gpu
 from tests.support.graphs import make_dataset, random_graph

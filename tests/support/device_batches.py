@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphlearn_dist.data import Dataset
-from graphlearn_dist.data.device_topology import DeviceTopology
+from graphlearn_dist.data.device.device_topology import DeviceTopology
 from graphlearn_dist.data.schema import by_type
 from graphlearn_dist.messages import Subgraph
 from graphlearn_dist.sampler import (
@@ -20,7 +20,7 @@ from graphlearn_dist.sampler import (
 )
 from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.sampler.batches import make_plan
-from graphlearn_dist.sampler.device_graph import DeviceGraph
+from graphlearn_dist.sampler.device.device_graph import DeviceGraph
 from graphlearn_dist.sampler.local_graph import LocalGraph
 from graphlearn_dist.sampler.strategies import STRATEGIES
 from graphlearn_dist.sampler.tasks import GraphAccess, SeedList

@@ -10,7 +10,7 @@ import torch
 
 from graphlearn_dist.data.graph import Graph
 from graphlearn_dist.distributed.workers import fork_server
-from graphlearn_dist.sampler.device_graph import DeviceGraph
+from graphlearn_dist.sampler.device.device_graph import DeviceGraph
 from tests.support.processes import ROOT
 
 HOST = torch.device("cpu")

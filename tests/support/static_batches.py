@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from graphlearn_dist.data import Dataset
-from graphlearn_dist.data.device_topology import DeviceTopology
+from graphlearn_dist.data.device.device_topology import DeviceTopology
 from graphlearn_dist.data.schema import by_type
 from graphlearn_dist.loader import NeighborLoader, StaticShapes
 from graphlearn_dist.loader.local_loader import LocalLoader
 from graphlearn_dist.sampler.batches import make_plan
-from graphlearn_dist.sampler.static_batches import DeviceStaticBatches
+from graphlearn_dist.sampler.device.static_batches import DeviceStaticBatches
 
 from .device_batches import WAYS, graph_for
 from .graphs import MAX_TIME, TestGraph, make_dataset

@@ -13,7 +13,7 @@
 
 namespace gld {
 
-// The input nodes of a loader, in whose order their batches are (see sampler/schedule.py).
+// The input nodes of a loader, in whose order their batches are (see sampler/epochs/schedule.py).
 struct ScheduledSeeds {
   Tensor nodes;  // int32 or int64 [n]
   Tensor times;  // int64 [n]; undefined: none

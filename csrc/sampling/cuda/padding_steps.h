@@ -13,7 +13,7 @@
 
 namespace gld {
 
-// The seeds of one batch: those that SeedSchedule (sampler/schedule.py) has at its index.
+// The seeds of one batch: those that SeedSchedule (sampler/epochs/schedule.py) has at its index.
 struct TakeSeeds {
   IdReader nodes;
   const int64_t* node_times;  // null where they have none

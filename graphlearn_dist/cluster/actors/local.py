@@ -27,8 +27,8 @@ from ...errors import (
     WorkerLateError,
     WorkerNameTakenError,
 )
-from ...utils.lifetime import Home
-from ...utils.ports import free_port
+from ...utils.system.lifetime import Home
+from ...utils.system.ports import free_port
 from .base import (
     Actor,
     ActorBackend,

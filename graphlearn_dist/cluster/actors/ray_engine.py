@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ...errors import DeadlineExceededError, InvalidArgumentError, WorkerLateError, WorkerNameTakenError
-from ...utils.ports import free_port
+from ...utils.system.ports import free_port
 from .base import (
     Actor,
     ActorBackend,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ...utils.memory import memory_limit_bytes
+from ...utils.system.memory import memory_limit_bytes
 from .base import ResourceUsage
 
 

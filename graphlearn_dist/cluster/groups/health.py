@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...utils.restarts import RestartBudget
+from ...utils.system.restarts import RestartBudget
 from ..actors.base import RunningCall
 
 

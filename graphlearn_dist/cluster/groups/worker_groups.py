@@ -19,7 +19,7 @@ from ...errors import (
     WorkerFailureError,
     WorkerLateError,
 )
-from ...utils.lifetime import Home
+from ...utils.system.lifetime import Home
 from ..actors.base import START_TIMEOUT_S, GroupWorkerHandle, Ref, ResourceUsage
 from ..data.named_sharding import NamedSharding
 from ..machines.virtual_cluster import RayVirtualCluster

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import DeadlineExceededError
-from ...utils.lifetime import Home
+from ...utils.system.lifetime import Home
 from ..actors.base import (
     Actor,
     ActorBackend,

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from ...config import job_token
 from ...errors import LaunchError
-from ...utils.lifetime import Home
-from ...utils.ports import reserved_port
+from ...utils.system.lifetime import Home
+from ...utils.system.ports import reserved_port
 from .checks import check_local
 from .plan import JobPlacement, LaunchPlan, Master, ProcessSpec
 from .wrapper import SIGN_BEGINS, SIGN_ENDS

@@ -16,8 +16,8 @@ from typing import IO, TypeAlias
 
 from ...config import restarts_environ
 from ...errors import InvalidArgumentError, LaunchError
-from ...utils.job_file import JobAddress, job_file
-from ...utils.restarts import RestartBudget
+from ...utils.system.job_file import JobAddress, job_file
+from ...utils.system.restarts import RestartBudget
 from .backend import LOST, Backend, LocalBackend, RunningProcess
 from .host_watch import HostWatch
 from .job_output import JobOutput

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...utils.ports import free_port
+from ...utils.system.ports import free_port
 from .backend import LocalBackend, RunningProcess
 from .plan import ProcessSpec
 

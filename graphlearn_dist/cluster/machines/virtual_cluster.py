@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ...config import virtual_cluster_max_retries
 from ...errors import InvalidArgumentError, ResourceInsufficientError, UnknownIdError
-from ...utils.lifetime import Home
+from ...utils.system.lifetime import Home
 from ..actors.base import ActorBackend, GroupWorkerHandle, NodePort, Reservation, ResourceUsage
 from ..actors.choose import choose_backend, require_ray
 from .bundle_placement import ClusterShape, GpuIds, bundles_by_machine, gpu_of_unified, parse_gpu_ids, place

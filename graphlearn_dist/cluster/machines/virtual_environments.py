@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ...config import force_rebuild_environments, virtual_environments_root
 from ...errors import InvalidArgumentError, LaunchError
-from ...utils.directory_lock import locked_directory
+from ...utils.system.directory_lock import locked_directory
 from ..actors.base import ActorBackend, ActorSpec, order_nodes
 from ..actors.choose import choose_backend
 from ..actors.environ import forwarded_environ

@@ -22,8 +22,8 @@ import torch
 from ...errors import InvalidArgumentError, PartitionFormatError, StorageError
 from ...partition import PartitionBook
 from ...partition.storage import META_FILE, ArrayFile, check_size, open_array, write_array
-from ...utils.directory_lock import locked_directory
-from ...utils.disk import disk_errors
+from ...utils.system.directory_lock import locked_directory
+from ...utils.system.disk import disk_errors
 from .settings import EmbeddingSettings
 from .table import STATES, EmbeddingTable, RowState, new_rows
 

@@ -12,7 +12,7 @@ import torch
 from ... import _C
 from ...core import pooled_empty, to_tensor
 from ...errors import EmbeddingStateError, InvalidArgumentError
-from ...utils.disk import disk_errors, map_new_array
+from ...utils.system.disk import disk_errors, map_new_array
 from .settings import DTYPES, EmbeddingSettings, OptimizerSettings
 
 _FIRST = {"zeros": _C.FirstRows.ZEROS, "uniform": _C.FirstRows.UNIFORM, "normal": _C.FirstRows.NORMAL}

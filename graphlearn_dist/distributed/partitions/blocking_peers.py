@@ -10,7 +10,7 @@ import torch
 
 from ...rpc import Endpoint
 from ...rpc.calls.remote import Remote
-from ...utils.lifetime import Home
+from ...utils.system.lifetime import Home
 from .partition_service import PartitionService
 from .rounds import AnyExchange, Rounds
 

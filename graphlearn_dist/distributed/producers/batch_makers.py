@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from ...sampler.schedule import BatchIndices, BatchShare
+from ...sampler.epochs.schedule import BatchIndices, BatchShare
 
 
 class BatchMakers:

@@ -17,10 +17,10 @@ import torch
 from ...data.schema import GraphSchema
 from ...errors import ChannelClosedError, DeadlineExceededError, PeerLostError, ProducerGoneError
 from ...messages import EndOfEpoch, SampledBatch, SampledBatches
-from ...sampler.fingerprint import Settings
-from ...sampler.schedule import BatchIndices
+from ...sampler.epochs.fingerprint import Settings
+from ...sampler.epochs.schedule import BatchIndices
 from ...telemetry import DeviceCacheCounts, MadeStats
-from ...utils.lifetime import Home
+from ...utils.system.lifetime import Home
 from ..session.launcher_messages import raise_alarm
 from ..workers.worker_failure import failure_error
 
@@ -94,7 +94,7 @@ class BatchProducer(ABC):
     @property
     @abstractmethod
     def input_settings(self) -> Settings:
-        """The input of the loader as ``sampler.fingerprint.input_settings`` gives it."""
+        """The input of the loader as ``sampler.epochs.fingerprint.input_settings`` gives it."""
 
     @property
     @abstractmethod

@@ -14,16 +14,16 @@ from typing import Any
 import numpy
 
 from ... import _C
-from ...data.device_copies import DeviceCopies
+from ...data.device.device_copies import DeviceCopies
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import SamplerInput, SamplingConfig
 from ...sampler.batch_maker import with_rows
 from ...sampler.batches import with_own_times
-from ...sampler.fingerprint import Settings, input_settings
-from ...sampler.locality import order_of_seeds
-from ...sampler.schedule import BatchIndices, BatchShare
+from ...sampler.epochs.fingerprint import Settings, input_settings
+from ...sampler.epochs.locality import order_of_seeds
+from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...telemetry import DeviceCacheCounts, MadeStats
 from ...utils.coroutines import run_local
 from ...utils.device import wait_for_stream

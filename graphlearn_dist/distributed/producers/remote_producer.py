@@ -19,9 +19,9 @@ from ...sampler.base import (
     SamplerInput,
     SamplingConfig,
 )
-from ...sampler.fingerprint import Settings
+from ...sampler.epochs.fingerprint import Settings
+from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...sampler.inputs import concatenate_inputs
-from ...sampler.schedule import BatchIndices, BatchShare
 from ...telemetry import BatchSums, MadeStats
 from .. import rpc
 from ..dist_client import client_context

@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from ...errors import DeadlineExceededError, GraphLearnError, PeerLostError, ProducerGoneError
-from ...utils.restarts import RestartBudget
+from ...utils.system.restarts import RestartBudget
 
 Held = TypeVar("Held")
 Result = TypeVar("Result")

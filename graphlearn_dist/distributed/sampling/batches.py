@@ -18,7 +18,7 @@ from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
 from ...sampler.batches import make_plan, whole_graph
-from ...sampler.device_graph import device_of
+from ...sampler.device.device_graph import device_of
 from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph

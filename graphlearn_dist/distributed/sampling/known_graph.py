@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.dataset import Dataset
-from ...data.pyg_graphs import graph_of_pyg, is_pyg_data
+from ...data.pyg.pyg_graphs import graph_of_pyg, is_pyg_data
 from ...data.schema import EdgeDirection
 from ...errors import InvalidArgumentError
 from ...sampler.local_graph import LocalGraph

@@ -13,8 +13,8 @@ from ... import _C
 from ...core import thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
 from ...errors import ProtocolError
+from ...sampler.links.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
-from ...sampler.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import InducedEdges, NamedSeeds, Sampled
 from ..dist_dataset import DistDataset

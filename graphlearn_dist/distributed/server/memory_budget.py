@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ...config import RpcSettings, memory_budget
 from ...data.disk_tier import FeatureMemory
 from ...errors import InvalidArgumentError, ResourceInsufficientError
-from ...utils.memory import memory_limit_bytes
+from ...utils.system.memory import memory_limit_bytes
 from ...utils.units import parse_size
 
 _DEFAULT_SHARE = 2  # of the memory that there is: partition, workers and other processes want some too

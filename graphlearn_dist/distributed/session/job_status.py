@@ -18,7 +18,7 @@ from ...rpc.peers.identity import Member, PeerAddress, boot_id
 from ...telemetry.job_table import Look, describe_job, looks
 from ...telemetry.process_status import ProcessStatus, process_status
 from ...telemetry.trace import tracer
-from ...utils.job_file import JobAddress
+from ...utils.system.job_file import JobAddress
 
 _CLOCK_REQUESTS = 9
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, NoReturn
 
 from ... import _C
 from ...config import PULSE_INTERVAL_S
-from ...utils.process_name import name_process
+from ...utils.system.process_name import name_process
 from . import sampling_worker
 from .fork_server import ANSWER, READY, WorkerDescriptors
 from .life_sign import LifeSign

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from ... import _C
 from ...config import PULSE_INTERVAL_S, RpcSettings, interpreter_timeout_s
-from ...utils.lifetime import start_thread
+from ...utils.system.lifetime import start_thread
 
 _PROCESS, _INTERPRETER = b".", b"+"
 _LATE_S = 0.5  # a check that comes so late means that this process was stopped itself

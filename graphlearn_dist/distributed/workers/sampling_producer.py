@@ -24,8 +24,8 @@ from ...rpc.wire.codec import decode, encode
 from ...rpc.wire.encoded import Encoded, release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
-from ...sampler.batches_together import batches_together, most_together_bytes
-from ...sampler.schedule import BatchIndices, BatchShare
+from ...sampler.epochs.batches_together import batches_together, most_together_bytes
+from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
 from ..dist_dataset import DistDataset

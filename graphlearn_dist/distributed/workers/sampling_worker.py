@@ -31,7 +31,7 @@ from ...rpc.shm.arena import SendingArena
 from ...rpc.wire.codec import encode
 from ...rpc.wire.encoded import Encoded
 from ...sampler.batch_maker import with_rows
-from ...sampler.batches_together import most_together_bytes
+from ...sampler.epochs.batches_together import most_together_bytes
 from ...telemetry import BatchCounts
 from ...telemetry.trace import start_tracing, stop_tracing, tracer
 from ..dist_dataset import DistDataset

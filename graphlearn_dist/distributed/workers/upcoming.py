@@ -1,4 +1,4 @@
-"""The batches of a run that a sampling worker samples before their rows are wanted, see ``sampler.foresight``."""
+"""The batches of a run that a sampling worker samples before their rows are wanted, see ``foresight``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 from ...data.disk_tier import Announced
 from ...messages import SampledBatch
-from ...sampler.foresight import WINDOW
+from ...sampler.epochs.foresight import WINDOW
 from ..sampling.batches import PartitionedBatches
 
 _Sampling = asyncio.Task[list[SampledBatch]]

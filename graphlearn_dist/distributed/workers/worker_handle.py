@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import SamplingWorkerError
 from ...rpc.wire.encoded import Encoded, release
-from ...utils.restarts import RestartBudget
+from ...utils.system.restarts import RestartBudget
 from .worker_messages import ItemHeader, ItemKind, StartRun
 from .worker_process import WorkerDeath, WorkerOrigin, WorkerProcess
 

@@ -12,7 +12,7 @@ from ...data.disk_tier import FeatureMemory
 from ...messages import TensorHandle
 from ...rpc.peers.identity import PeerAddress
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
-from ...sampler.schedule import BatchShare
+from ...sampler.epochs.schedule import BatchShare
 from ...utils.message_types import register_message
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders

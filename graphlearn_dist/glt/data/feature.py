@@ -9,7 +9,7 @@ import torch
 
 from ... import _C
 from ...data import feature
-from ...data.device_group import DeviceGroup
+from ...data.device.device_group import DeviceGroup
 from ...utils.device import gpu_number
 from ...utils.no_effect import warn_no_effect
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from ...data import graph, topology
-from ...data.device_group import DeviceGroup
+from ...data.device.device_group import DeviceGroup
 
 
 class Topology(topology.Topology):

@@ -11,7 +11,7 @@ from ...sampler.base import (
     RemoteSamplerInput,
     SamplingType,
 )
-from ...sampler.negative_sampling import NegativeSamplingMode
+from ...sampler.links.negative_sampling import NegativeSamplingMode
 from ...sampler.outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .own_defaults import NegativeSampling, SamplingConfig
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 import torch
 
 from ...distributed.session.trainer_seeds import loader_seed
-from ...sampler import base, negative_sampling
+from ...sampler import base
+from ...sampler.links import negative_sampling
 from ...typing import NumNeighbors
 from ...utils.message_types import register_as_base
 

@@ -13,7 +13,7 @@ from ... import _C
 from ...core import to_tensor
 from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError, MissingLibraryError
-from ...utils.scratch import scratch_folder
+from ...utils.system.scratch import scratch_folder
 from ..layout import NodeKey
 from .edge_stream import EdgeStream
 from .union_graph import UnionGraph, edges_of, first_ids, induced_graphs, union_graph

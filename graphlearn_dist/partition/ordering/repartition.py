@@ -18,8 +18,8 @@ from ... import _C
 from ...core import available_cores, thread_pool, to_tensor
 from ...data.zone_order import ZoneOrder
 from ...errors import InvalidArgumentError, PartitionFormatError
-from ...utils.disk import disk_errors
 from ...utils.progress import Progress, Report, told
+from ...utils.system.disk import disk_errors
 from ..assembly import write_order
 from ..attributes import attr_path
 from ..edge_book import EdgeBook, OwnedEdgesBook, default_edge_book

@@ -12,7 +12,7 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 from ...errors import SystemLimitError
-from ...utils.lifetime import Home, start_thread, threads
+from ...utils.system.lifetime import Home, start_thread, threads
 
 Work = Callable[[], None]
 

@@ -27,7 +27,7 @@ from ...errors import (
     PeerLostError,
     RegistryError,
 )
-from ...utils.lifetime import Home
+from ...utils.system.lifetime import Home
 from ..calls.callees import Callees
 from ..calls.remote import Remote, remote_functions
 from ..connection import Connection

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from graphlearn_dist import _C
-from graphlearn_dist.data import Dataset, Feature, placed_rows
-from graphlearn_dist.data.device_cache import DeviceCache
-from graphlearn_dist.data.device_rows import DeviceRows
-from graphlearn_dist.data.placed_rows import PlacedRows
+from graphlearn_dist.data import Dataset, Feature
+from graphlearn_dist.data.device import placed_rows
+from graphlearn_dist.data.device.device_cache import DeviceCache
+from graphlearn_dist.data.device.device_rows import DeviceRows
+from graphlearn_dist.data.device.placed_rows import PlacedRows
 from graphlearn_dist.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, DistNeighborLoader
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader
-from graphlearn_dist.sampler.padding import StaticShapes
+from graphlearn_dist.sampler.device.padding import StaticShapes
 from graphlearn_dist.telemetry import DeviceCacheCounts
 from tests.support.stand_in import HOST, kernels_sample
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from graphlearn_dist.data import device_copies
-from graphlearn_dist.data.device_copies import DeviceCopies, HeldUntilDone, OneAhead
+from graphlearn_dist.data.device import device_copies
+from graphlearn_dist.data.device.device_copies import DeviceCopies, HeldUntilDone, OneAhead
 from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
-from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.sampler.epochs.schedule import BatchIndices
 from graphlearn_dist.telemetry import MadeStats
 
 

@@ -12,14 +12,15 @@ import pytest
 import torch
 
 from graphlearn_dist import _C
-from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor, placed_rows, shared_memory
-from graphlearn_dist.data.device_group import group_of
-from graphlearn_dist.data.device_rows import DeviceRows
+from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor
+from graphlearn_dist.data.device import placed_rows, shared_memory
+from graphlearn_dist.data.device.device_group import group_of
+from graphlearn_dist.data.device.device_rows import DeviceRows
+from graphlearn_dist.data.device.pinned_memory import pin
+from graphlearn_dist.data.device.placed_rows import PlacedRows
+from graphlearn_dist.data.device.row_placement import place_rows
 from graphlearn_dist.data.handles import GpuHandle
-from graphlearn_dist.data.pinned_memory import pin
-from graphlearn_dist.data.placed_rows import PlacedRows
 from graphlearn_dist.data.reorder import count_neighbors, resolve_hotness, sort_by_in_degree, sort_rows
-from graphlearn_dist.data.row_placement import place_rows
 from graphlearn_dist.errors import CudaError, InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader, count_nodes
 from tests.support.graphs import analytic_edges

@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset, DeviceGroup, Feature, Graph, Topology, graph
-from graphlearn_dist.data.spread_tensor import SpreadHandle, spread
+from graphlearn_dist.data.device.spread_tensor import SpreadHandle, spread
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.errors import CudaError, InvalidArgumentError
 from graphlearn_dist.loader import NeighborLoader, StaticShapes, SubGraphLoader

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from graphlearn_dist.data import Feature, feature
-from graphlearn_dist.data.device_cache import DeviceCache
-from graphlearn_dist.data.device_rows import DeviceRows, FollowedCopy
-from graphlearn_dist.data.stream_uses import StreamUses, wait_at_drop
+from graphlearn_dist.data.device.device_cache import DeviceCache
+from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
+from graphlearn_dist.data.device.stream_uses import StreamUses, wait_at_drop
 from graphlearn_dist.sampler import SamplingType
 from graphlearn_dist.sampler.batch_maker import BatchMaker
-from graphlearn_dist.sampler.padding import StaticShapes
-from graphlearn_dist.sampler.static_batches import ask, new_request
+from graphlearn_dist.sampler.device.padding import StaticShapes
+from graphlearn_dist.sampler.device.static_batches import ask, new_request
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import HOST, config_for, link_graph, links_for, on_device, sample, seeds_for
 from tests.support.graphs import make_dataset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphlearn_dist.distributed.producers.batch_makers import BatchMakers
-from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.sampler.epochs.schedule import BatchIndices
 
 INDICES = BatchIndices(6, 20, 2, (1, 3))  # 1, 3, 6, 8, 10, 12, 14, 16, 18
 

@@ -14,8 +14,8 @@ import torch
 from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
 from graphlearn_dist.errors import ChannelClosedError, DeadlineExceededError, PeerLostError, SamplingWorkerError
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, SampledBatches, Subgraph, WorkerFailure
-from graphlearn_dist.sampler.fingerprint import Settings
-from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.sampler.epochs.fingerprint import Settings
+from graphlearn_dist.sampler.epochs.schedule import BatchIndices
 from graphlearn_dist.telemetry import MadeStats
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from graphlearn_dist.distributed.server.memory_budget import MemoryBudget, Room, ServerMemory
 from graphlearn_dist.errors import InvalidArgumentError, ResourceInsufficientError
-from graphlearn_dist.utils.memory import memory_left_bytes, memory_limit_bytes
+from graphlearn_dist.utils.system.memory import memory_left_bytes, memory_limit_bytes
 
 MIB = 1 << 20
 

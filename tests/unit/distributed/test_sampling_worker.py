@@ -30,7 +30,7 @@ from graphlearn_dist.messages import SampledBatch
 from graphlearn_dist.rpc.wire.codec import decode
 from graphlearn_dist.rpc.wire.encoded import Encoded
 from graphlearn_dist.sampler.base import NodeSamplerInput, SamplingConfig, SamplingType
-from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare
+from graphlearn_dist.sampler.epochs.schedule import BatchIndices, BatchShare
 from graphlearn_dist.telemetry import trace
 from graphlearn_dist.utils.coroutines import gather_all
 

@@ -12,7 +12,7 @@ import torch
 
 import graphlearn_dist.glt as glt
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.utils.ports import reserved_port
+from graphlearn_dist.utils.system.ports import reserved_port
 from tests.support.processes import start
 
 HERE = "tests.unit.glt.test_table_dataset"

@@ -14,7 +14,7 @@ from torch_geometric.transforms import ToSparseTensor
 
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_optional_tensor, to_tensor
-from graphlearn_dist.data import device_copies
+from graphlearn_dist.data.device import device_copies
 from graphlearn_dist.distributed import DistNeighborLoader
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.glt.loader import SubGraphLoader as GltSubGraphLoader

@@ -21,7 +21,7 @@ from graphlearn_dist.data import Dataset
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkNeighborLoader, get_edge_label_index
 from graphlearn_dist.sampler import NegativeSampling
-from graphlearn_dist.sampler.negative_pool import NegativePool, negative_key
+from graphlearn_dist.sampler.links.negative_pool import NegativePool, negative_key
 from graphlearn_dist.typing import reverse_edge_type
 from tests.support.graphs import (
     EDGE_TYPES,

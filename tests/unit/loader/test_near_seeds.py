@@ -12,7 +12,8 @@ import torch
 from graphlearn_dist.data import Dataset, ZoneOrder
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from graphlearn_dist.sampler import locality, static_batches
+from graphlearn_dist.sampler.device import static_batches
+from graphlearn_dist.sampler.epochs import locality
 from tests.support.graphs import make_dataset, random_graph, typed_graph
 from tests.support.oracle import assert_same, pyg_tensors
 

@@ -20,7 +20,7 @@ from torch_geometric.sampler import NumNeighbors
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.utils import k_hop_subgraph, subgraph
 
-from graphlearn_dist.data.pyg_graphs import graph_of_pyg
+from graphlearn_dist.data.pyg.pyg_graphs import graph_of_pyg
 from graphlearn_dist.distributed import DistDataset, DistLinkNeighborLoader, DistNeighborLoader
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError

@@ -22,8 +22,8 @@ from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, merge_states
 from graphlearn_dist.loader.epochs import EpochLoader
 from graphlearn_dist.loader.resume import Shard
-from graphlearn_dist.sampler.fingerprint import Settings
-from graphlearn_dist.sampler.schedule import BatchIndices
+from graphlearn_dist.sampler.epochs.fingerprint import Settings
+from graphlearn_dist.sampler.epochs.schedule import BatchIndices
 from tests.support.graphs import make_dataset, random_graph, typed_graph
 from tests.support.oracle import assert_same, pyg_tensors
 

@@ -14,7 +14,7 @@ from graphlearn_dist.errors import BatchOverflowError, InvalidArgumentError
 from graphlearn_dist.loader import CapturedStep, LinkNeighborLoader, NeighborLoader, NodeLoader, StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.sampler import NeighborSampler, SamplingType
-from graphlearn_dist.sampler.static_batches import ask, new_request
+from graphlearn_dist.sampler.device.static_batches import ask, new_request
 from tests.support.device_batches import WAYS
 from tests.support.graphs import make_dataset, random_graph, typed_graph
 from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for, loader_of, unpadded

@@ -38,7 +38,7 @@ from graphlearn_dist.partition.ordering.find_order import _bisected, find_order,
 from graphlearn_dist.partition.ordering.piles import Piles
 from graphlearn_dist.partition.ordering.zone_graph import ZoneGraph, read_zone_graph, zone_graph
 from graphlearn_dist.sampler import RandomNegativeSampler
-from graphlearn_dist.utils.scratch import scratch_folder
+from graphlearn_dist.utils.system.scratch import scratch_folder
 from graphlearn_dist.utils.turns import far_apart
 from tests.support.graphs import TestGraph, random_graph, typed_graph, with_node_times, with_times, with_weights
 from tests.support.jobs import load

@@ -8,7 +8,7 @@ import torch
 from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.partition import number_parts
-from graphlearn_dist.sampler.schedule import SeedSchedule
+from graphlearn_dist.sampler.epochs.schedule import SeedSchedule
 
 NUM_NODES = 640
 PLACE = torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(4))

@@ -28,7 +28,7 @@ from graphlearn_dist.partition import (
 )
 from graphlearn_dist.partition.piece_store import PIECES, PieceStore
 from graphlearn_dist.typing import FeaturePartitionData, GraphPartitionData
-from graphlearn_dist.utils.directory_lock import locked_directory
+from graphlearn_dist.utils.system.directory_lock import locked_directory
 
 from .graphs import EDGE_TYPES, NUM_NODES, hetero_inputs, homo_inputs
 

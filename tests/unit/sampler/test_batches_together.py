@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphlearn_dist.sampler.base import SamplingConfig, SamplingType
-from graphlearn_dist.sampler.batches_together import batches_together, most_together_bytes
+from graphlearn_dist.sampler.epochs.batches_together import batches_together, most_together_bytes
 
 MUCH = 1 << 40
 NODE, LINK, SUBGRAPH = SamplingType.NODE, SamplingType.LINK, SamplingType.SUBGRAPH

@@ -8,8 +8,8 @@ import torch
 from graphlearn_dist.data.schema import by_type
 from graphlearn_dist.errors import PartitionFormatError, UnknownIdError
 from graphlearn_dist.loader import StaticShapes
-from graphlearn_dist.sampler.device_graph import DeviceGraph
-from graphlearn_dist.sampler.static_batches import ask, new_request
+from graphlearn_dist.sampler.device.device_graph import DeviceGraph
+from graphlearn_dist.sampler.device.static_batches import ask, new_request
 from tests.support.device_batches import HOST, WAYS, config_for, graph_for, on_device, sample, seeds_for
 from tests.support.graphs import make_dataset
 from tests.support.static_batches import batches_of_kernels, loader_for

@@ -10,10 +10,10 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Graph
-from graphlearn_dist.data.device_rows import DeviceRows
+from graphlearn_dist.data.device.device_rows import DeviceRows
 from graphlearn_dist.data.unified_tensor import view_rows
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.sampler.device_graph import DeviceGraph
+from graphlearn_dist.sampler.device.device_graph import DeviceGraph
 from graphlearn_dist.sampler.local_graph import LocalGraph
 from graphlearn_dist.sampler.tasks import SeedList
 from tests.support.device_batches import (

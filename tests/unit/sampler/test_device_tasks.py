@@ -11,12 +11,12 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Graph
-from graphlearn_dist.data.device_topology import DeviceTopology
+from graphlearn_dist.data.device.device_topology import DeviceTopology
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkNeighborLoader, SubGraphLoader
 from graphlearn_dist.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingType, batches
 from graphlearn_dist.sampler.batch_maker import BatchMaker
-from graphlearn_dist.sampler.negative_pool import NegativePool
+from graphlearn_dist.sampler.links.negative_pool import NegativePool
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import (
     HOST,

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from graphlearn_dist.data import Dataset, Graph
-from graphlearn_dist.data.deferred_gathers import DeferredGathers
-from graphlearn_dist.data.device_rows import DeviceRows
-from graphlearn_dist.data.device_topology import DeviceTopology
+from graphlearn_dist.data.device.deferred_gathers import DeferredGathers
+from graphlearn_dist.data.device.device_rows import DeviceRows
+from graphlearn_dist.data.device.device_topology import DeviceTopology
 from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.sampler import batches
-from graphlearn_dist.sampler.device_graph import DeviceGraph
+from graphlearn_dist.sampler.device.device_graph import DeviceGraph
 from graphlearn_dist.utils import device_exchange
 from graphlearn_dist.utils.device_exchange import Reading
 from tests.support.device_batches import HOST, assert_same_data, graph_for

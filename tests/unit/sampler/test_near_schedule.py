@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlearn_dist.sampler.schedule import SeedSchedule
+from graphlearn_dist.sampler.epochs.schedule import SeedSchedule
 
 
 @st.composite

@@ -12,10 +12,10 @@ from scipy.stats import chisquare
 
 from graphlearn_dist.data import Graph, Topology
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.sampler.negative_pool import NegativePool, negative_key
+from graphlearn_dist.sampler.links.negative_pool import NegativePool, negative_key
+from graphlearn_dist.sampler.links.negative_sampling import NegativeSampling, NegativeSamplingMode
+from graphlearn_dist.sampler.links.negative_slots import TimeLimit
 from graphlearn_dist.sampler.negative_sampler import RandomNegativeSampler, local_has_edge
-from graphlearn_dist.sampler.negative_sampling import NegativeSampling, NegativeSamplingMode
-from graphlearn_dist.sampler.negative_slots import TimeLimit
 from graphlearn_dist.utils.coroutines import run_local
 from tests.support.graphs import TestGraph, graphs, random_edges
 from tests.support.reference import below
@@ -229,7 +229,7 @@ def test_targets_are_no_neighbors(graph: TestGraph, key: int, amount: int, data:
 @pytest.mark.parametrize("exact_pairs", [1, 100, 1 << 20])
 def test_the_exact_search_finds_the_only_negatives(exact_pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node v has every neighbor but (v + 1) % 40: drawing rarely meets it. In groups of sources, or one by one."""
-    monkeypatch.setattr("graphlearn_dist.sampler.negative_pool._EXACT_PAIRS", exact_pairs)
+    monkeypatch.setattr("graphlearn_dist.sampler.links.negative_pool._EXACT_PAIRS", exact_pairs)
     nodes = torch.arange(40)
     pairs = torch.cartesian_prod(nodes, nodes)
     graph = graph_of(pairs[pairs[:, 1] != (pairs[:, 0] + 1) % 40].T, 40, 40)

@@ -19,7 +19,7 @@ from scipy import stats
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.sampler.schedule import BatchIndices, BatchShare, SeedSchedule
+from graphlearn_dist.sampler.epochs.schedule import BatchIndices, BatchShare, SeedSchedule
 from tests.support import reference
 
 NUM_P_VALUES = 130

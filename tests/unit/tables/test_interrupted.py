@@ -122,7 +122,7 @@ def test_state_that_is_damaged_is_an_error(tables: Path, tmp_path: Path) -> None
 
 
 def test_two_builds_of_one_directory(tables: Path, tmp_path: Path) -> None:
-    from graphlearn_dist.utils.directory_lock import locked_directory
+    from graphlearn_dist.utils.system.directory_lock import locked_directory
 
     (tmp_path / ".g.build").mkdir()
     with locked_directory(tmp_path / ".g.build", 1.0), pytest.raises(StorageError, match="another process held"):

@@ -9,7 +9,7 @@ import pytest
 
 from graphlearn_dist.cli import main
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.utils.job_file import JobAddress, job_file, read_job_file
+from graphlearn_dist.utils.system.job_file import JobAddress, job_file, read_job_file
 
 
 @pytest.mark.parametrize("token", [None, b"secret"])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.errors import ForkedProcessError, NotInitializedError, NotPicklableError
-from graphlearn_dist.utils import lifetime
-from graphlearn_dist.utils.lifetime import Home, Threads
+from graphlearn_dist.utils.system import lifetime
+from graphlearn_dist.utils.system.lifetime import Home, Threads
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 

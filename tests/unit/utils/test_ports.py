@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 
 from graphlearn_dist.errors import ResourceInsufficientError
 from graphlearn_dist.utils import get_free_port, seed_everything
-from graphlearn_dist.utils.ports import free_port, reserved_port
+from graphlearn_dist.utils.system.ports import free_port, reserved_port
 
 DEADLINE_S = 30.0  # only ever reached by a hang
 

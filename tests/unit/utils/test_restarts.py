@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphlearn_dist.utils.restarts import RestartBudget
+from graphlearn_dist.utils.system.restarts import RestartBudget
 
 
 def test_no_more_than_the_limit_within_the_window() -> None:

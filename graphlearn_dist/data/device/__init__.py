@@ -1,0 +1,1 @@
+"""Rows and topologies in memory of GPUs, and what passes between that and the host's."""

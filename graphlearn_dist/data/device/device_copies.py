@@ -1,0 +1,218 @@
+"""Batches on their way to a device, beside the work of whoever trains on them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from ... import _C
+from ...utils.device import device_number, get_available_device
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A batch that is being copied: it is on the device when ``done`` is, or already where that is None."""
+
+    batch: Any
+    done: torch.cuda.Event | None = None
+
+
+class Event(Protocol):
+    """What a stream reaches when all before it is done."""
+
+    def query(self) -> bool:
+        """Whether it was reached."""
+
+    def synchronize(self) -> None:
+        """Waits until it is reached."""
+
+
+class HeldUntilDone:
+    """Holds what a stream still reads. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: deque[tuple[Event, Any]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, what: Any, done: Event) -> None:
+        """Holds ``what`` until ``done``; lets go what is done by now. Events are of one stream, in its order."""
+        with self._lock:
+            while self._held and self._held[0][0].query():
+                self._held.popleft()
+            self._held.append((done, what))
+
+    def wait(self) -> None:
+        """Waits until all is done, and lets go of it: memory that a copy still reads is nobody else's before."""
+        with self._lock:
+            while self._held:
+                self._held[0][0].synchronize()
+                self._held.popleft()
+
+
+class DeviceCopies:
+    """Copies PyG objects to a device; to a GPU from pinned memory on a stream of its own. Thread-safe.
+
+    With a GPU, the core's pool is page-locked from now on: batches that were made or received there are copied from
+    where they lie, others by way of torch's pinned memory.
+
+    Args:
+        device: where batches go; None leaves them where they are.
+
+    Raises:
+        InvalidArgumentError: there is no such GPU.
+    """
+
+    def __init__(self, device: torch.device | str | None) -> None:
+        self.device = None if device is None else get_available_device(device)
+        self._stream: torch.cuda.Stream | None = None  # of copies
+        self._making: torch.cuda.Stream | None = None  # of what background threads have a GPU make
+        if self.device is not None and self.device.type == "cuda":
+            # With its number: the current GPU of background threads is another one.
+            self.device = torch.device("cuda", device_number(self.device))
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._making = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            if _C.cuda_is_built():
+                _C.lock_pool_pages(device_number(self.device))
+        self._sources = HeldUntilDone()
+        weakref.finalize(self, self._sources.wait)
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
+        return nullcontext() if self._stream is None else torch.cuda.device(self.device)
+
+    def beside_training(self, begin: Callable[[int], None] | None) -> Callable[[int], None] | None:
+        """What each background thread calls first, with its number, where all it makes goes through ``self.begin``.
+
+        It calls ``begin`` in turn. The threads' current stream is then one of their own, which sees what the caller's
+        was given until now. On the default stream, where a new thread is, batches would be made behind the training
+        step.
+        """
+        making = self._making
+        if making is None:
+            return begin
+        making.wait_stream(torch.cuda.current_stream(self.device))
+
+        def enter(number: int) -> None:
+            torch.cuda.set_stream(making)
+            if begin is not None:
+                begin(number)
+
+        return enter
+
+    def begin(self, batch: Any) -> Copy:
+        """Begins to copy a batch, without waiting for a GPU.
+
+        What a GPU has made of it, on the caller's current stream, stays where it is.
+        """
+        if self.device is None:
+            return Copy(batch)
+        if self._stream is None:
+            return Copy(batch.to(self.device))
+        made_on, stream = torch.cuda.current_stream(self.device), self._stream
+        sources = _tensors(batch)  # PyG puts the copies in their place, in the batch that was given
+        if any(tensor.is_cuda for tensor in sources):
+            stream.wait_stream(made_on)
+        with torch.cuda.stream(stream):
+            try:
+                moved = _apply_once(batch, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
+            finally:  # some copies have begun, too, where one could not
+                done = stream.record_event()
+                # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
+                self._sources.hold(sources, done)
+        return Copy(moved, done)
+
+    def finish(self, copy: Copy) -> Any:
+        """The batch, for work that the caller puts on its current stream from now on. The host does not wait."""
+        if copy.done is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(copy.done)
+            for tensor in _tensors(copy.batch):  # its memory belongs to the stream that it was copied on
+                tensor.record_stream(stream)
+        return copy.batch
+
+
+def pinned(batch: Any) -> Any:
+    """A batch with its host memory page-locked, by a copy; what lies on a GPU stays there."""
+    return _apply_once(batch, _pinned)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_cuda else tensor.pin_memory()
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a sparse CSR tensor consists of; itself of any other."""
+    if tensor.layout is torch.sparse_csr:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    return [tensor]
+
+
+def _change_parts(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A tensor of changed parts: torch cannot pin a sparse one, nor follow it to a stream."""
+    if tensor.layout is not torch.sparse_csr:
+        return change(tensor)
+    begins, sources, values = map(change, _parts(tensor))
+    return torch.sparse_csr_tensor(begins, sources, values, tensor.shape, check_invariants=False)
+
+
+def _apply_once(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The batch with every tensor changed; one that it has under several names is changed once."""
+    changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # with the tensor, whose id is another's once it is gone
+
+    def change_once(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in changed:
+            changed[id(tensor)] = tensor, _change_parts(tensor, change)
+        return changed[id(tensor)][1]
+
+    return batch.apply(change_once)
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    batch.apply_(lambda value: found.extend(_parts(value)) if isinstance(value, torch.Tensor) else None)
+    return found
+
+
+class OneAhead(Generic[T]):
+    """Takes items, each before the one before it is given, where it is there by then.
+
+    An error in taking an item is raised in its place, and the next call goes on behind it.
+
+    Args:
+        take: takes the next item, and waits for it.
+        is_there: whether that would not have to wait.
+    """
+
+    def __init__(self, take: Callable[[], T], is_there: Callable[[], bool]) -> None:
+        self._take = take
+        self._is_there = is_there
+        self._ahead: Future[T] | None = None
+
+    def next(self) -> T:
+        """The next item; raises what taking it raised."""
+        ahead, self._ahead = self._ahead, None
+        item = self._take() if ahead is None else ahead.result()
+        if self._is_there():
+            self._ahead = self._taken()
+        return item
+
+    def _taken(self) -> Future[T]:
+        outcome: Future[T] = Future()
+        try:
+            outcome.set_result(self._take())
+        except Exception as error:
+            outcome.set_exception(error)
+        return outcome

@@ -1,0 +1,105 @@
+"""Host memory that GPUs read over their link."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ... import _C
+from ...errors import CudaError
+from .. import shared_memory
+
+logger = logging.getLogger(__name__)
+
+# Pages are locked whole: small arrays share theirs with others, and are copied as fast as they would be locked.
+_SMALLEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class PinnedTensor:
+    """A tensor in page-locked memory.
+
+    Attributes:
+        tensor: the values.
+        lock: what keeps the pages locked, where they were locked in place; the tensor is read only while it lives. All
+            who read the same pages share it.
+        is_copy: whether the values were copied.
+    """
+
+    tensor: torch.Tensor
+    lock: Any = None
+    is_copy: bool = False
+
+
+@dataclass(eq=False)
+class _SharedLock:
+    """Pages that stay locked while one of those lives who read them where they lie."""
+
+    lock: Any
+
+
+_locks: weakref.WeakValueDictionary[tuple[int, int], _SharedLock] = weakref.WeakValueDictionary()  # by address and size
+_locking = threading.Lock()
+
+
+def _copied(tensor: torch.Tensor, device: int) -> torch.Tensor:
+    with torch.cuda.device(device):  # torch would ask the current one, which may be another process's
+        return tensor.pin_memory()
+
+
+def pin(
+    tensor: torch.Tensor,
+    device: int,
+    lock: Callable[[torch.Tensor, bool, int], Any] = _C.PinnedRange,
+    copy: Callable[[torch.Tensor, int], torch.Tensor] = _copied,
+) -> PinnedTensor:
+    """Locks the pages of a tensor where they lie, in private memory, shared memory or a mapped file; else a copy.
+
+    Shared memory stays shared. Pages of files cannot be locked on every system; those of files that are mapped for all
+    to share (``MAP_SHARED``), and of small tensors, are not.
+
+    Args:
+        tensor: contiguous, in host memory.
+        device: the GPU that this process uses; all GPUs can read what is pinned for one.
+        lock: locks a tensor's memory, which is read only or not; raises ``CudaError`` where that cannot be.
+        copy: copies a tensor to page-locked memory.
+    """
+    with _locking:  # locking takes seconds, and nobody may find pages that are locked in part
+        return _pin(tensor, device, lock, copy)
+
+
+def _pin(
+    tensor: torch.Tensor,
+    device: int,
+    lock: Callable[[torch.Tensor, bool, int], Any],
+    copy: Callable[[torch.Tensor, int], torch.Tensor],
+) -> PinnedTensor:
+    place = (tensor.data_ptr(), tensor.nbytes)
+    for (start, nbytes), shared in list(_locks.items()):
+        if start <= place[0] and sum(place) <= start + nbytes:
+            return PinnedTensor(tensor, shared)
+    # Torch's `is_pinned` is about the first byte of the storage, of which this may be another part.
+    if tensor.numel() == 0 or _C.can_gpu_read(tensor, device):
+        return PinnedTensor(tensor)
+    if tensor.nbytes < _SMALLEST:
+        return PinnedTensor(copy(tensor, device), is_copy=True)
+    writable = shared_memory.map_writable(tensor)
+    is_file = writable is None and shared_memory.is_mapped(tensor)
+    if is_file and shared_memory.is_shared_file(tensor):  # CUDA locks its pages, and refuses to copy from them
+        return PinnedTensor(copy(tensor, device), is_copy=True)
+    where = tensor if writable is None else writable
+    try:
+        locked = lock(where, is_file, device)
+    except CudaError as error:
+        logger.info("%d bytes are copied to page-locked memory: %s", tensor.nbytes, error)
+        return PinnedTensor(copy(tensor, device), is_copy=True)
+    if where is not tensor:  # a mapping of its own, which nobody else reads
+        return PinnedTensor(where, locked)
+    _locks[place] = shared = _SharedLock(locked)
+    return PinnedTensor(tensor, shared)

@@ -1,0 +1,1 @@
+"""What PyG's objects hold."""

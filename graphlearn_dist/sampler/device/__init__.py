@@ -1,0 +1,1 @@
+"""Batches that a GPU makes."""

@@ -1,0 +1,1 @@
+"""Which batches an epoch has, and which are made together or ahead."""

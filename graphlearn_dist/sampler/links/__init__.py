@@ -1,0 +1,1 @@
+"""Negatives of links, and edges that are left out for them."""

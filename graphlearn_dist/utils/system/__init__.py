@@ -1,0 +1,1 @@
+"""Processes, and what they take of their host: files, memory, ports."""
