@@ -32,6 +32,8 @@ TEST_WORKERS ?= 3
 PY := $(VENV)/bin/python
 # The venv's cmake and ninja, whatever the machine has.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
+# Tests and examples start hundreds of interpreters: where none may write bytecode, each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # A CUDA build takes minutes; only a machine with a GPU needs it.
 export WITH_CUDA ?= $(if $(shell nvidia-smi -L 2>/dev/null),auto,off)
 

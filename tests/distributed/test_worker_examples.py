@@ -110,7 +110,7 @@ SAYS = {
     ("name", "mode"),
     [
         *((name, "local") for name in SAYS),
-        ("link_prediction.py", "remote"),
+        pytest.param("link_prediction.py", "remote", marks=pytest.mark.thorough),
         pytest.param("hetero.py", "collocated", marks=pytest.mark.thorough),
         pytest.param("subgraph.py", "mp", marks=pytest.mark.thorough),
     ],
