@@ -1,4 +1,4 @@
-"""The names of ``cluster.batched_data_dict``, at the place where the cluster layer's documents have them."""
+"""The names of ``cluster.data.batched_data_dict``, at the place where the cluster layer's documents have them."""
 
 from ..cluster.data.batched_data_dict import BatchedDataDict, DynamicBatchingArgs, SequencePackingArgs, SlicedDataDict
 

@@ -1,4 +1,4 @@
-"""The names of ``cluster.ray_actor_environment_registry``, where the cluster layer's documents have them."""
+"""The names of ``cluster.machines.ray_actor_environment_registry``, where the cluster layer's documents have them."""
 
 from ..cluster.machines.ray_actor_environment_registry import (
     ACTOR_ENVIRONMENT_REGISTRY,

@@ -1,4 +1,4 @@
-"""The names of ``cluster.virtual_cluster``, at the place where the cluster layer's documents have them."""
+"""The names of ``cluster.machines.virtual_cluster``, at the place where the cluster layer's documents have them."""
 
 from ..cluster.machines.virtual_cluster import (
     PY_EXECUTABLES,

@@ -1,4 +1,4 @@
-"""The names of ``cluster.worker_groups``, at the place where the cluster layer's documents have them."""
+"""The names of ``cluster.groups.worker_groups``, at the place where the cluster layer's documents have them."""
 
 from ..cluster.groups.worker_groups import (
     MultiWorkerFuture,

@@ -27,6 +27,7 @@ from graphlearn_dist.errors import (
     UnknownIdError,
 )
 from graphlearn_dist.partition import FrequencyPartitioner
+from graphlearn_dist.sampler.strategies import METHODS
 from tests.support.graphs import (
     MAX_TIME,
     Direction,
@@ -68,11 +69,9 @@ DRAWS = [
     (fanout, (method, replace, times))
     for fanout in (-1, 0, 4)
     for method, replace, times in (
-        ("uniform", False, "ignore"),
+        *((method, False, "ignore") for method in METHODS),
         ("uniform", True, "ignore"),
-        ("weighted", False, "ignore"),
         ("weighted", True, "before"),
-        ("labor", False, "ignore"),
         ("topk", False, "before"),
         ("uniform", False, "latest"),
     )

@@ -40,11 +40,12 @@ def test_names_that_nothing_has() -> None:
 
 
 def test_the_quoted_change_is_what_is_there() -> None:
-    """Each line that the documents' example adds stands in the file that it names."""
+    """Each line that the documents' example adds stands in the file that it names; a list may have grown since."""
     [change] = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/sampling.md").read_text(), re.DOTALL)
     lines: set[str] = set()
     for line in change.splitlines():
         if line.startswith("--- "):
             lines = set((ROOT / line[4:]).read_text().splitlines())
         elif line.startswith("+"):
-            assert line[1:] in lines
+            added = line[1:].removesuffix(">;")
+            assert any(there == line[1:] or there.startswith(f"{added}, ") for there in lines), line
