@@ -11,7 +11,7 @@ import torch
 
 from .. import _C
 from ..data.unified_tensor import view_rows
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, StorageError
 from ..utils.system.disk import map_new_array
 
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
@@ -38,6 +38,11 @@ class LayerRows:
         marks = path / f"{name}.done"
         if marks.exists() and marks.stat().st_size == num_blocks and self._path is not None and self._path.exists():
             self._rows = _mapped(self._path)
+            if self._rows.dim() != 2 or len(self._rows) != num_nodes or self._rows.dtype != dtype:
+                raise StorageError(
+                    f"{self._path}: expected {num_nodes} rows of {dtype}, found {self._rows.dtype} "
+                    f"{list(self._rows.shape)}; without resume=True it begins anew"
+                )
         else:
             marks.write_bytes(bytes(num_blocks))
         self.done = np.memmap(marks, np.uint8, mode="r+") if num_blocks else self.done
@@ -93,7 +98,10 @@ class LayerRows:
 
 def _mapped(path: Path) -> torch.Tensor:
     """Rows in a file, read without their surroundings: the next layer wants those of neighbors, which lie anywhere."""
-    rows = torch.from_numpy(np.lib.format.open_memmap(path, mode="r+"))
+    try:
+        rows = torch.from_numpy(np.lib.format.open_memmap(path, mode="r+"))
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"{path}: cannot be read ({error}); without resume=True it begins anew") from error
     _C.read_at_random(rows)
     return rows
 

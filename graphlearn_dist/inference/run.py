@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, StorageError
 from ..loader.learned_rows import Embeddings
-from ..partition.layout import type_folder
+from ..partition.layout import META_FILE, type_folder
+from ..partition.storage import checksum_of
 from ..utils.progress import Progress, StageProgress
+from ..utils.system.directory_lock import locked_directory
 from ..utils.system.disk import disk_errors
 from ..utils.system.memory import memory_left_bytes
 from .layers import Layer, Neighborhood, NodeScales, layers_of, modules_of, sparse_rows
@@ -34,6 +36,7 @@ from .steady import SteadyRows
 from .together import LayerTogether
 
 _WORK, _STATE = ".partial", "STATE.json"
+_LOCK_TIMEOUT_S = 1.0
 _TELL_EVERY_S = 0.5
 _BLOCKS_SHARE = 8  # of the memory that is left, all threads have one of so many parts for what they compute
 _DEFAULT = InferenceOptions()
@@ -95,20 +98,34 @@ def infer(
             shutil.rmtree(Path(out) / _WORK, ignore_errors=True)  # of a process that was killed after its last file
         else:
             check_free(Path(out), but=_WORK)
-            work = _begin(Path(out), source, fingerprint, resume=options.resume)
-            _write(
-                Path(out),
-                source,
-                options,
-                id_maps,
-                fingerprint,
-                _Run(source, layers, options, work, progress).run(model),
-            )
+            with _held(Path(out), source):
+                work = _begin(Path(out), source, fingerprint, resume=options.resume)
+                result = _Run(source, layers, options, work, progress).run(model)
+                _write(Path(out), source, options, id_maps, fingerprint, result)
     return open_results(out)
 
 
+@contextlib.contextmanager
+def _held(out: Path, source: BlockSource) -> Iterator[None]:
+    """One inference at a time writes to a directory; of several processes the first one holds its lock for all.
+
+    Raises:
+        StorageError: another inference writes there.
+    """
+    if source.group is not None and source.group.rank > 0:
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with locked_directory(out, _LOCK_TIMEOUT_S):
+        check_free(out, but=_WORK)  # another one may have ended meanwhile
+        yield
+
+
 def _by_name(source: BlockSource, result: LayerResult) -> dict[Any, Rows]:
-    return {source.schema.node_types[i]: rows for i, rows in result.rows().items()}
+    rows = {source.schema.node_types[i]: rows for i, rows in result.rows().items()}
+    if not rows and any(source.schema.num_nodes):
+        raise InvalidArgumentError("model: expected rows of at least one node type of the last layer, got none")
+    return rows
 
 
 def _write(
@@ -194,6 +211,7 @@ def _fingerprint(model: Any, source: BlockSource, options: InferenceOptions, num
         "num_layers": num_layers,
         "parameters": crc,
         **({"embeddings": source.learned} if source.learned else {}),
+        **({} if source.directory is None else {"data": checksum_of(source.directory / META_FILE)}),
         "num_nodes": list(source.schema.num_nodes),
         "blocks": [len(source.blocks(i, options.block_size)) for i in range(len(source.schema.node_types))],
     }
@@ -218,7 +236,7 @@ def _begin(out: Path, source: BlockSource, fingerprint: dict[str, Any], *, resum
 def _begin_alone(out: Path, work: Path, fingerprint: dict[str, Any], *, resume: bool) -> Path:
     state = work / _STATE
     if resume and state.exists():
-        begun = json.loads(state.read_text(encoding="utf-8"))
+        begun = _read_state(state)
         for name, value in json.loads(json.dumps(fingerprint)).items():
             if begun.get(name) != value:
                 raise InvalidArgumentError(
@@ -231,6 +249,17 @@ def _begin_alone(out: Path, work: Path, fingerprint: dict[str, Any], *, resume: 
     temporary.write_text(json.dumps(fingerprint), encoding="utf-8")
     os.replace(temporary, state)
     return work
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """What an inference was begun with."""
+    try:
+        begun = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StorageError(f"{path}: cannot be read ({error}); without resume=True it begins anew") from error
+    if not isinstance(begun, dict):
+        raise StorageError(f"{path}: damaged; without resume=True it begins anew")
+    return begun
 
 
 @dataclass

@@ -99,6 +99,8 @@ def check_node_counts(num_nodes: Any) -> dict[NodeKey, int]:
     """The numbers of nodes by type; the one key None if homogeneous."""
     counts: dict[NodeKey, int] = num_nodes if isinstance(num_nodes, dict) else {None: num_nodes}
     for key, count in counts.items():
+        if key is not None and (not isinstance(key, str) or not key):
+            raise InvalidArgumentError(f"num_nodes: expected texts as names of node types, got {key!r}")
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise InvalidArgumentError(f"{label_of('num_nodes', key)}: expected an int >= 0, got {count!r}")
     return counts
@@ -156,7 +158,8 @@ def check_edge_keys(counts: Mapping[NodeKey, int], edge_index: Any) -> Collectio
     if not isinstance(edge_index, dict):
         raise InvalidArgumentError(f"edge_index: expected a dictionary by edge type, got {type(edge_index).__name__}")
     for key in edge_index:
-        known = key is None or (isinstance(key, tuple) and len(key) == 3 and key[0] in counts and key[2] in counts)
+        is_triple = isinstance(key, tuple) and len(key) == 3 and isinstance(key[1], str)
+        known = key is None or (is_triple and key[0] in counts and key[2] in counts)
         if not known:
             raise InvalidArgumentError(
                 f"edge_index: expected keys (source type, relation, target type) with types of num_nodes, got {key!r}"
@@ -183,6 +186,10 @@ def _edge_input(
 ) -> EdgeInput:
     name = label_of("edge_index", key)
     pair = to_tensor(name, pair) if isinstance(pair, torch.Tensor) else pair
+    if not isinstance(pair, (torch.Tensor, np.ndarray, tuple, list)) or getattr(pair, "ndim", 2) == 0:
+        raise InvalidArgumentError(
+            f"{name}: expected [2, num_edges], a torch.Tensor or a numpy.ndarray, got {type(pair).__name__}"
+        )
     if len(pair) != 2:
         raise InvalidArgumentError(f"{name}: expected [2, num_edges], got a first extent of {len(pair)}")
     source, target = (None, None) if key is None else (key[0], key[2])

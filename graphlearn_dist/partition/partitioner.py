@@ -18,7 +18,7 @@ from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.tensor import convert_to_tensor
-from ..utils.values import check_finite, label_of
+from ..utils.values import check_finite, is_whole, label_of
 from .assembly import as_stored_book, write_edge_ids, write_order, write_tables
 from .attributes import attr_path, constant_inputs, write_constants
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
@@ -44,6 +44,7 @@ from .partition_book import (
 from .storage import ArrayFile, new_directory, row_chunks, write_array, write_tensor, written_in_place
 
 EDGE_DIRS = {"by_src": "out", "by_dst": "in"}
+_MOST_PARTS = (1 << 31) - 1
 
 
 def _from_core(capsules: Sequence[Any]) -> list[torch.Tensor]:
@@ -121,8 +122,10 @@ class PartitionerBase(ABC):
         constants: Any = None,
     ) -> None:
         for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
-            if not isinstance(value, int) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise InvalidArgumentError(f"{name}: expected an int >= 1, got {value!r}")
+        if num_parts > _MOST_PARTS:
+            raise InvalidArgumentError(f"num_parts: expected at most {_MOST_PARTS}, got {num_parts}")
         if edge_assign_strategy not in EDGE_DIRS:
             raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
         self.output_dir = new_directory(output_dir)
@@ -258,6 +261,8 @@ class RangePartitioner(PartitionerBase):
         ranges, name = self._ranges[ntype], label_of("partition_ranges", ntype)
         if len(ranges) != self.num_parts:
             raise InvalidArgumentError(f"{name}: expected {self.num_parts} ranges, one a partition, got {len(ranges)}")
+        if not all(hasattr(each, "__len__") and len(each) == 2 for each in ranges):
+            raise InvalidArgumentError(f"{name}: expected (begin, end) of each partition, got {ranges!r:.200}")
         if ranges[-1][1] != num_nodes:
             raise InvalidArgumentError(f"{name}: expected to end at num_nodes={num_nodes}, got {ranges[-1][1]}")
         return None, RangePartitionBook(ranges, 0)

@@ -107,6 +107,8 @@ def _as_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def new_directory(path: str | os.PathLike[str]) -> Path:
     """``path``; InvalidArgumentError unless nothing is there, or a directory without a partition directory's files."""
+    if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
+        raise InvalidArgumentError(f"output_dir: expected a path, got {path!r}")
     directory = Path(path)
     if directory.exists() and not directory.is_dir():
         raise InvalidArgumentError(f"output_dir: expected a directory, got the file {directory}")

@@ -94,6 +94,8 @@ def build(
         raise InvalidArgumentError(f"kind: expected one of {sorted(get_args(Kind))}, got {kind!r}")
     if edge_dir not in ("in", "out"):
         raise InvalidArgumentError(f"edge_dir: expected in or out, got {edge_dir!r}")
+    if num_threads is not None and (type(num_threads) is not int or num_threads < 1):
+        raise InvalidArgumentError(f"num_threads: expected an int >= 1, or None, got {num_threads!r}")
     if kind in ORDERERS:
         check_installed(kind)  # it is needed at the end
     tables = TablesConfig.load(config)
@@ -262,7 +264,10 @@ class _Build:
                 connection.execute(f"COPY (\n{query}\n) TO {quoted(str(path))} (FORMAT parquet)")
             except Exception as error:
                 if type(error).__module__.split(".")[0] in ("duckdb", "_duckdb"):
-                    raise TableError(f"{spec.label_name}: query: {str(error).strip():.500}") from error
+                    root = str(self.config.root)
+                    note = f"; files in {root}, which has a comma or a backslash in its name, DuckDB does not find"
+                    note = note if "," in root or "\\" in root else ""
+                    raise TableError(f"{spec.label_name}: query: {str(error).strip():.500}{note}") from error
                 raise
             finally:
                 if connection is not None:

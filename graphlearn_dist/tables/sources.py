@@ -116,6 +116,8 @@ class Table:
             matches = self._find_remote(pattern) if "://" in pattern else _find_local(pattern, root)
             if not matches:
                 raise InvalidArgumentError(f"files: expected files for {pattern!r}, found none")
+            if others := [path for path in matches if self._system is None and _is_no_file(path)]:
+                raise InvalidArgumentError(f"files: expected files for {pattern!r}, found {others[0]}, which is none")
             found += sorted(matches)
         if twice := [file for file, count in Counter(found).items() if count > 1]:
             raise InvalidArgumentError(f"files: expected each file once, got {twice[0]} twice")
@@ -309,10 +311,18 @@ class Table:
 
 
 def _find_local(pattern: str, root: Path) -> list[str]:
-    path = os.path.join(root, os.path.expanduser(pattern))
+    pattern = os.path.expanduser(pattern)
+    path = os.path.join(root, pattern)
     if os.path.isdir(path):
         return [entry.path for entry in os.scandir(path) if _is_table(entry.path)]
-    return glob.glob(path, recursive=True) if glob.has_magic(path) else [path]
+    if os.path.exists(path) or not glob.has_magic(pattern):  # a name may have brackets, and a folder's is no pattern
+        return [path]
+    return [os.path.join(root, found) for found in glob.glob(pattern, root_dir=root, recursive=True)]
+
+
+def _is_no_file(path: str) -> bool:
+    """Whether there is something else, such as a pipe, whose rows cannot be read twice."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def _is_table(path: str) -> bool:

@@ -15,7 +15,9 @@ from ...errors import StorageError
 
 @contextlib.contextmanager
 def locked_directory(folder: Path, timeout_s: float) -> Iterator[None]:
-    """Holds a directory's lock; ``StorageError`` where another process holds it for longer than ``timeout_s``."""
+    """Holds a directory's lock; ``StorageError`` where another process holds it for longer than ``timeout_s``, or has
+    removed the directory while this one waited: what is there by then is somebody else's.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -23,9 +25,19 @@ def locked_directory(folder: Path, timeout_s: float) -> Iterator[None]:
         os.close(descriptor)
         descriptor = _wait_for_lock(folder, timeout_s)
     try:
+        if not _is_at(folder, descriptor):
+            raise StorageError(f"{folder}: the process that held its lock has removed it")
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_at(folder: Path, descriptor: int) -> bool:
+    """Whether a directory that was opened has its name still."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(folder))
+    except FileNotFoundError:
+        return False
 
 
 def _wait_for_lock(folder: Path, timeout_s: float) -> int:

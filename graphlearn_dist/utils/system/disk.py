@@ -40,5 +40,5 @@ def disk_errors(folder: Path, help_text: str = "") -> Iterator[None]:
     except OSError as error:
         if isinstance(error, GraphLearnError):
             raise
-        where = error.filename or folder
+        where = error.filename2 or error.filename or folder  # of a renaming, the name that cannot be given
         raise StorageError(f"{where}: cannot be written: {error.strerror or error}{help_text}") from error

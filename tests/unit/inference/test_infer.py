@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,7 @@ from graphlearn_dist.inference import source as source_module
 from graphlearn_dist.inference.source import BlockSource
 from graphlearn_dist.inference.steady import SteadyRows
 from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.partition import partition_pyg
 from tests.support.graphs import random_graph, typed_graph, with_weights
 from tests.support.inference import (
     WIDTH,
@@ -425,6 +428,64 @@ def test_resuming_something_else(tmp_path: Path) -> None:
         infer(basic(GraphSAGE), dataset_of(GRAPH), tmp_path / "out")
 
 
+def leave_after_one_layer(data: Any, out: Path) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no rows")
+
+    with pytest.raises(RuntimeError, match="no rows"):
+        infer([lambda x, edges: x, fail], data, out, options=options(50, 1))
+
+
+def go_on(data: Any, out: Path) -> torch.Tensor:
+    same = [lambda x, edges: x, lambda x, edges: x]
+    return infer(same, data, out, options=options(50, 1, resume=True)).rows()
+
+
+def test_resuming_with_other_partitions_of_as_many_nodes(tmp_path: Path) -> None:
+    """Rows of old ones would be mixed with those of new ones, or stand for them."""
+    for name, move in (("old", 0.0), ("new", 1.0)):
+        data = Data(x=features(300) + move, edge_index=pyg_of(GRAPH).edge_index)
+        partition_pyg(data, tmp_path / name, num_parts=1)
+    leave_after_one_layer(tmp_path / "old", tmp_path / "out")
+    with pytest.raises(InvalidArgumentError, match=r"resume: expected .* data differs"):
+        go_on(tmp_path / "new", tmp_path / "out")
+    for _ in range(2):  # the second time it is there
+        assert torch.equal(go_on(tmp_path / "old", tmp_path / "out"), features(300))
+    with pytest.raises(InvalidArgumentError, match="out: expected a new or empty directory"):
+        go_on(tmp_path / "new", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("STATE.json", b"{"), ("STATE.json", b"[]"), ("layer0-all.npy", b""), ("layer0-all.npy", None)],
+)
+def test_what_is_resumed_is_damaged(name: str, content: bytes | None, tmp_path: Path) -> None:
+    leave_after_one_layer(dataset_of(GRAPH), tmp_path / "out")
+    path = tmp_path / "out" / ".partial" / name
+    if content is None:
+        np.save(path, np.zeros((5, WIDTH), np.float32))
+    else:
+        path.write_bytes(content)
+    with pytest.raises(StorageError, match=rf"{re.escape(name)}: .*; without resume=True it begins anew"):
+        go_on(dataset_of(GRAPH), tmp_path / "out")
+
+
+def test_one_inference_at_a_time_in_a_directory(tmp_path: Path) -> None:
+    """A second one, of another model, would have left files of both."""
+    refused: list[BaseException] = []
+
+    def layer(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        if not refused:
+            with pytest.raises(StorageError, match=r"/out: another process held its lock") as caught:
+                infer(basic(GraphSAGE), dataset_of(GRAPH), tmp_path / "out")
+            refused.append(caught.value)
+        return x
+
+    rows = infer([layer], dataset_of(GRAPH), tmp_path / "out", options=options(16384, 1)).rows()
+    assert refused
+    assert torch.equal(rows, features(300))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("file_format", ["npy", "parquet"])
 @pytest.mark.parametrize("file_bytes", [1 << 30, 1000, 1])
@@ -513,6 +574,7 @@ def test_an_error_of_a_layer_says_where_it_was() -> None:
         (lambda: [GCNConv(WIDTH, 4)], lambda: dataset_of(GRAPH), {}, "GCNConv, whose degrees"),
         (lambda: torch.nn.Linear(3, 4), lambda: dataset_of(GRAPH), {}, "model: expected PyG's BasicGNN"),
         (lambda: [lambda x, edges: x[:1]], lambda: dataset_of(GRAPH), {}, r"expected \[300, width\] of a layer"),
+        (lambda: [lambda x, edges: None], lambda: dataset_of(GRAPH), {}, "model: expected rows of .*, got none"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"node_types": ("user",)}, "node_types: unknown"),
         (lambda: basic(GraphSAGE), lambda: dataset_of(GRAPH), {"resume": True}, "out: expected a directory"),
         (lambda: basic(GraphSAGE).double(), lambda: dataset_of(GRAPH), {}, "model: expected float32, .* torch.float64"),

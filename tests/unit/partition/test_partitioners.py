@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
+from graphlearn_dist.errors import InvalidArgumentError, StorageError, UnknownIdError
 from graphlearn_dist.partition import (
     PartitionerBase,
     RandomPartitioner,
@@ -227,13 +227,24 @@ def test_given_ranges(tmp_path: Path) -> None:
         RangePartitioner(tmp_path / "h", 2, partition_ranges=[(0, 50), (50, 52)], **inputs).partition()
     with pytest.raises(InvalidArgumentError, match="expected 3 ranges"):
         RangePartitioner(tmp_path / "h", 3, partition_ranges=[(0, 50), (50, 53)], **inputs).partition()
+    with pytest.raises(
+        InvalidArgumentError, match=r"partition_ranges: expected \(begin, end\) of each .*, got \[0, 50\]"
+    ):
+        RangePartitioner(tmp_path / "h", 2, partition_ranges=[0, 50], **inputs).partition()
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
 ONE_EDGE = torch.tensor([[0], [1]])
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_parts": 0}, InvalidArgumentError, "num_parts: expected an int >= 1, got 0"),
+    ({"num_parts": True}, InvalidArgumentError, "num_parts: expected an int >= 1, got True"),
+    ({"num_parts": 1 << 40}, InvalidArgumentError, "num_parts: expected at most 2147483647, got 1099511627776"),
     ({"num_nodes": -1}, InvalidArgumentError, "num_nodes: expected an int >= 0, got -1"),
+    ({"num_nodes": {1: 4}, "edge_index": {}}, InvalidArgumentError, "num_nodes: expected texts as names .*, got 1"),
+    ({"num_nodes": {"": 4}, "edge_index": {}}, InvalidArgumentError, "num_nodes: expected texts as names .*, got ''"),
+    ({"num_nodes": {"a": 4}, "edge_index": {("a", 1, "a"): ONE_EDGE}}, InvalidArgumentError, r"got \('a', 1, 'a'\)"),
+    ({"num_nodes": {"a": 4}, "edge_index": {("a", "r", "a"): None}}, InvalidArgumentError, "'r'.*, got NoneType"),
+    ({"edge_index": torch.tensor(3)}, InvalidArgumentError, r"edge_index: expected \[2, num_edges\]"),
     ({"num_nodes": 2.0}, InvalidArgumentError, "num_nodes"),
     ({"chunk_size": 0}, InvalidArgumentError, "chunk_size"),
     ({"edge_assign_strategy": "x"}, InvalidArgumentError, "by_src or by_dst, got 'x'"),
@@ -290,6 +301,11 @@ def test_does_not_overwrite(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"output_dir: .*/g, which has META\.json, part0, part1; nothing is"):
         make("random", tmp_path / "g", 2, inputs)
     (tmp_path / "file").touch()
+    for path in ("", None, b"g", "g\0"):
+        with pytest.raises(InvalidArgumentError, match="output_dir: expected a path, got"):
+            make("random", path, 2, inputs)  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match=rf"{'x' * 255}.*: cannot be written: File name too long"):
+        make("random", tmp_path / ("x" * 255), 2, inputs).partition()
     with pytest.raises(InvalidArgumentError, match="output_dir: expected a directory, got the file"):
         make("random", tmp_path / "file", 2, inputs)
 

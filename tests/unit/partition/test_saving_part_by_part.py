@@ -28,6 +28,7 @@ from graphlearn_dist.partition import (
 )
 from graphlearn_dist.partition.piece_store import PIECES, PieceStore
 from graphlearn_dist.typing import FeaturePartitionData, GraphPartitionData
+from graphlearn_dist.utils.system import directory_lock
 from graphlearn_dist.utils.system.directory_lock import locked_directory
 
 from .graphs import EDGE_TYPES, NUM_NODES, hetero_inputs, homo_inputs
@@ -437,6 +438,26 @@ def test_a_directory_that_another_holds(tmp_path: Path) -> None:
     waiting.join(60.0)
     assert entered.is_set()
     with locked_directory(tmp_path, 60.0):
+        pass
+
+
+def test_a_directory_that_its_holder_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waited for its lock has that of nothing, whatever has its name by then."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    def wait(folder: Path, timeout_s: float) -> int:
+        descriptor = os.open(folder, os.O_RDONLY)
+        folder.rename(tmp_path / "gone")
+        folder.mkdir()
+        return descriptor
+
+    monkeypatch.setattr(directory_lock, "_wait_for_lock", wait)
+    with (
+        locked_directory(folder, 0.1),
+        pytest.raises(StorageError, match="work: the process that held its lock has removed it"),
+        locked_directory(folder, 0.1),
+    ):
         pass
 
 

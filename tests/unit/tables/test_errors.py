@@ -248,6 +248,9 @@ def test_arguments(tmp_path: Path) -> None:
         build(config, tmp_path / "g", num_parts=2, memory="64MB")
     with pytest.raises(InvalidArgumentError, match="num_parts: expected an int >= 1, got 0"):
         build(config, tmp_path / "g", num_parts=0)
+    for number in (0, -1, "2"):
+        with pytest.raises(InvalidArgumentError, match=f"num_threads: expected an int >= 1, or None, got {number!r}"):
+            build(config, tmp_path / "g", num_parts=2, num_threads=number)  # type: ignore[arg-type]
     (tmp_path / "bad.yaml").write_text("nodes: [")
     with pytest.raises(InvalidArgumentError, match=r"bad.yaml is no yaml file"):
         TablesConfig.load(tmp_path / "bad.yaml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,35 @@ def test_folder_of_files_and_marks(tables: tuple[pa.Table, pa.Table], reference:
         (tmp_path / name / ".part-0.parquet.crc").touch()
     given = config({"files": f"{tmp_path}/n"}, {"files": f"{tmp_path}/e"})
     assert_same_graph(make(given, tmp_path / "built", kind="range"), reference)
+
+
+def test_names_with_brackets(tables: tuple[pa.Table, pa.Table], reference: Path, tmp_path: Path) -> None:
+    """A file of that name is meant, also where it would be a pattern; the folder of the config is none."""
+    root = tmp_path / "[1] a*"
+    root.mkdir()
+    pq.write_table(tables[0], root / "n.parquet")
+    pq.write_table(tables[1], root / "e[1].parquet")
+    pq.write_table(tables[1].slice(0, 1), root / "e1.parquet")
+    given = config({"files": "n.par*"}, {"files": "e[1].parquet"})
+    (root / "graph.json").write_text(json.dumps(given))
+    assert_same_graph(make(root / "graph.json", tmp_path / "built", kind="range"), reference)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "e.parquet")
+    edges = {"source_id_col": "a", "dest_id_col": "b", "files": str(tmp_path / "e.parquet")}
+    with pytest.raises(InvalidArgumentError, match=r"files: expected files for .*, found .*e\.parquet, which is none"):
+        make({"edges": [edges]}, tmp_path / "g")
+
+
+def test_folders_that_duckdb_does_not_search(tables: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
+    root = tmp_path / "a,b"
+    root.mkdir()
+    pq.write_table(tables[1], root / "e.parquet")
+    edges = {"source_id_col": "a", "dest_id_col": "b", "query": "SELECT * FROM 'e.parquet'"}
+    (root / "graph.json").write_text(json.dumps({"edges": [edges]}))
+    with pytest.raises(TableError, match=r"edges: query: .*e\.parquet.*a,b, which has a comma or a backslash"):
+        make(root / "graph.json", tmp_path / "g")
 
 
 @pytest.mark.parametrize(
