@@ -222,8 +222,11 @@ def write_files(
 
 
 def finish_results(out: str | Path, entries: list[dict[str, Any]], fingerprint: Mapping[str, Any] | None) -> None:
-    """Writes what makes files that are all there results."""
+    """Writes what makes files that are all there results; those of one that was killed while it wrote others go."""
     out = Path(out)
+    written = {out / name for entry in entries for name in entry["files"]}
+    for path in {*out.rglob("part-*.npy"), *out.rglob("part-*.parquet")} - written:
+        path.unlink()
     meta = {"format": _FORMAT, "version": 1, "nodes": entries, "made_of": dict(fingerprint or {})}
     temporary = out / f".{_META}.new"
     temporary.write_text(json.dumps(meta, indent=1), encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..sampler.epochs.fingerprint import Settings
 from ..sampler.epochs.schedule import BatchIndices, SeedSchedule
+from ..utils.values import check_seed
 
 # What a seed draws is part of a state's meaning: whoever changes draws or shuffles raises this, and refuses old states.
 # 2: weighted draws are exact, small epochs are shuffled by Fisher and Yates, LABOR breaks ties at random.
@@ -196,6 +197,7 @@ def _check_form(state: Any) -> Settings:
             raise InvalidArgumentError(
                 f"state_dict: {name}: expected an integer of at least 0, got {state.get(name)!r}"
             )
+        check_seed(f"state_dict: {name}", state[name])
     ahead = state.get("ahead")
     if not isinstance(ahead, str) or not ahead or set(ahead) - set("0123456789abcdef"):
         raise InvalidArgumentError(f"state_dict: ahead: expected a hexadecimal number, got {ahead!r}")

@@ -17,7 +17,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
-from ..utils.values import check_finite, label_of
+from ..utils.values import check_finite, is_whole, label_of
 from .assembly import write_edge_ids
 from .edge_book import OwnedEdgesBook
 from .ingest import by_type, id_vector, rows_tensor, times_tensor, to_tensor, weights_tensor
@@ -65,7 +65,7 @@ def save_meta(
     Raises:
         InvalidArgumentError: an argument is wrong, or this was saved before.
     """
-    if not isinstance(num_parts, int) or num_parts < 1:
+    if not is_whole(num_parts) or num_parts < 1:
         raise InvalidArgumentError(f"num_parts: expected an int >= 1, got {num_parts!r}")
     if edge_assign_strategy is not None and edge_assign_strategy not in EDGE_DIRS:
         raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")

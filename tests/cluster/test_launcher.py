@@ -386,6 +386,12 @@ def test_read_hosts_refuses(tmp_path: Path, text: str) -> None:
         read_hosts(path)
 
 
+def test_hosts_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_bytes(b"\xff\n")
+    with pytest.raises(InvalidArgumentError, match="hosts: cannot read .*: 'utf-8' codec"):
+        read_hosts(tmp_path / "hosts")
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [

@@ -224,8 +224,9 @@ def read_hosts(path: str | Path) -> list[Host]:
     """
     try:
         lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise InvalidArgumentError(f"hosts: cannot read {path}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgumentError(f"hosts: cannot read {path}: {reason}") from error
     hosts = []
     for number, line in enumerate(lines, start=1):
         words = line.split("#", 1)[0].split()

@@ -38,7 +38,8 @@ def scratch_folder(parent: Path | None, prefix: str) -> Iterator[Path]:
         yield folder
     finally:
         os.close(descriptor)
-        shutil.rmtree(folder, ignore_errors=True)
+        for each in (unlocked, folder):  # the first where it could not be renamed
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def _remove_left(folder: Path) -> None:

@@ -470,6 +470,13 @@ def test_what_is_resumed_is_damaged(name: str, content: bytes | None, tmp_path: 
         go_on(dataset_of(GRAPH), tmp_path / "out")
 
 
+def test_files_of_one_that_was_killed_go(tmp_path: Path) -> None:
+    leave_after_one_layer(dataset_of(GRAPH), tmp_path / "out")
+    (tmp_path / "out" / "part-00007.npy").touch()
+    infer(basic(GraphSAGE), dataset_of(GRAPH), tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"RESULTS.json", "part-00000.npy"}
+
+
 def test_one_inference_at_a_time_in_a_directory(tmp_path: Path) -> None:
     """A second one, of another model, would have left files of both."""
     refused: list[BaseException] = []

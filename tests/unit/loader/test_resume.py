@@ -243,6 +243,8 @@ def test_epochs_chosen_from_outside() -> None:
     assert list(loader) == [(4, 2)]
     with pytest.raises(InvalidArgumentError, match="epoch: expected an integer of at least 0, got -1"):
         loader.set_epoch(-1)
+    with pytest.raises(InvalidArgumentError, match="epoch: expected an int of 64 bits"):
+        loader.set_epoch(1 << 63)
 
 
 # --- loaders in one process ------------------------------------------------------------------------------------
@@ -419,6 +421,7 @@ def test_other_inputs_are_named() -> None:
         ({"version": 3}, "expected version 2, got 3"),
         ({"version": "2"}, "expected version 2, got '2'"),
         ({"epoch": -1}, "epoch: expected an integer of at least 0, got -1"),
+        ({"epoch": 1 << 63}, "epoch: expected an int of 64 bits, got 9223372036854775808"),
         ({"next_batch": "3"}, "next_batch: expected an integer of at least 0, got '3'"),
         ({"next_batch": 10}, "expected a place in an epoch of 9 batches"),
         ({"next_batch": 8, "ahead": "4"}, "expected a place in an epoch of 9 batches"),

@@ -306,6 +306,7 @@ def test_does_not_overwrite(tmp_path: Path) -> None:
             make("random", path, 2, inputs)  # type: ignore[arg-type]
     with pytest.raises(StorageError, match=rf"{'x' * 255}.*: cannot be written: File name too long"):
         make("random", tmp_path / ("x" * 255), 2, inputs).partition()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     with pytest.raises(InvalidArgumentError, match="output_dir: expected a directory, got the file"):
         make("random", tmp_path / "file", 2, inputs)
 

@@ -331,6 +331,7 @@ def bad_calls() -> list[tuple[Call, type[Exception], str]]:
     return [
         (lambda root: base.save_meta(root, 2), InvalidArgumentError, "save_meta: saved before"),
         (lambda root: base.save_meta(root, 0), InvalidArgumentError, "num_parts: expected an int >= 1"),
+        (lambda root: base.save_meta(root, True), InvalidArgumentError, "num_parts: expected an int >= 1, got True"),
         (lambda root: base.save_meta(root, 2, "x"), InvalidArgumentError, "'homo' or 'hetero', got 'x'"),
         (lambda root: base.save_meta(root, 2, "hetero"), InvalidArgumentError, "node_types, edge_types"),
         (lambda root: base.save_node_pb(root, torch.tensor([0, 2])), InvalidArgumentError, r"owners\[1\]=2"),
