@@ -388,7 +388,7 @@ def test_read_hosts_refuses(tmp_path: Path, text: str) -> None:
 
 def test_hosts_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_bytes(b"\xff\n")
-    with pytest.raises(InvalidArgumentError, match="hosts: cannot read .*: 'utf-8' codec"):
+    with pytest.raises(InvalidArgumentError, match=r"hosts: cannot read .*: 'utf-8' codec"):
         read_hosts(tmp_path / "hosts")
 
 
