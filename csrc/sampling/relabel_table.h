@@ -39,7 +39,8 @@ class DenseRelabelTable {
     uint32_t insert(int64_t id, uint32_t next, uint32_t* is_new) {
       const uint32_t known = entries_[id] ^ stamp_;  // the local id, if the entry is of this batch
       *is_new = known > local_mask_;
-      const uint32_t local = *is_new ? next : known;
+      // Whether a node is new nobody can predict, and compilers make a branch of `?:`.
+      const uint32_t local = known ^ ((known ^ next) & (0u - *is_new));
       entries_[id] = stamp_ | local;
       return local;
     }
