@@ -135,8 +135,7 @@ void SampleExchange::take(size_t i, const rpc::IncomingValue& answer) {
 }
 
 void SampleExchange::end_hop() {
-  for (Hop& hop : hops_)
-    hop.builder->add_hop(hop.edge_type, hop.frontier->split, hop.parts, hop.draw.fanout, pool_.get());
+  for (Hop& hop : hops_) hop.builder->add_hop(hop.edge_type, hop.frontier->split, hop.parts, hop.draw.fanout);
   for (const Batch& batch : batches_) batch.builder->next_hop();
   hops_.clear();
   ++hop_;

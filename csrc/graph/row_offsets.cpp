@@ -45,6 +45,8 @@ void refuse_row(const int64_t* indptr, int64_t row, int64_t num_edges) {
 void check_neighbors(const int32_t* ids, int64_t count, int64_t num_cols) { check(ids, count, num_cols); }
 void check_neighbors(const int64_t* ids, int64_t count, int64_t num_cols) { check(ids, count, num_cols); }
 
+bool are_nodes(const int64_t* ids, int64_t count, int64_t num_nodes) { return !outside(ids, count, num_nodes - 1); }
+
 Tensor degrees_of(const Csr& csr, const Tensor& rows) {
   Tensor degrees = empty({rows.numel()}, kInt64);
   const RowOffsets row_at(csr);

@@ -12,15 +12,23 @@ constexpr int64_t kGrain = 4096;
 constexpr int kMaxPartitions = 1 << 20;
 constexpr size_t kLinearSearch = 32;  // up to so many partitions, comparing with every bound vectorises and wins
 
-// Copies to int64; false if some id lies outside [0, limit).
 template <typename T>
-bool widen(const T* ids, int64_t count, int64_t limit, int64_t* out) {
-  uint64_t largest = 0;  // a negative id becomes huge
+GLD_INLINE bool copy_within(const T* ids, int64_t count, int64_t limit, int64_t* out) {
+  const auto last = static_cast<uint64_t>(limit - 1);
+  uint64_t signs = 0;  // of ids, and of their distances to the last
   for (int64_t i = 0; i < count; ++i) {
     out[i] = static_cast<int64_t>(ids[i]);
-    largest = std::max(largest, static_cast<uint64_t>(out[i]));
+    signs |= static_cast<uint64_t>(out[i]) | (last - static_cast<uint64_t>(out[i]));
   }
-  return count == 0 || largest < static_cast<uint64_t>(limit);
+  return static_cast<int64_t>(signs) >= 0;
+}
+
+// Copies to int64; false if some id lies outside [0, limit).
+GLD_SIMD bool widen(const int32_t* ids, int64_t count, int64_t limit, int64_t* out) {
+  return copy_within(ids, count, limit, out);
+}
+GLD_SIMD bool widen(const int64_t* ids, int64_t count, int64_t limit, int64_t* out) {
+  return copy_within(ids, count, limit, out);
 }
 
 [[noreturn]] void throw_unknown(const char* name, const int64_t* ids, int64_t count, int64_t limit, int64_t position) {
@@ -30,12 +38,14 @@ bool widen(const T* ids, int64_t count, int64_t limit, int64_t* out) {
   throw UnknownId(message(name, ": unknown id"));
 }
 
-GLD_SIMD void find_range(const int64_t* bounds, size_t num_ranges, const int64_t* places, int64_t count,
-                         int32_t* owners) {
+GLD_SIMD void find_ranges(const int64_t* bounds, size_t num_ranges, const int64_t* places, int64_t count,
+                          int32_t* owners, int64_t* rows) {
   for (int64_t i = 0; i < count; ++i) owners[i] = 0;
+  for (int64_t i = 0; i < count; ++i) rows[i] = places[i];
   for (size_t k = 1; k < num_ranges; ++k) {
     const int64_t bound = bounds[k];
     for (int64_t i = 0; i < count; ++i) owners[i] += places[i] >= bound;
+    for (int64_t i = 0; i < count; ++i) rows[i] = places[i] >= bound ? places[i] - bound : rows[i];
   }
 }
 
@@ -54,12 +64,11 @@ inline size_t search_range(const std::vector<int64_t>& offsets, int64_t place) {
 void locate_in_ranges(const std::vector<int64_t>& offsets, const int64_t* places, int64_t count, int32_t* owners,
                       int64_t* rows) {
   const size_t num_ranges = offsets.size() - 1;
-  if (num_ranges <= kLinearSearch) {
-    find_range(offsets.data(), num_ranges, places, count, owners);
-  } else {
-    for (int64_t i = 0; i < count; ++i) owners[i] = static_cast<int32_t>(search_range(offsets, places[i]));
+  if (num_ranges <= kLinearSearch) return find_ranges(offsets.data(), num_ranges, places, count, owners, rows);
+  for (int64_t i = 0; i < count; ++i) {
+    owners[i] = static_cast<int32_t>(search_range(offsets, places[i]));
+    rows[i] = places[i] - offsets[owners[i]];
   }
-  for (int64_t i = 0; i < count; ++i) rows[i] = places[i] - offsets[owners[i]];
 }
 
 class RangeBook final : public PartitionBook {

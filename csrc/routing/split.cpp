@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "routing/neighbor_parts.h"
 
@@ -36,7 +37,7 @@ struct Chunks {
 
 Split split_single(const Tensor& ids, const PartitionBook& book, ThreadPool* pool) {
   const int64_t n = ids.numel();
-  Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({2}, kInt64)};
+  Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({2}, kInt64), empty({n}, kInt32)};
   int64_t* out_ids = split.ids.as<int64_t>();
   int64_t* rows = split.rows.as<int64_t>();
   int64_t* positions = split.positions.as<int64_t>();
@@ -50,6 +51,7 @@ Split split_single(const Tensor& ids, const PartitionBook& book, ThreadPool* poo
       }
     });
   });
+  std::fill_n(split.owners.as<int32_t>(), n, 0);
   split.offsets.as<int64_t>()[0] = 0;
   split.offsets.as<int64_t>()[1] = n;
   return split;
@@ -75,9 +77,10 @@ void place_buckets(std::vector<int64_t>& histograms, int64_t num_chunks, int num
 template <typename T>
 Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool* pool) {
   const int num_partitions = book.num_partitions();
-  Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({num_partitions + 1}, kInt64)};
-  const Tensor owner_buffer = empty({n}, kInt32), row_buffer = empty({n}, kInt64);
-  int32_t* owners = owner_buffer.as<int32_t>();
+  Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({num_partitions + 1}, kInt64),
+              empty({n}, kInt32)};
+  const Tensor row_buffer = empty({n}, kInt64);
+  int32_t* owners = split.owners.as<int32_t>();
   int64_t* located = row_buffer.as<int64_t>();
   const Chunks chunks(n, pool);
   std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_partitions), 0);
@@ -228,45 +231,111 @@ int64_t exclusive_scan(int64_t* values, int64_t count, ThreadPool* pool) {
   return total;
 }
 
-// They come as narrowed_counts() makes them.
-template <typename Body>
-void dispatch_counts(DType dtype, Body&& body) {
-  if (dtype == kUInt8) return body(uint8_t{});
-  dispatch_index(dtype, "counts", body);
+// Integers of another width, or themselves; undefined of an undefined one.
+Tensor as_dtype(const Tensor& values, DType dtype) {
+  if (!values.defined() || values.dtype == dtype) return values;
+  const Tensor out = empty({values.numel()}, dtype);
+  const auto copy = [&](auto from) {
+    dispatch_index(dtype, "values",
+                   [&](auto to) { std::copy_n(values.as<decltype(from)>(), values.numel(), out.as<decltype(to)>()); });
+  };
+  // Counts come as narrowed_counts() makes them.
+  if (values.dtype == kUInt8)
+    copy(uint8_t{});
+  else
+    dispatch_index(values.dtype, "values", copy);
+  return out;
 }
 
-// Copies the counts to both orders, checking them on the way.
-void collect_counts(const Tensor& positions, const int64_t* bounds, const std::vector<NeighborPart>& parts,
-                    int64_t max_count, int64_t* bucketed, int64_t* counts, ThreadPool* pool) {
+// The counts of partition p as int64: none is negative or too large, and they add up.
+Tensor checked_counts(const NeighborPart& part, size_t p, int64_t max_count) {
+  Tensor counts = as_dtype(part.counts, kInt64);
+  const int64_t num_neighbors = part.neighbors.numel();
+  const int64_t most = max_count < 0 ? num_neighbors : std::min(max_count, num_neighbors);
+  int64_t sum = 0;
+  for (int64_t i = 0; i < counts.numel(); ++i) {
+    const int64_t count = counts.as<int64_t>()[i];
+    // Each is bounded by itself, too: a sum that wraps around may be right by chance.
+    if (static_cast<uint64_t>(count) > static_cast<uint64_t>(most)) {
+      const auto refuse = [&](const auto&... why) {
+        throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": ", why...));
+      };
+      if (count < 0 || count > num_neighbors)
+        refuse("expected 0 <= count <= ", num_neighbors, ", the neighbors that partition ", p, " sent");
+      refuse("partition ", p, " was asked for at most ", max_count, " neighbors of a node");
+    }
+    sum += count;
+  }
+  if (sum != num_neighbors)
+    throw InvalidArgument(message("parts[", p, "].neighbors: partition ", p, " sent ", num_neighbors,
+                                  " neighbors, its counts add up to ", sum));
+  return counts;
+}
+
+// Where each entry of the answers goes in the order of the original ids.
+struct Stitch {
+  Tensor counts;      // int64 [n], neighbors of the i-th original id
+  Tensor source;      // int64 [n], where the neighbors of the i-th id in bucket order start in its part's answer
+  Tensor target;      // int64 [n], where those of the i-th original id start in the result
+  int64_t total = 0;  // of all
+};
+
+Stitch plan_stitch(const Tensor& positions, const int64_t* bounds, const std::vector<NeighborPart>& parts,
+                   ThreadPool* pool, int64_t max_count) {
   const int64_t n = positions.numel();
   const int64_t* position = positions.as<int64_t>();
+  Stitch stitch{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64)};
+  int64_t* const counts = stitch.counts.as<int64_t>();
+  int64_t* const source = stitch.source.as<int64_t>();
+  int64_t* const target = stitch.target.as<int64_t>();
   std::fill(counts, counts + n, int64_t{-1});
   for (size_t p = 0; p < parts.size(); ++p) {
     if (!parts[p].counts.defined()) continue;
-    dispatch_counts(parts[p].counts.dtype, [&](auto type) {
-      const auto* source = parts[p].counts.as<decltype(type)>();
-      const int64_t first = bounds[p], num_neighbors = parts[p].neighbors.numel();
-      parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t where = position[first + i], count = source[i];
-          // Each is bounded by itself, too: a sum that wraps around may be right by chance.
-          if (count < 0 || count > num_neighbors)
-            throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": expected 0 <= count <= ",
-                                          num_neighbors, ", the neighbors that partition ", p, " sent"));
-          if (max_count >= 0 && count > max_count)
-            throw InvalidArgument(message("parts[", p, "].counts[", i, "]=", count, ": partition ", p,
-                                          " was asked for at most ", max_count, " neighbors of a node"));
-          if (where < 0 || where >= n)
-            throw InvalidArgument(message("positions[", first + i, "]=", where, ": expected 0 <= position < ", n));
-          bucketed[first + i] = counts[where] = count;
-        }
-      });
+    const Tensor given = checked_counts(parts[p], p, max_count);
+    const int64_t first = bounds[p], size = bounds[p + 1] - first;
+    std::copy_n(given.as<int64_t>(), size, source + first);
+    exclusive_scan(source + first, size, pool);
+    parallel_for(pool, size, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t where = position[first + i];
+        if (where < 0 || where >= n)
+          throw InvalidArgument(message("positions[", first + i, "]=", where, ": expected 0 <= position < ", n));
+        counts[where] = given.as<int64_t>()[i];
+      }
     });
   }
   // As many positions as places: a place that nobody filled means that another was filled twice.
   const int64_t* missed = std::find(counts, counts + n, int64_t{-1});
   if (missed != counts + n)
     throw InvalidArgument(message("positions: expected each of 0 to ", n - 1, " once, got none for ", missed - counts));
+  std::copy(counts, counts + n, target);
+  stitch.total = exclusive_scan(target, n, pool);
+  return stitch;
+}
+
+// A field of the answers (`neighbors` or `edge_ids`) in the order of the original ids.
+Tensor stitched(const Stitch& stitch, const Tensor& positions, const int64_t* bounds,
+                const std::vector<NeighborPart>& parts, Tensor NeighborPart::* field, ThreadPool* pool) {
+  Tensor out = empty({stitch.total}, common_dtype(parts, field));
+  const int64_t* position = positions.as<int64_t>();
+  const int64_t* from = stitch.source.as<int64_t>();
+  const int64_t* to = stitch.target.as<int64_t>();
+  const int64_t* count = stitch.counts.as<int64_t>();
+  dispatch_index(out.dtype, "neighbors", [&](auto type) {
+    using Value = decltype(type);
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const Tensor values = as_dtype(parts[p].*field, out.dtype);
+      if (!values.defined() || values.numel() == 0) continue;
+      const int64_t first = bounds[p];
+      parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = first + begin; i < first + end; ++i) {
+          const int64_t where = position[i];
+          std::copy_n(values.as<Value>() + from[i], count[where], out.as<Value>() + to[where]);
+        }
+      });
+    }
+  });
+  return out;
 }
 
 // Rows [first, first + count) go to positions[0 .. count).
@@ -351,69 +420,31 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
   });
 }
 
-Stitch plan_stitch(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
-                   ThreadPool* pool, int64_t max_count) {
+Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
+                           ThreadPool* pool, int64_t max_count) {
   if (max_count < -1) throw InvalidArgument(message("max_count: expected at least 0, or -1, got ", max_count));
   check_parts(positions, offsets, parts);
   const int64_t* bounds = offsets.as<int64_t>();
-  const int64_t n = positions.numel();
-  Stitch stitch{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), 0, have_edge_ids(parts)};
-  int64_t* const counts = stitch.counts.as<int64_t>();
-  int64_t* const source = stitch.source.as<int64_t>();
-  int64_t* const target = stitch.target.as<int64_t>();
-  collect_counts(positions, bounds, parts, max_count, source, counts, pool);
-  for (size_t p = 0; p < parts.size(); ++p) {
-    if (!parts[p].counts.defined()) continue;
-    const int64_t sum = exclusive_scan(source + bounds[p], bounds[p + 1] - bounds[p], pool);
-    if (sum != parts[p].neighbors.numel())
-      throw InvalidArgument(message("parts[", p, "].neighbors: partition ", p, " sent ", parts[p].neighbors.numel(),
-                                    " neighbors, its counts add up to ", sum));
-  }
-  std::copy(counts, counts + n, target);
-  stitch.total = exclusive_scan(target, n, pool);
-  return stitch;
-}
-
-void stitch_field(const Stitch& stitch, const Tensor& positions, const Tensor& offsets,
-                  const std::vector<NeighborPart>& parts, Tensor NeighborPart::* field, const Tensor& out,
-                  ThreadPool* pool) {
-  const int64_t* position = positions.as<int64_t>();
-  const int64_t* bounds = offsets.as<int64_t>();
-  const int64_t* from = stitch.source.as<int64_t>();
-  const int64_t* to = stitch.target.as<int64_t>();
-  const int64_t* count = stitch.counts.as<int64_t>();
-  dispatch_index(out.dtype, "neighbors", [&](auto out_type) {
-    auto* target = out.as<decltype(out_type)>();
-    for (size_t p = 0; p < parts.size(); ++p) {
-      const Tensor& values = parts[p].*field;
-      if (!values.defined() || values.numel() == 0) continue;
-      dispatch_index(values.dtype, "neighbors", [&](auto in_type) {
-        const auto* source = values.as<decltype(in_type)>();
-        const int64_t first = bounds[p];
-        parallel_for(pool, bounds[p + 1] - first, kGrain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = first + begin; i < first + end; ++i) {
-            const int64_t where = position[i];
-            std::copy_n(source + from[i], count[where], target + to[where]);
-          }
-        });
-      });
-    }
-  });
-}
-
-Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
-                           ThreadPool* pool, int64_t max_count) {
-  const Stitch stitch = plan_stitch(positions, offsets, parts, pool, max_count);
-  const auto stitched = [&](Tensor NeighborPart::* field) {
-    Tensor out = empty({stitch.total}, common_dtype(parts, field));
-    stitch_field(stitch, positions, offsets, parts, field, out, pool);
-    return out;
-  };
+  const bool with_edge_ids = have_edge_ids(parts);
+  const Stitch stitch = plan_stitch(positions, bounds, parts, pool, max_count);
   Neighbors result;
   result.counts = stitch.counts;
-  result.neighbors = stitched(&NeighborPart::neighbors);
-  if (stitch.has_edge_ids) result.edge_ids = stitched(&NeighborPart::edge_ids);
+  result.neighbors = stitched(stitch, positions, bounds, parts, &NeighborPart::neighbors, pool);
+  if (with_edge_ids) result.edge_ids = stitched(stitch, positions, bounds, parts, &NeighborPart::edge_ids, pool);
   return result;
+}
+
+AnswerReader::AnswerReader(const Split& split, const std::vector<NeighborPart>& parts, int64_t max_count)
+    : split_(split) {
+  check_parts(split.positions, split.offsets, parts);
+  has_edge_ids_ = have_edge_ids(parts);
+  neighbor_dtype_ = common_dtype(parts, &NeighborPart::neighbors);
+  for (const NeighborPart& part : parts) {
+    Tensor counts = part.counts.defined() ? checked_counts(part, parts_.size(), max_count) : Tensor();
+    places_.push_back({counts.as<int64_t>(), 0});
+    parts_.push_back({std::move(counts), as_dtype(part.neighbors, neighbor_dtype_), as_dtype(part.edge_ids, kInt64)});
+    if (part.neighbors.defined()) total_ += part.neighbors.numel();
+  }
 }
 
 void scatter_rows(const Tensor& out, const Tensor& positions, const Tensor& rows, ThreadPool* pool) {

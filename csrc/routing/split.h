@@ -19,6 +19,7 @@ struct Split {
   Tensor rows;       // int64 [n], local rows at the owner
   Tensor positions;  // int64 [n], where each id stood in the input
   Tensor offsets;    // int64 [num_partitions + 1]
+  Tensor owners;     // int32 [n], of each id of the input
 };
 
 // Raises UnknownId for an id outside the book.
@@ -64,30 +65,52 @@ struct Neighbors {
   Tensor edge_ids;   // likewise; undefined if no part has edge ids
 };
 
-// Where each entry of the answers goes in the order of the original ids.
-struct Stitch {
-  Tensor counts;      // int64 [n], neighbors of the i-th original id
-  Tensor source;      // int64 [n], where the neighbors of the i-th id in bucket order start in its part's answer
-  Tensor target;      // int64 [n], where those of the i-th original id start in the result
-  int64_t total = 0;  // of all
-  bool has_edge_ids = false;
-};
-
 // `positions` and `offsets` as in Split; parts in the order of the owners, with at most `max_count` neighbors for an id
 // (-1: any number). Raises InvalidArgument, naming the partition, if a count is negative or too large or the lengths do
 // not add up, or if one part lacks the edge ids that another has.
-Stitch plan_stitch(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
-                   ThreadPool* pool, int64_t max_count = -1);
-
-// Writes a field of the answers (`neighbors` or `edge_ids`) in the order of the original ids. `out`: int32, where all
-// parts have int32, or int64 [stitch.total]; the other arguments are those of which the stitch was made.
-void stitch_field(const Stitch& stitch, const Tensor& positions, const Tensor& offsets,
-                  const std::vector<NeighborPart>& parts, Tensor NeighborPart::* field, const Tensor& out,
-                  ThreadPool* pool);
-
-// Both of it; arguments and errors as of plan_stitch().
 Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
                            ThreadPool* pool, int64_t max_count = -1);
+
+// The answers read id by id in the order of the ids that were split, for who writes them somewhere in one pass.
+// Arguments and errors as of stitch_neighbors(); the split must live as long.
+class AnswerReader {
+ public:
+  AnswerReader(const Split& split, const std::vector<NeighborPart>& parts, int64_t max_count);
+
+  int64_t total() const { return total_; }  // neighbors of all ids
+  bool has_edge_ids() const { return has_edge_ids_; }
+  DType neighbor_dtype() const { return neighbor_dtype_; }  // of all parts
+  template <typename Id>
+  const Id* neighbors(int part) const {
+    return parts_[static_cast<size_t>(part)].neighbors.as<Id>();
+  }
+  const int64_t* edge_ids(int part) const { return parts_[static_cast<size_t>(part)].edge_ids.as<int64_t>(); }
+
+  // Calls body(part, first, count) for each of the next `num_ids` ids: its neighbors and edge ids are entries
+  // [first, first + count) of that part's.
+  template <typename Body>
+  void read(int64_t num_ids, Body&& body) {
+    const int32_t* const owners = split_.owners.as<int32_t>();
+    for (const int64_t end = next_ + num_ids; next_ < end; ++next_) {
+      Place& place = places_[static_cast<size_t>(owners[next_])];
+      const int64_t count = *place.count++, first = place.first;
+      place.first += count;
+      body(owners[next_], first, count);
+    }
+  }
+
+ private:
+  struct Place {  // what comes next in a part
+    const int64_t* count;
+    int64_t first;
+  };
+  const Split& split_;
+  bool has_edge_ids_ = false;
+  DType neighbor_dtype_;
+  std::vector<NeighborPart> parts_;  // of one dtype each; counts and edge ids are int64
+  std::vector<Place> places_;
+  int64_t total_ = 0, next_ = 0;
+};
 
 // Copies rows[i] to out[positions[i]]. `out` and `rows` have one dtype, of any kind, and equal shapes but for the
 // first extent. Positions must be distinct. One outside `out` raises UnknownId, after some rows may have been copied.

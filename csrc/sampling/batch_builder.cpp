@@ -15,7 +15,9 @@ namespace {
 // they are relabelled, enough that the memory requests of one block overlap.
 constexpr int64_t kBlock = kBlockLanes;
 constexpr int64_t kCountGrain = 16;  // blocks
-constexpr int64_t kRelabelAhead = 24;
+constexpr int64_t kRelabelAhead = 64;
+constexpr int64_t kRead = 512;  // nodes of the frontier whose answers are read before these are relabelled
+constexpr int64_t kReadAhead = 128;
 constexpr int64_t kSmallestCapacity = 1024;
 
 // Asks for the entries of all ids at once, before they are inserted one by one.
@@ -488,27 +490,35 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
 }
 
 void BatchBuilder::add_hop(int edge_type, const Split& frontier, const std::vector<NeighborPart>& parts,
-                           int64_t max_count, ThreadPool* pool) {
+                           int64_t max_count) {
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
   const int64_t num_seeds = seeds.frontier_end - seeds.frontier_begin;
   if (frontier.positions.numel() != num_seeds)
     throw InvalidArgument(message("frontier: expected ", num_seeds, " nodes, got ", frontier.positions.numel()));
-  const Stitch stitch = plan_stitch(frontier.positions, frontier.offsets, parts, pool, max_count);
-  if (with_edge_ids_ && stitch.total > 0 && !stitch.has_edge_ids)
-    throw InvalidArgument(message("edge_ids: expected [", stitch.total, "], one per neighbor, got none"));
-  const int64_t first = extend(edge, stitch.total);
-  fill_cols(edge, stitch.counts.as<int64_t>(), first);
-  const auto written = [&](Tensor NeighborPart::* field, int64_t* out) {
-    Tensor entries;
-    entries.data = out;
-    entries.dtype = kInt64;
-    entries.shape = {stitch.total};
-    stitch_field(stitch, frontier.positions, frontier.offsets, parts, field, entries, pool);
-  };
-  written(&NeighborPart::neighbors, edge.pairs.rows() + first);
-  if (with_edge_ids_) written(&NeighborPart::edge_ids, edge.edge_ids.data() + first);
-  relabel_checked(edge, first, first + stitch.total);
+  AnswerReader answers(frontier, parts, max_count);
+  if (with_edge_ids_ && answers.total() > 0 && !answers.has_edge_ids())
+    throw InvalidArgument(message("edge_ids: expected [", answers.total(), "], one per neighbor, got none"));
+  int64_t next = extend(edge, answers.total());
+  int64_t* const rows = edge.pairs.rows();
+  int64_t* const cols = edge.pairs.cols();
+  dispatch_index(answers.neighbor_dtype(), "neighbors", [&](auto tag) {
+    for (int64_t node = seeds.frontier_begin; node < seeds.frontier_end;) {
+      const int64_t first = next;
+      answers.read(std::min(kRead, seeds.frontier_end - node), [&](int part, int64_t from, int64_t count) {
+        const auto* ids = answers.neighbors<decltype(tag)>(part) + from;
+        __builtin_prefetch(ids + kReadAhead);
+        for (int64_t j = 0; j < count; ++j) {
+          rows[next + j] = ids[j];
+          cols[next + j] = node;
+        }
+        if (with_edge_ids_) std::copy_n(answers.edge_ids(part) + from, count, edge.edge_ids.data() + next);
+        next += count;
+        ++node;
+      });
+      relabel_checked(edge, first, next);
+    }
+  });
 }
 
 void BatchBuilder::fill_cols(EdgeState& edge, const int64_t* counts, int64_t first) {
@@ -524,9 +534,7 @@ void BatchBuilder::relabel_checked(EdgeState& edge, int64_t begin, int64_t end) 
   for (int64_t first = begin; first < end; first += kChecked) {
     const int64_t last = std::min(first + kChecked, end);
     const int64_t* rows = edge.pairs.rows();
-    bool is_bad = false;  // a loop without a way out, which takes several ids at once
-    for (int64_t e = first; e < last; ++e) is_bad |= static_cast<uint64_t>(rows[e]) >= limit;
-    if (is_bad) {
+    if (!are_nodes(rows + first, last - first, static_cast<int64_t>(limit))) {
       const int64_t id =
           *std::find_if(rows + first, rows + last, [&](int64_t each) { return static_cast<uint64_t>(each) >= limit; });
       throw UnknownId(message("neighbors: node id ", id, " is outside [0, ", limit, ")"));

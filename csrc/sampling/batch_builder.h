@@ -104,9 +104,8 @@ class BatchBuilder {
   // where not asked for) [sum of counts]. Wrong lengths throw InvalidArgument, unknown neighbors UnknownId.
   void add_hop(int edge_type, const Tensor& counts, const Tensor& neighbors, const Tensor& edge_ids);
   // The same of the answers of those who own the frontier, at most `max_count` neighbors of a node (-1: any number):
-  // each is written once, where the batch has its edges. Errors as of plan_stitch() (routing/split.h).
-  void add_hop(int edge_type, const Split& frontier, const std::vector<NeighborPart>& parts, int64_t max_count,
-               ThreadPool* pool);
+  // each is read once, and relabelled while it lies in the cache. Errors as of stitch_neighbors() (routing/split.h).
+  void add_hop(int edge_type, const Split& frontier, const std::vector<NeighborPart>& parts, int64_t max_count);
 
   // Ends a hop: the nodes it added are the next frontier.
   void next_hop();

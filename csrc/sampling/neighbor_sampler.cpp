@@ -140,7 +140,8 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
   OneHop out;
   out.counts = empty({count}, kInt64);
   Tensor offset_memory = empty({count + 1}, kInt64);
-  std::vector<Candidates> candidates(count);
+  const Tensor candidate_memory = empty({count, sizeof(Candidates) / sizeof(int64_t)}, kInt64);
+  auto* const candidates = candidate_memory.as<Candidates>();
   int64_t* counts = out.counts.as<int64_t>();
   int64_t* offsets = offset_memory.as<int64_t>();
   with_picker(csr, draw, optional_data(nodes.times), [&](const auto& picker) {
@@ -158,7 +159,7 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
                                                                              asks_ahead(csr),
                                                                              draw.with_edge_ids};
         pool.parallel_for(count, kBlock,
-                          [&](int64_t begin, int64_t end) { kernel.count(begin, end, candidates.data(), counts); });
+                          [&](int64_t begin, int64_t end) { kernel.count(begin, end, candidates, counts); });
         offsets[0] = 0;
         for (int64_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + counts[i];
         if (offsets[count] > max_neighbors)
@@ -167,10 +168,10 @@ OneHop sample_neighbors(const Csr& csr, const HopNodes& nodes, const HopDraw& dr
         out.neighbors = empty({offsets[count]}, csr.indices.dtype);
         if (draw.with_edge_ids) out.edge_ids = empty({offsets[count]}, kInt64);
         if (draw.fanout == 0) return;  // pickers draw at least one
-        kernel.ask_for_pages(candidates.data(), count);
+        kernel.ask_for_pages(candidates, count);
         const int64_t waited_before = pages_waited_for();
         pool.parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
-          kernel.pick(begin, end, candidates.data(), offsets, out.neighbors.as<Index>(),
+          kernel.pick(begin, end, candidates, offsets, out.neighbors.as<Index>(),
                       draw.with_edge_ids ? out.edge_ids.as<int64_t>() : nullptr);
         });
         if (csr.watch != nullptr)  // the other threads wait as much as this one
