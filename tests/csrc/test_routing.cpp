@@ -158,7 +158,38 @@ TEST("routing: neighbors asked of three owners are those of the whole graph") {
       CHECK(same(stitched.counts, expected.counts));
       CHECK(values<int32_t>(stitched.neighbors) == values<int32_t>(expected.neighbors));
       CHECK(same(stitched.edge_ids, expected.edge_ids));
+      // The same read node by node, in two goes.
+      AnswerReader answers(split, parts, draw.fanout);
+      CHECK_EQUAL(answers.total(), expected.neighbors.numel());
+      CHECK(answers.has_edge_ids() && answers.neighbor_dtype() == kInt32);
+      std::vector<int64_t> counts, edge_ids;
+      std::vector<int32_t> neighbors;
+      for (const int64_t num_ids : {int64_t{7000}, asked.numel() - 7000})
+        answers.read(num_ids, [&](int part, int64_t first, int64_t count) {
+          counts.push_back(count);
+          const auto* from = answers.neighbors<int32_t>(part) + first;
+          neighbors.insert(neighbors.end(), from, from + count);
+          edge_ids.insert(edge_ids.end(), answers.edge_ids(part) + first, answers.edge_ids(part) + first + count);
+        });
+      CHECK(counts == values<int64_t>(expected.counts) && neighbors == values<int32_t>(expected.neighbors));
+      CHECK(edge_ids == values<int64_t>(expected.edge_ids));
+      CHECK_THROWS(InvalidArgument, AnswerReader(split, parts, draw.fanout - 1));
     }
+}
+
+TEST("routing: answers of two widths are read in the wider, and those that do not add up are refused") {
+  const Book book = PartitionBook::range(ids({0, 10, 20}));
+  const Split split = split_by_owner(ids({15, 3, 12}), *book, nullptr);
+  const NeighborPart narrow{ids32({2}), ids32({7, 8}), {}}, wide{ids({0, 1}), ids({int64_t{1} << 40}), {}};
+  AnswerReader answers(split, {narrow, wide}, -1);
+  CHECK(answers.neighbor_dtype() == kInt64 && !answers.has_edge_ids());
+  std::vector<int64_t> found;
+  answers.read(3, [&](int part, int64_t first, int64_t count) {
+    for (int64_t j = first; j < first + count; ++j) found.push_back(answers.neighbors<int64_t>(part)[j]);
+  });
+  CHECK(found == std::vector<int64_t>({7, 8, int64_t{1} << 40}));
+  CHECK_THROWS(InvalidArgument, AnswerReader(split, {narrow, {ids({1, 1}), ids({1}), {}}}, -1));
+  CHECK_THROWS(InvalidArgument, AnswerReader(split, {narrow, {}}, -1));
 }
 
 TEST("routing: counts that a peer sent are refused where only their wrapped sum is right") {
