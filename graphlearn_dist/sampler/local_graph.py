@@ -60,9 +60,10 @@ def begin_batch(builder: _C.BatchBuilder, plan: SamplingPlan, seeds: Sequence[Se
     Raises:
         UnknownIdError: a seed is outside the graph.
     """
-    count = sum(part.ids.numel() for part in seeds)
+    # Lists, as generators are called once for each entry.
+    count = sum([part.ids.numel() for part in seeds])
     builder.begin(count, plan.max_new_nodes(count), plan.with_edge_ids, plan.disjoint)
-    return tuple(to_tensor(builder.add_seeds(part.node_type, part.ids, part.times, part.unique)) for part in seeds)
+    return tuple([to_tensor(builder.add_seeds(part.node_type, part.ids, part.times, part.unique)) for part in seeds])
 
 
 class HopSampler:

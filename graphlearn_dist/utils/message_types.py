@@ -5,9 +5,11 @@ A decoder builds nothing else, whatever the bytes say (``rpc.wire.codec``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any, TypeVar, overload
 
 from ..errors import InvalidArgumentError, ProtocolError
@@ -24,10 +26,14 @@ class MessageType:
     field_names: tuple[str, ...]
     is_enum: bool
 
-    def take_apart(self, value: Any) -> list[Any]:
+    @functools.cached_property
+    def take_apart(self) -> Callable[[Any], Sequence[Any]]:
+        """Gives what travels of a value."""
         if self.is_enum:
-            return [value.name]
-        return [getattr(value, name) for name in self.field_names]
+            return lambda value: (value.name,)
+        names = self.field_names
+        # It calls nothing of Python's; of a single attribute it gives no tuple.
+        return attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, name) for name in names]
 
     def put_together(self, values: list[Any]) -> Any:
         if self.is_enum:

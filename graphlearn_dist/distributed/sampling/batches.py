@@ -158,6 +158,8 @@ class PartitionedSampler:
 
         Those of batches that stay on a GPU come as ``Feature.gather`` gives them.
         """
+        if not self._stores:
+            return place(batches, [{} for _ in batches])
         wanted = [wanted_rows(batch, self._stores) for batch in batches]
         if self._keeps_device:
             return list(map(self.collector.gather_each, wanted))

@@ -8,7 +8,7 @@ import numbers
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import overload
 
 import torch
@@ -69,6 +69,9 @@ class BatchIndices(Sequence[int]):
 
     def __len__(self) -> int:
         return len(self.single) + len(self._range)
+
+    def __iter__(self) -> Iterator[int]:
+        return chain(self.single, self._range)
 
     @overload
     def __getitem__(self, at: int) -> int: ...
@@ -178,10 +181,10 @@ class BatchShare(Sequence[int]):
         group, offset = divmod(place + self._num_cut, self.size)
         return self._groups[group] * self.size + offset
 
-    def groups(self) -> Iterator[BatchIndices]:
+    def groups(self) -> Iterator[tuple[int, ...]]:
         """Its groups, in order."""
         for group in self._groups:
-            if batches := self.indices[max(self.begin, group * self.size) : (group + 1) * self.size]:
+            if batches := tuple(self.indices[max(self.begin, group * self.size) : (group + 1) * self.size]):
                 yield batches
 
     def group_of(self, index: int) -> int:
