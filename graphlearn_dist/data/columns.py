@@ -120,11 +120,15 @@ class NamedColumns:
         Args:
             node_attrs: by name ``[num_nodes, ...]``, of any dtype; of a typed graph a dict of such by node type.
             edge_attrs: by name, rows by edge id; of a typed graph a dict of such by edge type.
-            constants: what has no rows and comes as it is, by type (None: of the whole graph) and name.
+            constants: what has no rows and comes as it is, by type (None: of the whole graph) and name; None is left
+                out, as PyG does.
         """
         self.node_attrs = check_columns("node_attrs", node_attrs, self._num_nodes)
         self.edge_attrs = check_columns("edge_attrs", edge_attrs)
-        self.constants = {key: dict(named) for key, named in (constants or {}).items()}
+        self.constants = {
+            key: {name: value for name, value in named.items() if value is not None}
+            for key, named in (constants or {}).items()
+        }
 
     @property
     def _columns(self) -> tuple[Columns, Columns]:

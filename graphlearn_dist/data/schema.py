@@ -75,7 +75,7 @@ class GraphSchema:
         found: dict[str, Any] = self.columns.get(group, {}).get(type_name, {})
         return found
 
-    @property
+    @functools.cached_property
     def is_homogeneous(self) -> bool:
         return self.node_types == (None,)
 
@@ -86,7 +86,7 @@ class GraphSchema:
             raise InvalidArgumentError(f"{name}: unknown node type {node_type!r}; the data set has {known}")
         return self.node_types.index(node_type)
 
-    @property
+    @functools.cached_property
     def edge_specs(self) -> tuple[tuple[int, int], ...]:
         """Per edge type, (seed type, neighbor type): whose neighbors are sampled, and what those are."""
         return tuple(self._edge_spec(edge_type) for edge_type in self.edge_types)

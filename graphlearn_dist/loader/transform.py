@@ -90,19 +90,22 @@ def _message_type(schema: GraphSchema, edge_type: EdgeType | None) -> EdgeType:
 
 
 def _to_data(stores: Stores, schema: GraphSchema) -> Data | HeteroData:
-    """PyG's object with these attributes, given at once: setting one after the other takes longer than all else."""
+    """PyG's object with these attributes, none of which is None.
+
+    They are put into PyG's dict of each store: its ``store[name] = value`` looks first for what was computed of an
+    earlier value, by four calls and two exceptions, which for all attributes takes longer than all else here.
+    """
     from torch_geometric.data import Data, HeteroData
 
     if schema.is_homogeneous:
         single = Data()
-        store = single.node_stores[0]
         for attributes in stores.values():
-            store.update(attributes)
+            single._store._mapping.update(attributes)
         return single
     data = HeteroData()
     for key, attributes in stores.items():
         if key is not None:
-            data[key].update(attributes)
+            data[key]._mapping.update(attributes)
     for name, value in stores.get(None, {}).items():
         data[name] = value
     return data

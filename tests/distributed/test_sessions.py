@@ -453,7 +453,7 @@ LARGE, SMALL = 350_000, 110_000  # bytes of such batches; as many as they have, 
 def unread_bytes(loader: DistNeighborLoader) -> list[int]:
     """Bytes of the batches that have come and were not read."""
     producer = loader._producer
-    return [encode(future.result()).nbytes for _, future in producer._under_way if future.done()]
+    return [encode(future.result()).nbytes for _, future in producer._under_way.values() if future.done()]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -469,7 +469,7 @@ def test_what_comes_ahead_of_a_slow_reader_is_bounded_in_bytes(job: Job, whole: 
                 batches, seen, most = iter(loader), [], 0
                 for batch in batches:
                     seen.append(batch)
-                    under_way = [future for _, future in loader._producer._under_way]
+                    under_way = [future for _, future in loader._producer._under_way.values()]
                     # These come in any case; behind the third, a large one, there are two small ones.
                     come = num_fit if len(seen) == 3 or limit == "1GB" else 1
                     wait(under_way[:come], DEADLINE_S)

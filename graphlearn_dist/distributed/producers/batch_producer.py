@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import weakref
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another one before Python 3.11
@@ -79,7 +77,7 @@ class BatchProducer(ABC):
         self._indices = BatchIndices(0, 0)
         self._num_wanted = self._num_asked = self._num_read = 0  # of these; asked: in a row, from the first on
         self._asked_ahead: set[int] = set()  # positions behind one that was not asked for
-        self._under_way: deque[tuple[BatchRequest, Future[Any]]] = deque()  # at most ``limit``, by position
+        self._under_way: dict[int, tuple[BatchRequest, Future[Any]]] = {}  # at most ``limit``, by first position
         self._arrived: dict[int, SampledBatch] = {}  # by position, with one that was read
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
@@ -180,36 +178,35 @@ class BatchProducer(ABC):
             DeadlineExceededError: it did not come in time. The next call waits for it again.
             ChannelClosedError: the producer was closed.
         """
-        self._check_open()
-        if self._num_read in self._arrived:
+        if (arrived := self._arrived.pop(self._num_read, None)) is not None:
             self._num_read += 1
-            return self._arrived.pop(self._num_read - 1)
+            return arrived
+        self._check_open()
         if self._failed is not None:
             self._grant(self._failed)  # whoever was to make it may have no request that says so
-        if self._num_asked == self._num_read:
-            # After an error, too, there may be more: that must not look like the end.
-            self._ask_next()
-        if not self._under_way:
+        if self._num_read == self._num_wanted:
             self._failed = None
             return self._end
-        request, future = self._under_way.popleft()
-        self._failed = request.position
+        if self._num_read == self._num_asked:
+            self._ask_next()
+        position = self._failed = self._num_read
+        request, future = self._under_way.pop(position)
         num_came = 1
         try:
             item = self._item_of(request, future)
             if isinstance(item, SampledBatches):
                 num_came = len(item.batches)
         finally:
-            if not self._is_awaited(request):
+            if position not in self._under_way:
                 self._num_read += 1
                 self._note_read(request.positions[num_came - 1])
                 if rest := request.positions[num_came:]:
-                    self._insert(self._asked(rest))
+                    self._ask_for(rest)
         self._ask_ahead(self._limit)
         if isinstance(item, (SampledBatch, SampledBatches)):
             first, *others = item.batches if isinstance(item, SampledBatches) else (item,)
             self._arrived.update(zip(request.positions[1:], others, strict=False))
-            self._grant(request.position)
+            self._grant(position)
             self._failed = None
             return first
         if isinstance(item, EndOfEpoch):
@@ -221,17 +218,16 @@ class BatchProducer(ABC):
     @property
     def num_ready(self) -> int:
         """Finished batches, or answers with some, that wait for the reader. From any thread."""
-        return len(self._arrived) + sum(future.done() for _, future in [*self._under_way])
+        return len(self._arrived) + sum(future.done() for _, future in [*self._under_way.values()])
 
     def is_ready(self) -> bool:
         """Whether ``recv`` would give something at once; not where that may be an error."""
         if self._num_read in self._arrived:
             return not self._closed
-        if not self._under_way:
-            return self._num_asked == self._num_wanted and not self._closed
-        request, future = self._under_way[0]
-        is_next = request.position == self._num_read
-        return is_next and future.done() and not future.cancelled() and future.exception() is None
+        if self._num_read == self._num_wanted:
+            return not self._closed
+        _, future = self._under_way.get(self._num_read, (None, None))
+        return future is not None and future.done() and not future.cancelled() and future.exception() is None
 
     def close(self) -> None:
         """Ends it, and whatever was started for it. Idempotent; without effect in a fork."""
@@ -247,7 +243,7 @@ class BatchProducer(ABC):
 
     def _call_off(self) -> None:
         self._num_wanted = self._num_asked = self._num_read = 0
-        for _, future in self._under_way:
+        for _, future in self._under_way.values():
             future.cancel()
         self._under_way.clear()
         self._asked_ahead.clear()
@@ -259,34 +255,27 @@ class BatchProducer(ABC):
             self._ask_next()
 
     def _ask_next(self) -> None:
-        """Asks for the first batch that was not asked for, if there is one, and for its group."""
-        if self._num_asked == self._num_wanted:
-            return
+        """Asks for the first batch that was not asked for, and for its group."""
         group = [position for position in self._group_of(self._num_asked) if position < self._num_wanted]
         self._asked_ahead.update(group)
         while self._num_asked in self._asked_ahead:
             self._asked_ahead.remove(self._num_asked)
             self._num_asked += 1
-        self._insert(self._asked(group))
+        self._ask_for(group)
 
-    def _asked(self, positions: Sequence[int]) -> tuple[BatchRequest, Future[Any]]:
-        """A request for the batches at these positions of the run, and what becomes of it."""
+    def _ask_for(self, positions: Sequence[int]) -> None:
+        """Asks for the batches at these positions of the run."""
         request = BatchRequest(self._end.run, self._end.epoch, self._indices[positions[0]], positions)
-        return request, self._ask(request)
-
-    def _insert(self, asked: tuple[BatchRequest, Future[Any]]) -> None:
-        """Puts a request where its first batch is wanted."""
-        request, _ = asked
-        at = bisect.bisect_left(self._under_way, request.position, key=lambda each: each[0].position)
-        self._under_way.insert(at, asked)
+        self._under_way[positions[0]] = request, self._ask(request)
 
     def _ask_again(self, request: BatchRequest) -> Future[Any]:
         """Asks the place of a request again for this batch and all that were under way from there."""
         place, future = self._place_of(request), self._ask(request)
-        for at, (other, asked) in enumerate(self._under_way):
+        for position in sorted(self._under_way):
+            other, asked = self._under_way[position]
             if self._place_of(other) == place:
                 asked.cancel()
-                self._under_way[at] = other, self._ask(other)
+                self._under_way[position] = other, self._ask(other)
         return future
 
     def _item_of(self, request: BatchRequest, future: Future[Any]) -> Any:
@@ -307,16 +296,12 @@ class BatchProducer(ABC):
             failed = future.done() and not future.cancelled() and future.exception() is error
             if failed or isinstance(error, DeadlineExceededError):
                 raise
-            self._under_way.appendleft((request, future))  # it may still come, and is given to the reader then
+            self._under_way[request.position] = request, future  # it may still come, and is given to the reader then
             raise DeadlineExceededError(
                 f"batch {request.index}: nothing from {self._place_of(request)} within {self._timeout_s:g} s"
             ) from error
         finally:
             self._awaited = None
-
-    def _is_awaited(self, request: BatchRequest) -> bool:
-        """Whether a request is the next one that is under way."""
-        return bool(self._under_way) and self._under_way[0][0] is request
 
     def _give_up(self) -> None:
         """The alarm went off. On any thread."""

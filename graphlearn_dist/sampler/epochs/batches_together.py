@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,14 @@ from ..base import SamplingConfig, SamplingType
 from ..plan import plain_num_neighbors
 
 _MOST_BATCHES = 16
-_MOST_EDGES = 1 << 21  # of all of them; to sample as many takes many times what handing them on does
+_MOST_EDGES = 1 << 22  # of all of them; to sample as many takes many times what handing them on does
 _MOST_BYTES = 64 << 20  # likewise, to move them
 _MOST_TABLE_BYTES = 256 << 20  # of the tables of local ids, one for each batch under way
 _LEAST_PLACES = 8  # for groups, in the memory of a worker
-_BYTES_OF_AN_EDGE = {"edge_index": 24, "adj_t": 12}
-_BYTES_OF_A_NODE, _TABLE_BYTES_OF_A_NODE = 8, 4
+_BYTES_OF_AN_ID = 8
+_BYTES_OF_AN_EDGE = {"edge_index": 16, "adj_t": 4}
+_BYTES_OF_A_NODE = {"edge_index": _BYTES_OF_AN_ID, "adj_t": _BYTES_OF_AN_ID + 4}
+_TABLE_BYTES_OF_A_NODE = 4
 
 
 def batches_together(
@@ -29,7 +32,7 @@ def batches_together(
     *,
     num_edge_types: int = 1,
 ) -> int:
-    """So many that they have some hundred thousand edges and some megabytes; 1 where nothing says how large they are.
+    """So many that they have some million edges and some megabytes; 1 where nothing says how large they are.
 
     Args:
         config: how batches are sampled.
@@ -39,15 +42,18 @@ def batches_together(
         num_edge_types: of the graph.
         wish: take so many, whatever their edges; as far as neither they nor the tables have too many bytes.
     """
-    edges = _most_edges(config, num_edge_types)
     by_tables = _MOST_TABLE_BYTES // (_TABLE_BYTES_OF_A_NODE * max(num_nodes, 1))
-    if edges is None:
+    size = _expected_size(config, max(num_nodes, 1), num_edge_types)
+    if size is None:
         return 1 if wish is None else max(1, min(wish, by_tables))
-    of_an_edge = _BYTES_OF_AN_EDGE[config.edge_format]
-    nbytes = of_an_edge * edges + _BYTES_OF_A_NODE * (edges + config.batch_size)
+    nodes, edges = size
+    of_node, of_edge = _BYTES_OF_A_NODE[config.edge_format], _BYTES_OF_AN_EDGE[config.edge_format]
+    of_edge_rows = _row_bytes(stores, edges=True) if config.collect_features else 0
+    if config.with_edge or of_edge_rows:
+        of_edge += _BYTES_OF_AN_ID
     if config.collect_features:
-        of_edges, of_nodes = _row_bytes(stores, edges=True), _row_bytes(stores, edges=False)
-        nbytes += of_edges * edges + of_nodes * (edges + config.batch_size)
+        of_node += _row_bytes(stores, edges=False)
+    nbytes = of_node * nodes + (of_edge + of_edge_rows) * edges
     by_edges = min(_MOST_BATCHES, _MOST_EDGES // max(edges, 1)) if wish is None else wish
     return max(1, min(by_edges, by_tables, most_bytes // max(nbytes, 1)))
 
@@ -65,20 +71,27 @@ def _by_type(fanouts: Mapping[Any, Sequence[int]] | Sequence[int], num_edge_type
     return named + [fanouts[None]] * (num_edge_types - len(named)) if None in fanouts else named
 
 
-def _most_edges(config: SamplingConfig, num_edge_types: int) -> int | None:
-    """Edges of a batch, if every node had as many neighbors as are drawn, along each edge type; None: no telling."""
+def _expected_size(config: SamplingConfig, num_nodes: int, num_edge_types: int) -> tuple[int, int] | None:
+    """Nodes and edges of a batch, if every node has as many neighbors as are drawn along each edge type.
+
+    Each neighbor is taken for any node of the graph, with the same chance. Where some nodes have more edges than
+    others, fewer distinct ones are reached, so that a batch is smaller than that. None: no telling.
+    """
     fanouts = plain_num_neighbors(config.num_neighbors)
     if fanouts is None or config.has_induced_edges:
         return None
     by_type = _by_type(fanouts, num_edge_types)
-    nodes = config.batch_size * (1 if config.sampling_type is SamplingType.NODE else 4)  # two ends, and negatives
-    edges = nodes
+    ends = 1 if config.sampling_type is SamplingType.NODE else 4  # of a link: two, and as many of a negative one
+    seeds = config.batch_size * ends
+    frontier = nodes = float(seeds if config.is_disjoint else min(seeds, num_nodes))
+    edges = 0.0
     for of_hop in itertools.zip_longest(*by_type, fillvalue=0):
         if min(of_hop) < 0:
             return None
-        nodes *= sum(of_hop)
-        edges += nodes
-    return edges
+        drawn = frontier * sum(of_hop)
+        frontier = drawn if config.is_disjoint else (num_nodes - nodes) * -math.expm1(-drawn / num_nodes)
+        nodes, edges = nodes + frontier, edges + drawn
+    return round(nodes), round(edges)
 
 
 def _row_bytes(stores: Mapping[str, Any], *, edges: bool) -> int:

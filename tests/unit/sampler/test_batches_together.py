@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist.data import Graph, Topology
+from graphlearn_dist.sampler import NeighborSampler
 from graphlearn_dist.sampler.base import SamplingConfig, SamplingType
-from graphlearn_dist.sampler.epochs.batches_together import batches_together, most_together_bytes
+from graphlearn_dist.sampler.epochs.batches_together import _expected_size, batches_together, most_together_bytes
 
 MUCH = 1 << 40
+MANY_NODES = 4_000_000  # few are reached twice
 NODE, LINK, SUBGRAPH = SamplingType.NODE, SamplingType.LINK, SamplingType.SUBGRAPH
 TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 
@@ -19,16 +22,16 @@ TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 @pytest.mark.parametrize(
     ("kind", "fanouts", "batch_size", "expected"),
     [
-        (NODE, [10, 5], 256, 16),  # 256 + 2,560 + 12,800
-        (NODE, [15, 10, 5], 1024, 2),  # 1,024 + 15,360 + 153,600 + 768,000
+        (NODE, [10, 5], 256, 16),  # 2,560 + 12,800
+        (NODE, [15, 10, 5], 1024, 4),  # 15,360 + 153,600 + 768,000
         (NODE, [15, 10, 5], 4096, 1),
         (NODE, [2], 4, 16),  # no more than that, however small
-        (NODE, [2], 1 << 20, 1),
+        (NODE, [2], 1 << 21, 1),
         (NODE, [10, -1], 4, 1),  # who knows
         (LINK, [10, 5], 256, 16),
-        (LINK, [10, 5], 2048, 4),  # four nodes a link, two ends and negatives
+        (LINK, [10, 5], 2048, 8),  # four nodes a link, two ends and negatives
         (NODE, TYPED, 256, 16),
-        (NODE, TYPED, 4096, 5),  # 4,096 + 61,440 + 307,200
+        (NODE, TYPED, 4096, 11),  # 61,440 + 307,200
         (NODE, [0], 100, 16),
         (SUBGRAPH, [2], 4, 1),  # all edges between its nodes
         (SUBGRAPH, None, 4, 1),
@@ -36,7 +39,25 @@ TYPED = {("a", "to", "b"): [10, 5], ("b", "to", "a"): [5]}
 )
 def test_how_many(kind: SamplingType, fanouts: Any, batch_size: int, expected: int) -> None:
     config = SamplingConfig(kind, fanouts, batch_size, True, False, False, False, False, False, "in", 0)
-    assert batches_together(config, {}, 1000, MUCH) == expected
+    assert batches_together(config, {}, MANY_NODES, MUCH) == expected
+
+
+@pytest.mark.parametrize("graph_nodes", [1000, 20_000, 200_000])
+def test_no_node_is_sampled_for_twice(graph_nodes: int) -> None:
+    """The estimate is that of a graph whose neighbors are drawn evenly, and no batch of any graph is larger by much."""
+    config = SamplingConfig(NODE, [15, 10, 5], 64, True, True, False, False, False, False, "in", 0)
+    generator = torch.Generator().manual_seed(0)
+    even = torch.randint(graph_nodes, (20, graph_nodes), generator=generator)
+    popular = (even.double() / graph_nodes).pow(3).mul(graph_nodes).long()
+    found = _expected_size(config, graph_nodes, 1)
+    assert found is not None
+    for sources, least in ((even, 0.95), (popular, 0.0)):
+        edge_index = torch.stack([sources.reshape(-1), torch.arange(graph_nodes).repeat(20)])
+        sampler = NeighborSampler(Graph(Topology(edge_index, layout="CSC"), "CPU"), [15, 10, 5], edge_dir="in", seed=1)
+        sampled = sampler.sample_from_nodes(torch.arange(64))
+        for size, expected in zip((sampled.node.numel(), sampled.row.numel()), found, strict=True):
+            assert least * expected < size < 1.05 * expected
+    assert _expected_size(replace(config, disjoint=True), graph_nodes, 1) == (64 * 916, 64 * 915)
 
 
 def test_a_list_of_fan_outs_is_that_of_each_edge_type() -> None:
@@ -44,11 +65,11 @@ def test_a_list_of_fan_outs_is_that_of_each_edge_type() -> None:
 
     def found(fanouts: Any, num_edge_types: int) -> int:
         config = SamplingConfig(NODE, fanouts, 1024, True, False, False, False, False, False, "in", 0)
-        return batches_together(config, {}, 1000, MUCH, num_edge_types=num_edge_types)
+        return batches_together(config, {}, MANY_NODES, MUCH, num_edge_types=num_edge_types)
 
     assert found([10, 5], 1) == 16
-    # 1,024 + 40,960 + 819,200
-    assert found([10, 5], 4) == found({**TYPED, ("b", "to", "a"): [10, 5], None: [10, 5]}, 4) == 2
+    # 40,960 + 819,200
+    assert found([10, 5], 4) == found({**TYPED, ("b", "to", "a"): [10, 5], None: [10, 5]}, 4) == 4
     assert found([10, 5], 8) == 1
     assert found({None: [10, 5]}, 1) == 16
 
@@ -82,13 +103,15 @@ STORES = {
 @pytest.mark.parametrize("most", [1 << 12, 1 << 16, 300_000, 1 << 20, 1 << 30])
 def test_together_they_have_no_more_bytes_than_there_is_room_for(most: int) -> None:
     config = SamplingConfig(NODE, [3, 2], 4, True, False, False, True, False, False, "in", 0)
-    edges, nodes = 4 + 12 + 24, 4 + 12 + 24 + 4
+    edges, nodes = 12 + 24, 4 + 12 + 24
     bytes_of_a_batch = edges * (24 + 12 + 4) + nodes * (8 + 4000 + 8)
     for wish in (None, 1, 3, 60):
-        found = batches_together(config, STORES, 1000, most, wish)
+        found = batches_together(config, STORES, 1 << 20, most, wish)
         assert found == max(1, min(16 if wish is None else wish, most // bytes_of_a_batch))
     bare = replace(config, collect_features=False)
-    assert batches_together(bare, STORES, 1000, most) == max(1, min(16, most // (24 * edges + 8 * nodes)))
+    assert batches_together(bare, STORES, 1 << 20, most) == max(1, min(16, most // (16 * edges + 8 * nodes)))
+    with_ids = replace(bare, with_edge=True)
+    assert batches_together(with_ids, STORES, 1 << 20, most) == max(1, min(16, most // (24 * edges + 8 * nodes)))
 
 
 def test_what_a_worker_has_room_for() -> None:
