@@ -117,7 +117,7 @@ def _stores_of(batch: SampledBatch, schema: GraphSchema, constants: Constants) -
     if batch.columns or constants:
         _fill_attributes(stores, batch, schema, constants)
     for index, node_type in enumerate(schema.node_types):
-        _fill_nodes(stores[store_of_nodes(node_type)], batch, index)
+        _fill_nodes(stores[node_type or _ONLY_NODE], batch, index)
     for index, edge_type in enumerate(schema.edge_types):
         _fill_edges(stores[_message_type(schema, edge_type)], batch, schema, index)
     if batch.subgraph.adjacency:

@@ -118,6 +118,7 @@ class Connection:
         self.refused = False  # this side closed it for what the other side did, or did not
         self.other: Introduction | None = None
         self._peer_limit_bytes = 0
+        self.loans = owner.loans
         self._owner = owner
         self._loop = loop
         self._settings = owner.settings
@@ -221,7 +222,7 @@ class Connection:
             return
         remaining_ms = min(max(1, int((call.deadline - time.monotonic()) * 1000)), MAX_DEADLINE_MS)
         try:
-            back = self._owner.loans.take(self.send_releases) if self._exchange.borrows else []
+            back = self.loans.take(self.send_releases) if self._exchange.borrows else []
             before = _release_frames(back) if back else b""
             self._send_value(Kind.REQUEST, call.request_id, (call.function,), encoded, remaining_ms, before)
         except InvalidArgumentError as error:
@@ -345,11 +346,6 @@ class Connection:
     def sending_arena(self) -> SendingArena | None:
         """The endpoint's arena."""
         return self._owner.sending_arena()
-
-    @property
-    def loans(self) -> Loans:
-        """What the endpoint has lent to tensors."""
-        return self._owner.loans
 
     @property
     def peer_pid(self) -> int:

@@ -26,7 +26,7 @@ class BatchMakers:
     def __init__(
         self, indices: BatchIndices, partitions: Sequence[int], owners: Sequence[int] = (), group: int = 1
     ) -> None:
-        self._indices = indices
+        self._indices, self._num_batches = indices, len(indices)
         self._count = len(partitions)
         self._makers: list[int] | None = None
         self._positions: list[list[int]] = []
@@ -40,12 +40,12 @@ class BatchMakers:
     @property
     def busy(self) -> list[int]:
         """Those who make any of the batches; the first where there are none."""
-        return [place for place in range(self._count) if self.next_of(place, 0) < len(self._indices)] or [0]
+        return [place for place in range(self._count) if self.next_of(place, 0) < self._num_batches] or [0]
 
     def group_of(self, position: int) -> Sequence[int]:
         """Positions of a group from one on: how many others of the run come before each."""
         if self._makers is None:
-            return range(position, min((position // self._group + 1) * self._group, len(self._indices)))
+            return range(position, min((position // self._group + 1) * self._group, self._num_batches))
         own = self._positions[self._makers[position]]
         at = bisect_left(own, position)
         return own[at : (at // self._group + 1) * self._group]
@@ -66,10 +66,10 @@ class BatchMakers:
         if self._makers is not None:
             own = self._positions[place]
             at = bisect_left(own, position)
-            return own[at] if at < len(own) else len(self._indices)
+            return own[at] if at < len(own) else self._num_batches
         group = position // self._group
         ahead = (place - group) % self._count
-        return min(position if ahead == 0 else (group + ahead) * self._group, len(self._indices))
+        return min(position if ahead == 0 else (group + ahead) * self._group, self._num_batches)
 
 
 def _by_owner(indices: BatchIndices, partitions: Sequence[int], owners: Sequence[int]) -> list[int]:

@@ -46,8 +46,8 @@ class _Server:
         making: the same, without deadlines: a batch may be asked for long before its reader wants it.
         info: the producer that it has for the loader; None while it has none.
         run: the number by which that knows the run; a run that begins again there has another one.
-        num_read: positions of the run before this one have come, of those that it makes.
-        oldest: position of the batch that it was told is read next, of those that it makes.
+        unread: position of the batch that is read next, of those that it makes.
+        told: the same, as it was told last.
     """
 
     rank: int
@@ -55,8 +55,8 @@ class _Server:
     making: Remote[DistServer]
     info: ProducerInfo | None = None
     run: int = 0
-    num_read: int = 0
-    oldest: int = 0
+    unread: int = 0
+    told: int = 0
 
     @property
     def producer_id(self) -> int:
@@ -179,8 +179,8 @@ class RemoteProducer(BatchProducer):
         servers, shares = [self._servers[place] for place in places], list(map(self._makers.share_of, places))
         self._open_producers([server for server in servers if server.info is None])
         self._limit = self._options.prefetch_size * len(servers)
-        for server in self._servers:
-            server.num_read = 0
+        for place, server in enumerate(self._servers):
+            server.unread = self._makers.next_of(place, 0)
         for server in servers:
             server.run = max(run, server.run + 1)
         begun = [self._begin_at(server, share) for server, share in zip(servers, shares, strict=True)]
@@ -196,29 +196,25 @@ class RemoteProducer(BatchProducer):
         return _server_at(server.rank, self._timeout_s).ask(DistServer.start_new_epoch_sampling, *what)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
-        place = self._makers.maker_of(request.position)
-        server = self._servers[place]
-        server.oldest = self._makers.next_of(place, server.num_read)
+        server = self._server_of(request.position)
+        server.told = server.unread
         return server.making.ask(
-            DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.oldest]
+            DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.told]
         )
 
     def _group_of(self, position: int) -> Sequence[int]:
         return self._makers.group_of(position)
 
     def _note_read(self, position: int) -> None:
-        self._server_of(position).num_read = position + 1
+        place = self._makers.maker_of(position)
+        self._servers[place].unread = self._makers.next_of(place, position + 1)
 
     def _grant(self, position: int) -> None:
-        if position >= self._num_wanted:
-            return
-        place = self._makers.maker_of(position)
-        server = self._servers[place]
-        oldest = self._makers.next_of(place, server.num_read)
-        if oldest < self._num_wanted and oldest != server.oldest:
-            server.oldest = oldest
+        server = self._server_of(position)
+        if server.unread < self._num_wanted and server.unread != server.told:
+            server.told = server.unread
             # where it fails, so do those under way
-            server.remote.ask(DistServer.grant_batches, server.producer_id, server.run, self._indices[oldest])
+            server.remote.ask(DistServer.grant_batches, server.producer_id, server.run, self._indices[server.told])
 
     def _server_of(self, position: int) -> _Server:
         return self._servers[self._makers.maker_of(position)]

@@ -40,7 +40,8 @@ class ByteCredit:
         """
         insort(self._asked, index)
         try:
-            await self._until_first(index)
+            while self._why_closed or self._asked[0] != index:
+                await self._change(index)
         except BaseException:
             self.leave(index)
             raise
@@ -48,7 +49,8 @@ class ByteCredit:
     def leave(self, index: int) -> None:
         """The turn that ``enter`` gave is over."""
         self._asked.remove(index)
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     async def send(self, index: int, nbytes: int) -> None:
         """Waits until a batch may be sent, and counts it; within its turn.
@@ -56,23 +58,25 @@ class ByteCredit:
         Raises:
             SamplingWorkerError: the run was ended meanwhile.
         """
-        await self._until_first(index, nbytes)
+        while (
+            self._why_closed
+            or self._asked[0] != index
+            or (self._sent and self._sent[0][0] <= index and self.sent_bytes + nbytes > self.limit_bytes)
+        ):
+            await self._change(index)
         insort(self._sent, (index, nbytes))
         self.sent_bytes += nbytes
 
-    async def _until_first(self, index: int, nbytes: int | None = None) -> None:
-        """Returns when no earlier batch is asked for, and there is room for so many bytes, if any are given."""
-        while not self._why_closed:
-            is_free = nbytes is None or not self._sent or index < self._sent[0][0]
-            if self._asked[0] == index and (is_free or self.sent_bytes + (nbytes or 0) <= self.limit_bytes):
-                return
-            changed = asyncio.get_running_loop().create_future()
-            self._waiting[changed] = index
-            try:
-                await changed
-            finally:
-                del self._waiting[changed]
-        raise SamplingWorkerError(self._why_closed)
+    async def _change(self, index: int) -> None:
+        """Returns when a batch may perhaps go on; raises where nothing more is sent."""
+        if self._why_closed:
+            raise SamplingWorkerError(self._why_closed)
+        changed = asyncio.get_running_loop().create_future()
+        self._waiting[changed] = index
+        try:
+            await changed
+        finally:
+            del self._waiting[changed]
 
     def _wake(self) -> None:
         """Lets those look again that can go on: the first batch's, all where nothing more is sent."""
@@ -84,7 +88,8 @@ class ByteCredit:
         """The reader says which batch it reads next: it has read all before."""
         while self._sent and self._sent[0][0] < oldest:
             self.sent_bytes -= self._sent.pop(0)[1]
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def close(self, why: str) -> None:
         """Nothing more is sent; who waits fails with ``why``."""
