@@ -21,6 +21,7 @@ from ..sampler.epochs.locality import warn_of_locality
 from ..sampler.epochs.schedule import BatchIndices
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..utils.device import can_pin
+from ..utils.values import check_callable
 from .dist_dataset import DistDataset
 from .dist_options import (
     AllDistSamplingWorkerOptions,
@@ -110,7 +111,8 @@ class DistLoader(EpochLoader):
         warn_of_locality(sampling_config)
         if sampling_config.edge_format == "adj_t":
             allow_matrices()
-        super().__init__(Shard() if shard is None else Shard(*shard))
+        super().__init__(Shard.of_pair(shard))
+        check_callable("transform", transform)
         self._config = sampling_config
         self.batch_size, self.shuffle = sampling_config.batch_size, sampling_config.shuffle
         self.drop_last = sampling_config.drop_last

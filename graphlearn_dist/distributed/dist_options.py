@@ -15,6 +15,7 @@ from ..sampler.epochs.fingerprint import Settings
 from ..utils.device import can_pin
 from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
+from ..utils.system.ports import to_port
 from ..utils.units import parse_size
 
 _MAX_CONCURRENCY = 32
@@ -45,12 +46,14 @@ class _BasicDistSamplingWorkerOptions:
 
     def _check(self, **at_least: int) -> None:
         """Refuses what no mode can do; ``at_least`` are the smallest values of fields that count something."""
+        if self.num_rpc_threads is not None:
+            at_least["num_rpc_threads"] = 1
         for name, smallest in {"num_threads": 1, **at_least}.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
                 raise InvalidArgumentError(f"{name}: expected at least {smallest}, got {value!r}")
-        if self.num_rpc_threads is not None and self.num_rpc_threads < 1:
-            raise InvalidArgumentError(f"num_rpc_threads: expected at least 1 or None, got {self.num_rpc_threads}")
+        if self.master_port is not None:
+            to_port("master_port", self.master_port)
         _check_seconds("rpc_timeout", self.rpc_timeout)
         if self.rpc_timeout > threading.TIMEOUT_MAX:
             raise InvalidArgumentError(
@@ -89,8 +92,12 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
                 f"batches_per_message: expected at most {_MAX_TOGETHER}, got {self.batches_per_message}"
             )
         given = self.worker_devices
-        devices: list[Any] = [given] if isinstance(given, (str, torch.device)) else list(given or ())
-        if any(torch.device(device).type != "cpu" for device in devices):
+        try:
+            devices: list[Any] = [given] if isinstance(given, (str, torch.device)) else list(given or ())
+            types = {torch.device(device).type for device in devices}
+        except (RuntimeError, TypeError) as error:
+            raise InvalidArgumentError(f"worker_devices: expected devices of torch or None, got {given!r}") from error
+        if types - {"cpu"}:
             raise InvalidArgumentError(f"worker_devices: expected CPUs, got {self.worker_devices}")
         if len(devices) not in (0, 1, self.num_workers):
             raise InvalidArgumentError(
@@ -252,8 +259,9 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     def __post_init__(self) -> None:
         self._check(prefetch_size=1)
         _check_seconds("reconnect_timeout", self.reconnect_timeout, positive=False)
-        if self.prefetch_bytes is not None:
-            parse_size(self.prefetch_bytes, name="prefetch_bytes")
+        for name in ("buffer_size", "prefetch_bytes"):
+            if (size := getattr(self, name)) is not None:
+                parse_size(size, name=name)
 
     @property
     def buffer_bytes(self) -> int:

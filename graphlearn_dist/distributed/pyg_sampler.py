@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -329,7 +330,9 @@ def _with_link_type(schema: GraphSchema, inputs: NodeSamplerInput | EdgeSamplerI
 def _num_neighbors(given: Any) -> NumNeighbors:
     """Fan-outs as PyG's; under the key None, a dict has those of all types that it does not name."""
     if not isinstance(given, dict):
-        return NumNeighbors(given)
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise InvalidArgumentError(f"num_neighbors: expected a list with one fan-out per hop, got {given!r}")
+        return NumNeighbors(list(given))
     named = {key: hops for key, hops in given.items() if key is not None}
     return NumNeighbors(named, given.get(None))
 

@@ -25,6 +25,7 @@ from ..rpc.peers.identity import boot_id
 from ..rpc.peers.links import default_listen_host
 from ..telemetry.exporter import start_for_job
 from ..telemetry.trace import start_tracing
+from ..utils.system.ports import to_port
 from .dist_context import DistContext, DistRole, get_context
 from .event_loop import to_torch_future as to_torch_future
 from .session.closing_calls import ClosingCalls
@@ -126,7 +127,7 @@ def init_rpc(
                 on_open(endpoint)
             endpoint.join(
                 master_addr,
-                int(master_port),
+                to_port("master_port", master_port),
                 host_registry=_hosts_registry(context) if host_registry is None else host_registry,
                 master_fd=master_fd,
                 world_size=None if _is_open(context, is_dynamic) else context.world_size,

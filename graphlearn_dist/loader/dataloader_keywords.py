@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..errors import InvalidArgumentError
+from ..utils.values import to_count, to_flag
 
 TORCH_ATTRIBUTES = frozenset(
     {
@@ -70,16 +71,15 @@ class DataLoaderKeywords:
         for ours in ("dataset", "collate_fn"):  # which Lightning hands back to the class that it got them from
             keywords.pop(ours, None)
         has_order = keywords.get("sampler") is not None or keywords.get("batch_sampler") is not None
+        if keywords.get("batch_sampler") is None:
+            keywords["batch_size"] = to_count("batch_size", keywords.get("batch_size", 1))
         looked_at = keywords if has_order else {**keywords, "shuffle": False}  # torch shuffles no empty list
-        batch_size = keywords.get("batch_size", 1)
-        if keywords.get("batch_sampler") is None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
-            raise InvalidArgumentError(f"batch_size: expected a number of seeds, got {batch_size!r}")
         self.dataset = range(num_inputs)
         try:
             self._torch = _KeptKeywords(self.dataset, **looked_at)  # type: ignore[arg-type]
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise InvalidArgumentError(f"keywords of DataLoader: {error}") from error
-        self.shuffle = bool(keywords.get("shuffle"))
+        self.shuffle = to_flag("shuffle", keywords.get("shuffle"))
         self._has_order = has_order
         self.num_threads = keywords.get("num_workers", prefetch)
         self.batches_ahead = keywords.get("prefetch_factor") or _BATCHES_AHEAD

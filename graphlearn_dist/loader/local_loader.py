@@ -25,6 +25,7 @@ from ..sampler.epochs.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.inputs import resolve_input
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
+from ..utils.values import check_callable
 from .batch_source import BatchSource, DatasetSource
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
@@ -76,6 +77,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     """
 
     static_batches: StaticBatches | None = None
+    is_over_pyg = False  # whether it was given PyG's data
     _as_pyg_v1 = False
 
     def __init__(
@@ -142,6 +144,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     ) -> None:
         """What every loader in this process has, whatever it makes its batches of."""
         super().__init__(Shard())
+        check_callable("transform", transform)
+        check_callable("transform_sampler_output", transform_sampler_output)
         self.data = data
         self._source = source
         self._settings_of_source = settings
@@ -164,6 +168,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             return getattr(self.keywords, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def __repr__(self) -> str:
+        """As of all loaders; over PyG's data as of PyG's, which programs compare."""
+        return f"{type(self).__name__}()" if self.is_over_pyg else super().__repr__()
+
     def __call__(self, index: torch.Tensor | Sequence[int]) -> Any:
         """The batch of the seeds or links at some positions of the input, int ``[n]``."""
         batch = self.collate_fn(index)
@@ -172,9 +180,20 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def collate_fn(self, index: torch.Tensor | Sequence[int]) -> Any:
         """What is sampled for the seeds or links at some positions; with ``filter_per_worker`` the batch itself."""
-        positions = torch.as_tensor(index, dtype=torch.int64)
+        positions = self._positions(index)
         sampled = self._source.sample(positions, (max(self.epoch, 0), batch_index(positions)))
         return self.filter_fn(sampled) if self.filter_per_worker else sampled
+
+    def _positions(self, index: Any) -> torch.Tensor:
+        """The positions that a program names, int64 ``[n]``: by numbers, or by a mask of all of them."""
+        given, count = torch.as_tensor(index), len(self.dataset)
+        if given.dtype == torch.bool and given.shape == (count,):
+            return given.nonzero().view(-1)
+        is_none = given.dtype == torch.bool or given.is_floating_point() or given.is_complex()
+        if is_none and given.numel():  # an empty list has the dtype float32
+            got = f"{given.dtype} {list(given.shape)}"
+            raise InvalidArgumentError(f"index: expected positions of seeds, int [n], or a mask [{count}], got {got}")
+        return given.to(torch.int64)
 
     def filter_fn(self, out: Any) -> Any:
         """The batch of what ``collate_fn`` gave."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from ..data.dataset import Dataset
 from ..data.pyg.pyg_adjacency import edges_of
 from ..data.pyg.pyg_graphs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
@@ -21,6 +22,7 @@ from ..sampler.epochs.fingerprint import Settings, config_settings, input_settin
 from ..sampler.inputs import to_link_input
 from ..sampler.links.exclusion import Exclusion, with_excluded
 from ..telemetry import BatchCounts
+from ..utils.tensor import plain_tensor
 from .batch_source import Named, sampled_in_turn
 from .pyg_filter import PygFilter, set_links, set_seeds
 
@@ -45,7 +47,11 @@ def for_pyg(name: str) -> Callable[[Init], Init]:
                         "edge_format: expected none with PyG's data, whose batches have edges in the form that these "
                         "have: of data with adj_t (ToSparseTensor) they have adj_t"
                     )
+                self.is_over_pyg = True
                 getattr(self, name)(data, *args, **kwargs)
+            elif not isinstance(data, Dataset):
+                wanted = "a Dataset, PyG's Data, HeteroData or (FeatureStore, GraphStore), or a partition directory"
+                raise InvalidArgumentError(f"data: expected {wanted}, got {type(data).__name__}")
             else:
                 init(self, data, *args, **kwargs)
 
@@ -252,6 +258,7 @@ def _ids(given: Any, name: str) -> torch.Tensor:
         ids = torch.as_tensor(given if isinstance(given, (torch.Tensor, np.ndarray)) else list(given))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgumentError(f"{name}: expected ids or a mask, got {type(given).__name__}") from error
+    ids = plain_tensor(ids, name)
     if ids.numel() == 0 and ids.dtype != torch.bool:
         ids = ids.to(torch.int64)
     if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
@@ -338,7 +345,15 @@ def link_index(data: Any, edge_label_index: Any) -> tuple[Any, torch.Tensor]:
         if edge_type not in stores:
             raise InvalidArgumentError("edge_label_index: expected links, as the data have no edges, got None")
         index = stores[edge_type]()
-    links = torch.as_tensor(np.asarray(index) if isinstance(index, list) else index)
+    is_pair = isinstance(index, (tuple, list)) and all(isinstance(end, torch.Tensor) for end in index)
+    try:
+        links = (
+            torch.stack(list(index))
+            if is_pair
+            else torch.as_tensor(np.asarray(index) if isinstance(index, list) else index)
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgumentError(f"edge_label_index: expected links [2, n], got {type(index).__name__}") from error
     if links.dim() != 2 or links.size(0) != 2 or links.is_floating_point():
         raise InvalidArgumentError(f"edge_label_index: expected links [2, n], got {links.dtype} {list(links.shape)}")
     return edge_type, links

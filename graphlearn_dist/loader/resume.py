@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,18 @@ class Shard:
     count: int = 1
 
     def __post_init__(self) -> None:
-        if self.count < 1 or not 0 <= self.index < self.count:
+        if not 0 <= self.index < self.count:
             raise InvalidArgumentError(f"shard: expected (index, count) with 0 <= index < count, got {self}")
+
+    @classmethod
+    def of_pair(cls, shard: Any) -> Shard:
+        """What loaders take as ``shard``: ``(index, count)``, or None for all batches."""
+        if shard is None:
+            return cls()
+        is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
+        if not is_pair or not all(isinstance(number, numbers.Integral) for number in shard):
+            raise InvalidArgumentError(f"shard: expected two integers (index, count) or None, got {shard!r}")
+        return cls(*map(int, shard))
 
     def of(self, indices: BatchIndices) -> BatchIndices:
         """This shard's part of some batches."""

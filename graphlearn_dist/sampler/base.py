@@ -17,7 +17,7 @@ from ..utils.device_exchange import moved
 from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import load_tensor, plain_tensor
-from ..utils.values import check_seed
+from ..utils.values import check_seed, to_count, to_flag
 from .links.negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .strategies import TEMPORAL_STRATEGIES, check_strategy
@@ -163,6 +163,12 @@ class SamplingType(Enum):
     SUBGRAPH = "subgraph"
 
 
+_FLAGS = (
+    "shuffle", "drop_last", "with_edge", "collect_features", "with_neg", "with_weight", "replace", "disjoint",
+    "induced", "collect_labels",
+)  # fmt: skip
+
+
 @register_message
 @dataclass(frozen=True)
 class SamplingConfig:
@@ -219,6 +225,9 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):
             raise InvalidArgumentError(f"edge_dir: expected 'in', 'out' or None, got {self.edge_dir!r}")
+        object.__setattr__(self, "batch_size", to_count("batch_size", self.batch_size))
+        for name in _FLAGS:
+            object.__setattr__(self, name, to_flag(name, getattr(self, name)))
         check_seed("seed", self.seed)
         for strategy in (self.temporal_strategy, self.own_times):
             if strategy is not None and strategy not in TEMPORAL_STRATEGIES:

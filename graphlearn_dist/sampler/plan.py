@@ -179,10 +179,10 @@ def _checked(hops: Any) -> list[int]:
 
 
 def check_num_neighbors(num_neighbors: Any, *, optional: bool = False) -> Any:
-    """Checks fan-outs as far as that goes without a data set, and returns them; None only where it is allowed."""
+    """Fan-outs as lists, checked as far as that goes without a data set; None only where it is allowed."""
     if optional and num_neighbors is None:
         return None
     num_neighbors = plain_num_neighbors(num_neighbors)
-    for hops in num_neighbors.values() if isinstance(num_neighbors, Mapping) else [num_neighbors]:
-        _checked(hops)
-    return num_neighbors
+    if isinstance(num_neighbors, Mapping):
+        return {key: _checked(hops) for key, hops in num_neighbors.items()}
+    return _checked(num_neighbors)

@@ -18,7 +18,10 @@ def get_available_device(device: torch.device | str | None = None) -> torch.devi
     """
     if device is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidArgumentError(f"device: expected a device of torch or None, got {device!r}") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InvalidArgumentError(f"device: {device} was asked for, {torch.cuda.device_count()} GPUs are usable")
     return device

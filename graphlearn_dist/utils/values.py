@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError
@@ -25,6 +27,30 @@ def is_whole(value: object) -> bool:
 def is_number(value: object) -> bool:
     """Whether this is an integer or a float."""
     return isinstance(value, float) or is_whole(value)
+
+
+def to_count(name: str, value: object) -> int:
+    """The value as an int where it is an integer, of NumPy too, of at least 1; else InvalidArgumentError."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}")
+    count = int(value)
+    if not 1 <= count < 1 << 63:
+        limit = "at least 1" if count < 1 else "an int of 64 bits"
+        raise InvalidArgumentError(f"{name}: expected {limit}, got {count}")
+    return count
+
+
+def to_flag(name: str, value: object) -> bool:
+    """The value as True or False; None and 0 are False, 1 is True, and others an InvalidArgumentError."""
+    if value is None or isinstance(value, (bool, np.bool_)) or (is_whole(value) and value in (0, 1)):
+        return bool(value)
+    raise InvalidArgumentError(f"{name}: expected True or False, got {value!r}")
+
+
+def check_callable(name: str, value: object) -> None:
+    """InvalidArgumentError unless this can be called, or is None."""
+    if value is not None and not callable(value):
+        raise InvalidArgumentError(f"{name}: expected something to call or None, got {type(value).__name__}")
 
 
 def check_seed(name: str, value: object) -> None:

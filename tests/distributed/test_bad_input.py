@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -108,6 +109,18 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         InvalidArgumentError,
         "neg_sampling: expected None beside an EdgeSamplerInput",
     ),
+    ("links", {"neg_sampling": {"mode": "binary", "ratio": 1}}, InvalidArgumentError, "neg_sampling: .*'ratio'"),
+    ("links", {"neg_sampling": ()}, InvalidArgumentError, "neg_sampling: expected a NegativeSampling, a mode, or"),
+    ("node", {"with_edge": "no"}, InvalidArgumentError, "with_edge: expected True or False, got 'no'"),
+    ("links", {"shuffle": SEEDS}, InvalidArgumentError, "shuffle: expected True or False, got tensor"),
+    ("subgraph", {"replace": 2}, InvalidArgumentError, "replace: expected True or False, got 2"),
+    ("node", {"batch_size": True}, InvalidArgumentError, "batch_size: expected an integer, got True"),
+    ("node", {"batch_size": 1 << 70}, InvalidArgumentError, "batch_size: expected an int of 64 bits"),
+    ("node", {"shard": 3}, InvalidArgumentError, r"shard: expected two integers \(index, count\) or None, got 3"),
+    ("node", {"shard": (1,)}, InvalidArgumentError, r"shard: expected two integers .* got \(1,\)"),
+    ("node", {"shard": (0, 1.5)}, InvalidArgumentError, r"shard: expected two integers .* got \(0, 1\.5\)"),
+    ("node", {"transform": 3}, InvalidArgumentError, "transform: expected something to call or None, got int"),
+    ("node", {"to_device": "gpu"}, InvalidArgumentError, "device: expected a device of torch or None, got 'gpu'"),
 ]
 
 
@@ -118,6 +131,15 @@ def test_what_every_mode_refuses(
 ) -> None:
     with pytest.raises(error, match=message):
         open_loader(data, mode, kind, arguments)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_numbers_and_flags_of_numpy(data: DistDataset, mode: str) -> None:
+    """They are such as Python's, wherever they have to travel, and fan-outs may be any sequence."""
+    given = {"batch_size": np.int64(3), "shuffle": np.bool_(False), "shard": (np.int64(1), 2), "drop_last": None}
+    given["num_neighbors"] = range(1, 3)
+    with open_loader(data, mode, "node", given) as loader:
+        assert [batch["user"].n_id[: batch["user"].batch_size].tolist() for batch in loader] == [[3, 4, 5]]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -177,7 +177,6 @@ BAD_REQUESTS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (NodeSamplerInput(SEEDS), {"num_neighbors": [-2]}, InvalidArgumentError, "num_neighbors: .* got -2"),
     (NodeSamplerInput(SEEDS), {"num_neighbors": []}, InvalidArgumentError, "num_neighbors: expected at least one hop"),
     (NodeSamplerInput(SEEDS), {"num_neighbors": None}, InvalidArgumentError, "num_neighbors: expected a list"),
-    (NodeSamplerInput(SEEDS), {"batch_size": 0}, InvalidArgumentError, "batch_size: expected at least 1"),
     (NodeSamplerInput(SEEDS), {"edge_dir": "out"}, InvalidArgumentError, "edge_dir: the data set holds 'in'"),
     ("nodes", {}, InvalidArgumentError, "input_nodes: expected"),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import numbers
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from ...core import to_tensor
 from ...errors import InvalidArgumentError
 from ...utils.message_types import register_message
 from ...utils.turns import far_apart
+from ...utils.values import to_count
 
 _INDEX_BITS = 63
 
@@ -253,10 +253,7 @@ class SeedSchedule:
     num_stretches: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch_size, numbers.Integral):  # of NumPy, too
-            raise InvalidArgumentError(f"batch_size: expected an integer, got {self.batch_size!r}")
-        if self.batch_size < 1:
-            raise InvalidArgumentError(f"batch_size: expected at least 1, got {self.batch_size}")
+        object.__setattr__(self, "batch_size", to_count("batch_size", self.batch_size))
         if self.num_inputs < 0:
             raise InvalidArgumentError(f"num_inputs: expected at least 0, got {self.num_inputs}")
 

@@ -108,7 +108,11 @@ def negatives_of(given: Any, *, strict: bool = False) -> NegativeSampling | None
     ``strict`` is for PyG's, which does not say.
     """
     if not hasattr(given, "dst_weight"):
-        cast: NegativeSampling | None = NegativeSampling.cast(given)
+        try:
+            cast: NegativeSampling | None = NegativeSampling.cast(given)
+        except TypeError as error:  # arguments that it does not have, or lacks
+            wanted = "a NegativeSampling, a mode, or a tuple or dict of its arguments"
+            raise InvalidArgumentError(f"neg_sampling: expected {wanted}, got {given!r}: {error}") from error
         return cast
     sources = None if given.is_triplet() else given.src_weight  # PyG's has it there, too, and does not look at it
     return NegativeSampling(given.mode.value, given.amount, given.dst_weight, src_weight=sources, strict=strict)

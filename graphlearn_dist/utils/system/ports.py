@@ -1,18 +1,28 @@
-"""Free TCP ports, for those who have to name one before anybody listens there."""
+"""TCP ports: such as are free, for those who have to name one before anybody listens there."""
 
 from __future__ import annotations
 
 import contextlib
+import numbers
 import random
 import socket
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ...errors import ResourceInsufficientError
+from ...errors import InvalidArgumentError, ResourceInsufficientError
 
 _LOWEST = 20000  # Ray gives the ports below to its workers
 _OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _any = random.SystemRandom()  # two processes with one seed should not be told the same port
+
+
+def to_port(name: str, value: object) -> int:
+    """A port that a user gave, as a number or as text; an InvalidArgumentError names what is none."""
+    is_port = value.isdecimal() if isinstance(value, str) else isinstance(value, numbers.Integral)
+    port = int(value) if is_port else -1  # type: ignore[call-overload]
+    if not 0 <= port < 1 << 16:
+        raise InvalidArgumentError(f"{name}: expected a port from 0 to 65535, got {value!r}")
+    return port
 
 
 def free_port(address: str, low: int = 0, high: int = 0, exclude: Collection[int] = ()) -> int:

@@ -1,9 +1,10 @@
-"""Options of distributed loaders: numbers of seconds that are none are refused by name, before anything starts."""
+"""Options of distributed loaders: what they cannot be is refused by name, before anything starts."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,6 +68,28 @@ def test_batches_per_message(options: Any, wrong: Any) -> None:
         options(batches_per_message=wrong)
 
 
+@pytest.mark.parametrize("value", [0, "two", 1.5, True])
+@pytest.mark.parametrize("options", [COLLOCATED, MP, REMOTE])
+def test_threads_that_answer(options: Any, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"num_rpc_threads: expected at least 1, got {value!r}"):
+        options(num_rpc_threads=value)
+
+
+@pytest.mark.parametrize("value", ["abc", "", -1, 65536, 80.0])
+@pytest.mark.parametrize("options", [COLLOCATED, MP, REMOTE])
+def test_ports(options: Any, value: Any) -> None:
+    for port in (None, 0, "29500", np.int64(29500)):
+        options(master_port=port)
+    with pytest.raises(InvalidArgumentError, match=f"master_port: expected a port from 0 to 65535, got {value!r}"):
+        options(master_port=value)
+
+
+def test_sizes() -> None:
+    for options, name in ((MP, "channel_size"), (REMOTE, "buffer_size"), (REMOTE, "prefetch_bytes")):
+        with pytest.raises(InvalidArgumentError, match=f"^{name}: expected"):
+            options(**{name: "12XB"})
+
+
 @pytest.mark.parametrize("options", [MP, REMOTE])
 def test_devices_of_workers(options: Any) -> None:
     cpu = torch.device("cpu")
@@ -77,3 +100,6 @@ def test_devices_of_workers(options: Any) -> None:
     for devices in (torch.device("cuda", 0), [torch.device("cuda", 0)] * 3):
         with pytest.raises(InvalidArgumentError, match="worker_devices: expected CPUs"):
             options(num_workers=3, worker_devices=devices)
+    for devices in ("gpu", 3, ["gpu"]):
+        with pytest.raises(InvalidArgumentError, match="worker_devices: expected devices of torch or None, got"):
+            options(worker_devices=devices)

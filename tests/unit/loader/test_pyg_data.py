@@ -436,14 +436,14 @@ def test_attributes_of_the_data_may_change_between_batches() -> None:
 def test_what_programs_ask_of_a_loader() -> None:
     data = homogeneous()
     loader = NeighborLoader(data, [2], range(30), batch_size=8, num_workers=2, drop_last=True)
-    assert str(loader) == "NeighborLoader(this process, 3 batches an epoch, 3 to come)"
+    assert str(loader) == "NeighborLoader()"
     assert (loader.dataset, loader.batch_size, loader.num_workers, loader.drop_last) == (range(30), 8, 2, True)
     assert loader.data is data
     assert len(loader) == len(list(loader)) == 3
     assert loader.node_sampler.edge_permutation is None
     assert loader.node_sampler.num_neighbors.values == [2]
     link_loader = LinkNeighborLoader(data, [2], neg_sampling_ratio=1)
-    assert str(link_loader).startswith("LinkNeighborLoader(this process, ")
+    assert str(link_loader) == "LinkNeighborLoader()"
     assert link_loader.neg_sampling.is_binary()
     assert link_loader.dataset == range(NUM_EDGES)
 
@@ -580,10 +580,16 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (homogeneous, {"time_attr": "when"}, "time_attr: no attribute 'when'"),
     (homogeneous, {"weight_attr": "x"}, "weight_attr: no attribute|weight_attr: expected one weight"),
     (homogeneous, {"num_neighbors": None}, "num_neighbors: expected"),
+    (homogeneous, {"num_neighbors": 2}, "num_neighbors: expected a list with one fan-out per hop, got 2"),
+    (homogeneous, {"num_neighbors": torch.tensor([2])}, "num_neighbors: expected a list"),
+    (homogeneous, {"input_nodes": torch.ones(3).to_sparse()}, "input_nodes: expected a dense tensor"),
+    (homogeneous, {"num_workers": "two"}, "keywords of DataLoader: "),
+    (lambda: [homogeneous()], {}, "data: expected a Dataset, PyG's Data, .* got list"),
+    (lambda: None, {}, "data: expected a Dataset, PyG's Data, .* got NoneType"),
     (homogeneous, {"num_neighbors": [-2]}, "num_neighbors: expected each fan-out"),
     (homogeneous, {"subgraph_type": "both"}, "subgraph_type: expected one of"),
     (homogeneous, {"subgraph_type": "induced", "disjoint": True}, "disjoint, temporal_strategy: an induced subgraph"),
-    (homogeneous, {"batch_size": None}, "batch_size: expected a number"),
+    (homogeneous, {"batch_size": None}, "batch_size: expected an integer, got None"),
     (homogeneous, {"persistent_workers": True, "num_workers": 0}, "persistent_workers"),
     (typed, {}, "input_nodes: unknown node type None"),
     (typed, {"input_nodes": "venue"}, "input_nodes: unknown node type 'venue'"),
@@ -595,6 +601,29 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
 def test_bad_arguments(make: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         NeighborLoader(make(), **{"num_neighbors": [2], **options})
+
+
+def test_positions_of_one_batch() -> None:
+    """As numbers, or as a mask of the seeds; numbers that are none are no positions."""
+    loader = NeighborLoader(homogeneous(), [0], range(10, 20))
+    for given in ([2, 3], range(2, 4), np.array([2, 3]), (torch.arange(10) // 2 == 1)):
+        assert loader(given).n_id.tolist() == [12, 13]
+    assert loader([]).batch_size == 0
+    for wrong in (torch.tensor([1.5]), torch.ones(3, dtype=torch.bool)):
+        with pytest.raises(
+            InvalidArgumentError, match=r"index: expected positions of seeds, int \[n\], or a mask \[10\]"
+        ):
+            loader(wrong)
+
+
+def test_links_as_a_pair_of_tensors() -> None:
+    data = homogeneous()
+    links = data.edge_index[:, :7]
+    pairs = LinkNeighborLoader(data, [2], tuple(links), batch_size=7, seed=1)
+    assert_equal(next(iter(pairs)), next(iter(LinkNeighborLoader(data, [2], links, batch_size=7, seed=1))))
+    for wrong in ("all", (links[0], links[1, :3])):
+        with pytest.raises(InvalidArgumentError, match=r"edge_label_index: expected links \[2, n\], got"):
+            LinkNeighborLoader(data, [2], wrong)
 
 
 def test_bad_links() -> None:
