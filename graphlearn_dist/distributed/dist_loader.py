@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import weakref
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from ..sampler.epochs.locality import warn_of_locality
 from ..sampler.epochs.schedule import BatchIndices
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..utils.device import can_pin
+from ..utils.system.lifetime import threads
 from ..utils.values import check_callable
 from .dist_dataset import DistDataset
 from .dist_options import (
@@ -121,6 +124,8 @@ class DistLoader(EpochLoader):
         self._pin = asked and can_pin()
         self._closed = False
         self._producer = open_producer(data, input_data, sampling_config, worker_options)
+        self._at_drop = weakref.finalize(self, _close_dropped, self._producer)
+        self._at_drop.atexit = False  # the end of a process has its own ways
         self._constants = self._producer.constants if sampling_config.collect_features else {}
         try:
             self._copies = DeviceCopies(self._producer.device if to_device is None else to_device)
@@ -219,6 +224,7 @@ class DistLoader(EpochLoader):
         if not self.home.is_here:
             return
         self._closed = True
+        self._at_drop.detach()
         self._producer.close()
 
     def __enter__(self) -> DistLoader:
@@ -226,6 +232,22 @@ class DistLoader(EpochLoader):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+
+def _close_dropped(producer: BatchProducer) -> None:
+    """Ends what samples for a loader that nobody has any more.
+
+    Garbage is collected in any thread, wherever that is: in one that has to answer, or with a lock held. So another one
+    closes, begun in the one way that takes no locks.
+    """
+    if producer.is_open:
+        _thread.start_new_thread(_close_last, ([producer],))
+
+
+def _close_last(held: list[BatchProducer]) -> None:
+    """Ends the producer that is held, and lets go of it, before the end of the process may stop this thread."""
+    with threads.calls:
+        held.pop().close()
 
 
 class _Received(Iterator[tuple[int, Any]]):
@@ -238,6 +260,7 @@ class _Received(Iterator[tuple[int, Any]]):
         self._recv = OneAhead(loader.recv, loader.is_ready).next if loader.has_device else loader.recv
 
     def __next__(self) -> tuple[int, Any]:
-        self._loader.check_run(self._run)
-        index, copy = self._recv()
+        with self._loader.turn:  # another thread may begin an iteration
+            self._loader.check_run(self._run)
+            index, copy = self._recv()
         return index, self._loader.finish(copy)

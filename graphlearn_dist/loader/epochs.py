@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,7 @@ class EpochLoader(ABC):
     def __init__(self, shard: Shard) -> None:
         self.home = Home(type(self).__name__)
         self.epoch = -1
+        self.turn = threading.RLock()  # of the threads that begin iterations
         self._run = 0  # iterations that have begun
         self._shard = shard
         self._next = EpochPlace()  # where the next iteration begins
@@ -235,6 +237,7 @@ class LoaderIterator(Iterator[Any]):
 
     def __init__(self, loader: EpochLoader) -> None:
         self._loader = loader
+        self._turn = threading.RLock()  # threads may share an iterator: each batch goes to one of them
         self._begun: tuple[EpochPass, Iterator[tuple[int, Any]]] | None = None
 
     def __reduce__(self) -> NoReturn:
@@ -242,10 +245,11 @@ class LoaderIterator(Iterator[Any]):
 
     def __next__(self) -> Data | HeteroData:
         self._loader.check_process()
-        with threads.calls:
+        with self._turn, threads.calls:
             if self._begun is None:
                 self._loader.times.begin()
-                self._begun = self._loader._begin()
+                with self._loader.turn:
+                    self._begun = self._loader._begin()
             progress, batches = self._begun
             asked_at = perf_counter_ns()
             try:

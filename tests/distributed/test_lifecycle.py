@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Iterator
@@ -199,6 +200,19 @@ def test_a_loader_that_was_shut_down(job: Job) -> None:
         iter(loader)
     with loader:
         pass
+
+
+def test_a_loader_that_is_dropped(job: Job, whole: Path) -> None:
+    """Servers end what they sample for it with; the client's other loaders go on."""
+    with make_loader() as other:
+        others = [workers_of(server.pid) for server in job.servers]
+        batches = iter(make_loader(1))
+        next(batches)
+        workers = [pid for server in job.servers for pid in workers_of(server.pid)]
+        del batches
+        gc.collect()
+        wait_ended(set(workers) - {*itertools.chain(*others)}, SOON_S)
+        same_batches(other, epoch(whole, 0))
 
 
 def test_a_client_that_leaves_its_loaders_open(servers: Job, whole: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +157,46 @@ def test_shards_and_a_small_channel_in_subprocesses(whole: Path) -> None:
         same_batches(kept, expected[0])
         same_batches(loader, expected[1])
         same_batches(kept, expected[0])
+
+
+@pytest.mark.parametrize("options", [COLLOCATED, MP], ids=["collocated", "mp"])
+def test_a_loader_that_is_dropped(whole: Path, options: Any) -> None:
+    """What samples for it ends, in the middle of an epoch too; its batches stay."""
+    before = set(threading.enumerate())
+    batches = iter(make_loader(load(whole), options))
+    kept = next(batches)
+    expected = kept.clone()
+    of_loader = {*threading.enumerate()} - before
+    workers = workers_of(os.getpid())
+    assert of_loader
+    assert len(workers) == getattr(options, "num_workers", 0)
+    del batches
+    gc.collect()
+    for thread in of_loader:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), thread.name
+    wait_ended(workers, DEADLINE_S)
+    same_batches([kept], [expected])
+
+
+@pytest.mark.parametrize("options", [COLLOCATED, MP], ids=["collocated", "mp"])
+def test_threads_share_an_iteration_or_end_it(whole: Path, options: Any) -> None:
+    """Each batch of an iterator goes to one of them; of several iterators of a loader the last one has its epoch."""
+    num_threads = 3
+    together = threading.Barrier(num_threads)
+
+    def read(batches: Any) -> list[int]:
+        together.wait(DEADLINE_S)
+        found = []
+        with contextlib.suppress(ChannelClosedError):
+            for batch in batches:
+                found.append(int(batch.input_id[0]))
+        return found
+
+    with make_loader(load(whole), options, shuffle=False) as loader, ThreadPoolExecutor(num_threads) as pool:
+        firsts = [int(batch.input_id[0]) for batch in loader]
+        assert sorted(itertools.chain(*pool.map(read, [iter(loader)] * num_threads))) == firsts
+        assert firsts in pool.map(read, [loader] * num_threads)
 
 
 # --- wrong arguments -------------------------------------------------------------------------------------------

@@ -229,6 +229,11 @@ class BatchProducer(ABC):
         _, future = self._under_way.get(self._num_read, (None, None))
         return future is not None and future.done() and not future.cancelled() and future.exception() is None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close here."""
+        return not self._closed and self._home.is_here
+
     def close(self) -> None:
         """Ends it, and whatever was started for it. Idempotent; without effect in a fork."""
         if self._home.is_here:

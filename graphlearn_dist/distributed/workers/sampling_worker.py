@@ -365,7 +365,7 @@ def together(batches: Sequence[SampledBatch]) -> SampledBatch | SampledBatches:
 
 async def _serve(control: Control) -> int:
     setup = await receive_message(control)
-    if setup is None:
+    if setup is None or isinstance(setup, StopWorker):
         return 0
     if not isinstance(setup, WorkerSetup):
         raise SamplingWorkerError(f"expected WorkerSetup first, got {type(setup).__name__}")

@@ -20,11 +20,12 @@ from graphlearn_dist.data import Dataset
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
 from graphlearn_dist.distributed.sampling.batches import NoPeers
-from graphlearn_dist.distributed.workers.control import Control
+from graphlearn_dist.distributed.workers import sampling_worker
+from graphlearn_dist.distributed.workers.control import Control, send_message
 from graphlearn_dist.distributed.workers.row_counts import SharedBatchCounts
 from graphlearn_dist.distributed.workers.sampling_worker import SamplingWorker
 from graphlearn_dist.distributed.workers.upcoming import Upcoming
-from graphlearn_dist.distributed.workers.worker_messages import ItemHeader, ItemKind, StartRun, WorkerSetup
+from graphlearn_dist.distributed.workers.worker_messages import ItemHeader, ItemKind, StartRun, StopWorker, WorkerSetup
 from graphlearn_dist.errors import PeerLostError
 from graphlearn_dist.messages import SampledBatch
 from graphlearn_dist.rpc.wire.codec import decode
@@ -262,3 +263,19 @@ def test_what_is_sampled_ahead_is_named_in_a_trace(tmp_path: Path, monkeypatch: 
     asyncio.run(main())
     tracer.close()
     assert named == [((1, 3, 0), (1, 3, 1)), ((1, 3, 2), (1, 3, 3))]
+
+
+def test_one_that_is_stopped_before_it_is_set_up() -> None:
+    """It ends without a word, as where its set-up could not be sent."""
+
+    async def serve() -> int:
+        here, there = socket.socketpair()
+        control, parent = await Control.open(here), await Control.open(there)
+        try:
+            send_message(parent, StopWorker())
+            return await sampling_worker._serve(control)
+        finally:
+            control.close()
+            parent.close()
+
+    assert asyncio.run(serve()) == 0
