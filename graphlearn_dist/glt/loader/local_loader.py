@@ -18,11 +18,19 @@ class LocalLoader(local_loader.LocalLoader):
         edge_dir: the direction of sampling.
     """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def __init__(self, data: Any, *args: Any, transform: Any = None, **kwargs: Any) -> None:
         self._own_transform = transform
         self.edge_dir = data.edge_dir
         self.device = torch.device(kwargs.get("device") or "cpu")
         super().__init__(data, *args, transform=self._in_glt_form, **kwargs)
+
+    @property
+    def _seed_loader(self) -> Any:
+        """A loader of the seeds' positions, by whose length programs know how many batches an epoch has."""
+        return torch.utils.data.DataLoader(self.dataset, self.batch_size, drop_last=self.drop_last)  # type: ignore[arg-type]
 
     def _in_glt_form(self, batch: Any) -> Any:
         made = in_glt_form(batch, self.edge_dir, counts_as_tensors=False)

@@ -268,6 +268,8 @@ def test_keywords_of_torch() -> None:
         glt.loader.subgraph_loader.SubGraphLoader(dataset, torch.arange(20), num_workers=0)
     wanted = NeighborLoader(dataset, [2], torch.arange(20), batch_size=7)
     assert all(torch.equal(batch.node, core.n_id) for batch, core in pairs(loader, wanted))
-    assert repr(links).startswith("LinkNeighborLoader(this process, ")
+    assert repr(links) == "LinkNeighborLoader()"
+    assert len(links._seed_loader) == len(links)
+    assert (len(loader._seed_loader), [seeds.tolist() for seeds in loader._seed_loader][-1]) == (3, [*range(14, 20)])
     with pytest.raises(TypeError, match="unexpected keyword argument 'workers'"):
         glt.loader.NeighborLoader(dataset, [2], torch.arange(20), workers=3)
