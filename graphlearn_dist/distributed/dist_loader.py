@@ -220,7 +220,10 @@ class DistLoader(EpochLoader):
         return batch if self._transform is None else self._transform(batch)
 
     def shutdown(self) -> None:
-        """Ends what samples for this loader. Idempotent; also called by ``with``. Without effect in a fork."""
+        """Ends what samples for this loader. Idempotent; also called by ``with``. Without effect in a fork.
+
+        What sampled for a loader that is dropped ends soon after it.
+        """
         if not self.home.is_here:
             return
         self._closed = True

@@ -75,7 +75,7 @@ def programs(directory: Path) -> Iterator[Programs]:
 
 
 # A loader with threads in this process, and one with sockets besides, meet every way to end; the others, few.
-FEW = ("break", "daemon", "interrupt")
+FEW = ("break", "daemon", "dropped", "interrupt")
 EXITS = [
     pytest.param(mode, ending, marks=() if mode in ("collocated", "remote") or ending in FEW else pytest.mark.thorough)
     for mode in MODES

@@ -198,8 +198,16 @@ def under_pytest(loader: Any) -> None:
     sys.exit(int(code) + 2)  # 1: a test has failed
 
 
+def dropped(loader: Any) -> None:
+    """The program ends while what sampled for a loader does, which nobody has any more."""
+    next(iter(loader))
+    del loader
+    sys.exit(3)
+
+
 ENDINGS = {
     "break": (left_by_break, 0),
+    "dropped": (dropped, 3),
     "error": (left_by_error, 1),
     "exit": (left_by_exit, 3),
     "interrupt": (left_by_interrupt, -signal.SIGINT),
