@@ -16,6 +16,8 @@ _OF_NODES = ("node", "n_id", "x", "y")
 _OF_EDGES = ("e_id", "edge", "edge_attr")
 _OF_BATCH = ("mapping", "input_id", "edge_index", "num_sampled_nodes", "num_sampled_edges", "batch_size", "num_nodes")
 _OF_LINKS = ("edge_label_index", "edge_label", "edge_label_time", "input_id", "batch_size")
+# What that library has under other names, or not at all; its programs count the attributes of a store.
+_OF_ITS_OWN_NAME = ("n_id", "e_id", "input_id")
 
 Transform = Callable[[Any], Any]
 
@@ -29,6 +31,7 @@ def in_glt_form(batch: Any, edge_dir: Literal["in", "out"], *, counts_as_tensors
     - ``num_sampled_nodes`` and ``num_sampled_edges`` of a typed batch are dicts by type, of tensors; those of a
       homogeneous one are tensors in distributed loaders, lists in others.
     - Nodes of an induced subgraph are in the order of their ids, its edges in that of their targets.
+    - Ids are ``node`` and ``edge`` alone, and ``num_nodes`` stands only where there are no features to count.
 
     Disjoint batches, which that library does not have, keep the ``batch`` of PyG.
 
@@ -58,6 +61,7 @@ def _homogeneous(batch: Data, *, as_tensors: bool) -> Data:
     for name in ("num_sampled_nodes", "num_sampled_edges"):
         if as_tensors and name in store:
             store[name] = torch.as_tensor(store[name])
+    _drop_others(batch._store, of_nodes=True)
     return batch
 
 
@@ -74,7 +78,21 @@ def _typed(batch: HeteroData, edge_dir: Literal["in", "out"]) -> HeteroData:
         if edge_dir == "out" and ("input_id" in links or "edge_label_index" in links):
             _turn_links(batch, edge_type, links)
             break
+    for of_nodes, stores in ((True, batch.node_stores), (False, batch.edge_stores)):
+        for store in stores:
+            for name in ("num_sampled_nodes", "num_sampled_edges"):
+                store.pop(name, None)
+            _drop_others(store, of_nodes=of_nodes)
     return batch
+
+
+def _drop_others(store: Any, *, of_nodes: bool) -> None:
+    for name in _OF_ITS_OWN_NAME:
+        store.pop(name, None)
+    if of_nodes and "x" in store:
+        store.pop("num_nodes", None)
+    if not of_nodes and "edge_label_index" in store:
+        store.pop("batch_size", None)
 
 
 def _turn_links(batch: HeteroData, edge_type: Any, links: Any) -> None:

@@ -64,7 +64,9 @@ def test_typed_nodes(edge_dir: Direction) -> None:
         for node_type in core.node_types:
             assert batch.num_sampled_nodes[node_type].tolist() == core[node_type].num_sampled_nodes
         assert torch.equal(batch["user"].batch, batch["user"].node[: core["user"].batch_size])
-        assert "batch" not in batch["item"]
+        assert {*batch["user"]} - {"y"} == {"node", "x", "batch", "batch_size"}  # programs count them
+        assert {*batch["item"]} - {"y"} == {"node", "num_nodes"}  # it has no features
+        assert all({*store} - {"edge_attr"} == {"edge_index", "edge"} for store in batch.edge_stores)
 
 
 def test_disjoint_batches_keep_the_tree_of_each_node() -> None:
@@ -106,7 +108,7 @@ def test_links(edge_dir: Direction) -> None:
         assert torch.equal(batch.batch, core.n_id[: core.num_sampled_nodes[0]])
         assert batch.batch_size == batch.batch.numel()
         positive = batch.node[batch.edge_label_index[:, batch.edge_label == 1]]
-        assert torch.equal(positive, links[:, batch.input_id].flip(0))
+        assert torch.equal(positive, links[:, core.input_id].flip(0))
 
 
 @pytest.mark.parametrize("edge_dir", DIRECTIONS)
@@ -121,6 +123,8 @@ def test_typed_links(edge_dir: Direction) -> None:
         assert torch.equal(batch[where].edge_label_index, wanted.flip(0) if edge_dir == "out" else wanted)
         assert torch.equal(batch[where].edge_label, core[BUYS].edge_label)
         assert other not in batch.edge_types or "edge_label" not in batch[other]
+        assert {*batch[where]} - {"edge_attr"} == {"edge_index", "edge", "edge_label_index", "edge_label"}
+        assert {*batch["user"]} - {"x", "y"} == {"node"}
         assert {*batch.edge_types} == {*batch.edge_index_dict}  # no store that has links alone
 
 
@@ -173,7 +177,6 @@ def test_subgraphs(edge_dir: Direction, num_neighbors: Any) -> None:
     loader = glt.loader.subgraph_loader.SubGraphLoader(*arguments, **SHARED)
     for batch, core in pairs(loader, SubGraphLoader(*arguments, **SHARED)):
         assert torch.equal(batch.node, core.n_id.sort().values)
-        assert torch.equal(batch.node, batch.n_id)
         assert torch.equal(batch.node[batch.mapping], core.n_id[core.mapping])
         assert torch.equal(batch.batch, core.n_id[core.mapping])
         assert torch.equal(batch.x[:, 0], core.x[core.n_id.argsort()][:, 0])
@@ -181,7 +184,7 @@ def test_subgraphs(edge_dir: Direction, num_neighbors: Any) -> None:
         assert bool((batch.edge_index[1].diff() >= 0).all())
         found = edges_of(batch.edge_index, batch.node, batch.node, batch.edge, batch.edge_attr[:, 0])
         assert found == edges_of(core.edge_index, core.n_id, core.n_id, core.e_id, core.edge_attr[:, 0])
-        assert torch.equal(batch.input_id, core.input_id)
+        assert "input_id" not in batch
 
 
 @pytest.mark.parametrize("edge_dir", DIRECTIONS)
