@@ -118,7 +118,6 @@ class Connection:
         self.refused = False  # this side closed it for what the other side did, or did not
         self.other: Introduction | None = None
         self._peer_limit_bytes = 0
-        self.loans = owner.loans
         self._owner = owner
         self._loop = loop
         self._settings = owner.settings
@@ -346,6 +345,11 @@ class Connection:
     def sending_arena(self) -> SendingArena | None:
         """The endpoint's arena."""
         return self._owner.sending_arena()
+
+    @functools.cached_property
+    def loans(self) -> Loans:
+        """What the endpoint has lent to tensors."""
+        return self._owner.loans
 
     @property
     def peer_pid(self) -> int:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from graphlearn_dist import _C
-from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor
-from graphlearn_dist.data.device import placed_rows, shared_memory
+from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor, shared_memory
+from graphlearn_dist.data.device import placed_rows
 from graphlearn_dist.data.device.device_group import group_of
 from graphlearn_dist.data.device.device_rows import DeviceRows
 from graphlearn_dist.data.device.pinned_memory import pin
