@@ -511,15 +511,22 @@ class Dataset(NamedColumns):
 
         Raises:
             InvalidArgumentError: there is no such GPU, or it is not of the groups; nothing of the data set is on one.
+                Nothing is moved then.
         """
         graphs = [graph for graph in self.graphs().values() if graph.device is not None]
         features = (*by_type(self.node_features).values(), *by_type(self.edge_features).values())
         if not graphs and not any(feature.gathers_on_gpu for feature in features):
             raise InvalidArgumentError("device: expected a data set with graphs or features on a GPU, got one without")
-        for graph in graphs:
-            graph.sample_on(device)
-        for feature in features:
-            feature.gather_on(device)
+        before = [(each, each.device) for each in (*graphs, *features)]
+        try:
+            for graph in graphs:
+                graph.sample_on(device)
+            for feature in features:
+                feature.gather_on(device)
+        except BaseException:
+            for each, gpu in before:
+                each.device = gpu
+            raise
 
     def share_ipc(self) -> Any:
         """A handle with which another process of this host maps the same memory while this data set lives.

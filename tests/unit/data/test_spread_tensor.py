@@ -292,6 +292,20 @@ def test_features_alone_are_gathered_by_another_gpu() -> None:
 
 
 @pytest.mark.usefixtures("imagined_gpus")
+def test_all_stays_where_a_feature_cannot_go() -> None:
+    dataset = dataset_of("typed")
+    dataset.node_features = {
+        "item": Feature(torch.zeros(100, 2), split_ratio=0.5, device=0),
+        "user": Feature(torch.zeros(200, 2), None, 0.5, GROUPS[:1], 0),
+    }
+    holders = *dataset.graphs().values(), *dataset.node_features.values()
+    before = [each.device for each in holders]
+    with pytest.raises(InvalidArgumentError, match="device_group_list: GPU 3 reads, and is in none of"):
+        dataset.sample_on(3)
+    assert [each.device for each in holders] == before
+
+
+@pytest.mark.usefixtures("imagined_gpus")
 def test_a_graph_of_one_group_of_one_gpu_is_in_one_piece() -> None:
     dataset = dataset_of("homogeneous", [DeviceGroup(0, ["cuda:0"])])
     topology = dataset.graphs()[None].on_device()
