@@ -135,9 +135,10 @@ def recorded_forks(
     fork, started = ForkServer.fork, []
 
     def fork_and_record(self: ForkServer) -> ForkedWorker:
-        started.append(fork(self))
-        meet(started[-1], len(started))
-        return started[-1]
+        worker = fork(self)  # by several threads at once
+        started.append(worker)
+        meet(worker, len(started))
+        return worker
 
     monkeypatch.setattr(ForkServer, "fork", fork_and_record)
     return started
@@ -225,9 +226,6 @@ def test_workers_that_do_not_come_up_in_time(whole: Path, monkeypatch: pytest.Mo
     options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", start_timeout=1.5)
     with pytest.raises(DeadlineExceededError, match=r"workers 0, 1 of 2 were not set up within start_timeout=1.5 s"):
         make_loader(load(whole), options)
-    pids = [worker.pid for worker in started]
-    started.clear()  # of one that was forked too late nobody else has the socket, by whose end it ends
-    gc.collect()
-    wait_ended(pids, DEADLINE_S)
+    wait_ended([worker.pid for worker in started], DEADLINE_S)
     with pytest.raises(InvalidArgumentError, match="start_timeout: expected a positive number of seconds, got 0"):
         MpDistSamplingWorkerOptions(start_timeout=0)
