@@ -3,9 +3,9 @@
     python benchmarks/bench_gather_gpu.py
 
 Needs a GPU and a build with CUDA; `make gpu` runs it. Where there is a second GPU that it can read, its memory is
-read, too. Rows are random ones of a tensor much larger than the caches; a
-rate counts the bytes of the rows that are written, for a gather as for a copy. The memory that features take on the GPU
-is compared with what they should.
+read, too. Rows are random ones of a tensor much larger than the processor's caches; those of a `device_cache` that has
+them all, or hardly any. A rate counts the bytes of the rows that are written, for a gather as for a copy. The memory
+that features take on the GPU is compared with what they should.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from harness import median, print_table, spread, write_json
 from graphlearn_dist.data import Feature, UnifiedTensor
 
 GOAL, GOAL_FROM = 0.8, 256  # share of a copy's rate, for rows of so many bytes and more
-WHERE = ("GPU memory", "pinned memory", "memory of a peer")
+HITS, MISSES = "a cache that has them", "a cache that has not"
+WHERE = ("GPU memory", "pinned memory", HITS, MISSES, "memory of a peer")
+CACHED = 32  # such a part of the rows is asked for where the cache is to have them
 
 
 def make_store(where: str, rows: torch.Tensor) -> Feature | UnifiedTensor:
@@ -29,7 +31,17 @@ def make_store(where: str, rows: torch.Tensor) -> Feature | UnifiedTensor:
         tensor = UnifiedTensor(0, rows.dtype)
         tensor.append_device_tensor(rows, 1)
         return tensor
+    if where in (HITS, MISSES):  # beside the counts of uses room for twice what is to be there
+        return Feature(rows, device=0, device_cache=8 * len(rows) + 2 * rows.nbytes // CACHED, dtype=None)
     return Feature(rows, split_ratio=1.0 if where == "GPU memory" else 0.0, device=0, dtype=None)
+
+
+def make_source(where: str, out: torch.Tensor) -> torch.Tensor:
+    """What is copied to ``out`` for comparison: in the memory that the rows are read from."""
+    if where == "memory of a peer":
+        return torch.empty_like(out, device=torch.device("cuda", 1))
+    in_host_memory = where in ("pinned memory", MISSES)
+    return torch.empty_like(out, device="cpu", pin_memory=True) if in_host_memory else out.clone()
 
 
 def measure_gather(where: str, width: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -37,15 +49,12 @@ def measure_gather(where: str, width: int, args: argparse.Namespace) -> dict[str
     rows = torch.zeros((args.bytes // width, width), dtype=torch.uint8)
     rows[:, 0] = torch.arange(rows.size(0)).to(torch.uint8)
     feature = make_store(where, rows)
-    ids = torch.randint(0, rows.size(0), (args.out_bytes // width,), device=GPU)
+    asked = rows.size(0) // CACHED if where == HITS else rows.size(0)
+    ids = torch.randint(0, asked, (args.out_bytes // width,), device=GPU)
     if not torch.equal(feature[ids][:, 0], ids.to(torch.uint8)):
         raise SystemExit(f"rows of {width} bytes in {where}: the gather is wrong")
     out = torch.empty((ids.numel(), width), dtype=torch.uint8, device=GPU)
-    source = {
-        "GPU memory": out.clone,
-        "pinned memory": lambda: torch.empty_like(out, device="cpu", pin_memory=True),
-        "memory of a peer": lambda: torch.empty_like(out, device=torch.device("cuda", 1)),
-    }[where]()
+    source = make_source(where, out)
     found: dict[str, list[float]] = {"gather": [], "copy": []}
     for number in range(args.repeats + 1):
         took = {"gather": seconds(lambda: feature[ids]), "copy": seconds(lambda: out.copy_(source))}
@@ -83,7 +92,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     require_gpu()
-    places = WHERE if has_peer() else WHERE[:2]
+    places = WHERE if has_peer() else WHERE[:-1]
     gathers = [measure_gather(where, width, args) for where in places for width in args.widths]
     memory = measure_memory(args)
     rows = [

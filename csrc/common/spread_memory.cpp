@@ -23,6 +23,7 @@ size_t round_up(size_t number, size_t unit) { return (number + unit - 1) / unit 
 // A piece is a descriptor of a file in memory.
 class HostMapper : public PieceMapper {
  public:
+  void check(const std::vector<int>&) const override {}
   size_t granularity(const std::vector<int>&) const override { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
   uint64_t take(int, size_t num_bytes) const override {
     return static_cast<uint64_t>(create_memory_file("graphlearn_dist.piece", num_bytes));
@@ -56,6 +57,11 @@ class HostMapper : public PieceMapper {
   }
 };
 
+size_t granularity_of(const PieceMapper& mapper, const std::vector<int>& places) {
+  mapper.check(places);
+  return mapper.granularity(places);
+}
+
 }  // namespace
 
 std::unique_ptr<PieceMapper> make_host_mapper() { return std::make_unique<HostMapper>(); }
@@ -80,7 +86,7 @@ SpreadMemory::SpreadMemory(std::shared_ptr<const PieceMapper> mapper, std::vecto
 }
 
 SpreadMemory::SpreadMemory(std::shared_ptr<const PieceMapper> mapper, const std::vector<int>& places, size_t num_bytes)
-    : SpreadMemory(mapper, divide_memory(places, num_bytes, mapper->granularity(places))) {
+    : SpreadMemory(mapper, divide_memory(places, num_bytes, granularity_of(*mapper, places))) {
   for (const MemoryPiece& piece : pieces_) taken_.push_back(mapper_->take(piece.place, piece.num_bytes));
   map_all();
 }
@@ -91,6 +97,9 @@ SpreadMemory::SpreadMemory(std::shared_ptr<const PieceMapper> mapper, std::vecto
   if (descriptors.size() != pieces_.size())
     throw InvalidArgument(
         message("descriptors: expected one for each of ", pieces_.size(), " pieces, got ", descriptors.size()));
+  std::vector<int> places;
+  for (const MemoryPiece& piece : pieces_) places.push_back(piece.place);
+  mapper_->check(places);
   for (const int descriptor : descriptors) taken_.push_back(mapper_->receive(descriptor));
   map_all();
 }

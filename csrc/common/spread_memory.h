@@ -16,6 +16,8 @@ namespace gld {
 class PieceMapper {
  public:
   virtual ~PieceMapper() = default;
+  // Throws where the reader cannot read what lies in one of these places.
+  virtual void check(const std::vector<int>& places) const = 0;
   // What sizes of pieces are multiples of, in all of these places.
   virtual size_t granularity(const std::vector<int>& places) const = 0;
   virtual uint64_t take(int place, size_t num_bytes) const = 0;

@@ -84,10 +84,18 @@ class GpuMapper : public PieceMapper {
     check_cuda(cudaFree(nullptr), "cudaFree");  // makes the context that pieces are mapped in
   }
 
+  void check(const std::vector<int>& places) const override {
+    for (const int gpu : places) {
+      if (!driver().has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, gpu))
+        throw InvalidArgument(message("device_group_list: GPU ", gpu, " cannot map memory at chosen addresses"));
+      if (!cuda_can_access_peer(reader_, gpu))
+        throw InvalidArgument(message("device_group_list: GPU ", reader_, " cannot read the memory of GPU ", gpu));
+    }
+  }
+
   size_t granularity(const std::vector<int>& places) const override {
     size_t most = 1;
     for (const int gpu : places) {
-      check_place(gpu);
       const CUmemAllocationProp properties = properties_on(gpu);
       size_t here = 0;
       driver().check(driver().granularity(&here, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
@@ -154,13 +162,6 @@ class GpuMapper : public PieceMapper {
   }
 
  private:
-  void check_place(int gpu) const {
-    if (!driver().has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, gpu))
-      throw InvalidArgument(message("device_group_list: GPU ", gpu, " cannot map memory at chosen addresses"));
-    if (!cuda_can_access_peer(reader_, gpu))
-      throw InvalidArgument(message("device_group_list: GPU ", reader_, " cannot read the memory of GPU ", gpu));
-  }
-
   static CUmemAllocationProp properties_on(int gpu) {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -17,6 +17,7 @@ from ..utils.message_types import register_message
 from . import shared_memory
 from .device.device_group import DeviceGroup
 from .device.spread_tensor import SpreadHandle
+from .device.stream_uses import note_received
 from .schema import EdgeDirection, by_type
 from .zone_order import ZoneOrder
 
@@ -45,6 +46,7 @@ class GpuHandle:
             assert self._described is not None
             rebuild, arguments = self._described
             self._tensor = rebuild(*arguments)
+            note_received(self._tensor)
         return self._tensor
 
     def __reduce__(self) -> tuple[Any, ...]:

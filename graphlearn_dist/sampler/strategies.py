@@ -70,4 +70,6 @@ def check_strategy(name: str, *, with_weight: bool, replace: bool) -> None:
         raise InvalidArgumentError(f"strategy: expected one of {tuple(STRATEGIES)}, got {name!r}")
     strategy = STRATEGIES[name]
     if (with_weight and strategy.weighted is None) or (replace and not strategy.method.may_replace):
-        raise InvalidArgumentError(f"strategy: {name!r} {strategy.nature}; expected with_weight and replace False")
+        raise InvalidArgumentError(
+            f"strategy: {name!r} {strategy.nature}; expected with_weight=False and replace=False"
+        )

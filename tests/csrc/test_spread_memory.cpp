@@ -69,11 +69,17 @@ TEST("spread memory: what does not describe pieces is refused") {
   for (const int descriptor : descriptors) close(descriptor);
 }
 
+constexpr int kOutOfReach = 9;
+
 // Counts what is taken and mapped, and fails at the call of a number.
 class FailingMapper : public PieceMapper {
  public:
   explicit FailingMapper(int fails_at) : fails_at_(fails_at) {}
 
+  void check(const std::vector<int>& places) const override {
+    for (const int place : places)
+      if (place == kOutOfReach) throw InvalidArgument("out of reach");
+  }
   size_t granularity(const std::vector<int>&) const override { return kPage; }
   uint64_t take(int, size_t) const override {
     step();
@@ -130,6 +136,13 @@ TEST("spread memory: nothing is left where a step fails, and what was mapped is 
     CHECK(mapper->pieces.empty() && mapper->mapped.empty() && !mapper->is_reserved);
     CHECK(mapper->was_waited_for == (fails_at > 4));
   }
+}
+
+TEST("spread memory: places that the reader cannot read are refused before anything is taken") {
+  const auto mapper = std::make_shared<FailingMapper>(0);
+  CHECK_THROWS(InvalidArgument, SpreadMemory(mapper, {0, kOutOfReach}, 2 * kPage));
+  CHECK_THROWS(InvalidArgument, SpreadMemory(mapper, {{0, kPage}, {kOutOfReach, kPage}}, {1, 2}));
+  CHECK(mapper->pieces.empty() && !mapper->is_reserved);
 }
 
 TEST("spread memory: what may still be read stays where it is") {

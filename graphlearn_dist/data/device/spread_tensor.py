@@ -97,7 +97,12 @@ class SpreadHandle:
         return cls(memory.share(), memory.pieces, tensor.dtype, tuple(tensor.shape))
 
     def open(self, reader: torch.device) -> SpreadTensor:
-        """The tensor over the same pieces, for a GPU that can read those who hold them."""
+        """The tensor over the same pieces.
+
+        Raises:
+            InvalidArgumentError: the reader cannot read the memory of a GPU that holds one.
+            CudaError: the driver fails.
+        """
         memory = _C.SpreadMemory.receive(self._pieces, self._descriptors, device_number(reader))
         return SpreadTensor(_viewed(to_tensor(memory.tensor()), self._dtype, self._shape), memory)
 

@@ -16,6 +16,9 @@ class UsedMemory(Protocol):
     def is_cuda(self) -> bool:
         """Whether it lies on a GPU."""
 
+    def untyped_storage(self) -> Any:
+        """All of the memory that it is a part of."""
+
     def record_stream(self, stream: Any) -> None:
         """Has torch give its memory to nobody before the stream has done what it was given until then."""
 
@@ -25,8 +28,9 @@ class StreamUses:
 
     Torch gives the memory of a tensor that dies to the next one of the stream that it was made on, and page-locked
     memory to anybody, whatever other streams still have to do. Memory of a GPU is kept from others by torch then, and
-    nobody waits. For page-locked memory, which torch knows nothing of, the host waits for the streams: at the drop of
-    what is large and dropped rarely, and not for each batch.
+    nobody waits. For page-locked memory, which torch knows nothing of, and for memory of another process, whose torch
+    knows nothing of streams here, the host waits for the streams: at the drop of what is large and dropped rarely, and
+    not for each batch.
 
     Args:
         owner: whose drop it is about; nothing that holds it may be among ``memory``.
@@ -55,8 +59,17 @@ class StreamUses:
         self._memory.extend(memory)
 
 
+# Where memory of other processes lay; what torch puts there later is waited for, which takes time and does no harm.
+_received: set[int] = set()
+
+
+def note_received(tensor: UsedMemory) -> None:
+    """Notes that a tensor lies in the memory of another process, which gives it to others when it is dropped here."""
+    _received.add(tensor.untyped_storage().data_ptr())
+
+
 def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory]) -> None:
-    if not all(tensor.is_cuda for tensor in memory):
+    if not all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory):
         for stream in streams.values():
             stream.synchronize()
         return

@@ -13,6 +13,7 @@ from graphlearn_dist.data import Feature, feature
 from graphlearn_dist.data.device.device_cache import DeviceCache
 from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
 from graphlearn_dist.data.device.stream_uses import StreamUses, wait_at_drop
+from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.sampler import SamplingType
 from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.sampler.device.padding import StaticShapes
@@ -41,7 +42,11 @@ class Memory:
 
     def __init__(self, *, is_cuda: bool = True) -> None:
         self.is_cuda = is_cuda
+        self._storage = torch.empty(1).untyped_storage()
         self.streams: list[Any] = []
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self._storage
 
     def record_stream(self, stream: Any) -> None:
         self.streams.append(stream)
@@ -70,6 +75,16 @@ def test_torch_keeps_the_memory_of_a_gpu_until_the_streams_are_done(current: Sim
     del owner
     assert all(one.streams == [first, second] for one in (*memory, later))
     assert first.num_waits == second.num_waits == 0
+
+
+def test_memory_of_another_process_is_waited_for(current: SimpleNamespace) -> None:
+    """Torch there takes it back when it is dropped here, and knows nothing of streams here."""
+    owner, received = Owner(), Memory()
+    handle = GpuHandle(described=(lambda: received, ()))  # type: ignore[arg-type, return-value]
+    StreamUses(owner, GPU, [Memory(), handle.open()]).note()
+    del owner
+    assert current.stream.num_waits == 1
+    assert not received.streams
 
 
 def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
