@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.device.stream_uses import wait_at_drop
+from ..data.device.stream_uses import capturing, wait_at_drop
 from ..errors import InvalidArgumentError
 from ..sampler.device.static_batches import ask, new_request
 from ..sampler.epochs.fingerprint import Settings
@@ -99,7 +99,7 @@ class CapturedStep(EpochLoader):
     def _capture(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as those of another loader, may take memory of the device meanwhile.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with capturing(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self._outputs = self._make()
         return graph
 

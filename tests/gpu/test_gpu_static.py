@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from graphlearn_dist.loader import CapturedStep, NeighborLoader, StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
 from graphlearn_dist.sampler.device.static_batches import ask, new_request
 from tests.support.device_batches import WAYS
-from tests.support.gpu import GPU, needs_gpu
+from tests.support.gpu import GPU, busy, needs_gpu
 from tests.support.graphs import make_dataset, random_graph
 from tests.support.profiles import events_within, waits_in
 from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for
@@ -158,6 +159,31 @@ def test_a_captured_step_trains_as_the_same_step_does_uncaptured() -> None:
     found = losses(loader_on(GPU), model, captured=True)
     # Sums over edges are made in any order on a GPU.
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-2, atol=1e-3)
+
+
+def test_batches_that_another_thread_reads_beside_captures() -> None:
+    """Torch forgets what it is told of uses of memory while it captures, which must not be that of a batch."""
+    settings: dict[str, Any] = {"shapes": False, "prefetch": 2, "batch_size": 20}
+    other, ended, wrong = loader_on(GPU, **settings), threading.Event(), []
+    expected = [int(batch.n_id.sum()) for batch in loader_on(None, **settings)]
+
+    def read() -> None:
+        while not ended.is_set():
+            other.set_epoch(0)
+            for index, batch in enumerate(other):
+                busy(0.001)
+                if int(batch.n_id.sum()) != expected[index]:
+                    wrong.append(index)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for _ in range(20):
+            list(CapturedStep(loader_on(GPU), digest, warmup=1))
+    finally:
+        ended.set()
+        reader.join()
+    assert wrong == []
 
 
 def test_captured_steps_hold_as_much_memory_after_many_batches() -> None:

@@ -64,7 +64,8 @@ struct WantedRows {
     char* to = out + place(i) * out_bytes;
     const int64_t wanted = row(i);
     if (wanted < 0) {
-      atomic_lower(status, static_cast<uint64_t>(i));
+      // Of a padded batch thousands of rows are none, and each has several threads.
+      if (static_cast<uint64_t>(i) < atomic_read(status)) atomic_lower(status, static_cast<uint64_t>(i));
       *found = {nullptr, to, nullptr};
       return has_place(i);
     }
@@ -105,7 +106,8 @@ void dispatch_word(int64_t bytes, Body&& body) {
 }
 
 // A thread per part of a row, so that neighboring threads read neighboring memory: copy(from, to, part) makes a part of
-// a row at `to` of that of the row at `from`, and copy.keep(from, to, part) the same part, as it is stored.
+// a row at `to` of that of the row at `from`, copy.clear(to, part) one of zeros, and copy.keep(from, to, part) the same
+// part, as it is stored.
 template <typename Copy>
 struct GatherParts {
   WantedRows wanted;
@@ -118,11 +120,7 @@ struct GatherParts {
     const int64_t row = divide(i, parts_per_row, &part);
     FoundRow found;
     if (!wanted.find(row, &found)) return;
-    if (found.from == nullptr) {
-      const int64_t part_bytes = wanted.out_bytes / parts_per_row;
-      for (int64_t byte = part * part_bytes; byte < (part + 1) * part_bytes; ++byte) found.to[byte] = 0;
-      return;
-    }
+    if (found.from == nullptr) return copy.clear(found.to, part);
     copy(found.from, found.to, part);
     if (found.slot != nullptr) copy.keep(found.from, found.slot, part);
   }
@@ -133,6 +131,7 @@ struct CopyWord {
   GLD_HOST_DEVICE void operator()(const char* from, char* to, int64_t word) const {
     reinterpret_cast<Word*>(to)[word] = reinterpret_cast<const Word*>(from)[word];
   }
+  GLD_HOST_DEVICE void clear(char* to, int64_t word) const { reinterpret_cast<Word*>(to)[word] = Word{}; }
   GLD_HOST_DEVICE void keep(const char* from, char* to, int64_t word) const { (*this)(from, to, word); }
 };
 
@@ -174,6 +173,10 @@ struct CastElement {
 
   GLD_HOST_DEVICE void operator()(const char* from, char* to, int64_t column) const {
     cast_element(from, from_type, to, to_type, column);
+  }
+  GLD_HOST_DEVICE void clear(char* to, int64_t column) const {
+    const int64_t bytes = element_bytes(to_type);
+    for (int64_t byte = column * bytes; byte < (column + 1) * bytes; ++byte) to[byte] = 0;
   }
   GLD_HOST_DEVICE void keep(const char* from, char* to, int64_t column) const {
     switch (element_bytes(from_type)) {

@@ -100,7 +100,7 @@ class LayoutMaker {
     const int edges_before = newest_edges(edge_type), edges_after = out_.num_counters++;
     out_.hop_steps.push_back({hop, edge_type, fanout, seeds.frontier_begin, seeds.frontier_end, edges_before,
                               edges_after, seeds.max_frontier, max_edges, 0});
-    out_.hop_steps.back().has_long_rows = !edges.replace && fanout != kTakeAll && edges.max_degree > kLongRow;
+    out_.hop_steps.back().has_long_rows = !edges.replace && fanout != kTakeAll && edges.max_degree > kLeastLongRow;
     found.max_new += max_edges;
     int64_t& capacity = out_.edges[edge_type].capacity;
     const int64_t added = std::min(max_edges, most_edges(edge_type) - capacity);

@@ -14,8 +14,9 @@
 
 namespace gld {
 
-// Rows longer than that are the work of a group: below, it takes longer to begin than a thread to read them.
-constexpr int64_t kLongRow = 4 * kGroupThreads;
+// Rows longer than kLongest of a method are the work of a group: below, it takes longer to begin than a thread to read
+// them. That was measured for LABOR and for top-k (docs/gpu.md).
+constexpr int64_t kLeastLongRow = kGroupThreads, kLongRow = 4 * kGroupThreads;
 
 // Of a method that reads no row, or whose threads read rows of any length.
 template <typename Method>
@@ -50,6 +51,8 @@ struct PickSmallest {
 
 template <>
 struct LongRow<methods::Labor> : PickSmallest {
+  static constexpr int64_t kLongest = kLeastLongRow;
+
   template <typename Group>
   GLD_HOST_DEVICE static void finish(Group& group, const EdgeColumns& edges, const PickStream& stream, Candidates from,
                                      int64_t fanout, int64_t* positions, uint64_t* keys) {
@@ -60,6 +63,8 @@ struct LongRow<methods::Labor> : PickSmallest {
 
 template <>
 struct LongRow<methods::TopK> : PickSmallest {
+  static constexpr int64_t kLongest = kLongRow;
+
   template <typename Group>
   GLD_HOST_DEVICE static void finish(Group& group, const EdgeColumns& edges, const PickStream&, Candidates from,
                                      int64_t fanout, int64_t* positions, double* keys) {
@@ -72,6 +77,7 @@ struct LongRow<methods::TopK> : PickSmallest {
 template <>
 struct LongRow<methods::Weighted> {
   static constexpr bool kIsShared = true;
+  static constexpr int64_t kLongest = kLongRow;
 
   GLD_HOST_DEVICE static bool begin(const EdgeColumns& edges, const PickStream& stream, Candidates from, int64_t fanout,
                                     int64_t* positions, uint64_t* clocks) {

@@ -72,7 +72,7 @@ struct NodePicker {
       static_assert(sizeof(typename M::Scratch) <= sizeof(uint64_t));
       auto* memory = static_cast<typename M::Scratch*>(scratch);
       if constexpr (LongRow<M>::kIsShared)
-        if (may_leave && from.count > kLongRow)
+        if (may_leave && from.count > LongRow<M>::kLongest)
           return LongRow<M>::begin(edges, stream, from, fanout, positions, memory);
       M::pick_some(edges, stream, from, fanout, positions, memory);
       return true;

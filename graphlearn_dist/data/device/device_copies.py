@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,16 +15,21 @@ import torch
 
 from ... import _C
 from ...utils.device import device_number, get_available_device
+from .stream_uses import record_uses
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A batch that is being copied: it is on the device when ``done`` is, or already where that is None."""
+    """A batch that is being copied: it is on the device when ``done`` is, or already where that is None.
+
+    ``tensors`` are those that it has there then.
+    """
 
     batch: Any
     done: torch.cuda.Event | None = None
+    tensors: Sequence[torch.Tensor] = ()
 
 
 class Event(Protocol):
@@ -79,13 +84,15 @@ class DeviceCopies:
         self.device = None if device is None else get_available_device(device)
         self._stream: torch.cuda.Stream | None = None  # of copies
         self._making: torch.cuda.Stream | None = None  # of what background threads have a GPU make
+        self._number = -1  # of the GPU
         if self.device is not None and self.device.type == "cuda":
             # With its number: the current GPU of background threads is another one.
-            self.device = torch.device("cuda", device_number(self.device))
+            self._number = device_number(self.device)
+            self.device = torch.device("cuda", self._number)
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             self._making = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             if _C.cuda_is_built():
-                _C.lock_pool_pages(device_number(self.device))
+                _C.lock_pool_pages(self._number)
         self._sources = HeldUntilDone()
         weakref.finalize(self, self._sources.wait)
 
@@ -121,8 +128,10 @@ class DeviceCopies:
             return Copy(batch)
         if self._stream is None:
             return Copy(batch.to(self.device))
-        made_on, stream = torch.cuda.current_stream(self.device), self._stream
+        made_on, stream = torch.cuda.current_stream(self._number), self._stream
         sources = _tensors(batch)  # PyG puts the copies in their place, in the batch that was given
+        if all(tensor.is_cuda and tensor.device == self.device for tensor in sources):
+            return Copy(batch, made_on.record_event(), sources)
         if any(tensor.is_cuda for tensor in sources):
             stream.wait_stream(made_on)
         with torch.cuda.stream(stream):
@@ -132,15 +141,14 @@ class DeviceCopies:
                 done = stream.record_event()
                 # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
                 self._sources.hold(sources, done)
-        return Copy(moved, done)
+        return Copy(moved, done, _tensors(moved))
 
     def finish(self, copy: Copy) -> Any:
         """The batch, for work that the caller puts on its current stream from now on. The host does not wait."""
         if copy.done is not None:
-            stream = torch.cuda.current_stream(self.device)
+            stream = torch.cuda.current_stream(self._number)
             stream.wait_event(copy.done)
-            for tensor in _tensors(copy.batch):  # its memory belongs to the stream that it was copied on
-                tensor.record_stream(stream)
+            record_uses(copy.tensors, stream)  # their memory belongs to the stream that they were made on
         return copy.batch
 
 

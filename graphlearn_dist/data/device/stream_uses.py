@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +23,26 @@ class UsedMemory(Protocol):
 
     def record_stream(self, stream: Any) -> None:
         """Has torch give its memory to nobody before the stream has done what it was given until then."""
+
+
+# Torch takes every use of memory that it is told of while any thread captures a CUDA graph for one by that graph, and
+# forgets it when the capture ends. Memory that other threads were told to keep would be another batch's too early.
+_capturing = threading.RLock()
+
+
+def capturing() -> AbstractContextManager[Any]:
+    """While a CUDA graph is captured, in a ``with`` block: other threads hand out batches afterwards."""
+    return _capturing
+
+
+def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
+    """Has torch give memory to nobody before the stream has done what it will have been given when it is dropped.
+
+    Waits while another thread is ``capturing``.
+    """
+    with _capturing:
+        for tensor in memory:
+            tensor.record_stream(stream)
 
 
 class StreamUses:
@@ -69,13 +91,17 @@ def note_received(tensor: UsedMemory) -> None:
 
 
 def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory]) -> None:
-    if not all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory):
+    is_torch_told = all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory)
+    # It may be the garbage collector that drops it, in a thread that must not wait for whoever captures.
+    if not is_torch_told or not _capturing.acquire(blocking=False):
         for stream in streams.values():
             stream.synchronize()
         return
-    for tensor in memory:
+    try:
         for stream in streams.values():
-            tensor.record_stream(stream)
+            record_uses(memory, stream)
+    finally:
+        _capturing.release()
 
 
 def wait_at_drop(owner: object, device: torch.device) -> StreamUses:

@@ -3,6 +3,7 @@ has real ones. And copies of rows on a GPU that follow changes of the rows."""
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from graphlearn_dist.data import Feature, feature
 from graphlearn_dist.data.device.device_cache import DeviceCache
 from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
-from graphlearn_dist.data.device.stream_uses import StreamUses, wait_at_drop
+from graphlearn_dist.data.device.stream_uses import StreamUses, capturing, record_uses, wait_at_drop
 from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.sampler import SamplingType
 from graphlearn_dist.sampler.batch_maker import BatchMaker
@@ -85,6 +86,37 @@ def test_memory_of_another_process_is_waited_for(current: SimpleNamespace) -> No
     del owner
     assert current.stream.num_waits == 1
     assert not received.streams
+
+
+def test_uses_are_told_after_a_capture(current: SimpleNamespace) -> None:
+    """Torch forgets what it is told while any thread captures."""
+    memory, began, ended = Memory(), threading.Event(), threading.Event()
+
+    def capture() -> None:
+        with capturing():
+            began.set()
+            ended.wait()
+            found.append(list(memory.streams))
+
+    found: list[list[Any]] = []
+    other = threading.Thread(target=capture)
+    other.start()
+    began.wait()
+    owner, held = Owner(), Memory()
+    StreamUses(owner, GPU, [held]).note()
+    del owner  # the garbage collector may do that, and waits for no capture
+    assert current.stream.num_waits == 1
+    assert not held.streams
+    told = threading.Thread(target=record_uses, args=([memory], current.stream))
+    told.start()
+    ended.set()
+    for thread in (other, told):
+        thread.join()
+    assert found == [[]]
+    assert memory.streams == [current.stream]
+    with capturing():  # whoever captures may hand out batches
+        record_uses([memory], current.stream)
+    assert len(memory.streams) == 2
 
 
 def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
