@@ -216,8 +216,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         buffer_size: shared memory for finished batches on each server, as bytes or as text such as ``"64MB"``;
             committed as it is used, and no more than the server's ``memory_budget`` leaves. Batches that find no room
             there travel by copies instead.
-        prefetch_size: requests under way ahead of the trainer, on each server: for a batch each, or for several small
-            ones (``batches_per_message``).
+        prefetch_size: batches under way ahead of the trainer, on each server. Where several travel together
+            (``batches_per_message``), so many in whole messages, and two messages at least (one where it is 1).
         prefetch_bytes: most bytes of batches from each server that are on their way to the trainer or wait for it, as
             bytes or as text; ``buffer_size`` if None. One batch comes whatever its size.
         worker_key: not used; every loader has sampling processes of its own.
@@ -272,6 +272,10 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     def credit_bytes(self) -> int:
         """Bytes of batches that the trainer takes ahead from each server."""
         return self.buffer_bytes if self.prefetch_bytes is None else parse_size(self.prefetch_bytes)
+
+    def requests_ahead(self, group: int) -> int:
+        """Requests under way at each server, for ``group`` batches each: one is read while another one is made."""
+        return max(min(2, self.prefetch_size), -(-self.prefetch_size // group))
 
     @property
     def request(self) -> ProducerRequest:

@@ -178,7 +178,7 @@ class RemoteProducer(BatchProducer):
         places = self._makers.busy if self._is_near else range(len(self._servers))
         servers, shares = [self._servers[place] for place in places], list(map(self._makers.share_of, places))
         self._open_producers([server for server in servers if server.info is None])
-        self._limit = self._options.prefetch_size * len(servers)
+        self._limit = self._options.requests_ahead(group) * len(servers)
         for place, server in enumerate(self._servers):
             server.unread = self._makers.next_of(place, 0)
         for server in servers:

@@ -103,3 +103,10 @@ def test_devices_of_workers(options: Any) -> None:
     for devices in ("gpu", 3, ["gpu"]):
         with pytest.raises(InvalidArgumentError, match="worker_devices: expected devices of torch or None, got"):
             options(worker_devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("prefetch_size", "group", "expected"), [(4, 1, 4), (4, 2, 2), (4, 16, 2), (9, 4, 3), (1, 1, 1), (1, 16, 1)]
+)
+def test_batches_ahead_are_whole_messages_and_two_at_least(prefetch_size: int, group: int, expected: int) -> None:
+    assert RemoteDistSamplingWorkerOptions(prefetch_size=prefetch_size).requests_ahead(group) == expected
