@@ -24,8 +24,8 @@ from .pulse import PulseWatch
 from .worker_failure import failure_error
 from .worker_messages import ITEM_HEADER_BYTES, ItemHeader, ItemKind, ReleaseSlots, StopWorker, WorkerReady, WorkerSetup
 
-# Messages with finished batches that a worker may have announced and not yet handed over. The client asks well ahead, so
-# that few keep the worker busy, and more would only hold memory.
+# Messages with finished batches that a worker may have announced and not yet handed over. The client asks well ahead,
+# so that few keep the worker busy, and more would only hold memory.
 _RING_WINDOW = 2
 _MOST_FREE_SLOTS = 16  # that wait to be given back together
 _FREE_SHARE = 64  # of the region: so many bytes of slots do not wait
